@@ -225,7 +225,7 @@ def of_pack(watch: Watch) -> str:
 
 
 def of_loss(watch: Watch) -> str:
-    """Returns a table of the loss of each action before the step, and of the numbers from which the loss is computed."""
+    """Returns a table of the loss of each action before the step, and of the inputs of the loss."""
     rows = []
     for i, _ in distinct(watch.tree):
         old, one = sum(watch.tree.turns[i].logprobs), watch.scores[0][i]

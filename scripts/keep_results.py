@@ -1,4 +1,4 @@
-"""Copies the measurements of finished runs. The copies are small enough to be committed, and sufficient for every table.
+"""Copies the measurements of finished runs. The copies are small enough to be committed, and suffice for every table.
 
 python scripts/keep_results.py outputs/pivotrl outputs/awpo
 python scripts/keep_results.py outputs --to /shared/results

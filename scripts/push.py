@@ -6,8 +6,8 @@ python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl --public --lic
 
 The program sends the files of the run's adapter/, or of its model/ if all weights were trained, and the card as
 README.md. Paths of this machine are shortened to their last component, and secrets are masked. Sending needs a token
-with write access (`hf auth login`, or HF_TOKEN). Without a token the program does what --dry-run does. HF_ENDPOINT names
-another Hub.
+with write access (`hf auth login`, or HF_TOKEN). Without a token the program does what --dry-run does. HF_ENDPOINT
+names another Hub.
 """
 
 from __future__ import annotations

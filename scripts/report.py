@@ -250,14 +250,14 @@ def strangers(collection: FinishedRuns, paths: list[Path], papers: list[PaperTab
     """Returns a note for each sweep file in ``paths`` to which none of the runs belongs."""
     names = [row.name for rows in collection.sections.values() for row in rows]
     return [
-        f"{path}: none of the compared runs is a row of this sweep; its runs are named {', '.join(paper.runs.values())}."
+        f"{path}: none of the compared runs is a row of this sweep; its rows are {', '.join(paper.runs.values())}."
         for path, paper in zip(paths, papers, strict=True)
         if not any(paper.row_of(name) for name in names)
     ]
 
 
 if __name__ == "__main__":
-    # Garbage collection is rarer than by default, because nearly all objects stay in use. By default, it takes a tenth of
-    # the program's time.
+    # Garbage collection is rarer than by default, because nearly all objects stay in use. By default, it takes a tenth
+    # of the program's time.
     gc.set_threshold(100_000)
     sys.exit(until_stopped(main))

@@ -74,7 +74,7 @@ class Precondition(Part):
         if self.same is not None:
             if any(own):
                 raise ValueError(
-                    "a precondition with `same` may have only the keys `rows`, `claims` and `metrics`; omit all other keys"
+                    "a precondition with `same` may have only the keys `rows`, `claims` and `metrics`; omit other keys"
                 )
         elif not (self.says and self.metric and self.row) or (self.low is None and self.high is None):
             raise ValueError(

@@ -39,7 +39,7 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
 
 
 def typed(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments that the user typed, from the result of :func:`for_hydra`. Hydra's own arguments come last."""
+    """Returns the arguments that the user typed, from the result of :func:`for_hydra`, with Hydra's own ones last."""
     held = next((a for a in arguments if a.startswith(_HELD)), None)
     if held is None:
         return list(arguments)

@@ -71,7 +71,7 @@ class RowHashes:
         return known[key]
 
     def keep(self) -> None:
-        """Writes the cache file, without hashes that depend on the running process or on folders other than ``conf/``."""
+        """Writes the cache file, without hashes that depend on the process or on folders other than ``conf/``."""
         self._kept.write()
 
     def takes(self, asked: Asked) -> None:

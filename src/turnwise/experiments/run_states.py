@@ -106,8 +106,8 @@ class Recorded:
             error_file(folder).unlink(missing_ok=True)
             return value
         # The raised error has a built-in type, because launchers send the error between processes and keep it until the
-        # last run has ended. It is raised outside of the handler. Otherwise it would refer to the run's own error, whose
-        # traceback keeps every object of the run alive.
+        # last run has ended. It is raised outside of the handler. Otherwise it would refer to the run's own error,
+        # whose traceback keeps every object of the run alive.
         raise RuntimeError(f"{folder}: {said}")
 
 

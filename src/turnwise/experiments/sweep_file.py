@@ -96,7 +96,7 @@ class Sweep(Part):
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)
     rows: dict[str, Row]
     start_seed: int | None = (
-        None  # seed of the run from which all runs with ``starts`` start; None: each starts from the run of its own seed
+        None  # seed of the run from which all runs with ``starts`` start; None: each starts from the run of its seed
     )
     # scale -> the folder of a run that holds the weights from which other rows start
     leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)
@@ -167,7 +167,7 @@ class Sweep(Part):
             row = first
 
     def claims(self, metric: str) -> list[Comparison]:
-        """Returns the claims of the sweep about one metric: first the paper's claims, then the claims of this project."""
+        """Returns the claims of the sweep about one metric, the paper's claims before the claims of this project."""
         theirs = [comparison(text, self.rows) for text in self.directions.get(metric, ())]
         return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
 

@@ -56,7 +56,7 @@ class Words:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser, which accepts the options of all three forms of the command: folders, a sweep, and a summary."""
+    """Returns the parser, which accepts the options of all three forms: folders, a sweep, and a summary."""
     parser = argparse.ArgumentParser(
         description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -19,9 +19,9 @@ DIGITS = 9  # decimals to which the ends of an interval are rounded, so that flo
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Runs = Mapping[int, RunMetrics]  # seed -> run, for the runs of one row
 Paired = Callable[[Outcomes, Outcomes], Estimate]
-"""A function such as ``turnwise.evaluation.stats.paired_mean_difference``. Its two arguments are outcomes of tasks before
-and after training, or outcomes of equal tasks in two rows of a sweep. It returns the mean change over suites, as a
-fraction and not as a percentage.
+"""A function such as ``turnwise.evaluation.stats.paired_mean_difference``. Its two arguments are outcomes of tasks
+before and after training, or outcomes of equal tasks in two rows of a sweep. It returns the mean change over suites, as
+a fraction and not as a percentage.
 """
 
 

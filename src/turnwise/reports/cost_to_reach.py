@@ -171,7 +171,7 @@ def reach_table(
 
 
 def _ratio(cpu: float, whole: bool, first: float, first_whole: bool) -> str:
-    """Returns ``cpu / first`` as text: ``-`` if both costs are lower bounds, with < or > if only one is a lower bound."""
+    """Returns ``cpu / first`` as text, with < or > if only one cost is a lower bound, and ``-`` if both are."""
     if not first or not (whole or first_whole):
         return "-"
     return f"{'' if whole == first_whole else '> ' if first_whole else '< '}{cpu / first:.2f}"

@@ -65,13 +65,13 @@ def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Se
             levels[name] = seeds
         if twice:
             raise InputError(
-                f"--against {key}: several rows of {name} have equal values of this key, or no value; give fewer folders"
+                f"--against {key}: several rows of {name} have equal values of this key, or lack it; give fewer folders"
             )
     return dict(lines), levels
 
 
 def _lines(rows: Sequence[RunRow], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
-    """Returns method -> points (value of the setting, success), and method -> success for methods without the setting."""
+    """Returns method -> points (value of the setting, success), and method -> success without the setting."""
     lines, levels = by_value(rows, key)
     points = {
         name: [(at, interval(list(seeds.values()))) for at, seeds in sorted(found.items())]

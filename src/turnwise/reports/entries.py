@@ -155,7 +155,7 @@ def read_entry(
 
 
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
-    """Returns those of ``rows`` whose runs train nothing. For a row with ``same``, the row that owns the runs decides."""
+    """Returns those of ``rows`` whose runs train nothing. For a row with ``same``, the owner of the runs decides."""
     owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
     # A row that evaluates the trained policy of another row does not count as untrained, because this policy differs
     # between seeds.

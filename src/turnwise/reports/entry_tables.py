@@ -20,23 +20,24 @@ from turnwise.reports.sentences import all_on_dialogues, signed
 from turnwise.reports.tables import Table, estimate_text, plain
 
 INTERVAL_NOTE = (
-    "All intervals are 95 % intervals. The interval of a claim covers a Student's t interval over seeds and, if the runs "
-    "recorded the outcomes of single tasks, a paired bootstrap interval over tasks. `holds`: the whole interval is above the "
-    "claim's margin. `fails`: the whole interval is below the margin or, if the margin is 0, below the smallest difference that "
-    "counts as an advantage. `undecided`: the claim neither holds nor fails. `untestable`: a precondition of the claim is false "
-    "at this scale, so the runs neither support nor refute the claim. `(one seed)`: only one seed was compared, so the interval "
-    "is over tasks. `(2 of 6 planned seeds)`: the missing seeds may change the verdict."
+    "All intervals are 95 % intervals. The interval of a claim covers a Student's t interval over seeds and, if the "
+    "runs recorded the outcomes of single tasks, a paired bootstrap interval over tasks. `holds`: the whole interval "
+    "is above the claim's margin. `fails`: the whole interval is below the margin or, if the margin is 0, below the "
+    "smallest difference that counts as an advantage. `undecided`: the claim neither holds nor fails. `untestable`: a "
+    "precondition of the claim is false at this scale, so the runs neither support nor refute the claim. `(one seed)`: "
+    "only one seed was compared, so the interval is over tasks. `(2 of 6 planned seeds)`: the missing seeds may change "
+    "the verdict."
 )
 EACH_NOTE = (
-    "Each claim is judged at 95 %, without a correction for the number of claims. An entry (a table or figure of a paper) holds "
-    "if all of its claims that can be tested at this scale hold. It fails if one of its claims fails, and is untestable if none "
-    "of its claims can be tested."
+    "Each claim is judged at 95 %, without a correction for the number of claims. An entry (a table or figure of a "
+    "paper) holds if all of its claims that can be tested at this scale hold. It fails if one of its claims fails, and "
+    "is untestable if none of its claims can be tested."
 )
 GATE_NOTE = (
-    "All intervals are 95 % intervals over groups of rollouts. The interval of the difference of two rows is computed from the "
-    "intervals of both rows, as if the rows had different groups (Zou and Donner 2008). `holds`: the whole interval is above the "
-    "claim's margin. `fails`: the whole interval is below the margin. `undecided`: the claim neither holds nor fails, or there "
-    "is no interval."
+    "All intervals are 95 % intervals over groups of rollouts. The interval of the difference of two rows is computed "
+    "from the intervals of both rows, as if the rows had different groups (Zou and Donner 2008). `holds`: the whole "
+    "interval is above the claim's margin. `fails`: the whole interval is below the margin. `undecided`: the claim "
+    "neither holds nor fails, or there is no interval."
 )
 SIGN_NOTE = "Column `ours`: the value that the claim says is greater, minus the other value. For `a < b` it is b - a."
 
@@ -209,8 +210,8 @@ def _costs(entry: Entry) -> Table:
     ]
     if profiled:
         table.notes.append(
-            "`profile turns`: the actions that profiles sampled (in runs of older versions of the code, the actions that "
-            "were judged). `profile s`: the wall-clock time of the profiles in the last start of the run. Columns "
+            "`profile turns`: the actions that profiles sampled (in runs of older versions of the code, the actions "
+            "that were judged). `profile s`: the wall-clock time of the profiles in the last start of the run. Columns "
             "without the word profile exclude profiles."
         )
     if unknown := [labels[name] for name in profiled if _mean(entry.rows[name], "profile_cpu_seconds") is None]:
@@ -270,7 +271,6 @@ def _hashes_note(hashes: Mapping[str, str]) -> list[str]:
 
 
 def _changed_notes(changed: Iterable[Changed]) -> list[str]:
-    """Returns a note for each row whose runs were made with another configuration than the row has now."""
     rows: dict[str, list[Changed]] = {}
     for one in changed:
         rows.setdefault(str(one.folder.parent), []).append(one)

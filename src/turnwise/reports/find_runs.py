@@ -49,7 +49,7 @@ class RunRow:
         return self.results[self.seeds[0]]
 
     def values(self, metric: str) -> dict[int, float]:
-        """Returns seed -> number at the dotted path ``metric`` of ``result.json``, without seeds that lack the number."""
+        """Returns seed -> number at the dotted path ``metric`` of ``result.json``, if the result has the number."""
         found = {seed: read_metric(self.results[seed], metric) for seed in self.seeds}
         return {seed: value for seed, value in found.items() if value is not None}
 

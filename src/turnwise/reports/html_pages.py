@@ -30,7 +30,7 @@ def script(*names: str) -> dict[str, str]:
 
 
 def environment() -> Environment:
-    """Returns the jinja2 environment of the templates, which escapes all text: no text of a model becomes HTML markup."""
+    """Returns the jinja2 environment of the templates. All text is escaped: a model's text never becomes markup."""
     folder = files("turnwise.reports") / "templates"
     sources = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.name.endswith(".jinja")}
     env = Environment(

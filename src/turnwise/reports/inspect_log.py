@@ -65,7 +65,8 @@ def training_rollouts(path: Path) -> Iterator[Rollout]:
             yield from _leaves(tree)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise InputError(
-                f"{place}: this line is not a recorded rollout tree ({error!r}); start the run again, or remove the line"
+                f"{place}: this line is not a recorded rollout tree ({error!r}); start the run again, or remove "
+                "the line"
             ) from error
 
 

@@ -14,7 +14,7 @@ NEWEST = {
 
 
 def so_far(run: ReportedRun) -> list[tuple[str, str]]:
-    """Returns pairs (value as text, label): the first and the latest evaluation, and the latest values of ``NEWEST``."""
+    """Returns pairs (value as text, label): the first and the latest evaluation, and the latest values of NEWEST."""
     tiles = []
     solved = {key: f"{split} tasks solved" for split, key in success_keys(run.metrics).items()}
     accepted = {key: "held-out replies accepted" for key in run.metrics if key == "eval/held_out/functional"}

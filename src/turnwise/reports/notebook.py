@@ -1,4 +1,4 @@
-"""Provides functions for the notebooks: entries of a paper, finished runs, training curves, and rollout trees as text."""
+"""Provides functions for the notebooks: entries of a paper, finished runs, training curves, and trees as text."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
 
 
 def pairs(table: PaperTable, metric: str, rows: Mapping[str, RunRow], interval: Interval) -> list[Pair]:
-    """Compares ``metric`` for every pair of rows that have runs. Our differences are computed for each seed separately."""
+    """Compares ``metric`` for every pair of rows that have runs. Our differences are computed seed by seed."""
     columns = table.columns[metric]
     found = []
     for first, second in combinations([row for row in table.rows if row in rows], 2):

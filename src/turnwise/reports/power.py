@@ -33,7 +33,7 @@ class Plan:
 
 
 def planned(decision: Decision, power: float = 0.8) -> Plan | None:
-    """Returns the seeds and tasks that are needed to decide a claim, or None if the claim has no positive ``effect``."""
+    """Returns the seeds and tasks that are needed to decide a claim, or None without a positive ``effect``."""
     if decision.effect is None or not decision.effect > 0:
         return None
     seeds = seeds_for(decision.by_seed, decision.effect, power)
@@ -72,11 +72,11 @@ def power_table(title: str, decisions: list[Decision], power: float) -> Table:
             ]
         )
     table.notes = [
-        "`effect`: the smallest difference that counts as an advantage in the sweep file, or the difference in the paper "
-        "if it is smaller or if the sweep file gives none. `spread of a seed`: the standard deviation of the difference "
-        "over seeds. `seeds needed`: for a two-sided t test at 5 % on one difference per seed. `tasks needed`: for a "
-        "two-sided z test at 5 % on the mean over tasks, whose standard error falls with the square root of the number of "
-        "tasks. A claim needs both numbers."
+        "`effect`: the smallest difference that counts as an advantage in the sweep file, or the difference in the "
+        "paper if it is smaller or if the sweep file gives none. `spread of a seed`: the standard deviation of the "
+        "difference over seeds. `seeds needed`: for a two-sided t test at 5 % on one difference per seed. `tasks "
+        "needed`: for a two-sided z test at 5 % on the mean over tasks, whose standard error falls with the square "
+        "root of the number of tasks. A claim needs both numbers."
     ]
     return table
 

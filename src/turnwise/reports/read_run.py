@@ -158,7 +158,7 @@ def _opened(path: Path) -> Any:
 
 
 def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (byte offset, object) for each line of a JSON Lines file. One note reports how many lines are unreadable."""
+    """Yields (byte offset, object) for each line of a JSON Lines file. A note gives the number of unreadable lines."""
     kept = path.with_name(f"{path.name}.gz")  # the name of the compressed copy
     if not path.is_file() and not kept.is_file():
         return
@@ -173,8 +173,8 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
                 offset += len(line)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         notes.append(
-            f"{kept.name}: the file is damaged after byte {offset:,} of its uncompressed text ({error}); later lines are "
-            "left out."
+            f"{kept.name}: the file is damaged after byte {offset:,} of its uncompressed text ({error}); later lines "
+            "are left out."
         )
     if torn:
         notes.append(

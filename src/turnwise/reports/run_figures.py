@@ -141,7 +141,7 @@ def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
 
 
 def state_means(profile: Profile) -> Figure:
-    """Draws a histogram of expert turns by the mean reward of their sampled actions. Turns with equal rewards are grey."""
+    """Draws a histogram of expert turns by mean reward of their sampled actions. Turns with equal rewards are grey."""
     edges = np.linspace(-0.5, profile.samples + 0.5, profile.samples + 2) / profile.samples
     width = 0.86 / profile.samples
     mixed, flat = (np.histogram(profile.mean[m], edges)[0] for m in (profile.mixed, ~profile.mixed))

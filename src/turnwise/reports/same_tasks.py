@@ -22,7 +22,7 @@ def task_notes(collection: FinishedRuns) -> list[str]:
     worlds = sorted({env for env, _ in collection.sections})
     if len(worlds) > 1:
         notes.append(
-            f"These runs use different environments ({', '.join(worlds)}). Compare only runs that are in the same table."
+            f"These runs use different environments ({', '.join(worlds)}). Compare only runs in the same table."
         )
     for (env, scale), rows in collection.sections.items():
         if differing := _differing(rows):

@@ -54,7 +54,7 @@ def duration(seconds: float) -> str:
 
 
 def verdict(change: Comparison, subject: str = "Held-out success", units: str = "tasks") -> ChangeVerdict:
-    """Returns the verdict on a change through training. Its sentence names the ``subject`` and the number of ``units``."""
+    """Returns the verdict on a change through training. Its sentence names ``subject`` and the number of ``units``."""
     over = f" over {count(change.tasks)} {units}" if change.tasks else ""
     if change.after is None:
         at = f"; before training it was {percent(change.base)}" if change.base is not None else ""
@@ -126,7 +126,7 @@ def _moved(figure: Nats) -> str:
 
 
 def ood_sentence(result: Result) -> str:
-    """Returns a sentence on the mean change of out-of-domain scores, and on the smallest and largest change of a suite."""
+    """Returns a sentence on the mean change of out-of-domain scores, and the smallest and largest change of a suite."""
     ood = result.ood
     if ood.mean_change is None:
         return "Out-of-domain suites were not measured."

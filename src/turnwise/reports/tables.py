@@ -32,7 +32,7 @@ class Table:
 
 
 def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, labels: Mapping[str, str]) -> Table:
-    """Returns a table with a row for each configuration: success, its change, the out-of-domain change, and the cost."""
+    """Returns a table with a row for each configuration: success, its change, the out-of-domain change, and cost."""
     table = Table(
         f"{env}, scale {scale}",
         ["run", "seeds", "before, %", "after, %", "change, points", "OOD change, points", "rollout turns", "time"],
@@ -65,7 +65,7 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, 
 
 
 def footer(collection: FinishedRuns, command: str, machine: str | None) -> list[str]:
-    """Returns lines about the origin of the numbers, differences between the runs' tasks, and runs that were left out."""
+    """Returns lines about the origin of the numbers, differences between the runs' tasks, and omitted runs."""
     results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
     return [*provenance(results, command, machine), *task_notes(collection), *collection.notes]
 

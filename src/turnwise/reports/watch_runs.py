@@ -30,7 +30,7 @@ TAIL = 65_536  # number of bytes at the end of metrics.jsonl that are read to fi
 def watch(
     folders: Sequence[Path], console: Terminal, every: float = 1.0, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
-    """Shows the state of the runs until all have ended, and how each run ended. Returns whether every run has a result."""
+    """Shows the state of the runs until all have ended, and how they ended. Returns whether every run has a result."""
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         said: dict[Path, str] = {}
         while True:
@@ -88,7 +88,7 @@ def table(states: dict[Path, State]) -> Table:
 
 
 def newest_metrics(folder: Path) -> dict[str, float]:
-    """Returns the last value of each metric in the last ``TAIL`` bytes of ``metrics.jsonl``, without incomplete lines."""
+    """Returns the last value of each metric in the last ``TAIL`` bytes of ``metrics.jsonl``."""
     found: dict[str, float] = {}
     try:
         with (folder / "metrics.jsonl").open("rb") as stream:

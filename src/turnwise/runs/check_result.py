@@ -11,7 +11,7 @@ _OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every 
 
 
 def fault_of_result(folder: Path) -> str | None:
-    """Returns what is wrong with a run's ``result.json``, None for a good file, or an empty text if there is no file."""
+    """Returns what is wrong with a run's ``result.json``: None for a good file, an empty text if there is no file."""
     try:
         path = folder / RESULT
         if not os.path.lexists(path):

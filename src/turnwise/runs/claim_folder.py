@@ -154,7 +154,7 @@ def _writable(path: Path) -> Iterator[None]:
 
 
 def _anew(cfg: DictConfig) -> bool:
-    """Returns whether the run starts from the beginning (``fresh=true``), which a job that Slurm requeued never does."""
+    """Returns whether the run starts from the beginning (``fresh=true``). A job that Slurm requeued resumes."""
     return bool(cfg.fresh) and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
 
 

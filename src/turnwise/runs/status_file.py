@@ -1,4 +1,4 @@
-"""Reads and writes ``status.json``, which holds the progress of a run for its HTML page and for ``report.py --watch``."""
+"""Reads and writes ``status.json``: the progress of a run, for its HTML page and for ``report.py --watch``."""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ def test_the_judge_has_a_line_of_its_own(make):
     }
     result = Result.model_validate(make.result() | {"judge": judge})
     line = (
-        "Judge: was asked to score 1,200 replies; 4 got no score (1 invalid, 3 timeout); 400 scores came from the cache; "
-        "cost 0.50."
+        "Judge: was asked to score 1,200 replies; 4 got no score (1 invalid, 3 timeout); 400 scores came from the "
+        "cache; cost 0.50."
     )
     assert judge_sentence(result) == line and line in summary_lines(result)
     offline = Result.model_validate(make.result() | {"judge": {"asked": 5, "scored": 5, "failed": 0}})

@@ -142,6 +142,6 @@ def _like(printed: str, value: float) -> str:
 
 
 def half_up(value: float, digits: int) -> str:
-    """Returns ``value`` with ``digits`` decimals, halves rounded up, even with a floating-point error (0.12499999999)."""
+    """Rounds ``value`` to ``digits`` decimals, as text. Halves are rounded up, even an inexact half (0.12499999999)."""
     rounded = Decimal(repr(round(value, 10))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{abs(rounded) if rounded == 0 else rounded:f}"

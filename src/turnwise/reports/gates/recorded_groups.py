@@ -150,8 +150,8 @@ def _recorded(place: str) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(
-            f"{place}: this line is not a recorded rollout tree ({type(error).__name__}: {error}); give a file that a run "
-            "of train.py wrote to its folder rollouts/"
+            f"{place}: this line is not a recorded rollout tree ({type(error).__name__}: {error}); give a file that a "
+            "run of train.py wrote to its folder rollouts/"
         ) from error
 
 
@@ -226,7 +226,7 @@ def _group(
 
 
 def _known(rewards: Sequence[float], ended: np.ndarray) -> float:
-    """Returns the probability that the rewards of a group will differ, from the rewards of its finished rollouts only."""
+    """Returns the probability that the rewards of a group will differ, from the rewards of finished rollouts."""
     return mixed_probability([reward if over else 0.5 for reward, over in zip(rewards, ended, strict=True)])
 
 

@@ -99,7 +99,7 @@ def _saved(columns: Sequence[np.ndarray], resamples: int, seed: int, name: str, 
 
 
 def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Returns by how many percent the sum over N groups is lower in ``after`` than in ``before``: (..., N) -> (..., 1)."""
+    """Returns by how many percent the sum over N groups falls from ``before`` to ``after``: (..., N) -> (..., 1)."""
     return 100 * (1 - after.sum(-1) / before.sum(-1))[..., None]
 
 

@@ -29,8 +29,8 @@ def _thresholds(report: Node) -> Table:
     below, live = (_percent(report["regime"][name]) for name in ("below_pct", "live_pct"))
     uniform = (
         f"{report['zero_variance']} of {report['groups']} groups are zero-variance (all their rewards are equal); "
-        f"d_K is below {report['settings']['threshold']:g} in {below} % of all groups; in {live} % of all groups, d_K is "
-        "below this threshold and a rollout still ran after step K"
+        f"d_K is below {report['settings']['threshold']:g} in {below} % of all groups; in {live} % of all groups, d_K "
+        "is below this threshold and a rollout still ran after step K"
     )
     left_out = "".join(f"; {count} groups {reason} left out" for reason, count in report["left_out"].items())
     headers = ["d_K <", "cut", "TP", "FP", "precision", "recall", "safe, %", "raw, %"]
@@ -108,12 +108,12 @@ def _tuned(report: Node) -> Table:
             ]
             rows.append([counting, kind, rule, *scores])
     notes = [
-        "`live`: only groups in which a rollout still ran at the step are cut, as by a running gate. `all`: groups whose "
-        "rollouts had all ended are cut too, as in the paper. `held out`: thresholds are tuned on nine tenths of the "
-        "groups and evaluated on the remaining tenth; the counts of the ten splits are added.",
+        "`live`: only groups in which a rollout still ran at the step are cut, as by a running gate. `all`: groups "
+        "whose rollouts had all ended are cut too, as in the paper. `held out`: thresholds are tuned on nine tenths of "
+        "the groups and evaluated on the remaining tenth; the counts of the ten splits are added.",
         f"The gate with k={report['settings']['k']} and threshold={report['settings']['threshold']:g} cuts "
-        f"{_percent(tuned['useful_lost_pct'])} % of the useful groups (whose rewards differ). With equally many cuts and "
-        f"a precision of {tuned['floor_for_10_pct']:.2f}, a gate would cut at most 10 % of the useful groups.",
+        f"{_percent(tuned['useful_lost_pct'])} % of the useful groups (whose rewards differ). With equally many cuts "
+        f"and a precision of {tuned['floor_for_10_pct']:.2f}, a gate would cut at most 10 % of the useful groups.",
     ]
     headers = ["counting", "gate", "d_K <", "cut", "precision", "saved, %"]
     headers += ["held out: cut", "precision", "saved, %"]
