@@ -1,6 +1,4 @@
-"""Functions for all command-line programs of this project: a console that prints strings literally, a parser of numeric
-options, and the handling of Ctrl-C.
-"""
+"""Terminal output, numeric options and Ctrl-C, for all command-line programs of this project."""
 
 from __future__ import annotations
 
@@ -16,27 +14,22 @@ from turnwise.text import plain
 
 
 class Terminal(Console):
-    """A Rich console that prints strings literally, also in tables and titles. It does not interpret markup or emoji
-    names and adds no colours.
-
-    Rich would read ``[/red]`` in a string as markup, and would fail if there is no tag to close. A caller that wants a
-    style passes ``style=``.
+    """A Rich console that prints strings literally, also in tables and titles: it interprets no markup or emoji names
+    and adds no colours. Rich would read ``[/red]`` in a string as markup, and would fail if there is no tag to close. A
+    caller that wants a style passes ``style=``.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
     def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
-        """Converts a string to Rich text without interpreting markup. Rich calls this method for every string that it
-        prints.
-        """
+        """Returns a string as Rich text, without interpreting markup. Rich calls this method for every string."""
         return super().render_str(plain(text), **options)
 
 
 def number(least: float, most: float, whole: bool = False) -> Callable[[str], Any]:
     """Returns a function that converts the text of an option to a number, for the argument ``type`` of ``argparse``.
-
-    The returned function refuses numbers below ``least`` and above ``most``. If ``whole`` is set, it accepts only
+    The function refuses numbers below ``least`` or above ``most``, and with ``whole`` also numbers that are not
     integers.
     """
 
@@ -58,8 +51,8 @@ def unwritten(error: OSError) -> str:
 
 
 def until_stopped(main: Callable[[], int]) -> int:
-    """Runs the program ``main`` and returns its exit status. If the user presses Ctrl-C, one line is printed instead of
-    a traceback, and the exit status is 130.
+    """Runs the program ``main`` and returns its exit status. If the user presses Ctrl-C, it prints one line instead of
+    a traceback and returns 130.
     """
     try:
         return main()
@@ -69,6 +62,6 @@ def until_stopped(main: Callable[[], int]) -> int:
 
 
 def sized(width: int) -> Terminal:
-    """Returns a console on standard output. If standard output is a file or a pipe, the console has the given width."""
+    """Returns a console on standard output that has the given width if standard output is a file or a pipe."""
     console = Terminal()
     return console if console.is_terminal else Terminal(width=width)

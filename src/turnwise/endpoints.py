@@ -1,8 +1,4 @@
-"""Provides the code that all clients of HTTP services share.
-
-This code checks addresses and reads API keys. It limits the size of a server's answer, and the time that a server may
-ask a client to wait. It also runs an event loop in a thread, so that requests proceed while the caller computes.
-"""
+"""Code that all clients of HTTP services share: checks of addresses, API keys, limits, and a background event loop."""
 
 from __future__ import annotations
 
@@ -48,13 +44,12 @@ def check_url(url: str, key_variable: str) -> None:
 
 
 def is_local(url: str) -> bool:
-    """Returns whether the host of a URL is this machine."""
     return urlsplit(url).hostname in _LOCAL
 
 
 def open_session(url: str, key: str | None, connections: int) -> aiohttp.ClientSession:
-    """Returns an HTTP session whose requests carry the API key ``key``. If the URL is on another machine, the session
-    uses the proxies that environment variables name. If the URL is on this machine, it uses no proxy.
+    """Returns an HTTP session whose requests carry the API key ``key``. The session uses the proxies that environment
+    variables name, but no proxy for a URL on this machine.
     """
     return aiohttp.ClientSession(
         headers={"Authorization": f"Bearer {key}"} if key else None,
@@ -69,7 +64,7 @@ class TooLargeError(ValueError):
 
 
 async def bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Returns the body of a server's answer, if it is not too large.
+    """Returns the body of a server's answer.
 
     Raises:
         TooLargeError: the body has more than ``most`` bytes.
@@ -89,8 +84,8 @@ def key_from(variable: str) -> str | None:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Returns how many seconds a Retry-After header asks to wait, at most ``MAX_PAUSE``, or None if the header is not
-    usable. The header may give a number of seconds or a date.
+    """Returns how many seconds a Retry-After header (a number of seconds or a date) asks to wait, at most
+    ``MAX_PAUSE``, or None if the header is not usable.
     """
     if not value:
         return None
@@ -113,12 +108,14 @@ class Background:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Starts the coroutine ``work`` in the background thread, and returns its future without waiting for it."""
+        """Starts the coroutine ``work`` in the background thread, and returns its future without waiting for the
+        result.
+        """
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self, last: Coroutine[Any, Any, Any]) -> None:
-        """Cancels the running coroutines and waits until they have ended. Then it runs the coroutine ``last`` and stops
-        the background thread.
+        """Cancels the running coroutines, waits until they have ended, runs the coroutine ``last`` and stops the
+        thread.
         """
         self.submit(_cancel_others()).result()
         self.submit(last).result()

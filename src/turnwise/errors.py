@@ -1,6 +1,4 @@
-"""Defines the exceptions for errors that a user can correct, and for runs that end early although the code has no bug.
-The command-line programs print the message of such an exception without a traceback.
-"""
+"""Exceptions for errors that a user can correct, and for runs that end early although the code has no bug."""
 
 from __future__ import annotations
 
@@ -11,8 +9,7 @@ from turnwise.text import plain
 
 
 class InputError(ValueError):
-    """Raised if a configuration, file or folder cannot be used. The message names what cannot be used and says how to
-    correct it. No traceback is shown.
+    """Raised if a configuration, file or folder cannot be used. The message names it and says how to correct it.
 
     Control characters in the message are escaped and long lines are cut, because the message may quote a file.
     """
@@ -22,10 +19,8 @@ class InputError(ValueError):
 
 
 def refuse_twice(arguments: Iterable[str]) -> None:
-    """Refuses ``key=value`` arguments if a key occurs twice, because a program would use only one of the two values.
-
-    Raises:
-        InputError: a key occurs twice.
+    """Raises an InputError if a key of ``key=value`` arguments occurs twice, because a program would use only one
+    value.
     """
     seen: set[str] = set()
     for argument in arguments:
@@ -41,8 +36,7 @@ class RowsFailed(RuntimeError):
 
 class Stopped(RuntimeError):
     """Raised if a run has to stop, for example because its gradients are not finite, its memory is not sufficient or
-    one of its processes failed. The message says why, and no traceback is shown. Everything that the run has saved so
-    far is kept.
+    one of its processes failed. The message says why. Everything that the run has saved so far is kept.
     """
 
 

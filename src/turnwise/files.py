@@ -39,9 +39,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path, to which the caller writes in a ``with`` block. When the block ends, the temporary file
     replaces the file ``path``. If the block fails, the temporary file is removed.
 
-    So ``path`` is always either the old file or the complete new one, even if the process is killed or the disk is
-    full. The temporary file lies in the same folder as ``path``, because a file can only be renamed atomically within
-    one file system.
+    So ``path`` is always either the old file or the complete new file, even if the process is killed or the disk is
+    full. The temporary file is in the folder of ``path``, because renaming is atomic only within one file system.
 
     Raises:
         OSError: the file cannot be written; ``filename`` is ``path``.
@@ -61,7 +60,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 class KeptValues(dict[str, Any]):
-    """A dictionary of computed values. It is kept in a JSON file, so that no later process computes the values again.
+    """A dictionary of computed values, kept in a JSON file so that later processes need not compute the values again.
 
     Args:
         path: the file. None: nothing is read or written.
@@ -87,8 +86,8 @@ class KeptValues(dict[str, Any]):
 
 
 def written(files: Iterable[Path]) -> tuple[tuple[Path, int, int, int], ...]:
-    """Returns the path, inode, modification time and size of each file. At least one of these values changes when the
-    file is written again, so the result can be the key of a cache.
+    """Returns the path, inode, modification time and size of each file, as the key of a cache. At least one of these
+    values changes when the file is written again.
     """
     stats = [(file, file.stat()) for file in files]
     return tuple((file, stat.st_ino, stat.st_mtime_ns, stat.st_size) for file, stat in stats)
@@ -103,21 +102,14 @@ def checksum(files: Iterable[Path], *more: object) -> str:
 
 
 def refuse_same(out: Path, read: Iterable[Path]) -> None:
-    """Refuses an output file that is also one of the input files of a program.
-
-    Raises:
-        InputError: ``out`` is one of the files in ``read``.
-    """
+    """Raises an InputError if the output file ``out`` is also one of the input files ``read`` of a program."""
     if out.exists() and any(path.exists() and out.samefile(path) for path in read):
         raise InputError(f"{out}: this is an input file and must not be overwritten; name another output file")
 
 
 def read_yaml(path: Path) -> Any:
-    """Returns the content of a YAML file.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the content is not valid YAML (see :func:`parse_yaml`).
+    """Returns the content of a YAML file. Raises an OSError if the file cannot be read, and the errors of
+    :func:`turnwise.json_and_yaml.parse_yaml`.
     """
     return parse_yaml(path.read_bytes())
 
@@ -126,7 +118,7 @@ def append(path: Path, text: str) -> None:
     """Appends lines to a file, either all of them or none.
 
     If the last line of the file has no line break, for example because a process was killed while it wrote, a line
-    break is added first. The new lines then stay readable.
+    break is added first.
 
     Raises:
         OSError: the text cannot be written, for example because the disk is full. ``filename`` is ``path``, and the
@@ -155,8 +147,8 @@ def append(path: Path, text: str) -> None:
 def writing(path: Path) -> Iterator[None]:
     """Sets the file name of every operating-system error that is raised in the ``with`` block to ``path``.
 
-    Libraries that are not written in Python raise exceptions of their own types, whose text contains the number of the
-    operating-system error. Such an exception is replaced by an OSError with this number.
+    An exception of another type whose text contains the number of an operating-system error is replaced by an OSError
+    with this number. Libraries that are not written in Python raise these exceptions.
     """
     try:
         yield
@@ -171,10 +163,8 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def no_room(error: OSError, folder: str | Path) -> str | None:
-    """Returns a one-line message if ``error`` means that a disk is full, or that a disk quota or file size limit is
-    reached; otherwise None. The message names the file and says what to do.
-
-    If the error itself names no file, the message names ``folder``.
+    """Returns a one-line message with the remedy if ``error`` means that a disk is full, or that a disk quota or file
+    size limit is reached; otherwise None. The message names the file of the error, or else ``folder``.
     """
     remedy = _REMEDY.get(error.errno or 0)
     return (
@@ -184,8 +174,8 @@ def no_room(error: OSError, folder: str | Path) -> str | None:
 
 
 def out_of_reach(error: OSError) -> str | None:
-    """Returns a one-line message if ``error`` means that a path cannot be used, for example because of its permissions;
-    otherwise None. The message names the path and the reason.
+    """Returns a one-line message that names the path and the reason if ``error`` means that the path cannot be used,
+    for example because of its permissions; otherwise None.
     """
     why = _OUT_OF_REACH.get(error.errno or 0)
     return f"{error.filename}: {why}; correct this, or name another path" if why and error.filename else None

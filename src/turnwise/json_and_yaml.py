@@ -9,7 +9,7 @@ import yaml
 
 
 class TwiceError(ValueError):
-    """Raised if a JSON object has the same key twice. Python's JSON reader would silently drop the first value."""
+    """Raised if a JSON object has a key twice. Python's JSON reader would silently drop the first value."""
 
     def __init__(self, key: str) -> None:
         super().__init__("an object names a key twice")
@@ -17,11 +17,8 @@ class TwiceError(ValueError):
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Converts key-value pairs to a dictionary, after checking that no key occurs twice. It is used as
-    ``object_pairs_hook`` of a JSON reader.
-
-    Raises:
-        TwiceError: a key occurs twice.
+    """Converts key-value pairs to a dictionary, or raises a TwiceError. It is the ``object_pairs_hook`` of a JSON
+    reader.
     """
     if len(found := dict(pairs)) < len(pairs):
         names = [name for name, _ in pairs]

@@ -1,6 +1,4 @@
-"""Makes untrusted text safe to print in a terminal or a message: control characters are escaped, secrets are masked,
-and long texts are shortened.
-"""
+"""Makes untrusted text safe to print: escapes control characters, masks secrets and shortens long texts."""
 
 from __future__ import annotations
 
@@ -34,14 +32,12 @@ def plain(text: str, most: int = LINE) -> str:
 
 
 def said(body: bytes | str, *secrets: str | None, most: int = 200) -> str:
-    """Returns the answer of a server as one line for a message.
-
-    Everything in the answer that looks like a credential is masked. The ``secrets`` are masked too, because a server
-    may repeat what was sent to it.
+    """Returns the answer of a server as one line for a message, with everything masked that looks like a credential.
 
     Args:
         body: the body of the answer, or one of its headers.
-        secrets: the secrets that were sent to the server; None is ignored.
+        secrets: the secrets that were sent to the server, which the server may repeat. They are masked; None is
+            ignored.
         most: largest number of characters of the line.
     """
     text = body[:_SAID].decode(errors="replace") if isinstance(body, bytes) else body[:_SAID]

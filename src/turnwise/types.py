@@ -3,8 +3,8 @@
     Trajectory -> State -> RolloutTree (of Turns) -> Credit -> Packed (rollouts.pack) -> LossInputs (algo.losses.loss)
 
 The suffix of a name gives the axis of an array: ``_S`` states, ``_G`` rollouts of a group, ``_N`` turns of a tree,
-``_T`` tokens. Every log-probability uses the natural logarithm. In a list of log-probabilities, each one belongs to the
-token at the same index in the list of token ids.
+``_T`` tokens. Every log-probability uses the natural logarithm. A list of log-probabilities is aligned with the list of
+token ids to which they belong.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Pivot:
-    """Marks a trajectory that gives only one training state: the state before its last reply. The earlier turns of the
-    trajectory are the history of this state.
+    """Marks a trajectory that gives only one training state: the state before the trajectory's last reply. The earlier
+    turns are the history of this state. Each row of a pivot file is a trajectory with a pivot.
 
-    Each row of a pivot file is such a trajectory. ``passed / total`` is the pass rate of the actions that were sampled
-    at this state when the file was made.
+    ``passed / total`` is the pass rate of the actions that were sampled at this state when the file was made.
     """
 
     passed: int = 0  # number of sampled actions that were accepted
@@ -61,8 +60,8 @@ class Trajectory:
 
     @property
     def acts(self) -> list[int]:
-        """Returns the indices in ``messages`` of the replies at which the policy can be trained: all replies of the
-        assistant, or only the last reply if the trajectory is a pivot.
+        """Returns the indices in ``messages`` of the assistant's replies at which the policy can be trained: all of
+        them, or only the last one if the trajectory has a pivot.
         """
         places = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
         return places[-1:] if self.pivot else places
@@ -70,7 +69,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool: its name and its arguments as JSON values."""
+    """A call of a tool. The values of ``arguments`` are JSON values."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -126,9 +125,7 @@ class GateDecision:
 
 @dataclass(slots=True)
 class RolloutTree:
-    """All rollouts from one root state, stored as a tree of turns. In ``turns``, every parent comes before its
-    children.
-    """
+    """All rollouts from one root state, stored as a tree. In ``turns``, every parent comes before its children."""
 
     state: State
     turns: list[Turn] = field(default_factory=list)
@@ -144,9 +141,7 @@ class RolloutTree:
         return [i for i in range(len(self.turns)) if i not in parents]
 
     def children(self) -> dict[int, list[int]]:
-        """Returns for each turn the indices of its children, in the order in which they were sampled. The key -1 stands
-        for the root.
-        """
+        """Returns for each turn, and for the root (key -1), the indices of its children in the order of sampling."""
         children: dict[int, list[int]] = {i: [] for i in range(-1, len(self.turns))}
         for i, turn in enumerate(self.turns):
             children[turn.parent].append(i)
@@ -161,7 +156,9 @@ class RolloutTree:
         return path[::-1]
 
     def first_leaves(self) -> list[int]:
-        """Returns for each turn the smallest index of the leaves below it. For a leaf, this is its own index."""
+        """Returns for each turn the smallest index of the leaves below it. For a leaf, this is the index of the leaf
+        itself.
+        """
         first = list(range(len(self.turns)))
         for i in range(len(self.turns) - 1, -1, -1):
             parent = self.turns[i].parent

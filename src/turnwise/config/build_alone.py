@@ -17,12 +17,8 @@ from turnwise.config.schema import compose_config
 
 
 def build_alone(key: str, overrides: Sequence[str], folder: Path) -> Any:
-    """Composes the configuration with ``overrides``, and checks and builds only its part under ``key``.
-
-    Args:
-        key: the name of a group of the configuration, such as ``env``.
-        overrides: overrides in the form ``key=value``, as on the command line of ``train.py``.
-        folder: the configuration folder.
+    """Composes the configuration with ``overrides`` (in the form ``key=value``), and checks and builds only its part
+    under ``key``, such as ``env``. ``folder`` is the configuration folder.
 
     Raises:
         ConfigError: Hydra cannot compose the configuration, or the part cannot be built. The message names the key and

@@ -18,24 +18,18 @@ _FULL_KEY = re.compile(r"^full_key: (\S+)$", re.MULTILINE)  # a line in Hydra's 
 
 
 def build(cfg: DictConfig, key: str, **given: Any) -> Any:
-    """Builds the part of the configuration under ``key`` with its constructor, or returns None if there is no such
-    part.
+    """Builds the part of the configuration under the dotted ``key`` (such as ``logger.wandb``) with its constructor, or
+    returns None if there is no such part. Raises a ConfigError if the constructor refuses its arguments.
 
-    Args:
-        cfg: the run's configuration.
-        key: the dotted key of the part, such as ``loss`` or ``logger.wandb``.
-        given: objects that only the program can supply. A part with ``_partial_`` in its file receives those objects
-            whose names are parameters of its constructor.
-
-    Raises:
-        ConfigError: the constructor refused its arguments.
+    ``given`` holds objects that only the program can supply. A part with ``_partial_`` in its file receives those
+    objects whose names are parameters of its constructor.
     """
     node = OmegaConf.select(cfg, key)
     return None if node is None else build_node(node, key, **given)
 
 
 def build_node(node: Any, key: str, **given: Any) -> Any:
-    """Builds a part of the configuration from its settings ``node``, as :func:`build` does; ``key`` is its key."""
+    """Builds a part from its settings ``node``, as :func:`build` does; ``key`` is the part's key."""
     try:
         part = instantiate(node)
         if not isinstance(part, partial):

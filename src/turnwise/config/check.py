@@ -23,22 +23,17 @@ _NEEDED = ("env", "data", "states", "gate", "rollout", "loss", "update", "policy
 
 
 def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refused: bool = False) -> None:
-    """Refuses a configuration that cannot run.
+    """Refuses a configuration that cannot run. The ConfigError lists all mistakes.
 
-    The settings of every part with a ``_target_``, at any depth, are compared with the signature of its constructor.
-    This finds unknown and missing parameters, wrong types and wrong ``Literal`` values. A part that is a dataclass of
-    Turnwise is built once, so that its own range checks run. Parts that cannot work together are reported too.
+    The settings of every part with a ``_target_``, at any depth, are compared with the signature of the part's
+    constructor. This finds unknown and missing parameters, wrong types and wrong ``Literal`` values. A part that is a
+    dataclass of Turnwise is built once, so that its own range checks run. Parts that cannot work together are reported
+    too.
 
-    If ``overrides`` are known, a part that needs torch is built only if an override names it or if there is no other
-    mistake. The reason is that importing torch takes two seconds. A part that no override names has the values of the
-    configuration files, so a mistake in it is unlikely.
-
-    Args:
-        overrides: the overrides on the command line, or None if they are not known; then every part is built.
-        refused: whether the caller has already found a mistake in the configuration.
-
-    Raises:
-        ConfigError: the configuration has a mistake. The error lists all mistakes.
+    ``overrides`` are the overrides on the command line. A part that needs torch is built only if an override names it
+    or if there is no other mistake, because importing torch takes two seconds. A part that no override names has the
+    values of the configuration files, so a mistake in it is unlikely. With ``overrides=None`` every part is built.
+    ``refused`` says whether the caller has already found a mistake in the configuration.
     """
     try:
         tree: Any = OmegaConf.to_container(cfg, resolve=True)
@@ -63,8 +58,8 @@ def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refuse
 
 
 def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
-    """Reports top-level keys that nothing reads (for example from ``+key=...``), parts that every run needs but that
-    are missing, and loggers and callbacks without a ``_target_``.
+    """Reports top-level keys that nothing reads (for example from ``+key=...``), missing parts that every run needs,
+    and loggers and callbacks without a ``_target_``.
     """
     known = {field.name for field in fields(RunConfig)}
     extra = [str(key) for key in tree if key not in known]

@@ -9,16 +9,16 @@ from turnwise.config.part_conflicts import part_of, value_of
 
 
 def impossible_execution(cfg: Mapping[str, Any]) -> list[str]:
-    """Returns a message for each combination of engine, trainer and rollout settings that cannot work. ``cfg`` is the
-    resolved configuration.
+    """Returns a message for each combination of engine, trainer and rollout settings of the resolved configuration
+    ``cfg`` that cannot work.
     """
     return _served(cfg) + _sharded(cfg) + _overlapping(cfg) + _renewed(cfg) + _frozen(cfg)
 
 
 def _served(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that do not work with ``engine=vllm``. They are: a start adapter, which the vLLM server would
-    ignore; a temperature that the server would change without a message; a LoRA rank that it cannot load; and
-    ``engine.in_flight`` in a run in which no rollout could change to newer weights.
+    """Reports settings that do not work with ``engine=vllm``: a start adapter, which the vLLM server would ignore; a
+    temperature that the server would silently change; a LoRA rank that the server cannot load; and ``engine.in_flight``
+    in a run in which no rollout could change to newer weights.
     """
     if part_of(cfg, "engine") != "VllmEngine":
         return []
@@ -65,9 +65,7 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _sharded(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that do not work with sharded weights (``trainer=fsdp``), for example because they need the
-    complete weights in one process.
-    """
+    """Reports settings that do not work with sharded weights (``trainer=fsdp``)."""
     if value_of(cfg, "trainer", "strategy", "_target_") != "turnwise.training.sharding.FullySharded":
         return []
     mistakes = []
@@ -88,9 +86,7 @@ def _sharded(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that conflict with ``rollout.staleness``. With this setting, rollouts of later iterations are
-    sampled during an update.
-    """
+    """Reports settings that conflict with ``rollout.staleness``, which samples later iterations during an update."""
     if not value_of(cfg, "rollout", "staleness"):
         return []
     remedy = "set rollout.staleness=0"
@@ -111,8 +107,7 @@ def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
 
 def _renewed(cfg: Mapping[str, Any]) -> list[str]:
     """Reports settings that conflict with ``states.refresh``, which samples actions at all states again during training
-    and then chooses new states. It conflicts if all states are kept anyway, if the run samples no rollouts, or if the
-    engine is still busy with rollouts of the next iteration.
+    and then chooses new states.
     """
     if value_of(cfg, "states", "refresh") is None:
         return []
@@ -134,9 +129,7 @@ def _renewed(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _frozen(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that conflict with ``rollout.frozen``. With this setting, all groups of rollouts are sampled
-    once, before the first update.
-    """
+    """Reports settings that conflict with ``rollout.frozen``, which samples all groups before the first update."""
     if value_of(cfg, "rollout", "frozen") is None:
         return []
     reasons = (

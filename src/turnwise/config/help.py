@@ -1,5 +1,5 @@
-"""Makes the text of ``python train.py --help`` from the names of the files in ``conf/``, because Hydra's own help takes
-a second.
+"""Makes the text of ``python train.py --help`` from the names of the files in ``conf/``. Hydra's own help takes a
+second.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ All keys of a run, with their values: python train.py method=pivotrl --cfg job""
 
 
 def help_text(folder: Path, width: int = 118) -> str:
-    """Returns the help text of ``train.py``, with the options of every group in the configuration folder. Its lines
-    have at most ``width`` characters.
+    """Returns the help text of ``train.py``, with the options of every group in the configuration folder. A line has at
+    most ``width`` characters.
     """
     found: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*.yaml")):

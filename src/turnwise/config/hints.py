@@ -1,6 +1,4 @@
-"""Suggests an existing configuration key for an unknown one: a key with a similar name, a key with the same name in
-another group, or the key for a setting that has the unknown name in another library.
-"""
+"""Suggests an existing configuration key for an unknown key, also for the names that other libraries use."""
 
 from __future__ import annotations
 
@@ -47,14 +45,11 @@ _MOST = 3  # largest number of keys in a suggestion
 
 
 def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
-    """Returns the text that follows "there is no key ``word``" in an error message.
+    """Returns the text that follows "there is no key ``word``" in an error message. The text suggests the key that was
+    probably meant. If no key is similar, it lists all keys of the group.
 
-    The text suggests the key that was probably meant. If no key is similar, it lists all keys of the group.
-
-    Args:
-        word: the unknown key.
-        tree: the configuration without the unknown key.
-        holder: the dotted key of the group in which ``word`` was looked for; empty for the top level.
+    ``tree`` is the configuration without the unknown key. ``holder`` is the dotted key of the group in which ``word``
+    was looked for; it is empty for the top level.
     """
     plain = word.lower().replace("-", "_")
     known = _HERE.get(plain, "")

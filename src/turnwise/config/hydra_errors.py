@@ -1,5 +1,5 @@
-"""Turns Hydra's errors into one clear message, which names every bad override and the nearest valid name. This module
-also refuses overrides that Hydra would misread.
+"""Explains Hydra's errors in one message that names every bad override and the nearest valid name. This module also
+refuses overrides that Hydra would misread.
 """
 
 from __future__ import annotations
@@ -33,16 +33,12 @@ _OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups from which a run may ch
 
 
 def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: str = "train") -> ConfigError:
-    """Returns an error that explains why Hydra refused a command line.
+    """Returns an error that explains why Hydra refused the ``arguments`` of a command line.
 
     Refused overrides are removed one by one until Hydra can compose a configuration with the remaining ones. Then
-    :func:`turnwise.config.check.check_config` checks this configuration, so that one message names all mistakes.
-
-    Args:
-        error: the error that Hydra raised. Its message is used if no override caused it.
-        arguments: the arguments of the command line, without the program's name.
-        folder: the configuration folder.
-        primary: name of the primary configuration.
+    :func:`turnwise.config.check.check_config` checks this configuration, so that one message names all mistakes. The
+    message of ``error`` (Hydra's own) is used if no override caused it. ``folder`` is the configuration folder,
+    ``primary`` the name of the primary configuration.
     """
     if isinstance(error, OverrideParseException):
         return ConfigError(
@@ -80,8 +76,8 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
 
 
 def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override | None:
-    """Returns ``override`` with a single value. If it is a sweep over several values, the result has the value that
-    Hydra's error message ``complaint`` names, or else the first value. The result is None if the sweep has no values.
+    """Returns ``override`` with a single value. From a sweep, this is the value that Hydra's error message
+    ``complaint`` names, or else the first value. The result is None if the sweep has no values.
     """
     if not override.is_sweep_override():
         return override
@@ -170,19 +166,14 @@ def _line(error: BaseException) -> str:
 
 
 def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
-    """Refuses overrides that Hydra would misunderstand, or would refuse without naming the key.
+    """Refuses overrides that Hydra would misunderstand, or would refuse without naming the key. The ConfigError names
+    all of them. ``arguments`` lack the program's name. ``folder`` is the configuration folder, whose subfolders are the
+    groups.
 
     The refused overrides are: a group that is set to null, to a number, or to several choices (which Hydra would
     merge); an argument that is nested too deeply; a setting of Hydra that the run makes itself; and a folder of
     configuration files that does not exist. In a distributed run, Lightning writes the commands of all processes except
     the first. In these commands, settings of Hydra are allowed.
-
-    Args:
-        arguments: the arguments of the command line, without the program's name.
-        folder: the configuration folder, whose subfolders are the groups.
-
-    Raises:
-        ConfigError: an override is refused. The message names all such overrides.
     """
     by_lightning = any(argument.startswith("hydra.job.name=train_ddp_process_") for argument in arguments)
     typed = [argument for argument in arguments if not (by_lightning and argument.startswith("hydra."))]
@@ -214,8 +205,8 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
 
 
 def _folders(places: str) -> list[Path]:
-    """Returns the folders in a value of ``hydra.searchpath`` such as ``[file://mine/conf,pkg://theirs.conf]``. Entries
-    that are not folders, such as ``pkg://theirs.conf``, are left out.
+    """Returns the folders in a value of ``hydra.searchpath`` such as ``[file://mine/conf,pkg://theirs.conf]``, without
+    entries of packages such as ``pkg://theirs.conf``.
     """
     named = [place.strip(" '\"").removeprefix("file://") for place in places.strip("[] ").split(",")]
     return [Path(place) for place in named if "://" not in place]

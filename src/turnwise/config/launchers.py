@@ -1,6 +1,4 @@
-"""Checks how runs and their processes are launched: by a Hydra launcher (with ``-m`` or a sweep), or by torchrun or
-Slurm, which set environment variables.
-"""
+"""Checks how runs and their processes are launched: by a Hydra launcher, or by torchrun or Slurm."""
 
 from __future__ import annotations
 
@@ -27,19 +25,12 @@ _LOOKS_ONLY = {"--dry-run", "--cfg", "-c", "--help", "-h", "--info", "-i"}
 
 
 def is_sweep(arguments: Iterable[str]) -> bool:
-    """Returns whether a command line has the argument ``sweep=...``."""
     return any(argument.startswith("sweep=") for argument in arguments)
 
 
 def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
-    """Refuses a launcher whose package is not installed, and a Slurm launcher on a machine without Slurm.
-
-    Args:
-        arguments: the arguments of the command line, without the program's name.
-        folder: the configuration folder.
-
-    Raises:
-        ConfigError: the message says what to install, or where to start the command.
+    """Refuses a launcher whose package is not installed, and a Slurm launcher on a machine without Slurm. The
+    ConfigError says what to install, or where to start the command. ``folder`` is the configuration folder.
     """
     given = [argument.partition("=")[2] for argument in arguments if argument.startswith("hydra/launcher=")]
     if not given:
@@ -61,11 +52,9 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
 
 
 def refuse_processes(environment: Mapping[str, str]) -> None:
-    """Refuses inconsistent environment variables of torchrun or Slurm. With such variables, Lightning would fail, or a
-    process would wait for other processes that do not exist.
-
-    Raises:
-        ConfigError: a variable is not a whole number, or a rank is not below the number of processes.
+    """Raises a ConfigError if environment variables of torchrun or Slurm are inconsistent: if one of them is not a
+    whole number, or if a rank is not below the number of processes. Lightning would fail, or a process would wait for
+    other processes that do not exist.
     """
     remedy = "start the run with torchrun or srun, or unset the variable to run one process"
     for name in _NUMBERS.split():
@@ -92,8 +81,8 @@ def took_no_job(error: BaseException) -> bool:
 
 
 def _stands_on(name: str, folder: Path) -> str:
-    """Returns the name of the Hydra launcher that the file ``conf/hydra/launcher/<name>.yaml`` is based on. If there is
-    no such file, ``name`` itself is returned.
+    """Returns the name of the Hydra launcher on which the file ``conf/hydra/launcher/<name>.yaml`` is based, or
+    ``name`` if there is no such file.
     """
     for _ in range(8):  # Hydra itself refuses files that refer to each other in a circle
         path = folder / "hydra" / "launcher" / f"{name}.yaml"

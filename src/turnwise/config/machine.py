@@ -19,14 +19,10 @@ _LONGEST = 255  # largest length of a file name in bytes
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """Refuses a run that this machine cannot start, because GPUs are missing, folders cannot be written, or models are
-    not available.
+    """Refuses a run that this machine cannot start. The ConfigError lists all reasons.
 
-    This check is made when a run starts and not when its configuration is composed, because the configuration of a plan
-    or a sweep may be composed on another machine.
-
-    Raises:
-        ConfigError: this machine cannot run the configuration. The error lists all reasons.
+    This check is made when a run starts and not when its configuration is composed, because a plan or a sweep may be
+    composed on another machine.
     """
     mistakes = [*_gpus(cfg), *_cores(cfg), *_folders(cfg), *_models(cfg)]
     if mistakes:
@@ -56,7 +52,7 @@ def _gpus(cfg: DictConfig) -> list[str]:
 
 
 def _cores(cfg: DictConfig) -> Iterator[str]:
-    """Reports settings that start more processes than the machine has cores. 16 processes are always allowed. Further
+    """Reports settings that start more processes than the machine has cores (16 processes are always allowed). Further
     processes would only wait for a core, and each needs memory.
     """
     most = max(_PROCESSES, os.cpu_count() or 1)

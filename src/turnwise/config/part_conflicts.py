@@ -1,6 +1,4 @@
-"""Finds parts of a configuration (states, reward, loss and others) that cannot work together, and says how to correct
-them.
-"""
+"""Finds parts of a configuration (states, reward, loss and others) that cannot work together, with the remedy."""
 
 from __future__ import annotations
 
@@ -88,7 +86,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
 
 def forking_parts(cfg: Mapping[str, Any]) -> list[str]:
     """Returns the settings that make rollouts start in the middle of an episode, each in the form ``states=pivots``.
-    The environment of a run with such settings must be able to reach this point of the episode.
+    With these settings, the environment must be able to reach that point of the episode.
     """
     allocator, states = part_of(cfg, "allocator"), part_of(cfg, "states")
     if allocator is None:  # no rollouts are sampled
@@ -124,8 +122,8 @@ def _stepping(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _judging(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports a mistake in one of three cases: the advantage rule needs a judge but the run has none; the run has a
-    judge but the rule does not use its score; or there is no demonstrated reply with which the judge can compare.
+    """Reports a mistake if the advantage rule needs a judge but the run has none, if the rule does not use the judge's
+    score, or if there is no demonstrated reply with which the judge can compare.
     """
     judge, advantage, states = part_of(cfg, "judge"), part_of(cfg, "advantage"), part_of(cfg, "states")
     if judge is None:
@@ -191,9 +189,7 @@ def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
 
 
 def _branching(cfg: Mapping[str, Any]) -> str | None:
-    """Returns the key under ``allocator`` that sets the number of branches at later turns, or None if the allocator
-    makes no branches.
-    """
+    """Returns the key under ``allocator`` that sets the number of branches at later turns, or None without branches."""
     key = {"Trace": "expansion", "TreePO": "branches"}.get(part_of(cfg, "allocator") or "")
     return key if key and (value_of(cfg, "allocator", key) or 0) > 0 else None
 

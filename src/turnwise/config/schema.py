@@ -1,7 +1,6 @@
 """Declares the top-level keys of every configuration, names runs, and composes configurations.
 
-The keys of a part are the parameters of its constructor (see :mod:`turnwise.config.check`), so they are not declared
-here.
+The keys of a part are the parameters of its constructor (:mod:`turnwise.config.check`) and not declared here.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class ConfigError(InputError):
 
 @dataclass
 class Paths:
-    """Folders that a run writes to: ``out`` for the run itself, ``cache`` for files that runs share."""
+    """Folders that a run writes to: ``out`` for the run itself, ``cache`` for files that several runs share."""
 
     out: str = MISSING
     cache: str = MISSING
@@ -85,8 +84,8 @@ LONGEST_NAME = 120  # largest length of a folder's name in characters; file syst
 def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
     """Returns the name of a run's folder: the preset's name, then a subfolder named after the overrides of this run.
 
-    Two overrides are left out of the name: ``method=x`` if the preset is named x, and that of the group ``dropped``.
-    Slashes in values become ``+``. A name that is too long for a folder is cut, and a hash of the whole name is added.
+    The name leaves out ``method=x`` if the preset is named x, and the override of the group ``dropped``. Slashes in
+    values become ``+``. A name that is too long for a folder is cut, and a hash of the whole name is added.
     """
     gone = (f"method={preset}", f"{dropped}=")
     kept = [
@@ -108,8 +107,8 @@ def register() -> None:
 
 
 class _ReadOnce(CachingConfigRepository):
-    """A source of configuration files for Hydra, which reads each file only once. It stores the content of every file
-    in the dictionary ``read``, and returns copies of the content.
+    """A source of configuration files for Hydra that reads each file only once. The dictionary ``read`` holds the
+    contents.
     """
 
     def __init__(self, delegate: IConfigRepository, read: dict[str, bytes]) -> None:

@@ -1,6 +1,4 @@
-"""Refuses passwords and API keys in a configuration before anything is written or printed. No message repeats a
-password or key.
-"""
+"""Refuses passwords and API keys in a configuration before anything is written or printed. No message repeats them."""
 
 from __future__ import annotations
 
@@ -19,10 +17,8 @@ _NAMED = re.compile(r"key_variable['\"]?\s*[=:]\s*(?P<value>[^\s,}]*)")
 
 
 def refuse_secrets(arguments: Iterable[str]) -> None:
-    """Refuses overrides that hold a password or an API key, because Hydra's own messages would repeat them.
-
-    Raises:
-        ConfigError: the message names the key of each such override but no part of its value.
+    """Refuses overrides that hold a password or an API key, because Hydra's own messages would repeat them. The
+    ConfigError names the key of each of these overrides but no part of its value.
     """
     mistakes = [mistake for argument in arguments for mistake in _in_override(argument)]
     if mistakes:
@@ -30,8 +26,8 @@ def refuse_secrets(arguments: Iterable[str]) -> None:
 
 
 def secrets_in(tree: Any, path: str = "") -> Iterator[str]:
-    """Yields a message for each address that contains a user or a password or has an invalid port, and for each API key
-    in a place where the name of an environment variable is expected.
+    """Yields a message for each address that contains a user or a password or has an invalid port, and for each value
+    of ``key_variable`` that is not the name of an environment variable.
     """
     children = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in children:

@@ -31,9 +31,8 @@ def _above_zero(**values: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LoraSettings:
-    """A low-rank adapter (arXiv:2106.09685) of rank ``r`` on every linear layer except the output head.
-
-    ``r=0`` trains all weights without an adapter.
+    """A low-rank adapter (arXiv:2106.09685) of rank ``r`` on every linear layer except the output head. With ``r=0``
+    all weights are trained without an adapter.
     """
 
     r: int = 16
@@ -57,8 +56,6 @@ class PolicySettings:
 
     Attributes:
         model: the name of a shipped base (``conf/base``), a folder in Hugging Face format or a Hugging Face id.
-        lora: the adapter that is trained.
-        dtype: precision of the weights.
         start: the ``adapter`` folder of a finished run on ``model``, or None. This adapter is first merged into the
             weights. The merged weights are the base policy and the reference policy of the KL term.
     """
@@ -79,20 +76,21 @@ class DataSettings:
     attributes after it only apply to dialogues of ``file`` that belong to no environment.
 
     Attributes:
-        file: a file of chat messages, JSON lines or Parquet. With None, the environment's experts generate the trajectories.
+        file: a file of chat messages, JSON lines or Parquet. With None, the environment's experts generate the
+            trajectories.
         trajectories: number of trajectories that the environment's experts generate.
-        good: fraction of them that the environment's good expert generates. Its clumsy expert generates the rest.
-        strict: whether the run stops at the first unusable trajectory. If not, unusable ones are counted and left out.
+        good: fraction of these trajectories that the good expert generates. The clumsy expert generates the rest.
+        strict: whether the run stops at the first unusable trajectory, instead of counting and leaving out unusable
+            ones.
         held_out: fraction of the dialogues that is used for evaluation and never trained on.
-        verifier: how replies are compared (:class:`turnwise.rollouts.demonstrated_reply.Anchored`).
-        similarity, word_overlap: thresholds of :class:`turnwise.rollouts.demonstrated_reply.Anchored`.
+        verifier, similarity, word_overlap: see :class:`turnwise.rollouts.demonstrated_reply.Anchored`.
         pass_rates: whether the pass rates in a pivot file are used, instead of sampling actions at its states.
-        thinking: whether the history of a demonstrated reply contains the thinking of earlier turns (``keep``, as in rollouts) or
-            not (``drop``). With None, the chat template decides.
-        tools_as_text: whether tools and calls are written as plain text: always (True), only if the chat template cannot show
-            them (None), or never (False; a chat template that cannot show them is refused).
-        format: text format of the tool calls in the file and in the policy's replies, if the reward sets none. None:
-            the format of the chat template.
+        thinking: whether the history of a demonstrated reply contains the thinking of earlier turns (``keep``, as in
+            rollouts) or not (``drop``). With None, the chat template decides.
+        tools_as_text: whether tools and calls are written as plain text: always (True), only if the chat template
+            cannot show them (None), or never (False; a chat template that cannot show them is refused).
+        format: text format of the tool calls in the file and in the policy's replies, if the reward sets none. With
+            None, the chat template decides.
     """
 
     file: str | None = None
@@ -122,7 +120,9 @@ class DataSettings:
             )
 
     def judging(self, form: Format) -> Anchored:
-        """Returns the verifier of replies in dialogues without an environment. ``form`` is the text format of tool calls."""
+        """Returns the verifier of replies in dialogues without an environment. ``form`` is the text format of tool
+        calls.
+        """
         return Anchored(form, self.verifier, self.similarity, self.word_overlap)
 
 
@@ -132,22 +132,24 @@ class RolloutSettings:
 
     Attributes:
         states: number of root states per iteration.
-        sampling: temperature, length and filters of the policy's actions.
         turns: largest number of turns of a rollout. None means until the episode ends.
-        trajectories: approximate number of trajectories from which root states are drawn. None: each is used whole.
+        trajectories: approximate number of trajectories from which root states are drawn. None: trajectories are used
+            whole.
         max_refills: how often, at most, new states replace those without a learning signal (``zero_variance=refill``).
         max_length: largest number of tokens of a history. A rollout that reaches it ends.
         retries: how often a rollout whose environment failed is started again.
-        environment_seconds: longest time in seconds for one answer of the environment before it counts as failed. None: no limit.
-            Workers, sandboxes and servers have shorter limits of their own.
-        environment_threads: number of concurrent steps in environments that wait for commands or servers. 0: no concurrency.
+        environment_seconds: time in seconds after which a missing answer of the environment counts as failed. None: no
+            limit. Workers, sandboxes and servers have shorter limits of their own.
+        environment_threads: number of concurrent steps in environments that wait for commands or servers. 0: no
+            concurrency.
         recorded: number of trees of each iteration that are written to ``rollouts/train.jsonl``.
-        spool: what is saved during sampling, in case the process is killed (``engines.spooled_engine``). With ``exact``, a
-            resumed run equals an uninterrupted one bit for bit. With ``quick``, it repeats less computation. None saves nothing.
-        staleness: largest number of updates, up to 8, by which the sampling policy is older than the trained one. Rollouts of
-            that many iterations are sampled ahead, during the updates.
-        frozen: number of states at which the base policy samples groups before the first update. Every iteration then trains on
-            ``states`` of these groups. With None, each iteration samples its own rollouts.
+        spool: what is saved during sampling, in case the process is killed (``engines.spooled_engine``). With
+            ``exact``, a resumed run equals an uninterrupted one bit for bit. With ``quick``, it repeats less
+            computation. None saves nothing.
+        staleness: largest number of updates, up to 8, by which the sampling policy is older than the trained one.
+            Rollouts of that many iterations are sampled ahead, during the updates.
+        frozen: number of states at which the base policy samples groups before the first update. Every iteration then
+            trains on ``states`` of these groups. With None, each iteration samples its own rollouts.
     """
 
     states: int
@@ -186,22 +188,21 @@ class RolloutSettings:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSettings:
-    """Settings of the policy's updates by AdamW. Three iterations in a row without a sample of non-zero weight end the run,
-    unless ``allow_empty`` is set.
+    """Settings of the policy's updates by AdamW. Three iterations in a row without a sample of non-zero weight end the
+    run, unless ``allow_empty`` is set.
 
     Attributes:
         learning_rate: the highest learning rate of the schedule.
-        steps: number of optimiser steps of an update. Each step uses an equal part of the batch's trees, in the order in which
-            they were drawn. From the second step on, policy ratios differ from 1 and may be clipped.
+        steps: number of optimiser steps of an update. Each step uses an equal part of the batch's trees, in the order
+            in which they were drawn. From the second step on, policy ratios differ from 1 and may be clipped.
         warmup: number of optimiser steps over which the learning rate rises linearly.
         decay: fraction of all optimiser steps, at the end of the run, over which the learning rate falls linearly to 0.
-        clip_norm, weight_decay: largest norm of the gradient, and the weight decay of AdamW.
-        max_skips: an update whose gradient is not finite is skipped. This many skipped updates in a row end the run.
-        allow_empty: whether the run continues after any number of iterations without a sample.
+        clip_norm: largest norm of the gradient.
+        max_skips: this many updates in a row whose gradient is not finite end the run. Each of them is skipped.
         row_tokens: largest number of tokens in a packed row (exceptions: :func:`turnwise.rollouts.pack.row_limit`).
         batch_tokens: largest number of tokens in a micro-batch, including padding. A single row may be longer.
-        recompute: whether to use activation checkpointing: only the input of each layer is kept, and the backward pass computes
-            the layer again. This costs about a third more computation and needs a fraction of the memory.
+        recompute: whether the backward pass computes the layers again (activation checkpointing). This costs about a
+            third more computation and needs a fraction of the memory.
         offload: whether the layer inputs kept by ``recompute`` are in CPU memory, two copies per layer and micro-batch.
     """
 
@@ -235,7 +236,8 @@ class EvaluationSettings:
     """Settings of the evaluations before, during and after training.
 
     Attributes:
-        tasks: number of held-out tasks of the environment, or of held-out dialogues if the dialogues belong to no environment.
+        tasks: number of held-out tasks of the environment, or of held-out dialogues if the dialogues belong to no
+            environment.
         attempts: number of sampled attempts at each task.
         items: number of items of each out-of-domain suite.
         every: number of iterations between two evaluations during training. With 0 there are none during training.
@@ -243,7 +245,8 @@ class EvaluationSettings:
             (``evaluation.fresh_tasks``).
         environment: whether tasks of the environment are evaluated. With None, they are evaluated unless the run reads
             a ``data.file`` in which no dialogue belongs to the environment.
-        suites: further out-of-domain suites, name -> environment. Each has ``items`` held-out tasks and greedy decoding.
+        suites: further out-of-domain suites, name -> environment. Each has ``items`` held-out tasks and greedy
+            decoding.
     """
 
     tasks: int
@@ -268,10 +271,7 @@ class PredictorSettings:
     Attributes:
         model: the name of a shipped base, a folder or a Hugging Face id. A scalar head replaces its output head.
         layers: number of the model's lowest layers that are used. None means all layers.
-        dtype: precision of the weights.
         autocast: whether to compute in bfloat16.
-        learning_rate: the constant learning rate.
-        clip_norm, weight_decay: largest norm of the gradient, and the weight decay of AdamW.
         epochs: number of training passes per iteration over all root states and randomly chosen later histories.
         prefix_share: fraction of the histories in a training pass that are later histories. The rest are root states.
         reward_max: the reward of full success. Rewards are divided by it before predictions are compared with them.

@@ -1,4 +1,4 @@
-"""Reads the parameters of a ``_target_`` class or function from its source code. Nothing is imported, so a typo in a
+"""Reads the parameters of a ``_target_`` class or function from its source code, without importing it. So a typo in a
 configuration is found before torch is loaded.
 """
 
@@ -86,9 +86,7 @@ def _source(module: str) -> tuple[ast.Module, bool] | None:
 
 @cache
 def imports_torch(target: str) -> bool:
-    """Returns whether the module of the class at the dotted path ``target`` imports torch. The first import of torch
-    takes two seconds.
-    """
+    """Returns whether the module of the class at the dotted path ``target`` imports torch, which takes two seconds."""
     source = _source(target.rpartition(".")[0])
     imports = [node for node in source[0].body if isinstance(node, ast.Import | ast.ImportFrom)] if source else []
     return any("torch" in ast.unparse(node).replace(".", " ").split() for node in imports)
@@ -126,8 +124,8 @@ def _find_in(module: str, name: str, seen: frozenset[tuple[str, str]]) -> _Defin
 
 
 def _statements(tree: ast.Module) -> list[ast.stmt]:
-    """Returns the top-level statements of a module, including those under ``if`` and ``try``. The last statement comes
-    first, because the last definition of a name counts.
+    """Returns the top-level statements of a module, including those under ``if`` and ``try``, last first: the last
+    definition of a name counts.
     """
     flat: list[ast.stmt] = []
     waiting: list[ast.stmt] = list(tree.body)
@@ -210,8 +208,8 @@ def _function_signature(node: ast.FunctionDef | ast.AsyncFunctionDef, module: st
 
 
 class _Scope(Mapping[str, Any]):
-    """A mapping that resolves the names in a type annotation. The names are those in ``_NAMES``, and aliases such as
-    ``X = Literal[...]`` in the module that contains the annotation.
+    """Resolves the names in a type annotation: those in ``_NAMES``, and aliases such as ``X = Literal[...]`` in the
+    module that contains the annotation.
     """
 
     def __init__(self, module: str) -> None:

@@ -1,6 +1,4 @@
-"""Checks the arguments of Lightning's Trainer and of its checkpoint callback in a configuration. Some values would
-break a run, and some arguments must not be set because the run sets them itself.
-"""
+"""Checks the arguments of Lightning's Trainer and of its checkpoint callback in a configuration."""
 
 from __future__ import annotations
 
@@ -124,7 +122,6 @@ def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def places(value: Any) -> bool:
-    """Returns whether ``value`` is a list of GPU indices."""
     return isinstance(value, Sequence) and bool(value) and all(_whole(item, 0) for item in value)
 
 

@@ -9,9 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 
 def matches(value: Any, annotation: Any) -> bool:
-    """Returns whether a value from a YAML file fits a parameter's type annotation. A node with a ``_target_`` fits any
-    annotation.
-    """
+    """Returns whether a value from a YAML file fits a type annotation. A node with a ``_target_`` always fits."""
     if annotation is Any or (isinstance(value, Mapping) and "_target_" in value):
         return True
     origin, arguments = get_origin(annotation), get_args(annotation)

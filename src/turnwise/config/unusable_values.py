@@ -1,6 +1,4 @@
-"""Finds values that no part of a configuration can use, such as NaN or an empty text, and numbers that are far too
-large. A run with such a number would never end, or would exhaust the machine's memory.
-"""
+"""Finds values that no part of a configuration can use, such as NaN, an empty text or a far too large number."""
 
 from __future__ import annotations
 
@@ -112,8 +110,8 @@ def bad_seed(seed: Any) -> list[str]:
 
 
 def too_large(tree: Mapping[str, Any]) -> list[str]:
-    """Returns a message for each number of a resolved configuration that is too large, with its key and the largest
-    allowed value.
+    """Returns a message for each number of a resolved configuration that is above its largest allowed value. With that
+    number, a run would never end, or would exhaust the machine's memory.
     """
     return [
         f"{key}: set it to at most {most:,}; got {value:,}"

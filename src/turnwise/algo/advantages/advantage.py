@@ -11,9 +11,8 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 
 class Advantage(Protocol):
-    """An advantage rule, which computes the credit (advantage and weight of each turn) of one tree.
-
-    A rule that compares all trees of an update also implements :class:`BatchAdvantage`.
+    """An advantage rule, which computes the credit (advantage and weight of each turn) of one tree. A rule that
+    compares all trees of an update also implements :class:`BatchAdvantage`.
     """
 
     wants_refill: bool  # whether trees from other states replace trees in which every turn has weight 0, up to a limit
@@ -23,9 +22,7 @@ class Advantage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Credited:
-    """The credit that an advantage rule gives to all trees of an update, the values that it keeps for the next update,
-    and its metrics.
-    """
+    """The credit that an advantage rule gives to the trees of an update, values for the next update, and metrics."""
 
     credits: list[Credit]  # aligned with the trees
     memory: Mapping[str, float] = field(default_factory=dict)  # passed to the next update; saved in checkpoints
@@ -36,9 +33,9 @@ class Credited:
 class BatchAdvantage(Protocol):
     """An advantage rule that needs all trees of an update at once, or values from earlier updates.
 
-    The rule itself stores nothing. The training loop stores the ``memory`` that the rule returned for the previous
-    update (empty at first) and passes it in. If trees without a learning signal are replaced, the loop calls the rule
-    again for the larger batch, with the same memory.
+    The rule stores nothing. The training loop stores the ``memory`` that the rule returns, and passes it to the rule in
+    the next update. In the first update ``memory`` is empty. If trees without a learning signal are replaced, the
+    training loop calls the rule again for the larger batch, with the memory of the previous update.
     """
 
     def over(
@@ -49,8 +46,8 @@ class BatchAdvantage(Protocol):
 def credit_all(
     rule: Advantage, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]
 ) -> Credited:
-    """Returns the credit (advantage and weight of each turn) of all trees of an update. A :class:`BatchAdvantage` is
-    called once, other rules once per tree.
+    """Returns the credit of all trees of an update. A :class:`BatchAdvantage` is called once, any other rule once per
+    tree.
     """
     if isinstance(rule, BatchAdvantage):
         return rule.over(trees, rewards, memory)
@@ -58,13 +55,12 @@ def credit_all(
 
 
 def spread(tree: RolloutTree, leaf_advantage: Mapping[int, float]) -> Credit:
-    """Returns the credit (advantage and weight) of every turn of a tree. An advantage rule calls it with the advantages
-    of some leaves.
+    """Returns the credit (advantage and weight) of every turn of a tree, given the advantages of some leaves.
 
     ``leaf_advantage`` maps the turn index of a leaf to the leaf's advantage. A turn receives the sum of the advantages
     of the leaves below it. So in a tree that branches only at its root, every turn of a path has the advantage of the
-    path's leaf. In other trees, a turn that several paths share gets the sum of the gradients that a separate copy in
-    each path would get. The weight of a turn is 1 if ``leaf_advantage`` has a leaf below it, else 0.
+    path's leaf. In other trees, a turn that several paths share gets the sum of the gradients that a separate copy of
+    the turn in each path would get. The weight of a turn is 1 if ``leaf_advantage`` has a leaf below it, else 0.
     """
     return spread_turns(tree, {leaf: [value] * len(tree.path(leaf)) for leaf, value in leaf_advantage.items()})
 
@@ -72,8 +68,8 @@ def spread(tree: RolloutTree, leaf_advantage: Mapping[int, float]) -> Credit:
 def spread_turns(tree: RolloutTree, path_advantage: Mapping[int, Sequence[float]]) -> Credit:
     """Returns the credit of every turn like :func:`spread`, for advantages that differ between the turns of a path.
 
-    ``path_advantage`` maps a leaf to one advantage for each turn of its path, starting with the first turn after the
-    root.
+    ``path_advantage`` maps a leaf to one advantage for each turn of the leaf's path, starting with the first turn after
+    the root.
     """
     advantage = [0.0] * len(tree.turns)
     weight = [0.0] * len(tree.turns)
@@ -85,8 +81,8 @@ def spread_turns(tree: RolloutTree, path_advantage: Mapping[int, Sequence[float]
 
 
 def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, float]:
-    """Returns the reward called ``name`` of every leaf of a tree whose environment did not fail, as a mapping from the
-    leaf's turn index to the reward.
+    """Returns the reward called ``name`` of every valid leaf, as a mapping from the leaf's turn index to the reward. A
+    leaf is valid if its environment did not fail.
 
     Raises:
         ValueError: ``rewards`` has no entry ``name``, or the number of values is not the number of leaves.
@@ -106,11 +102,7 @@ def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, fl
 
 
 def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, float]:
-    """Returns the same as :func:`leaf_rewards`, after checking that every value is finite.
-
-    Raises:
-        ValueError: as in :func:`leaf_rewards`, or if a value is not finite.
-    """
+    """Returns the result of :func:`leaf_rewards`. Raises its errors, and a ValueError if a value is not finite."""
     found = leaf_rewards(tree, rewards, name)
     for leaf, value in found.items():
         if not math.isfinite(value):
@@ -122,7 +114,7 @@ def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, 
 
 
 def mean(values: Collection[float]) -> float:
-    """Returns the arithmetic mean of ``values``. Their sum is rounded only once (``math.fsum``)."""
+    """Returns the arithmetic mean of ``values``. The sum of the values is rounded only once (``math.fsum``)."""
     return math.fsum(values) / len(values)
 
 

@@ -29,37 +29,36 @@ class _Group:
 @dataclass(frozen=True, slots=True)
 class Awpo:
     """Computes A = d [(1 - w) A_out + w A_mix] for each valid leaf of a tree, and the clip radius of the update (Eqs.
-    18-24). A leaf is valid if its environment did not fail.
+    18-24). A leaf is valid if its environment did not fail. The valid leaves of one tree form a group.
 
     The rule reads the rewards ``outcome`` (``total`` if there is no ``outcome``) and ``reasoning``. R_mix is their sum.
-    A_out and A_mix are the outcome and R_mix, each minus its mean over the tree and divided by its population std as in
-    :class:`turnwise.algo.advantages.group.GroupAdvantage`: a std of at most ``tolerance`` gives advantage exactly 0.
+    A_out and A_mix are the outcome and R_mix, each minus its mean over the group and divided by its population std plus
+    ``eps``. A std of at most ``tolerance`` gives advantage exactly 0.
 
     - rho = s_mix / (s_out + s_mix + eps) (Eq. 20), where s_out and s_mix are the stds of the outcome and of R_mix;
-    - the mixing weight is w = 1[mean_out < R_max] 1[rho < epsilon_mix] rho (Eq. 21). R_max is the running maximum of
-      the groups' mean outcomes over the whole run, including this batch (kept in the rule's memory). A mean within
-      ``tolerance`` of R_max counts as equal;
+    - the mixing weight is w = 1[mean_out < R_max] 1[rho < epsilon_mix] rho (Eq. 21). R_max is the highest mean outcome
+      of a group so far in the run, including this batch (kept in the rule's memory). A mean within ``tolerance`` of
+      R_max counts as equal to R_max;
     - the difficulty factor is d = alpha_base + (alpha_prio - alpha_base) 1[tau_low < mean_out < tau_high] (Eq. 22);
     - clip radius = clip_min + (1 - mean w) (clip_max - clip_min) (Eq. 24), with the mean over all groups of the update
       (Algorithm 1). A tree does not count as a group if it has fewer than two valid leaves, if a gate stopped it, or if
       another tree replaces it (``zero_variance=refill``).
 
-    A group uses A_out alone (w = 0) if there is no reward ``reasoning``, or if the judge failed on one of its leaves
-    (whose ``reasoning`` is then NaN). Such groups are counted in the metric ``unjudged_groups``.
+    A group uses A_out alone (w = 0) if there is no reward ``reasoning``, or if the judge failed on a leaf of the group
+    (whose ``reasoning`` is then NaN). The metric ``unjudged_groups`` counts these groups.
 
-    R_mix contains the outcome. If the judge agrees with the outcome, then s_mix >= s_out and rho >= 1/2, so with an
-    ``epsilon_mix`` of 1/2 or less the scores of such a judge would never be used.
+    R_mix contains the outcome. If the judge agrees with the outcome, then s_mix >= s_out and rho >= 1/2. With
+    ``epsilon_mix`` at 1/2 or less, the scores of a judge that agrees with the outcome would therefore never be used.
 
     Attributes:
         gate: ``ratio`` is Eq. 21. ``inverse`` uses the judge's scores where ``ratio`` ignores them, at rho >=
             epsilon_mix. This follows the paper's introduction, which uses the judge when the variance of the outcome is
             insignificant. ``open`` sets w = 1 as an ablation. If ``saturation``, ``difficulty`` and ``dynamic_clip``
-            are False too, ``open`` is the plain sum of both rewards.
-        saturation: whether to apply the first indicator of Eq. 21.
-        difficulty: whether to compute d by Eq. 22; if False, d = 1.
+            are False too, ``open`` uses only the plain sum of both rewards.
+        saturation, difficulty: whether to apply the first indicator of Eq. 21, and Eq. 22 (if False, d = 1).
         dynamic_clip: whether to use the radius of Eq. 24; if False, the loss keeps its own clip range.
         mean_over: the groups over which Eq. 24 takes its mean. ``trained`` leaves out groups that have weight 0 in the
-            loss. Such groups mostly have w = 0, so they would keep the radius wide even if the trained groups rely on
+            loss. Most of these groups have w = 0, so they would keep the radius wide even if the trained groups rely on
             the judge.
         epsilon_mix, tau_low, tau_high: thresholds of Eqs. 21 and 22. The paper does not give their values. tau_low and
             tau_high are in units of the outcome.
@@ -107,14 +106,11 @@ class Awpo:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of one tree as if it were the only tree of the first update.
-
-        In that case R_max (the highest mean outcome so far) is the mean outcome of this tree. So the judge's scores are
-        not used (w = 0) if ``saturation`` is True.
+        """Returns the credit of one tree as if it were the only tree of the first update, so R_max is its own mean
+        outcome.
         """
         return self.over([tree], [rewards], {}).credits[0]
 
@@ -154,8 +150,8 @@ class Awpo:
         return Credited(credits, {**memory, PEAK: peak}, metrics)
 
     def _group(self, tree: RolloutTree, rewards: Rewards) -> _Group | None:
-        """Returns the statistics of a tree (Eqs. 18-20), or None if a gate stopped it or it has fewer than two valid
-        leaves.
+        """Returns the statistics of a tree (Eqs. 18-20), or None if the tree has fewer than two valid leaves or a gate
+        stopped it.
         """
         if tree.stopped:
             return None
@@ -173,8 +169,7 @@ class Awpo:
 
     def _agreement(self, outcome: _Leaves, reasoning: _Leaves) -> float | None:
         """Returns the correlation of outcome and reasoning reward in a group, or None if one of them does not vary.
-
-        The paper's Assumption 3.2 takes this correlation to be at least 0.
+        Assumption 3.2 of the paper takes this correlation to be at least 0.
         """
         s_out, s_judge = std(outcome.values()), std(reasoning.values())
         if min(s_out, s_judge) <= self.tolerance:
@@ -216,7 +211,7 @@ class Awpo:
         return credit
 
     def _untaught(self, tree: RolloutTree) -> _Leaves:
-        """Returns the advantages of a group without a learning signal: 0 for each valid leaf with
+        """Returns the advantages of a tree without a learning signal: 0 for each valid leaf with
         ``zero_variance=keep``, otherwise an empty dictionary.
         """
         kept = self.zero_variance == "keep" and not tree.stopped
@@ -245,8 +240,8 @@ class Awpo:
 
 
 def _mixed(tree: RolloutTree, rewards: Rewards, outcome: _Leaves) -> _Leaves | None:
-    """Returns R_mix, the sum of outcome and reasoning reward of each valid leaf (Eq. 17). The result is None if a valid
-    leaf has no reasoning reward.
+    """Returns R_mix, the sum of outcome and reasoning reward, of each valid leaf (Eq. 17). The result is None if a
+    valid leaf has no reasoning reward.
     """
     if "reasoning" not in rewards or any(map(math.isnan, leaf_rewards(tree, rewards, "reasoning").values())):
         return None

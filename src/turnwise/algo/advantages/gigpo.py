@@ -19,25 +19,24 @@ _Key = TypeVar("_Key", bound=Hashable)
 class GiGPO:
     """Computes A_t = A_E + omega A_S (Eq. 8), the sum of an episode-relative and a step-relative advantage.
 
-    Each of the two is (value - mean) / F_norm. The mean and the normalisation factor F_norm are those of the group of
+    A_E and A_S are both (value - mean) / F_norm. The mean and the normalisation factor F_norm are those of the group of
     values that are compared.
 
     A_E compares the total rewards of the tree's valid leaves (the leaves whose environment did not fail). A_S compares
-    the discounted returns R_t = sum over k >= t of gamma^(k-t) r_k of all steps of the tree that stand at the same
-    anchor state, whichever rollout and turn they belong to. The rewards r_k of a path add up to its total
+    the discounted returns R_t = sum over k >= t of gamma^(k-t) r_k of all steps of the tree that have the same anchor
+    state, whichever rollout and turn they belong to. The rewards r_k of a path add up to the path's total
     (:func:`turnwise.algo.advantages.turn_rewards.payments`).
 
     The anchor state of a turn is what the environment showed before the turn. All first turns (children of the root)
     share one anchor. The anchor of any other turn is the text of the last observation before it, as in the authors'
-    code. The same text can stand for many states of the environment ("Nothing happens."). ``anchor=history`` therefore
-    requires the same observations in the same order since the root. If an observation repeats the opening messages,
-    the turns after it still do not share the root's anchor, because a tree stores the opening only as tokens.
+    code. One text can stand for many states of the environment ("Nothing happens."). ``anchor=history`` therefore
+    requires the same observations in the same order since the root. A later turn never shares the root's anchor, even
+    if an observation repeats the opening messages, because a tree stores the opening only as tokens.
 
     F_norm is the population std of the group plus ``eps``, or 1 if ``scale`` is False. A_S is 0 for a step that is
     alone at its anchor or whose anchor's returns are all equal. A turn that several leaves share is one step. The
     return of this step is the mean over those leaves, and the step receives the sum of the leaves' advantages as in
-    :func:`turnwise.algo.advantages.advantage.spread`. A tree whose advantages are all 0 is handled as ``zero_variance``
-    says. A tree that a gate stopped is never trained on. Leaves whose environment failed are in no group.
+    :func:`turnwise.algo.advantages.advantage.spread`. A tree that a gate stopped is never trained on.
 
     Attributes:
         omega: weight of the step-relative advantage A_S; with 0 only the episode-relative advantage A_E is left.
@@ -45,9 +44,9 @@ class GiGPO:
         scale: whether F_norm is std + eps. If False, F_norm is 1, which is the paper's other choice.
         anchor: what two turns must have in common to be compared: the last ``observation``, or the whole ``history`` of
             observations.
-        eps: added to the std.
         tolerance: std at or below which values count as equal.
-        zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
+        zero_variance: what to do with a tree whose advantages are all 0
+            (:data:`turnwise.algo.advantages.statistics.ZeroVariance`).
     """
 
     omega: float = 1.0
@@ -68,14 +67,11 @@ class GiGPO:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit (advantage and weight) of every turn of ``tree``.
-
-        Raises:
-            ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards`.
+        """Returns the credit of every turn. Raises the errors of
+        :func:`turnwise.algo.advantages.advantage.finite_rewards`.
         """
         if tree.stopped:
             return spread(tree, {})
@@ -88,9 +84,7 @@ class GiGPO:
         return spread(tree, {})
 
     def _relative(self, values: dict[_Key, float]) -> dict[_Key, float]:
-        """Returns (value - mean) / F_norm for each value of a group, or 0 for each value if all values are equal or if
-        the group has only one value. F_norm is the group's std + ``eps``, or 1 if ``scale`` is False.
-        """
+        """Returns (value - mean) / F_norm for each value of a group, or 0 for each value if all values are equal."""
         spread_of = std(values.values()) if values else 0.0
         if spread_of <= self.tolerance:
             return dict.fromkeys(values, 0.0)

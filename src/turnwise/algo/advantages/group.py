@@ -14,13 +14,13 @@ from turnwise.types import Credit, Rewards, RolloutTree
 class GroupAdvantage:
     """Computes A_i = (r_i - baseline) / (std + eps) for each valid leaf i of a tree, with the population std.
 
-    This is the advantage of GRPO, PivotRL (Eq. 1) and Selective Rollout (Eq. 1). The advantage is exactly 0 in a group
-    whose std is at most ``tolerance`` or that has fewer than two valid leaves. Leaves whose environment failed (the
-    leaves that are not valid) and trees that a gate stopped are left out of all statistics and are never trained on.
-    Turns receive the sum of their leaves' advantages (see :func:`turnwise.algo.advantages.advantage.spread`).
+    This is the advantage of GRPO, PivotRL (Eq. 1) and Selective Rollout (Eq. 1). A leaf is valid if its environment did
+    not fail. Only valid leaves count in the statistics and are trained on. The advantage is exactly 0 in a group whose
+    std is at most ``tolerance`` or that has fewer than two valid leaves. A tree that a gate stopped is never trained
+    on. A turn receives the sum of the advantages of the leaves below it
+    (:func:`turnwise.algo.advantages.advantage.spread`).
 
     Attributes:
-        eps: added to the std.
         tolerance: rewards count as equal if their std is at most this, because rounding can make equal rewards differ.
         scale: whether to divide by std + eps. Dr.GRPO (arXiv:2503.20783) does not.
         baseline: ``mean`` is the mean of the whole group. ``leave_one_out`` is the mean of the other leaves (RLOO,
@@ -46,15 +46,11 @@ class GroupAdvantage:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit (advantage and weight) of every turn of ``tree``.
-
-        Raises:
-            ValueError: there is no reward named ``total``, it does not have one value for each leaf, or a value is not
-                finite.
+        """Returns the credit of every turn. Raises the errors of
+        :func:`turnwise.algo.advantages.advantage.finite_rewards`.
         """
         if tree.stopped:
             return spread(tree, {})

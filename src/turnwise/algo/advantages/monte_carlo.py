@@ -1,7 +1,4 @@
-"""Monte Carlo advantages in a rollout tree: a turn's advantage is the change in expected reward that the turn causes.
-
-The idea comes from VinePPO (arXiv:2410.01679).
-"""
+"""Monte Carlo advantages in a rollout tree, after an idea of VinePPO (arXiv:2410.01679)."""
 
 from __future__ import annotations
 
@@ -18,25 +15,24 @@ class MonteCarlo:
     """Computes A(turn) = V(after) - V(before), where V(node) is the mean total reward of the valid leaves below the
     node.
 
-    V before the first turn is the V of the root. Where a path does not branch, V does not change from turn to turn, and
-    the advantages of the later turns would be 0. Therefore all turns from one branch point to the next count as one
-    step. All of them have the advantage of the first of these turns, and they are one sample of the loss, as in
-    :class:`turnwise.algo.advantages.treerpo.TreeRPO`. (VinePPO starts new rollouts at every step, so each step has its
-    own value, as in a tree that branches at every turn.) The advantages of the steps of a path add up to its total
-    minus the root's mean. The advantages of siblings, weighted by their numbers of leaves, add up to 0. On a tree that
-    branches only at its root, the advantage of every turn is the group advantage of its leaf (not divided by a std if
-    ``scale`` is False).
+    V before the first turn is the V of the root. All turns from one branch point to the next count as one step: V does
+    not change between them, so each later turn would have advantage 0. All turns of a step have the advantage of the
+    step's first turn, and they are one sample of the loss, as in :class:`turnwise.algo.advantages.treerpo.TreeRPO`.
+    (VinePPO starts new rollouts at every step, so each step has its own value, as in a tree that branches at every
+    turn.) The advantages of the steps of a path add up to the path's total minus the root's mean. The advantages of
+    siblings, weighted by their numbers of leaves, add up to 0. On a tree that branches only at its root, the advantage
+    of every turn is the group advantage of its leaf (not divided by a std if ``scale`` is False).
 
     There are two differences from TreeRPO: a node's value weighs all leaves equally, not all children, and siblings are
-    not normalised among themselves. A branch point whose children have equal values gives no learning signal and is
-    handled as ``zero_variance`` says. A root with one child is handled in the same way. Turns without a valid leaf
-    below them are left out of all means and have weight 0. In a tree that a gate stopped, every turn has weight 0.
+    not normalised among themselves. Turns without a valid leaf below them are left out of all means and have weight 0.
+    In a tree that a gate stopped, every turn has weight 0.
 
     Attributes:
         scale: whether to divide by the population std of the totals of all valid leaves, one number for the whole tree.
         eps: added to the std.
         tolerance: std at or below which values count as equal.
-        zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
+        zero_variance: what to do with a branch point whose children have equal values, or with a root that has one
+            child (:data:`turnwise.algo.advantages.statistics.ZeroVariance`).
     """
 
     scale: bool = True
@@ -49,14 +45,11 @@ class MonteCarlo:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit (advantage and weight) of every turn of ``tree``.
-
-        Raises:
-            ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards`.
+        """Returns the credit of every turn. Raises the errors of
+        :func:`turnwise.algo.advantages.advantage.finite_rewards`.
         """
         if tree.stopped:
             return spread(tree, {})

@@ -1,6 +1,4 @@
-"""MT-GRPO (arXiv:2505.11821): computes advantages from the rewards of single turns and the outcome, either in the
-published form or in an unbiased form.
-"""
+"""MT-GRPO (arXiv:2505.11821): computes advantages from the rewards of single turns and the outcome."""
 
 from __future__ import annotations
 
@@ -24,40 +22,39 @@ class MTGRPO:
 
     ``naive`` is the published form: A_k = A^T_k + lambda A^O before the last turn of a rollout, and lambda A^O at the
     last turn. A^T_k is the reward of turn k alone, normalised (mean and population std) over all valid rollouts of the
-    tree that go on after their turn k. A^O is the outcome (the run's ``total``), normalised over all valid rollouts.
-    The paper writes this for two turns. The usual extension to more turns has separate statistics for each turn index.
+    tree that continue after turn k. A^O is the outcome (the reward ``total``), normalised over all valid rollouts. The
+    paper writes this form for two turns. The usual extension to more turns has separate statistics for each turn index.
     The baseline is biased if the policy decides when to end (verl issue 7244), because a rollout's own action at turn k
-    decides whether it enters the statistics of turn k.
+    decides whether the rollout enters the statistics of turn k.
 
-    ``unbiased`` is our own form, which avoids this bias: A_k = G_k - b_k, where G_k = r_k + ... + r_(K-1) + lambda R is
-    the reward that the rollout still receives from turn k on (r_k is the reward of turn k, K the number of turns and R
-    the outcome). b_k is the mean of G over the other rollouts, each at its turn k, or at its last turn if it has ended
-    by then. No rollout is in its own baseline or decides how many terms the baseline has, and nothing is divided by a
-    std. So the baseline does not change the expected gradient if rollouts are independent and the loss sums over turns
-    (``loss.aggregation=constant``, ``zero_variance=keep``). A mean over the tokens of each rollout weighs short and
-    long rollouts differently, which makes the gradient biased again. Rollouts that share a turn are left out of each
-    other's baseline at that turn, and a turn that all rollouts share has advantage 0.
+    ``unbiased`` is our own form, which avoids this bias: A_k = G_k - b_k. G_k = r_k + ... + r_(K-1) + lambda R is the
+    reward that the rollout still receives from turn k on, where r_k is the reward of turn k, K the number of turns and
+    R the outcome. b_k is the mean over the other rollouts of G at turn k, or at the last turn of a rollout that has
+    ended before turn k. A rollout is never in its own baseline, does not decide how many terms the baseline has, and
+    nothing is divided by a std. So the baseline does not change the expected gradient if rollouts are independent and
+    the loss sums over turns (``loss.aggregation=constant``, ``zero_variance=keep``). A mean over the tokens of each
+    rollout weighs short and long rollouts differently, which makes the gradient biased again. Rollouts that share a
+    turn are left out of each other's baseline at that turn, and a turn that all rollouts share has advantage 0.
 
-    The last turn of a rollout has no reward of its own, because its result is the outcome. If no earlier turn has a
-    reward, ``naive`` is lambda times the group advantage, and ``unbiased`` is lambda times the leave-one-out group
-    advantage. The metric ``train/turns_paid`` is then 0, and the run warns.
+    The last turn of a rollout has no reward of its own, because the result of the last turn is the outcome. If no
+    earlier turn has a reward, ``naive`` is lambda times the group advantage, and ``unbiased`` is lambda times the
+    leave-one-out group advantage. The metric ``train/turns_paid`` is then 0, and the run warns.
 
     A turn that several leaves share receives the sum of the leaves' A_k
-    (:func:`turnwise.algo.advantages.advantage.spread`). A tree whose advantages are all 0 is handled as
-    ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves whose environment failed are left out
-    of all statistics.
+    (:func:`turnwise.algo.advantages.advantage.spread`). A tree that a gate stopped is never trained on. Leaves whose
+    environment failed are left out of all statistics.
 
     Attributes:
-        form: ``naive`` or ``unbiased``, as described above.
         outcome_weight: lambda, the weight of the outcome.
         turn_reward: ``reward`` is the environment's reward for a turn. Any other value is a key of the turn's info,
             such as ``admissible`` (whether the environment could execute the action; the paper rewards calls that ran).
-        turn_offset: added to each of these rewards. With ``admissible`` and -1, a turn that could not be executed costs
-            1 and any other turn 0. With ``admissible`` and 0, ``unbiased`` would reward a rollout for every additional
+        turn_offset: added to each turn's reward. With ``admissible`` and -1, a turn that could not be executed costs 1
+            and any other turn 0. With ``admissible`` and 0, ``unbiased`` would reward a rollout for every additional
             turn that could be executed. ``naive`` does not depend on the offset.
         eps: added to the std.
         tolerance: std at or below which rewards count as equal.
-        zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
+        zero_variance: what to do with a tree whose advantages are all 0
+            (:data:`turnwise.algo.advantages.statistics.ZeroVariance`).
     """
 
     form: Literal["naive", "unbiased"] = "naive"
@@ -79,17 +76,16 @@ class MTGRPO:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Returns the credit of each tree, and the metric ``turns_paid``: the fraction of valid rollouts in which a
-        turn before the last has a reward other than 0 (after ``turn_offset`` is added).
+        """Returns the credit of each tree, and the metric ``turns_paid``
+        (:func:`turnwise.algo.advantages.turn_rewards.credit_and_tell`).
         """
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit (advantage and weight) of every turn of ``tree``.
+        """Returns the credit of every turn.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards` and

@@ -26,11 +26,7 @@ def normalised(values: Sequence[float], eps: float, tolerance: float) -> list[fl
 
 
 def check_settings(eps: float, tolerance: float, zero_variance: str) -> None:
-    """Checks the ranges of ``eps`` and ``tolerance``, and that ``zero_variance`` is a known choice.
-
-    Raises:
-        ValueError: a parameter is out of range; the message names the parameter.
-    """
+    """Raises a ValueError that names the wrong setting if one of the settings is out of range."""
     if not (eps >= 0 and tolerance >= 0):
         raise ValueError(f"eps and tolerance must be at least 0, got {eps} and {tolerance}")
     if zero_variance not in ("keep", "drop", "refill"):

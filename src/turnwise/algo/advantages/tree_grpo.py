@@ -1,6 +1,4 @@
-"""Tree-GRPO (arXiv:2509.21240) as the TRACE paper writes it (arXiv:2606.11119, Eqs. 48-49): compares each leaf of a
-rollout tree with two groups of leaves.
-"""
+"""Tree-GRPO (arXiv:2509.21240) as the TRACE paper writes it (arXiv:2606.11119, Eqs. 48-49)."""
 
 from __future__ import annotations
 
@@ -15,21 +13,21 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class TreeGRPO:
-    """Computes A_i = A_intra + A_inter for each valid leaf i with total reward r_i. Each part is (r_i - mean) / (std +
-    eps), with the mean and the population std of one of two groups that contain the leaf.
+    """Computes A_i = A_intra + A_inter for each valid leaf i with total reward r_i. A_intra and A_inter are (r_i -
+    mean) / (std + eps), each with the mean and the population std of a group that contains the leaf.
 
-    A part is 0 if all rewards of its group are equal. The inter-tree group (for A_inter) consists of all valid leaves
-    of the prompt. The intra-tree group (for A_intra) consists of the leaves that share a prefix: with ``siblings``, the
-    leaves below the last turn at which the leaf's path branches; with ``tree``, the leaves of one root rollout and of
-    all rollouts that branched from it. A leaf that is alone in its intra-tree group has A_intra = 0. Each turn receives
-    the sum of the advantages of the leaves below it. A tree whose rewards are all equal is handled as ``zero_variance``
-    says. A tree that a gate stopped is never trained on.
+    The inter-tree group (for A_inter) consists of all valid leaves of the prompt. The intra-tree group (for A_intra)
+    consists of the leaves that share a prefix with leaf i: with ``siblings``, the leaves below the last turn at which
+    the leaf's path branches; with ``tree``, the leaves of one root rollout and of all rollouts that branched from it.
+    A_intra or A_inter is 0 if all rewards of its group are equal. A leaf that is alone in its intra-tree group has
+    A_intra = 0. Each turn receives the sum of the advantages of the leaves below it. A tree that a gate stopped is
+    never trained on.
 
     Attributes:
-        eps: added to the std.
         tolerance: std at or below which rewards count as equal.
         intra: which leaves form the intra-tree group.
-        zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
+        zero_variance: what to do with a tree whose rewards are all equal
+            (:data:`turnwise.algo.advantages.statistics.ZeroVariance`).
     """
 
     eps: float = 1e-6
@@ -44,14 +42,11 @@ class TreeGRPO:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit (advantage and weight) of every turn of ``tree``.
-
-        Raises:
-            ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards`.
+        """Returns the credit of every turn. Raises the errors of
+        :func:`turnwise.algo.advantages.advantage.finite_rewards`.
         """
         if tree.stopped:
             return spread(tree, {})
@@ -66,10 +61,8 @@ class TreeGRPO:
         return spread(tree, advantage)
 
     def _groups(self, tree: RolloutTree, total: dict[int, float]) -> dict[int, list[int]]:
-        """Returns a map from leaf to its intra-tree group, the leaves with which it is compared.
-
-        These are the leaves below its first turn (``intra=tree``), or below the last turn on its path from which
-        several branches continue. Without such a turn, the leaf is not in the map.
+        """Returns a map from each leaf to the leaves of its intra-tree group. The map lacks a leaf whose path never
+        branches (with ``siblings``).
         """
         below: dict[int, list[int]] = defaultdict(list)
         for leaf in total:

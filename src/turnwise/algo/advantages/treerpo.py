@@ -1,6 +1,4 @@
-"""TreeRPO (arXiv:2506.05183) in the form given by TRACE (arXiv:2606.11119, Eqs. 45-47): compares the children of each
-node of a rollout tree with one another.
-"""
+"""TreeRPO (arXiv:2506.05183) in the form given by TRACE (arXiv:2606.11119, Eqs. 45-47)."""
 
 from __future__ import annotations
 
@@ -19,15 +17,14 @@ class TreeRPO:
     The value R of a leaf is its total reward. The value of any other node is the plain mean of its children's values,
     regardless of how many leaves each child has. A branch is a child and all turns after it up to the next branch
     point. All turns of a branch have the same advantage, and each branch is one sample of the loss (the edges of Eq.
-    47). On a tree that branches only at its root, the advantage of every turn is the group advantage of its leaf. A
-    branch point whose children have equal values gives no learning signal and is handled as ``zero_variance`` says. A
-    root with one child is handled in the same way. Children without a valid leaf are left out of all means and have
-    weight 0. In a tree that a gate stopped, every turn has weight 0.
+    47). On a tree that branches only at its root, the advantage of every turn is the group advantage of its leaf.
+    Children without a valid leaf are left out of all means and have weight 0. In a tree that a gate stopped, every turn
+    has weight 0.
 
     Attributes:
-        eps: added to the std.
         tolerance: std at or below which values count as equal.
-        zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
+        zero_variance: what to do with a branch point whose children have equal values, or with a root that has one
+            child (:data:`turnwise.algo.advantages.statistics.ZeroVariance`).
     """
 
     eps: float = 1e-6
@@ -39,14 +36,11 @@ class TreeRPO:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit (advantage and weight) of every turn of ``tree``.
-
-        Raises:
-            ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards`.
+        """Returns the credit of every turn. Raises the errors of
+        :func:`turnwise.algo.advantages.advantage.finite_rewards`.
         """
         if tree.stopped:
             return spread(tree, {})

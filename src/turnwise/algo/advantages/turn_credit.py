@@ -28,41 +28,39 @@ class TurnCredit:
     """Computes advantages from the rewards of single turns, in one of two forms.
 
     ``smeared`` (prime-rl pull request 3282) is A_t = (R - mean) + beta (c_t - c_mean), where R is the total reward of a
-    rollout and ``mean`` its mean over the tree's valid leaves. The reward of a turn is divided over this turn and the
-    turns before it. The weight of the turn that is d turns earlier is proportional to gamma^d, and the weights sum to
-    1. c_t is the sum of the parts that turn t receives from all rewards. c_mean is the mean of c over the tokens of the
-    rollout's actions, so the second term moves credit between the turns of one rollout and adds up to 0 over the
+    rollout and ``mean`` is the mean of R over the tree's valid leaves. The reward of a turn is divided over this turn
+    and the turns before it. The weight of the turn that is d turns earlier is proportional to gamma^d, and the weights
+    sum to 1. c_t is the sum of the parts that turn t receives from all rewards. c_mean is the mean of c over the tokens
+    of the rollout's actions. So the second term moves credit between the turns of one rollout and adds up to 0 over the
     rollout's tokens. There is no division by a std. In prime-rl, the reward of a turn is its progress (the difference
     between the scores of the states after and before the turn), and R contains the net progress. Here the rewards of
     all turns but the last take the place of the progress, and R is only the rollout's total reward. A rollout in which
-    no turn before the last was rewarded has its group advantage R - mean, as in the original. The metric
-    ``train/turns_paid`` is then 0, and the run warns.
+    no turn before the last was rewarded has its group advantage R - mean, as in prime-rl. If this holds for all
+    rollouts, the metric ``train/turns_paid`` is 0, and the run warns.
 
     ``to_go`` is A_t = (G_t - mean) / (std + eps), where G_t is the discounted sum of the rewards of turn t and the
-    turns after it. The rewards of a rollout's turns add up to its total
+    turns after it. The rewards of a rollout's turns add up to the rollout's total
     (:func:`turnwise.algo.advantages.turn_rewards.payments`). If the environment gives no reward before the end, the
     outcome is therefore discounted by the number of turns still to come. The mean and population std are over all turns
     of the tree's rollouts, and each rollout has the same weight whatever its length. With gamma = 1 and no rewards
     before the end, this is the group advantage.
 
     A turn that several leaves share receives the sum of the leaves' A_t
-    (:func:`turnwise.algo.advantages.advantage.spread`). A tree whose advantages are all 0 is handled as
-    ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves whose environment failed are left out
-    of all statistics.
+    (:func:`turnwise.algo.advantages.advantage.spread`). A tree that a gate stopped is never trained on. Leaves whose
+    environment failed are left out of all statistics.
 
     Attributes:
-        form: ``smeared`` or ``to_go``, as described above.
         gamma: discount of the weights (``smeared``) or of the sum (``to_go``).
         beta: factor of the term that moves credit between the turns of a rollout; not used by ``to_go``.
         turn_reward: ``reward`` is the environment's reward for a turn. With ``smeared``, it may also be a key of the
             turn's info, such as ``admissible`` (whether the environment could execute the action).
-        turn_offset: added to each of these rewards before the last turn (``smeared``). It must be 0 if the rewards are
-            progress. With ``admissible`` and -1, a turn that could not be executed costs 1 and any other turn 0. With
-            ``admissible`` and 0, the last turn, which has no such reward, would always earn less than the turns before
-            it, and the policy would learn never to end its rollouts.
-        eps: added to the std.
+        turn_offset: added to the reward of each turn before the last turn (``smeared``). The offset must be 0 if the
+            rewards are progress. With ``admissible`` and -1, a turn that could not be executed costs 1 and any other
+            turn 0. With ``admissible`` and 0, the last turn, which has no reward of its own, would always earn less
+            than the turns before it, and the policy would learn never to end its rollouts.
         tolerance: std at or below which values count as equal.
-        zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
+        zero_variance: what to do with a tree whose advantages are all 0
+            (:data:`turnwise.algo.advantages.statistics.ZeroVariance`).
     """
 
     form: Literal["smeared", "to_go"] = "smeared"
@@ -91,17 +89,16 @@ class TurnCredit:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Returns the credit of each tree, and the metric ``turns_paid``: the fraction of valid rollouts in which a
-        turn before the last has a reward other than 0 (after ``turn_offset`` is added).
+        """Returns the credit of each tree, and the metric ``turns_paid``
+        (:func:`turnwise.algo.advantages.turn_rewards.credit_and_tell`).
         """
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit (advantage and weight) of every turn of ``tree``.
+        """Returns the credit of every turn.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards` and
@@ -138,11 +135,9 @@ class TurnCredit:
 
 def smeared(progress: Sequence[float], gamma: float) -> list[float]:
     """Returns the credit c_t of every turn t: the sum over k >= t of progress_k gamma^(k-t) / Z_k, where Z_k = 1 +
-    gamma + ... + gamma^(k-1).
+    gamma + ... + gamma^(k-1) and turns are numbered from 1.
 
-    ``progress`` holds the reward of each turn of a rollout. Both ``progress`` and the result have shape (K).
-
-    The turns are numbered from 1. The result has the same sum as ``progress``, because the parts of each turn's
-    progress add up to that progress.
+    ``progress`` holds the reward of each turn of a rollout. Both ``progress`` and the result have shape (K). Both have
+    the same sum, because the parts of each turn's progress add up to that progress.
     """
     return to_go([value / math.fsum(gamma**d for d in range(k)) for k, value in enumerate(progress, start=1)], gamma)

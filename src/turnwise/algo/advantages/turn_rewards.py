@@ -14,9 +14,8 @@ METRIC = "turns_paid"
 
 
 def paid(tree: RolloutTree, leaf: int, of: str) -> list[float]:
-    """Returns the reward named ``of`` for each turn of the path to ``leaf`` except the last turn; shape (K - 1).
-
-    The last turn is left out because its result is the outcome, which the run's reward measures.
+    """Returns the reward named ``of`` for each turn of the path to ``leaf`` except the last turn, whose result is the
+    outcome; shape (K - 1).
 
     Raises:
         InputError: a turn has no ``info[of]``.
@@ -26,11 +25,8 @@ def paid(tree: RolloutTree, leaf: int, of: str) -> list[float]:
 
 
 def payments(tree: RolloutTree, leaf: int, total: float) -> list[float]:
-    """Returns a reward for each turn of the path to ``leaf``, shape (K). The last turn gets ``total`` minus the rewards
-    of the earlier turns.
-
-    So the rewards always add up to ``total``, whether or not ``total`` is the sum of the environment's rewards. If the
-    environment gives no reward before the end, the last turn gets the whole total.
+    """Returns a reward for each turn of the path to ``leaf``, shape (K). The last turn gets ``total`` minus the
+    environment's rewards for the earlier turns, so the result always adds up to ``total``.
     """
     before = paid(tree, leaf, PAID)
     return [*before, total - math.fsum(before)]
@@ -55,8 +51,8 @@ def credit_and_tell(
 ) -> Credited:
     """Returns the credit of each tree, computed by ``rule`` from that tree alone, and the metric ``turns_paid``.
 
-    The metric is the fraction of valid rollouts in which a turn before the last had a reward other than 0 after
-    ``offset`` was added. If the metric is 0, the credit comes from the outcomes alone.
+    The metric is the fraction of valid rollouts in which a turn before the last has a reward other than 0 after
+    ``offset`` is added. If the metric is 0, the credit comes from the outcomes alone.
     """
     credits = [rule(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
     leaves = [(tree, leaf) for tree in trees if not tree.stopped for leaf in tree.leaves() if leaf not in tree.invalid]
@@ -68,11 +64,7 @@ def credit_and_tell(
 
 
 def check_discount(name: str, gamma: float) -> None:
-    """Checks that a discount factor lies in [0, 1].
-
-    Raises:
-        ValueError: the discount is outside [0, 1]; the message names the parameter.
-    """
+    """Raises a ValueError that names the parameter ``name`` if the discount ``gamma`` is outside [0, 1]."""
     if not 0 <= gamma <= 1:
         raise ValueError(f"{name} must be in [0, 1], got {gamma}")
 

@@ -11,24 +11,22 @@ from turnwise.types import RolloutTree, State
 
 class Allocator(Protocol):
     def __call__(self, states: Sequence[State]) -> list[int]:
-        """Returns how many rollouts to start at each state. This is decided before any rollout is sampled; 0 skips the
-        state.
-        """
+        """Returns how many rollouts to start at each state, before any rollout is sampled; 0 skips the state."""
         ...
 
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
         """Returns how many further rollouts to start in each tree, as a mapping from turn index to count. Index -1 is
         the root. The method is called when the rollouts from the roots have ended.
 
-        One call can pass several trees. Each tree is passed in only one call. The result for a tree must not depend on
-        the other trees of the same call.
+        Each tree is passed in only one call. If a call passes several trees, the result for a tree must not depend on
+        the other trees.
         """
         ...
 
 
 def anchors(tree: RolloutTree) -> list[list[int]]:
-    """Returns, for each rollout whose environment did not fail, the turns at which it can branch: all turns but the
-    last (TRACE Eq. 7).
+    """Returns the turns at which each rollout can branch: all turns but the last (TRACE Eq. 7). Rollouts whose
+    environment failed are left out.
     """
     return [tree.path(leaf)[:-1] for leaf in tree.leaves() if leaf not in tree.invalid]
 

@@ -1,8 +1,8 @@
 """Distributes a budget of units (rollouts) over items (prompts or prefixes).
 
 The gain of each further unit of an item is at most the gain of the unit before. Therefore the greedy choice, which
-always takes the unit with the greatest gain, is optimal. The cost of this choice is nearly linear in the number of
-items and in the budget.
+always takes the unit with the greatest gain, is optimal. Its cost is nearly linear in the number of items and in the
+budget.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ Counts = NDArray[np.int64]
 
 class Gain(Protocol):
     def __call__(self, items: Counts, start: int, stop: int) -> Array:
-        """Returns the gains of units number ``start + 1`` to ``stop`` of each item, shape (items, stop - start).
-
-        Gains are at least 0. The gain of a unit is never greater than that of an earlier unit of the same item.
+        """Returns the gains of units number ``start + 1`` to ``stop`` of each item, shape (items, stop - start). Gains
+        are at least 0, and a unit's gain is never greater than that of an earlier unit of the item.
         """
         ...
 
@@ -29,13 +28,12 @@ def greedy(gain: Gain, items: int, budget: int, width: int = 1) -> Counts:
     """Returns how many units to give to each item so that the sum of gains is largest, shape (items,).
 
     Only units with a gain above 0 are taken. The best ``budget`` units are those whose gain is above a threshold
-    (``price``). Gains are computed in growing blocks, and only for items whose last unit so far was above the
-    threshold. So only few gains are computed in vain. Units whose gain equals the threshold go to the items in order,
-    and each item gets all such units before the next item gets any.
+    (``price``). Gains are computed in growing blocks, and only for items whose last computed gain was above the
+    threshold. Units whose gain equals the threshold go to the items in order, and each item gets all of its own before
+    the next item gets any.
 
     Args:
         gain: returns the gains of a block of units.
-        items: the number of items.
         budget: the number of units to spend; fewer are spent if no gain above 0 is left.
         width: the number of units per item in the first block.
     """
@@ -69,11 +67,7 @@ def even(items: int, budget: int) -> Counts:
 
 
 def probabilities(values: object, name: str) -> Array:
-    """Returns ``values`` as an array, after checking that they are a list of probabilities.
-
-    Raises:
-        ValueError: a value lies outside [0, 1] or is not a number, or ``values`` is not a flat list.
-    """
+    """Returns ``values`` as an array. Raises a ValueError if they are not a flat list of numbers in [0, 1]."""
     array = np.asarray(values, dtype=np.float64)
     wrong = np.flatnonzero(~((array >= 0) & (array <= 1)))
     if array.ndim != 1 or len(wrong):

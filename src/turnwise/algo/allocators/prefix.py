@@ -43,10 +43,8 @@ def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
 
 def same_outcome(values: Sequence[float] | Array, rewards: Sequence[float] | Array) -> Array:
     """Returns q = r V + (1 - r) (1 - V) of each prefix (Eq. 15): the probability that a continuation has the same
-    outcome as the original rollout. Rewards r between 0 and 1 are not rounded.
-
-    Raises:
-        ValueError: a value or a reward is outside [0, 1].
+    outcome as the original rollout. Rewards r between 0 and 1 are not rounded. Raises a ValueError if a number is
+    outside [0, 1].
     """
     v_A, r_A = probabilities(values, "values"), probabilities(rewards, "rewards")
     return r_A * v_A + (1 - r_A) * (1 - v_A)

@@ -15,19 +15,18 @@ def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
 
     Each m is in {0, 2, 3, ...}, and all m sum to ``budget``. The gain of the m-th rollout is f(m) - f(m - 1), where
     f(m) = 1 - v^m - (1 - v)^m and v is the predicted success. The first two rollouts together gain f(2), so each of
-    them gains v (1 - v). The third gains the same, and later ones gain less. So f equals its concave hull except at m
-    = 1, which is not allowed. The greedy choice on the hull is optimal unless it leaves one prompt with a single
-    rollout. In that case, by the duality of the hull, one rollout must be moved: either the single rollout is given to
-    the prompt that gains most from one more, or the prompt with the single rollout gets a second one from the prompt
-    that loses least.
+    them gains v (1 - v). The third gains the same, and later ones gain less. So f equals its concave hull except at m =
+    1, which is not allowed. The greedy choice on the hull is optimal unless it leaves one prompt with a single rollout.
+    In that case, by the duality of the hull, one rollout must be moved: either the single rollout goes to the prompt
+    that gains most from one more, or the prompt with the single rollout gets a second one from the prompt that loses
+    least.
 
     Args:
         values: predicted success v of each prompt.
         budget: M, the number of rollouts to spend.
 
     Raises:
-        ValueError: a value is outside [0, 1], or the budget cannot be spent (it is below 0 or 1, or there is no
-            prompt).
+        ValueError: a value is outside [0, 1], the budget is below 0 or is 1, or it is above 0 and there is no prompt.
     """
     v_B = probabilities(values, "values")
     if budget < 0 or budget == 1 or (budget > 0 and not len(v_B)):
@@ -68,8 +67,8 @@ def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
 
 
 def _complete(counts_B: Counts, lone: int, pair_B: Array, high_B: Array, low_B: Array) -> None:
-    """Moves one rollout, so that prompt ``lone`` has either no rollout or two rollouts instead of one. Of these two
-    moves, it makes the one with the greater sum of gains.
+    """Moves one rollout, so that prompt ``lone`` has no rollout or two rollouts instead of one, whichever sum of gains
+    is greater.
     """
     others = np.flatnonzero(counts_B >= 2)
     m, high, low, pair = (x[others] for x in (counts_B, high_B, low_B, pair_B))

@@ -1,6 +1,4 @@
-"""TRACE (arXiv:2606.11119): spends the rollouts where success and failure are both likely. It starts rollouts first at
-the roots (initial states), and then at prefixes of these rollouts.
-"""
+"""TRACE (arXiv:2606.11119): spends the rollouts where success and failure are both likely."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ class TreePO:
     """Starts ``roots`` rollouts at each state. Then it draws ``branches`` random turns in each of these rollouts and
     starts one continuation after each drawn turn.
 
-    The drawn turns of a rollout are all different if the rollout has enough turns. Every state gets ``branches``
-    continuations for each rollout whose environment did not fail: those of a rollout without a turn to branch at go to
-    the other rollouts of the state. If no rollout of the state has such a turn, the continuations start at the root.
+    The drawn turns of a rollout are all different if the rollout has enough turns. A rollout whose environment failed
+    gets no continuations. If a rollout has no turn to branch at, its continuations start in the other rollouts of the
+    state. If no rollout of the state has a turn to branch at, the continuations start at the root.
     """
 
     roots: int = 4
@@ -47,9 +47,7 @@ class TreePO:
 
 
 def _draw(rng: random.Random, path: Sequence[int], count: int) -> list[int]:
-    """Returns ``count`` random turns of ``path``. A turn is drawn again only when all turns have been drawn equally
-    often.
-    """
+    """Returns ``count`` random turns of ``path``, each of which is drawn as often as any other, or once more."""
     drawn: list[int] = []
     while len(drawn) < count:
         drawn += rng.sample(path, min(len(path), count - len(drawn)))

@@ -1,10 +1,8 @@
 """Computes bounds on d_K (arXiv:2605.05802, Eq. 1) while some rollouts are still within their first K turns.
 
-d_K is the mean edit distance between the first K actions of two rollouts of a group.
-
-With such bounds a gate can decide early. If the actions of the slowest rollout cannot change the decision, the other
-rollouts of the group need not wait for it. If the group will be stopped in any case, its rollouts need not finish their
-current actions.
+d_K is the mean edit distance between the first K actions of two rollouts of a group. With these bounds a gate can
+decide early. If the actions of the slowest rollout cannot change the decision, the other rollouts of the group need not
+wait for it. If the group will be stopped in any case, its rollouts need not finish their current actions.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from turnwise.types import GateDecision, RolloutTree
 
 
 class Taken(NamedTuple):
-    """The actions that a rollout has taken in its first ``step`` turns. ``more`` says whether the rollout may still
-    take another action within these turns.
+    """The actions of a rollout in its first ``step`` turns. ``more`` says whether the rollout may still take another
+    action within these turns.
     """
 
     actions: Sequence[str]
@@ -32,8 +30,8 @@ class Taken(NamedTuple):
 
 
 def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: float) -> bool | None:
-    """Returns whether d_K (mean edit distance of the first K actions) will be below the threshold, or None if this
-    still depends on the unfinished rollouts in ``behind``. K is ``step``.
+    """Returns whether d_K (mean edit distance of the first K actions) will be below the threshold, or None if the
+    answer still depends on the unfinished rollouts in ``behind``. K is ``step``.
 
     The arguments are those of :meth:`turnwise.algo.gates.gate.Gate.early`. If the result is True, the decision is
     recorded in ``tree.looks`` with the greatest d_K that the tree could still reach.
@@ -56,11 +54,11 @@ def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: fl
 
 def distance_bounds(one: Taken, other: Taken, step: int) -> tuple[float, float]:
     """Returns the least and the greatest Levenshtein distance that the action sequences of two rollouts can have after
-    ``step`` turns.
+    ``step`` turns, divided by the length of the longer sequence.
 
-    Distances are divided by the length of the longer sequence. The least distance follows from the known actions: any
-    alignment of the two sequences reaches the end of the known actions of one of them, and its cost up to there is a
-    lower bound. The greatest distance assumes that all actions after the common prefix differ.
+    The least distance follows from the known actions: any alignment of the two sequences reaches the end of the known
+    actions of one rollout, and the cost of the alignment up to there is a lower bound. The greatest distance assumes
+    that all actions after the common prefix differ.
     """
     a, b = one.actions, other.actions
     if not one.more and not other.more:

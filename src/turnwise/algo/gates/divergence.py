@@ -14,18 +14,15 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Divergence(AtStep):
-    """Stops a tree at step K if d_K < d_L (arXiv:2605.05802, Eq. 2). d_K is the mean edit distance between the first K
-    actions of two rollouts. If it is small, the rewards of the tree will likely all be equal.
+    """Stops a tree at step K (after ``k`` turns) if d_K < d_L (arXiv:2605.05802, Eq. 2). d_K is the mean edit distance
+    between the first K actions of two rollouts. If d_K is small, the rewards of the tree will likely all be equal.
 
-    None of the turns of a stopped tree are trained on, and no other rollouts replace the tree. A group whose rollouts
-    have all ended by step K is kept unless ``over`` is set, because stopping it would save nothing and its rewards are
-    known.
+    A stopped tree is not trained on, and no other rollouts replace it.
 
     Attributes:
-        k: K, the number of turns after which the gate decides. It decides once.
         threshold: d_L, the distance below which a tree is stopped.
-        over: whether the gate also decides on a group whose rollouts have all ended by step K. The paper's second tier
-            does this.
+        over: whether the gate also decides on a tree whose rollouts have all ended by step K, as the paper's second
+            tier does. By default it keeps this tree: stopping it would save nothing, and its rewards are known.
     """
 
     k: int = 10

@@ -1,6 +1,4 @@
-"""The OR rule of Selective Rollout: stops a group if its rollouts have taken nearly the same actions or if most of them
-have ended.
-"""
+"""The OR rule of Selective Rollout: stops a group whose rollouts took nearly the same actions or have mostly ended."""
 
 from __future__ import annotations
 
@@ -14,14 +12,15 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Either(AtStep):
-    """Stops a tree at step K if d_K < d_L or tau_K >= tau_H (arXiv:2605.05802, Eq. 3). d_K is the mean edit distance
-    between the first K actions of two rollouts. tau_K is the fraction of rollouts that have ended by step K.
+    """Stops a tree at step K (after ``k`` turns) if d_K < d_L or tau_K >= tau_H (arXiv:2605.05802, Eq. 3). d_K is the
+    mean edit distance between the first K actions of two rollouts. tau_K is the fraction of rollouts that have ended by
+    step K.
 
     In a group of eight, tau_K >= 0.9 means that all rollouts have ended, and then the gate decides only if ``over`` is
     True. Without ``over``, the second condition can stop only groups of at least ten rollouts, unless tau_H is lower.
 
     Attributes:
-        k, threshold: K, the number of turns after which the gate decides, and d_L, the limit of the distance d_K.
+        threshold: d_L, the distance below which a tree is stopped.
         ended: tau_H; a tree is stopped if at least this fraction of its rollouts has ended.
         over: whether the gate also decides on a group whose rollouts have all ended by step K.
     """

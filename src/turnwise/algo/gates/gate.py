@@ -18,9 +18,9 @@ class Gate:
     def __call__(self, tree: RolloutTree, step: int) -> bool:
         """Returns whether to stop the tree. The gate is called once for each ``step`` (turns since the root), in order.
 
-        The gate is called when every rollout from the root has taken that many turns or has ended, and at least one of
-        them has not ended. Some rollouts may have taken more turns by then. The gate is not called after all rollouts
-        from the root have ended: only continuations of these rollouts follow, and they are alike because they share a
+        A call comes when every rollout from the root has taken ``step`` turns or has ended, and at least one of them
+        has not ended. Some rollouts may have taken more turns by then. The gate is not called after all rollouts from
+        the root have ended: only continuations of these rollouts follow, and continuations agree because they share a
         prefix.
         """
         raise NotImplementedError
@@ -50,7 +50,7 @@ class AtStep(Gate):
     """A gate that decides when the rollouts of a group have taken ``k`` turns. The decision is based on these turns. A
     subclass that overrides :meth:`looks_at` can decide at other steps.
 
-    ``over`` says whether the gate also decides on a group whose rollouts have all ended by then. No rollout of such a
+    ``over`` says whether the gate also decides on a group whose rollouts have all ended by then. No rollout of that
     group is left to stop, but the group can still be left out of the update. The second tier of arXiv:2605.05802 does
     this: it computes d_K (mean edit distance of the first K actions) from a buffer of finished rollouts.
     """
@@ -76,8 +76,6 @@ class AtStep(Gate):
 
 
 def noted(tree: RolloutTree, decision: GateDecision) -> bool:
-    """Appends a gate's decision to ``tree.looks``, which reports read, and returns whether the decision stops the
-    tree.
-    """
+    """Appends a gate's decision to ``tree.looks``, which reports read. Returns whether the decision stops the tree."""
     tree.looks.append(decision)
     return decision.stop

@@ -1,6 +1,4 @@
-"""The oracle gate, an upper bound for other gates: it stops exactly the groups that are known to end with equal
-rewards.
-"""
+"""The oracle gate, an upper bound for other gates: stops the groups that are known to end with equal rewards."""
 
 from __future__ import annotations
 
@@ -14,16 +12,15 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Oracle(AtStep):
-    """Stops the trees of the given states at step K, because their rollouts are known to end with equal rewards
-    (arXiv:2605.05802, App. E.1).
+    """Stops the trees of the given states at step K (after ``k`` turns), because their rollouts are known to end with
+    equal rewards (arXiv:2605.05802, App. E.1).
 
-    An earlier run without a gate shows which groups these are. Both runs must have the same seeds, because the seed of
-    each sampled action follows from the run seed and from names (such as the state id). The oracle measures the
-    greatest saving that a gate at step K can reach. It is not meant for training.
+    An earlier run without a gate shows which groups end with equal rewards. Both runs must have the same seeds, because
+    the seed of each sampled action follows from the run seed and from names (such as the state id). The oracle measures
+    the greatest saving that a gate at step K can reach. It is not meant for training.
 
     Attributes:
         zero_variance: ids of the states whose groups end with equal rewards.
-        k: K, the number of turns after which the gate decides.
     """
 
     zero_variance: Sequence[str] = ()

@@ -15,20 +15,18 @@ MIXED = "mixed_probability"
 
 @dataclass(frozen=True, slots=True)
 class Predicted(AtStep):
-    """Stops a tree at step K if its rollouts are unlikely to contain both a success and a failure.
+    """Stops a tree at step K (after ``k`` turns) if its rollouts are unlikely to contain both a success and a failure.
 
     The gate uses TRACE's success predictor where Selective Rollout uses the distance between rollouts
-    (arXiv:2605.05802, Eq. 2). Both estimate whether a group will contain successes and failures. The probability that
-    both occur is that of arXiv:2606.11119, Eq. 12, but with a separate probability of success for each rollout. For a
-    rollout that has ended, the probability is its reward. For any other rollout, it is the predicted value of the
-    rollout's history before its action at step K.
+    (arXiv:2605.05802, Eq. 2). The probability of both a success and a failure is that of arXiv:2606.11119, Eq. 12, but
+    with a separate probability of success for each rollout. For a rollout that has ended, the probability of success is
+    its reward. For any other rollout, it is the predicted value of the rollout's history before its action at step K.
 
     Attributes:
         value: predicts the success of histories.
         reward: the reward of finished rollouts, within [0, 1].
-        k: K, the number of turns after which the gate decides.
-        threshold: a tree is stopped if its probability of mixed outcomes is below this. With 0 the gate records
-            decisions and never stops a tree.
+        threshold: a tree is stopped if its probability of both a success and a failure is below this. With 0 the gate
+            records decisions and never stops a tree.
     """
 
     value: Value
@@ -57,7 +55,7 @@ class Predicted(AtStep):
 
 
 def mixed_probability(success_G: Sequence[float]) -> float:
-    """Returns the probability that independent rollouts contain both a success and a failure. ``success_G`` holds each
-    rollout's probability of success.
+    """Returns the probability that independent rollouts contain both a success and a failure, given the probability of
+    success of each rollout.
     """
     return 1 - math.prod(success_G) - math.prod(1 - v for v in success_G)

@@ -15,9 +15,9 @@ ENDED = "\0"
 class Prefixes:
     """The actions and observations of a group of rollouts after ``step`` turns. Each tuple has one entry per rollout.
 
-    A rollout that has ended keeps the actions that it took, so its entry in ``actions`` may have fewer than ``step``
-    actions. The entries of this rollout in ``last_actions`` and ``last_observations`` are ``ENDED``, whatever its last
-    turn was. The results agree with the released table of arXiv:2605.05802 only with this convention.
+    A rollout that has ended keeps its actions, so its entry in ``actions`` may have fewer than ``step`` actions. Its
+    entries in ``last_actions`` and ``last_observations`` are ``ENDED``, whatever its last turn was. The results agree
+    with the released table of arXiv:2605.05802 only with this convention.
     """
 
     step: int
@@ -28,8 +28,8 @@ class Prefixes:
 
 
 def symbol(text: str) -> str:
-    """Returns the text by which gates compare an action: without the reasoning up to ``</think>`` and with normalised
-    whitespace.
+    """Returns the text by which gates compare an action: without the reasoning up to ``</think>``, whitespace
+    normalised.
     """
     return " ".join(text.rpartition("</think>")[2].split())
 
@@ -38,11 +38,8 @@ def prefixes(
     actions: Sequence[Sequence[str]], observations: Sequence[Sequence[str]], ended: Sequence[bool], step: int
 ) -> Prefixes:
     """Returns the :class:`Prefixes` of a group of rollouts after ``step`` turns, given the actions and observations of
-    each rollout. Later turns are not read.
-
-    Args:
-        actions, observations: one sequence for each rollout, in order of turns.
-        ended: for each rollout, whether it has ended after at most ``step`` turns.
+    each rollout in order of turns, and whether each rollout has ended after at most ``step`` turns. Later turns are not
+    read.
     """
     return Prefixes(
         step,
@@ -56,10 +53,10 @@ def prefixes(
 def group_at(tree: RolloutTree, step: int, over: bool = False) -> Prefixes | None:
     """Returns the first ``step`` turns of the rollouts of ``tree``, or None if a gate has nothing to decide.
 
-    All valid rollouts of the tree must have taken that many turns or ended before; some may have taken more. The result
+    All valid rollouts of the tree must have taken ``step`` turns or ended before; some may have taken more. The result
     is None if all rollouts have ended and ``over`` is False, if fewer than two rollouts are valid, or if rollouts
-    branched below the root. Rollouts that branched from one turn share their first turns by construction, so the fact
-    that these turns agree shows nothing.
+    branched below the root. Rollouts that branched from one turn share their first turns by construction, so equal
+    first turns show nothing.
     """
     every = [tree.path(leaf) for leaf in tree.leaves()]
     if sum(map(len, every)) != len(tree.turns):

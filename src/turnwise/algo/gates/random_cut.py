@@ -12,16 +12,11 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class RandomCut(AtStep):
-    """Stops a tree at step K with a fixed probability (arXiv:2605.05802, App. E.1), whatever its rollouts do.
+    """Stops a tree at step K (after ``k`` turns) with probability ``share`` (arXiv:2605.05802, App. E.1), whatever its
+    rollouts do. The default stops about as many trees (20 %) as the divergence gate with d_10 < 0.12.
 
-    The random draw depends only on the seed, the state and the policy version. So a run stops the same groups whatever
-    its batch sizes are, and also after an interruption.
-
-    Attributes:
-        share: the probability that a tree is stopped. The default stops about as many trees (20 %) as the divergence
-            gate with d_10 < 0.12.
-        k: K, the number of turns after which the gate decides.
-        seed: seed of the random draws.
+    The random draw depends only on the seed, the state and the policy version. So a run stops the same groups with any
+    batch size, and also after an interruption.
     """
 
     share: float = 0.2

@@ -15,10 +15,10 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Sequential(AtStep):
-    """Stops a tree at the first of the given steps K at which d_K is below the threshold of this step. d_K is the mean
+    """Stops a tree at the first of several steps K at which d_K is below the threshold of this step. d_K is the mean
     edit distance between the first K actions of two rollouts.
 
-    So different groups are stopped at different steps K, which arXiv:2605.05802 leaves to future work (App. D.2). Each
+    So different groups are stopped at different steps, which arXiv:2605.05802 leaves to future work (App. D.2). Each
     additional decision is another chance to stop a group wrongly. Therefore the thresholds must be chosen together, so
     that all steps together reach the wanted precision. ``turnwise.reports.gates.tuning`` chooses them on a buffer of
     rollouts.

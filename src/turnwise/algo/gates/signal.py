@@ -12,15 +12,14 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Signal(AtStep):
-    """Stops a tree at step K if a signal of its rollouts is below a threshold (or, with ``below=False``, at or above
-    it).
+    """Stops a tree at step K (after ``k`` turns) if a signal of its rollouts is below a threshold (``below=False``: at
+    or above it).
 
     Attributes:
         signal: a name of ``turnwise.algo.gates.signals.SIGNALS`` (arXiv:2605.05802, App. B).
-        k: K, the number of turns after which the gate decides.
         threshold: the value in [0, 1] with which the signal is compared.
-        below: True stops the tree if the signal is below the threshold, for signals that are low if the rollouts agree.
-            False stops it if the signal is at or above the threshold, for ``termination_fraction``.
+        below: True for signals that are low if the rollouts agree; False for ``termination_fraction``, which is high if
+            most rollouts have ended.
     """
 
     signal: str

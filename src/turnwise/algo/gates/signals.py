@@ -1,5 +1,5 @@
-"""The seven signals of Selective Rollout (arXiv:2605.05802, App. B): they measure how much the rollouts of a group
-disagree so far.
+"""The seven signals of Selective Rollout (arXiv:2605.05802, App. B), which measure how much rollouts of a group
+disagree.
 
 Each signal lies in [0, 1]. For all signals but ``termination_fraction``, the least value means that the rollouts are
 alike: 1 / G for the three unique ratios (G is the number of rollouts), 0 for the others. The names of the signals are
@@ -54,9 +54,7 @@ def obs_unique_ratio(group: Prefixes) -> float:
 
 
 def action_entropy(group: Prefixes) -> float:
-    """Returns the Shannon entropy of the actions at step K divided by log G, the greatest possible value for G
-    rollouts.
-    """
+    """Returns the Shannon entropy of the actions at step K divided by log G, its greatest value for G rollouts."""
     shares = [count / len(group.last_actions) for count in Counter(group.last_actions).values()]
     return abs(math.fsum(share * math.log(share) for share in shares)) / math.log(len(group.last_actions))
 

@@ -37,18 +37,19 @@ class Clipped:
 
     ``aggregation``: see :func:`turnwise.algo.losses.loss.token_scale`; ``constant`` needs ``constant_length``.
 
-    ``kl_estimator``, with x = log pi_0 - log pi of the sampled token: k1 = -x, k2 = x^2 / 2, k3 = e^x - x - 1. If they
-    are differentiated directly on samples of pi, only k2 has the gradient of KL(pi || pi_0). The gradient of k1 is zero
-    in expectation, and that of k3 is the gradient of KL(pi_0 || pi). ``kl_importance`` (the default) multiplies the
-    estimate by w with its gradient (for ``sequence``, by the ratio of the single token). Then k1 and k3 have the
-    gradient of KL(pi || pi_0), also on samples of pi_old. Set ``kl_importance`` to False with k2: the expectation of k2
-    is not the KL, so the factor adds bias.
+    ``kl_estimator``, with x = log pi_0 - log pi of the sampled token: k1 = -x, k2 = x^2 / 2, k3 = e^x - x - 1. If an
+    estimator is differentiated directly on samples of pi, only k2 has the gradient of KL(pi || pi_0). The gradient of
+    k1 is zero in expectation, and that of k3 is the gradient of KL(pi_0 || pi).
+
+    ``kl_importance`` (the default) multiplies the estimate by w with the gradient of w (for ``sequence``, by the ratio
+    of the single token). Then k1 and k3 have the gradient of KL(pi || pi_0), also on samples of pi_old. Set
+    ``kl_importance`` to False with k2: the expectation of k2 is not the KL, so the factor adds bias.
 
     ``correction``: with None, w is the ratio of pi to the sampling policy, as above. Otherwise w is the ratio of pi to
     the near policy: the trainer's own policy before its first optimizer step on the batch of rollouts. The ratio of the
     near policy to the sampling policy is then a constant weight of the token's loss. ``near_logprobs_K`` holds the
-    log-probs of the near policy. Without ``near_logprobs_K`` the current log-probs are used. Both are the same if there
-    is only one optimizer step. The correction's ``level`` should equal ``ratio``.
+    log-probs of the near policy. Without ``near_logprobs_K`` the current log-probs are used, which are the same if
+    there is only one optimizer step. The correction's ``level`` should equal ``ratio``.
 
     The metrics are taken over tokens: ``clip_fraction``, ``clip_fraction_low``, ``clip_fraction_high`` (tokens whose
     gradient is clipped), ``ratio_mean``, ``ratio_max``, ``kl_sampler`` (k3 of KL(pi_old || pi)), ``mismatch_mean`` and
@@ -88,23 +89,19 @@ class Clipped:
 
     @property
     def needs_reference(self) -> bool:
-        """Returns whether the batch must contain ``ref_logprobs_K``."""
         return self.kl_beta > 0
 
     @property
     def needs_near(self) -> bool:
-        """Returns whether the batch must contain ``near_logprobs_K`` if there are several optimizer steps per batch of
-        rollouts.
-        """
+        """Returns whether the batch must contain ``near_logprobs_K`` if an update has several optimizer steps."""
         return self.correction is not None
 
     @property
     def needs_entropy(self) -> bool:
-        """Returns whether the batch must contain ``entropy_K``."""
         return self.entropy_coef != 0
 
     def __call__(self, batch: LossInputs) -> LossOutput:
-        """Returns what this micro-batch contributes to the loss of the update, and its metrics.
+        """Returns the contribution of one micro-batch to the loss of the update, and its metrics.
 
         Raises:
             ValueError: old log-probs, advantages, or tensors that ``kl_beta`` or ``entropy_coef`` need are missing.

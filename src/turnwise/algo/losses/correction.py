@@ -4,8 +4,8 @@ A sampling engine computes slightly different log-probs than the trainer for the
 has other weights than the trainer. In both cases a sample y is off-policy with the ratio pi(y) / pi_sampler(y) of its
 probabilities under the trained and under the sampling policy. Without a correction,
 :class:`turnwise.algo.losses.clipped.Clipped` clips this ratio. With a correction, the loss clips the ratio of pi to the
-near policy, which is the trainer's own policy before its first optimizer step on the samples. The ratio of the near
-policy to the sampling policy is then a constant weight of the loss (decoupled PPO, arXiv:2110.00641).
+near policy: the trainer's own policy before its first optimizer step on the samples. The ratio of the near policy to
+the sampling policy is then a constant weight of the loss (decoupled PPO, arXiv:2110.00641).
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ class Weights:
 class Correction:
     """Computes the weights of truncated importance sampling, and masks samples that are too far off-policy.
 
-    The weight of a token is min(pi_near(y) / pi_sampler(y), ``cap``), where pi_near is the trainer's policy before the
-    first step on the samples. The ratio is that of each token, or its product over the turn (``action``) or over the
-    sample (``sequence``).
-
-    The truncation is that of Ionides, "Truncated importance sampling" (2008). verl, SkyRL and TRL use it at the token
-    level with a cap of 2, to correct the mismatch between the log-probs of sampling engine and trainer.
+    The weight of a token is min(pi_near(y) / pi_sampler(y), ``cap``). The near policy pi_near is the trainer's policy
+    before its first step on the samples. The ratio is that of each token, or its product over the turn (``action``) or
+    over the sample (``sequence``). The truncation is that of Ionides, "Truncated importance sampling" (2008). verl,
+    SkyRL and TRL use it at the token level with a cap of 2, to correct the mismatch between the log-probs of sampling
+    engine and trainer.
 
     The mask keeps a sample only if the geometric mean of its token ratios lies in [``mask_low``, ``mask_high``]. The
     defaults are SkyRL's 0.99 and 1.01; verl suggests 0.999 and 1.001 for long outputs. A masked sample has no gradient
@@ -69,12 +68,8 @@ class Correction:
 
     @torch.no_grad()
     def __call__(self, batch: LossInputs, old_K: Tensor, near_K: Tensor) -> Weights:
-        """Returns the weights of a micro-batch.
-
-        Args:
-            batch: the micro-batch, with trained tokens only.
-            old_K: log-probs that the sampler recorded.
-            near_K: log-probs of the policy around which the ratio is clipped.
+        """Returns the weights of a micro-batch of trained tokens. ``old_K`` holds the log-probs that the sampler
+        recorded, ``near_K`` those of the near policy.
         """
         log_K = near_K.detach() - old_K
         ratio_K = self._at_level(log_K, batch).clamp(-_LOG_LIMIT, _LOG_LIMIT).exp()

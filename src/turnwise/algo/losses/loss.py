@@ -1,4 +1,4 @@
-"""The inputs and outputs of every loss. The losses of the micro-batches of an update add up to the loss of the update."""
+"""The inputs and outputs of every loss. The losses of all micro-batches of an update add up to the update's loss."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
 @dataclass(frozen=True, slots=True)
 class Counts:
     """The denominators of the loss: numbers of tokens, sequences and turns with a weight above 0 in the WHOLE update
-    (all micro-batches, all ranks).
-
-    A trainer whose ranks average their gradients multiplies the loss by the number of ranks.
+    (all micro-batches, all ranks). A trainer whose ranks average their gradients multiplies the loss by the number of
+    ranks.
     """
 
     tokens: float
@@ -43,8 +42,9 @@ class LossInputs:
 
     Turn and sequence ids are unique within the whole update, and no turn or sequence is split over two micro-batches.
     In a tree that branches only at its root, a sequence is the path to one leaf. In every tree each token is stored
-    once. A turn that several leaves share counts in the sequence of the first leaf below it, unless its credit names
-    another sample (``Credit.sample``). A turn's advantage already includes the contributions of all its branches.
+    once. A turn that several leaves share counts in the sequence of the first leaf below the turn, unless its credit
+    names another sample (``Credit.sample``). The advantage of a turn already includes the contributions of all its
+    branches.
     """
 
     logprobs_K: Tensor  # log pi, with gradient, at the sampling temperature
@@ -97,7 +97,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Max:
-    """A metric that is a maximum. Adding two such metrics gives the larger one."""
+    """A metric that is a maximum. The sum of two maxima is the larger one."""
 
     value: float
 
@@ -109,9 +109,7 @@ Metrics = Mapping[str, Mean | Max]
 
 
 def merge_metrics(parts: Iterable[Metrics]) -> dict[str, Mean | Max]:
-    """Returns the metrics of an update, merged from the metrics of its micro-batches. A metric may be missing from some
-    micro-batches.
-    """
+    """Returns the metrics of an update, given the metrics of its micro-batches. A micro-batch may lack some metrics."""
     merged: dict[str, Mean | Max] = {}
     for part in parts:
         for name, metric in part.items():
@@ -149,18 +147,18 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
 
     - ``seq_mean_token_mean``: the mean over the tokens of each sequence, then the mean over all sequences of the update
       (GRPO);
-    - ``tree_mean_seq_mean_token_mean``: the same mean within each tree, then the mean over trees, so that a prompt with
-      ten samples weighs as much as one with two (TRACE Eqs. 43 and 47). This aggregation reads ``share_K``, 1 / (trees
-      x samples of the token's tree);
+    - ``tree_mean_seq_mean_token_mean``: the mean over the tokens of each sequence, then over the sequences of each
+      tree, then over trees, so that a prompt with ten samples weighs as much as one with two (TRACE Eqs. 43 and 47).
+      This aggregation reads ``share_K``, 1 / (trees x samples of the token's tree);
     - ``turn_mean_token_mean``: the mean over the tokens of each turn, then the mean over all turns of the update
       (PivotRL Eq. 7);
     - ``token_mean``: the mean over all tokens of the update (DAPO);
     - ``constant``: the sum over tokens, divided by (sequences x ``constant_length``). It has no length bias (Dr.GRPO).
 
-    A token's weight scales its loss but does not change a denominator: a token of weight 1/2 counts as a whole token.
+    A token's weight scales the token's loss but changes no denominator: a token of weight 1/2 counts as a whole token.
 
     Raises:
-        ValueError: ``aggregation`` is the mean over trees, and there is no ``share_K``.
+        ValueError: ``aggregation`` is ``tree_mean_seq_mean_token_mean``, and there is no ``share_K``.
     """
     ones_K = torch.ones_like(batch.weight_K)
     counts = batch.counts

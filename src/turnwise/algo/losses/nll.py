@@ -10,12 +10,12 @@ from turnwise.algo.losses.loss import LossInputs, LossOutput, Mean, token_scale
 
 @dataclass(frozen=True, slots=True)
 class Nll:
-    """Computes -log pi(a*|s) of the demonstrated actions a* in their states s (PivotRL section 2). The loss is the mean
-    over all demonstrated tokens of the update, or the mean over the tokens of each turn and then over turns.
+    """Computes -log pi(a*|s) of the demonstrated actions a* in their states s (PivotRL section 2).
 
-    ``token_mean`` gives every token the same weight; ``turn_mean_token_mean`` gives every turn the same weight. The
-    metrics are ``nll`` (in nats per token) and, if the entropy was computed, ``entropy``. Both are unweighted means
-    over tokens.
+    With ``token_mean`` the loss is the mean over all demonstrated tokens of the update, and every token has the same
+    weight. With ``turn_mean_token_mean`` it is the mean over the tokens of each turn and then over turns, and every
+    turn has the same weight. The metrics are ``nll`` (in nats per token) and, if the entropy was computed, ``entropy``.
+    Both are unweighted means over tokens.
     """
 
     aggregation: Literal["token_mean", "turn_mean_token_mean"] = "token_mean"

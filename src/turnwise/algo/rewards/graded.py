@@ -1,6 +1,4 @@
-"""The graded reward of a step with tool calls: checks the action's format and compares its calls with the
-demonstration.
-"""
+"""The graded reward of a step with tool calls: rates the action's format, and its calls against the demonstration."""
 
 from __future__ import annotations
 
@@ -25,16 +23,14 @@ class Graded:
     """Computes R_out = S_format + S_exec in [0, 2], the outcome reward of an action (AWPO, arXiv:2512.19126, Eqs.
     11-16).
 
-    The action is compared with the demonstrated one.
-
     The reward ``format`` (S_format) is 1 if the action can be parsed and was not cut off, else 0. The reward ``exec``
-    (S_exec) is the :func:`execution_score` of the calls in the action. An action that cannot be parsed executes
-    nothing, so its ``exec`` is 0 even if no call was expected. The rewards ``outcome`` and ``total`` are both R_out,
-    the sum of ``format`` and ``exec``.
+    (S_exec) is the :func:`execution_score` of the calls in the action, compared with the demonstrated calls. An action
+    that cannot be parsed executes nothing, so its ``exec`` is 0 even if no call was expected. The rewards ``outcome``
+    and ``total`` are both R_out, the sum of ``format`` and ``exec``.
 
     Attributes:
         format: the text format of tool calls, in the policy's actions and in the demonstrations. With None, the run
-            uses the format of the environment or the policy (``training.call_format``) before any tree is rewarded.
+            uses the format of the environment or the policy (``training.call_format``).
     """
 
     format: Format | None = "hermes"
@@ -45,8 +41,7 @@ class Graded:
             raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {self.format!r}")
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Compares the action of each rollout with the state's demonstrated action and returns the rewards. Every rollout
-        of the tree must have one turn.
+        """Returns the rewards of a tree whose rollouts have one turn each.
 
         Raises:
             ValueError: a rollout has more than one turn, or the state has no demonstrated action.
@@ -82,8 +77,8 @@ class Graded:
 
 
 def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> float:
-    """Returns S_exec in [0, 1] (AWPO, arXiv:2512.19126, Eqs. 13-16): how well the made calls agree with the expected
-    calls.
+    """Returns S_exec in [0, 1], the agreement of the made calls with the expected calls (AWPO, arXiv:2512.19126, Eqs.
+    13-16).
 
     The score is exactly 1 if every expected call was made with its arguments and no other tool was called. The score is
     the sum of
@@ -95,10 +90,10 @@ def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> f
 
     divided by 1 + number of expected calls + number of their parameters.
 
-    A call can only match an expected call of the same tool, and each call is matched at most once. Among all such
-    matchings, the one with the greatest r_para + r_value is used. (The paper assumes one call per tool.) If no call is
-    expected, the score is 1 if no call was made, else 0. As in the paper, additional calls of an expected tool do not
-    lower the score.
+    A call can only match an expected call of the same tool, and each call is matched at most once. Among all these
+    matchings, the score uses the matching with the greatest r_para + r_value. (The paper assumes one call per tool.) If
+    no call is expected, the score is 1 if no call was made, else 0. As in the paper, additional calls of an expected
+    tool do not lower the score.
     """
     if not expected and not made:
         return 1.0

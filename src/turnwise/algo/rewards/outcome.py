@@ -26,17 +26,12 @@ class Outcome:
 
     @property
     def most(self) -> float | None:
-        """Returns the greatest possible reward: 1 with ``of=won``. With ``of=return`` the result is None, because the
-        bound of a sum of the environment's rewards is unknown.
-        """
+        """Returns the greatest possible reward: 1 with ``of=won``, None (unknown) with ``of=return``."""
         return 1.0 if self.of == "won" else None
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Returns the rewards of ``tree``.
-
-        Raises:
-            ValueError: with ``of=won``, a leaf does not record whether its episode was won although its environment did
-                not fail.
+        """Raises a ValueError if ``of=won`` and a leaf has no key ``won`` in its info, although its environment did not
+        fail.
         """
         if self.of == "won":
             values = recorded(

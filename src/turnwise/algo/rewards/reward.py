@@ -1,5 +1,6 @@
-"""The interface of a reward, and functions that read verdicts from the turns of a rollout. A verdict says how well an
-action agrees with the demonstrated action (for example ``functional``).
+"""The interface of a reward, and functions that read verdicts from the turns of a rollout.
+
+A verdict says how well an action agrees with the demonstrated action (for example ``functional``).
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from turnwise.types import Rewards, RolloutTree
 
 
 class Reward(Protocol):
-    """A reward function. It is called with a tree and returns, by name, a list with one number per leaf. One of the
-    names is ``total``.
+    """A function that returns, for a tree and by name, lists with one number per leaf. One of the names is ``total``.
 
     Leaves in ``tree.invalid`` (whose environment failed) get NaN. A bounded reward has an attribute ``most``: the
     greatest possible ``total`` of a rollout.
@@ -22,10 +22,8 @@ class Reward(Protocol):
 
 
 def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
-    """Returns ``info[key]`` of every leaf as a number, or NaN for a leaf whose environment failed.
-
-    Raises:
-        ValueError: a leaf whose environment did not fail has no such key; the message ends with ``remedy``.
+    """Returns ``info[key]`` of every leaf as a number, or NaN for a leaf whose environment failed. Raises a ValueError
+    that ends with ``remedy`` if another leaf has no ``info[key]``.
     """
     values = []
     for leaf in tree.leaves():
@@ -39,11 +37,8 @@ def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
 
 
 def single_actions(tree: RolloutTree, reward: str) -> list[int]:
-    """Returns the leaves of a tree, after checking that each of its rollouts has only one turn. A reward that compares
-    one action with the demonstrated action needs such a tree.
-
-    Raises:
-        ValueError: a rollout has more than one turn.
+    """Returns the leaves of a tree. Raises a ValueError if a rollout has more than one turn, because a reward that
+    compares single actions with the demonstrated action cannot rate it.
     """
     deep = next((i for i, turn in enumerate(tree.turns) if turn.parent >= 0), None)
     if deep is not None:
@@ -56,8 +51,8 @@ def single_actions(tree: RolloutTree, reward: str) -> list[int]:
 
 
 def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
-    """Returns the rewards of a tree whose rollouts have one turn each: the verdict recorded on each action as
-    ``info[key]``.
+    """Returns, for a tree whose rollouts have one turn each, the verdict recorded as ``info[key]``, also named
+    ``total``.
 
     Raises:
         ValueError: a rollout has more than one turn, or a leaf has no verdict although its environment did not fail.

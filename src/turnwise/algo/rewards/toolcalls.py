@@ -1,6 +1,4 @@
-"""The reward of one step with tool calls: compares the policy's calls with the demonstrated calls, without an
-environment.
-"""
+"""The reward of one step with tool calls, which compares the policy's calls with the demonstrated calls."""
 
 from __future__ import annotations
 
@@ -23,13 +21,13 @@ class ToolCalls:
 
     ``format`` is 1 if the action can be parsed and was not cut off. ``functional`` is 1 if the calls can be matched one
     to one with equivalent demonstrated calls (:func:`turnwise.data.toolcalls.match.equivalent`). ``strict`` is 1 if the
-    calls are identical to the demonstrated calls and have the same order. If ``functional`` is 1 and ``strict`` is 0,
-    the action is acceptable although it does not match exactly. An action that cannot be parsed or was cut off gets 0
-    for both. If no call was demonstrated, only an action without calls gets 1 for both.
+    calls are identical to the demonstrated calls and have the same order. An action that cannot be parsed or was cut
+    off gets 0 for all three. If no call was demonstrated, only an action without calls gets ``functional`` and
+    ``strict`` 1.
 
     Attributes:
         format: the text format of tool calls, in the policy's actions and in the demonstrations. With None, the run
-            uses the format of the environment or the policy (``training.call_format``) before any tree is rewarded.
+            uses the format of the environment or the policy (``training.call_format``).
         exact: whether ``total`` is ``strict`` (True) or ``functional`` (False).
     """
 

@@ -1,6 +1,4 @@
-"""Chooses the states of each iteration. The choice depends only on the states, the seed and the iteration, so a resumed
-run needs no stored position.
-"""
+"""Chooses the states of each iteration. The choice depends only on the states, the seed and the iteration."""
 
 from __future__ import annotations
 
@@ -26,7 +24,8 @@ class Batches:
     epoch. If there are fewer states than a batch needs, one batch holds all of them. States of one trajectory are
     placed next to each other in the order of their turns, because they share tokens.
 
-    The order of the states in the last epoch is cached, which takes 16 bytes per state and 8 bytes per trajectory.
+    A resumed run needs no stored position. The order of the states in the last epoch is cached (16 bytes per state and
+    8 bytes per trajectory).
 
     Args:
         states: all states of the run. They must be the same, in the same order, whenever the run is started or resumed.
@@ -80,8 +79,8 @@ class Batches:
 
 
 def _groups(states: Sequence[State]) -> NDArray[np.int64]:
-    """Returns a group number for each state, shape (S,). States of one trajectory have the same number. Numbers are
-    given in order of first appearance.
+    """Returns a group number for each state, shape (S,), the same for all states of a trajectory. Numbers are given in
+    order of first appearance.
     """
     if isinstance(states, LazyStates):
         found = states.groups()
@@ -93,8 +92,8 @@ def _groups(states: Sequence[State]) -> NDArray[np.int64]:
 
 
 def _order(groups_S: NDArray[np.int64], rng: random.Random, chunk: int) -> NDArray[np.int64]:
-    """Returns a random order of the states, shape (S,). Each trajectory's states are split at random into pieces of at
-    most ``chunk`` states, and all pieces are shuffled.
+    """Returns a random order of the states, shape (S,). The states of each trajectory are split at random into pieces
+    of at most ``chunk`` states, and all pieces are shuffled.
     """
     by_group_S = np.argsort(groups_S, kind="stable")
     ends = np.cumsum(np.bincount(groups_S)).tolist()

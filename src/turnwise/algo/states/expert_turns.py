@@ -26,16 +26,15 @@ def expert_turns(
     trajectory: Trajectory, spines: Sequence[SpineLike], decode: Callable[[Sequence[int]], str]
 ) -> list[State]:
     """Returns a state for each assistant turn of one trajectory, in order. Each state holds the history s_t and the
-    expert's action a*_t (PivotRL, arXiv:2603.21383, Eq. 3).
-
-    Args:
-        trajectory: the expert trajectory. The state of turn t gets the id ``{trajectory.id}#t{t}``.
-        spines: the tokens of the trajectory. There is more than one spine if the chat template shortens the history
-            that later turns see.
-        decode: a function that turns the token ids of an action into the text that the environment reads.
+    expert's action a*_t (PivotRL, arXiv:2603.21383, Eq. 3). The state of turn t has the id ``{trajectory.id}#t{t}``.
 
     A trajectory without a task gets a new task that has no environment and whose data are the tools of the dialogue.
     Actions in its states can be imitated or compared with the demonstrated action, but they cannot be executed.
+
+    Args:
+        spines: the tokens of the trajectory. There is more than one spine if the chat template shortens the history
+            that later turns see.
+        decode: a function that turns the token ids of an action into the text that the environment reads.
     """
     tools = {"tools": list(trajectory.tools)} if trajectory.tools else {}
     task = trajectory.task or Task("", trajectory.id, "train", tools)
@@ -65,14 +64,11 @@ def expert_turns(
 
 @dataclass(frozen=True, slots=True)
 class ExpertTurns:
-    """Selects every expert turn for training, without a filter. Therefore ``k`` is 0: before training, no actions are
-    sampled at these turns.
-    """
+    """Selects every expert turn for training, without a filter. ``k`` is 0: no actions are sampled before training."""
 
     source: ClassVar[Literal["expert"]] = "expert"
     k: ClassVar[int] = 0
     reprofile: ClassVar[None] = None
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """Returns all states unchanged."""
         return states

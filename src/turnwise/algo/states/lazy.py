@@ -19,7 +19,7 @@ class LazyStates(Sequence[State]):
 
     @abstractmethod
     def at(self, place: int) -> State:
-        """Returns the state with index ``place``, from 0 to the length minus 1."""
+        """Returns the state with index ``place``, which is at least 0."""
 
     @abstractmethod
     def ids(self) -> Iterator[str]:
@@ -52,9 +52,7 @@ class LazyStates(Sequence[State]):
 
 
 class Chosen(LazyStates):
-    """A subset of a lazy sequence: the states whose indices are in ``places_S``, in ascending order. The subset takes 8
-    bytes of memory per state.
-    """
+    """The states of a lazy sequence with the ascending indices ``places_S``. The subset takes 8 bytes per state."""
 
     def __init__(self, states: LazyStates, places_S: NDArray[np.int64]) -> None:
         self.states, self.places_S = states, places_S
@@ -98,8 +96,8 @@ def lengths_of(states: Sequence[State]) -> NDArray[np.uint32]:
 
 
 def chosen(states: Sequence[State], places: Iterable[int]) -> Sequence[State]:
-    """Returns the states with the indices ``places``, which must be in ascending order. The result is lazy (its states
-    are built when they are indexed) if ``states`` is lazy.
+    """Returns the states with the indices ``places``, which must be in ascending order. The result is lazy if
+    ``states`` is lazy.
     """
     if isinstance(states, LazyStates):
         return Chosen(states, np.fromiter(places, np.int64))
@@ -114,10 +112,8 @@ def finder(states: Sequence[State]) -> Callable[[str], int | None]:
 
 
 def places_of(states: Sequence[State], some: Sequence[State]) -> NDArray[np.int64]:
-    """Returns, for each state of ``some``, its index in ``states``, shape (S,). This is the inverse of :func:`chosen`.
-
-    Raises:
-        KeyError: a state of ``some`` is not in ``states``.
+    """Returns the index in ``states`` of each state of ``some``, shape (S,), or raises a KeyError if an index is
+    missing.
     """
     find = finder(states)
 

@@ -1,7 +1,6 @@
 """Pivots: the expert turns at which sampled actions have different rewards (PivotRL, arXiv:2603.21383).
 
-A group-normalised method learns only from such turns: if all samples of a state have the same reward, each advantage is
-0.
+A group-normalised method learns only from pivots: if all samples of a state have the same reward, each advantage is 0.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ class Pivots:
     5), ``mixed`` keeps every mixed turn, and ``all`` keeps every candidate (the paper's random turns). ``k`` is the
     number of samples per state; the paper gives neither ``k`` nor ``lambda_diff``. ``refresh``, ``refresh_window``,
     ``refresh_gap`` and ``refresh_most`` are not in the paper. They decide when actions are sampled at the turns again
-    and the turns are chosen anew (:class:`Refresh`). With ``refresh=None`` this never happens.
+    and the turns are chosen anew (:class:`Refresh`). With ``refresh=None`` the turns are chosen only once.
 
     Raises:
-        ValueError: ``k`` is below 2, ``lambda_diff`` is not in (0, 1], ``keep`` is unknown, or a ``refresh``
-            parameter is out of range.
+        ValueError: ``k`` is below 2, ``lambda_diff`` is not in (0, 1], ``keep`` is unknown, or a ``refresh`` parameter
+            is out of range.
     """
 
     source: ClassVar[Literal["expert"]] = "expert"
@@ -60,7 +59,6 @@ class Pivots:
 
     @property
     def reprofile(self) -> Refresh | None:
-        """Returns the rule that decides when to profile and choose turns again, or None if this never happens."""
         if self.refresh is None:
             return None
         return Refresh(self.refresh, self.refresh_window, self.refresh_gap, self.refresh_most)
@@ -72,10 +70,8 @@ class Pivots:
         return profile.mixed and (self.keep == "mixed" or profile.mean < self.lambda_diff)
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """Returns the states to train on, in the order of ``states``. ``profiles`` maps a state's id to its profile.
-
-        Raises:
-            KeyError: a state has no profile.
+        """Returns the states to train on. ``profiles`` maps a state's id to its profile; a missing profile raises a
+        KeyError.
         """
         missing = [name for name in ids_of(states) if name not in profiles]
         if missing:
@@ -102,16 +98,8 @@ class ProfileSummary:
 
 
 def summarise(profiles: Iterable[Profile], lambdas: Sequence[float] | None = None) -> ProfileSummary:
-    """Returns a summary of the profiles of states. It says how many states each ``lambda_diff`` keeps, how many states
-    have samples that all have the same reward, and how often exact matching rejects an action that is functionally
-    correct.
-
-    Args:
-        profiles: one profile per state.
-        lambdas: values of ``lambda_diff`` for the yield curve; 0.1, 0.2 ... 1.0 by default.
-
-    Raises:
-        ValueError: there is no profile.
+    """Returns a summary of the profiles of states (one per state), or raises a ValueError if there are none.
+    ``lambdas`` are the values of ``lambda_diff`` for the yield curve; by default they are 0.1, 0.2 ... 1.0.
     """
     lambdas = [step / 10 for step in range(1, 11)] if lambdas is None else lambdas
     states = mixed = solved = functional = misses = 0

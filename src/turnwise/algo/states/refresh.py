@@ -2,11 +2,9 @@
 profile.
 
 To profile a state means to sample actions there and to record their rewards. A group has mixed outcomes if the rewards
-of its rollouts differ.
-
-This goes beyond PivotRL (arXiv:2603.21383), which profiles once, under the frozen base policy. The pivots of PivotRL
-are the turns at which outcomes of that policy disagree (Eq. 5). A policy that has learned these turns always succeeds
-at them. All rewards of a group are then equal, and all advantages are 0 (Proposition 3.1).
+of its rollouts differ. PivotRL (arXiv:2603.21383) profiles only once, under the frozen base policy. Its pivots are the
+turns at which outcomes of that policy differ (Eq. 5). A policy that has learned these turns always succeeds at them.
+All rewards of a group are then equal, and all advantages are 0 (Proposition 3.1).
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Decides when to profile the candidate states again: when the fraction of groups with mixed outcomes (different
-    rewards) has fallen far enough since the last profile.
+    """Decides when to profile the candidate states again. A mixed group is a group whose rollouts have different
+    rewards.
 
     Attributes:
         share: a new profile is due when the fraction of mixed groups is below ``share`` times its value right after the
@@ -50,12 +48,9 @@ class Refresh:
             )
 
     def decay(self, history: Sequence[float]) -> float | None:
-        """Returns the mean of the last ``window`` values of ``history`` divided by the mean of the first ``window``.
-
-        Args:
-            history: the fraction of groups with mixed outcomes at each iteration since the last profile.
-
-        The result is None if the two windows overlap or if the first mean is 0.
+        """Returns the mean of the last ``window`` values of ``history`` divided by the mean of the first ``window``, or
+        None if these values overlap or the first mean is 0. ``history`` holds the fraction of mixed groups at each
+        iteration since the last profile.
         """
         if len(history) < 2 * self.window:
             return None
@@ -63,11 +58,8 @@ class Refresh:
         return last / first if first > 0 else None
 
     def due(self, history: Sequence[float], profiles: int) -> bool:
-        """Returns whether to sample actions at all candidate states and record their rewards again now (a new profile).
-
-        Args:
-            history: the fraction of groups with mixed outcomes at each iteration since the last profile.
-            profiles: the number of profiles so far.
+        """Returns whether a new profile is due. ``history`` holds the fraction of mixed groups at each iteration since
+        the last profile, ``profiles`` is the number of profiles so far.
         """
         left = self.decay(history)
         return profiles < self.most and len(history) >= self.gap and left is not None and left < self.share

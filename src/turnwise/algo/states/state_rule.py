@@ -15,14 +15,12 @@ STD_TOLERANCE = 1e-6  # rewards with at most this std count as equal, because fl
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The rewards of K actions that one policy sampled at one state, once by the functional and once by the strict
-    rule. The policy is the base policy, or the current policy if states are profiled again. The functional rule accepts
-    every action that is equivalent to the demonstrated action. The strict rule accepts only exactly the demonstrated
-    action.
+    rule. The functional rule accepts every action that is equivalent to the demonstrated action. The strict rule
+    accepts only exactly the demonstrated action. The policy is the base policy, or the current policy if states are
+    profiled again.
 
-    ``strict`` is empty if the rewards were read from a file that gives only a pass rate.
-
-    Raises:
-        ValueError: there is no sample, or the two rules have different numbers of rewards.
+    ``strict`` is empty if the rewards were read from a file that gives only a pass rate. A ValueError is raised if
+    there is no sample, or if the two rules have different numbers of rewards.
     """
 
     functional: tuple[float, ...]
@@ -50,15 +48,12 @@ class Profile:
 
     @property
     def mixed(self) -> bool:
-        """Returns whether at least two of the samples differ in their functional reward."""
+        """Returns whether the samples differ in their functional reward."""
         return self.variance > STD_TOLERANCE**2
 
 
 class StateRule(Protocol):
-    """Chooses the states to train on.
-
-    The caller supplies the candidate states (``source`` says which) and, if ``k`` > 0, their profiles.
-    """
+    """Chooses the states to train on. The caller supplies the candidate states and, if ``k`` > 0, their profiles."""
 
     @property
     def source(self) -> Literal["expert", "tasks"]:
@@ -69,15 +64,13 @@ class StateRule(Protocol):
 
     @property
     def k(self) -> int:
-        """Returns the number of actions to sample at each candidate state before training, or 0 if no profile is
-        needed.
-        """
+        """Returns the number of actions to sample at each candidate state before training, or 0 for no profile."""
         ...
 
     @property
     def reprofile(self) -> Refresh | None:
         """Returns the rule that decides when to profile the candidate states again (under the current policy) and to
-        choose states anew, or None if this never happens.
+        choose states anew, or None if states are chosen only once.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Converts the first prompt of each task into a state. Rollouts of whole episodes start there."""
+"""Converts the first prompt of each task into a state. Rollouts of whole episodes start in these states."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from turnwise.types import State, Task
 
 
 def task_starts(tasks: Iterable[Task], opening: Callable[[Task], Sequence[int]]) -> list[State]:
-    """Returns one state for each task: the state before the first action.
-
-    Args:
-        tasks: the tasks. A task that occurs twice gives two states with the same id, which must not be in one batch.
-        opening: a function that returns the token ids of a task's prompt, after which the policy's first action begins.
+    """Returns one state for each task: the state before the first action. A task that occurs twice gives two states
+    with the same id, which must not be in one batch. ``opening`` returns the token ids of a task's prompt, after which
+    the policy's first action begins.
     """
     return [State(id=f"{task.env}/{task.id}#t0", task=task, ids=tuple(opening(task))) for task in tasks]
 
@@ -44,5 +42,4 @@ class TaskStarts:
             raise ValueError(f"count must be at most {_MOST}, got {self.count}")
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> list[State]:
-        """Returns the first ``count`` states."""
         return list(states[: self.count])
