@@ -50,9 +50,9 @@ def whole_characters(value: Any) -> Any:
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
-        raise ValueError("it holds half a surrogate pair") from error
+        raise ValueError("the JSON value holds half a surrogate pair") from error
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError("the JSON value is nested too deeply") from error
     return value
 
 

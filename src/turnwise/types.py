@@ -102,7 +102,7 @@ class Turn:
     logprobs: list[float]  # log-probs of action_ids, under the policy and the sampling settings that produced them
     text: str = ""  # the action as text, which the environment received
     observation_ids: list[int] = field(default_factory=list)  # never in the loss; empty if the episode ended
-    # whether ``observation_ids`` begin a new conversation; if so, later turns do not see any tokens before these
+    # whether ``observation_ids`` begin a new conversation; if so, later turns do not see any earlier tokens
     anew: bool = False
     observation: str = ""
     done: bool = False  # whether the environment ended the episode here
@@ -198,9 +198,8 @@ class Credit:
 Rewards = Mapping[str, Sequence[float]]
 """Maps the name of a reward to a list of its values for the leaves of one rollout tree, aligned with
 ``RolloutTree.leaves()``. The value is NaN for a leaf without this reward. Most advantage rules read only ``total``. A
-rule that weighs several rewards reads two others: ``outcome``, which comes from the environment or the demonstration,
-and ``reasoning``, a judge's score. ``reasoning`` is NaN where the judge failed on a leaf, and absent if there is no
-judge.
+rule that weighs several rewards reads ``outcome``, which comes from the environment or the demonstration, and
+``reasoning``, a judge's score. ``reasoning`` is NaN for a leaf on which the judge failed, and absent without a judge.
 """
 
 Value = Callable[[Sequence[RolloutTree]], Sequence[Sequence[float]]]

@@ -53,7 +53,7 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
                 value_of(cfg, "engine", "schedule") == "rounds",
                 "rollouts change their weights only with engine.schedule=free",
             ),
-            (not rank, "a server cannot sample with two sets of full weights; this needs policy.lora.r of at least 1"),
+            (not rank, "a server cannot hold two sets of full weights, so policy.lora.r must be at least 1"),
             (
                 value_of(cfg, "rollout", "turns") == 1,
                 "with rollout.turns=1 all requests are sent before weights change",

@@ -14,7 +14,7 @@ from turnwise.errors import InputError
 from turnwise.models.hub import at_hand
 from turnwise.models.shipped import BASES
 
-_PROCESSES = 16  # number of processes that a run may start on any machine, even one with fewer cores
+_PROCESSES = 16  # number of processes that a run may start on any machine, also on a machine with fewer cores
 _LONGEST = 255  # largest length of a file name in bytes
 
 

@@ -45,8 +45,8 @@ class LoraSettings:
         _at_least(0, alpha=self.alpha)
         if self.dropout:
             raise ValueError(
-                "dropout must be 0: with dropout the trained policy would differ from the one that sampled, and a resumed run "
-                f"would use other masks; got {self.dropout}"
+                "dropout must be 0: with dropout the trained policy would differ from the policy that sampled the "
+                f"rollouts, and a resumed run would use other masks; got {self.dropout}"
             )
 
 
@@ -180,8 +180,8 @@ class RolloutSettings:
         _at_least(1, states=self.states, turns=self.turns, trajectories=self.trajectories)
         if self.trajectories is not None and self.trajectories > self.states:
             raise ValueError(
-                f"trajectories ({self.trajectories}) must be at most states ({self.states}), so that each has a state; "
-                "lower trajectories, or set it to null"
+                f"trajectories ({self.trajectories}) must be at most states ({self.states}), so that each trajectory has "
+                "a state; lower trajectories, or set it to null"
             )
         _at_least(self.states, frozen=self.frozen)
 

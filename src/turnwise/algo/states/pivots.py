@@ -88,7 +88,7 @@ class ProfileSummary:
     states: int
     zero_signal: float  # fraction of states whose samples all have the same reward
     solved: float  # fraction of states at which every sample has the greatest reward, 1
-    miss_rate: float | None  # share of functionally correct samples refused by the strict rule; None if there are none
+    miss_rate: float | None  # share of functionally correct samples that the strict rule refuses; None if no sample is
     yield_curve: tuple[tuple[float, int], ...]  # pairs of lambda_diff and the number of states that ``adv`` then keeps
 
     def result(self, kept: int) -> dict[str, float]:
