@@ -108,15 +108,11 @@ class Background:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Starts the coroutine ``work`` in the background thread, and returns its future without waiting for the
-        result.
-        """
+        """Starts the coroutine ``work`` in the background thread, and returns its future without waiting."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self, last: Coroutine[Any, Any, Any]) -> None:
-        """Cancels the running coroutines, waits until they have ended, runs the coroutine ``last`` and stops the
-        thread.
-        """
+        """Cancels the running coroutines, waits for their end, runs the coroutine ``last`` and stops the thread."""
         self.submit(_cancel_others()).result()
         self.submit(last).result()
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -19,9 +19,7 @@ class InputError(ValueError):
 
 
 def refuse_twice(arguments: Iterable[str]) -> None:
-    """Raises an InputError if a key of ``key=value`` arguments occurs twice, because a program would use only one
-    value.
-    """
+    """Raises an InputError if ``key=value`` arguments give a key twice: a program would use only one of the values."""
     seen: set[str] = set()
     for argument in arguments:
         key, sign, _ = argument.partition("=")

@@ -108,9 +108,7 @@ def refuse_same(out: Path, read: Iterable[Path]) -> None:
 
 
 def read_yaml(path: Path) -> Any:
-    """Returns the content of a YAML file. Raises an OSError if the file cannot be read, and the errors of
-    :func:`turnwise.json_and_yaml.parse_yaml`.
-    """
+    """Returns the content of a YAML file. Raises an OSError, or a ValueError if the content is not YAML."""
     return parse_yaml(path.read_bytes())
 
 

@@ -17,9 +17,7 @@ class TwiceError(ValueError):
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Converts key-value pairs to a dictionary, or raises a TwiceError. It is the ``object_pairs_hook`` of a JSON
-    reader.
-    """
+    """Converts key-value pairs of a JSON object (``object_pairs_hook``) to a dictionary, or raises a TwiceError."""
     if len(found := dict(pairs)) < len(pairs):
         names = [name for name, _ in pairs]
         raise TwiceError(next(name for name in found if names.count(name) > 1))

@@ -156,9 +156,7 @@ class RolloutTree:
         return path[::-1]
 
     def first_leaves(self) -> list[int]:
-        """Returns for each turn the smallest index of the leaves below it. For a leaf, this is the index of the leaf
-        itself.
-        """
+        """Returns for each turn the smallest index of the leaves below it, and for each leaf its own index."""
         first = list(range(len(self.turns)))
         for i in range(len(self.turns) - 1, -1, -1):
             parent = self.turns[i].parent

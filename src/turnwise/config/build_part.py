@@ -19,7 +19,7 @@ _FULL_KEY = re.compile(r"^full_key: (\S+)$", re.MULTILINE)  # a line in Hydra's 
 
 def build(cfg: DictConfig, key: str, **given: Any) -> Any:
     """Builds the part of the configuration under the dotted ``key`` (such as ``logger.wandb``) with its constructor, or
-    returns None if there is no such part. Raises a ConfigError if the constructor refuses its arguments.
+    returns None if the configuration lacks the part. Raises a ConfigError if the constructor refuses its arguments.
 
     ``given`` holds objects that only the program can supply. A part with ``_partial_`` in its file receives those
     objects whose names are parameters of its constructor.

@@ -85,9 +85,7 @@ def _named(path: str, keys: Sequence[str] | None) -> bool:
 
 
 def _walk(node: Any, path: str, slow: list[Waiting]) -> list[str]:
-    """Returns the mistakes in a node of the configuration and in all nodes below it. Parts that need torch are not
-    built but added to ``slow``.
-    """
+    """Returns the mistakes in a node and in all nodes below it. Parts that need torch are only added to ``slow``."""
     mistakes: list[str] = []
     for key, child in _children(node):
         mistakes += _walk(child, f"{path}.{key}" if path else str(key), slow)

@@ -9,9 +9,7 @@ from turnwise.config.part_conflicts import part_of, value_of
 
 
 def impossible_execution(cfg: Mapping[str, Any]) -> list[str]:
-    """Returns a message for each combination of engine, trainer and rollout settings of the resolved configuration
-    ``cfg`` that cannot work.
-    """
+    """Returns a message for each impossible combination of engine, trainer and rollout settings in ``cfg``."""
     return _served(cfg) + _sharded(cfg) + _overlapping(cfg) + _renewed(cfg) + _frozen(cfg)
 
 

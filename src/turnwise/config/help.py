@@ -32,9 +32,7 @@ All keys of a run, with their values: python train.py method=pivotrl --cfg job""
 
 
 def help_text(folder: Path, width: int = 118) -> str:
-    """Returns the help text of ``train.py``, with the options of every group in the configuration folder. A line has at
-    most ``width`` characters.
-    """
+    """Returns the help text of ``train.py``: the options of every group, in lines of at most ``width`` characters."""
     found: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*.yaml")):
         group = path.parent.relative_to(folder).as_posix()

@@ -92,9 +92,7 @@ def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override 
 
 
 def swept(override: Override) -> list[str]:
-    """Returns the first ``MOST`` + 1 values of an override that sweeps over several values. The list is empty for an
-    interval, and for a range whose step is 0.
-    """
+    """Returns the first ``MOST`` + 1 values of a sweep; none for an interval, or for a range whose step is 0."""
     if not override.is_discrete_sweep():
         return []
     try:
@@ -205,8 +203,6 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
 
 
 def _folders(places: str) -> list[Path]:
-    """Returns the folders in a value of ``hydra.searchpath`` such as ``[file://mine/conf,pkg://theirs.conf]``, without
-    entries of packages such as ``pkg://theirs.conf``.
-    """
+    """Returns the folders in a value of ``hydra.searchpath`` such as ``[file://mine/conf,pkg://theirs.conf]``."""
     named = [place.strip(" '\"").removeprefix("file://") for place in places.strip("[] ").split(",")]
     return [Path(place) for place in named if "://" not in place]

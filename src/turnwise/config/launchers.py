@@ -74,9 +74,7 @@ def refuse_processes(environment: Mapping[str, str]) -> None:
 
 
 def took_no_job(error: BaseException) -> bool:
-    """Returns whether an error means that Slurm did not accept a job from submitit, for example because no cluster
-    answers or because the account or partition does not exist.
-    """
+    """Returns whether an error means that Slurm refused a job, for example because of an unknown account."""
     return type(error).__module__.startswith("submitit.") and type(error).__name__ == "FailedJobError"
 
 

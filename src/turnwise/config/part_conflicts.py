@@ -96,7 +96,7 @@ def forking_parts(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def part_of(cfg: Mapping[str, Any], name: str) -> str | None:
-    """Returns the class name of the configuration's part ``name``, or None if the run has no such part."""
+    """Returns the class name of the configuration's part ``name``, or None if the configuration lacks the part."""
     node = cfg.get(name)
     return str(node["_target_"]).rpartition(".")[2] if isinstance(node, Mapping) and "_target_" in node else None
 
@@ -147,9 +147,7 @@ def _judging(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
-    """Reports mistakes in the settings of the success predictor, of allocators and gates that need it, and of
-    allocators that branch at later turns.
-    """
+    """Reports conflicts of allocators and gates with the success predictor, and of branches with other settings."""
     allocator = part_of(cfg, "allocator")
     mistakes = []
     if allocator in _PREDICTED and not part_of(cfg, "predictor"):

@@ -99,17 +99,13 @@ def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
 
 
 def register() -> None:
-    """Registers the root schema with Hydra, and the resolver ``${run_name:preset,overrides}`` with OmegaConf. Repeated
-    calls are allowed.
-    """
+    """Registers the root schema with Hydra, and the resolver ``run_name`` with OmegaConf. May be called repeatedly."""
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
 class _ReadOnce(CachingConfigRepository):
-    """A source of configuration files for Hydra that reads each file only once. The dictionary ``read`` holds the
-    contents.
-    """
+    """A source of configuration files for Hydra that reads each file once. ``read`` holds the contents."""
 
     def __init__(self, delegate: IConfigRepository, read: dict[str, bytes]) -> None:
         super().__init__(delegate)

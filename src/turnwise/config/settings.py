@@ -120,9 +120,7 @@ class DataSettings:
             )
 
     def judging(self, form: Format) -> Anchored:
-        """Returns the verifier of replies in dialogues without an environment. ``form`` is the text format of tool
-        calls.
-        """
+        """Returns the verifier of replies in dialogues without an environment. ``form`` is the format of tool calls."""
         return Anchored(form, self.verifier, self.similarity, self.word_overlap)
 
 

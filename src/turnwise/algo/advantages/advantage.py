@@ -46,9 +46,7 @@ class BatchAdvantage(Protocol):
 def credit_all(
     rule: Advantage, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]
 ) -> Credited:
-    """Returns the credit of all trees of an update. A :class:`BatchAdvantage` is called once, any other rule once per
-    tree.
-    """
+    """Returns the credit of all trees. A :class:`BatchAdvantage` is called once, any other rule once per tree."""
     if isinstance(rule, BatchAdvantage):
         return rule.over(trees, rewards, memory)
     return Credited([rule(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)], memory)

@@ -109,9 +109,7 @@ class Awpo:
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of one tree as if it were the only tree of the first update, so R_max is its own mean
-        outcome.
-        """
+        """Returns the credit of a tree that is alone in the first update, so that R_max is the tree's mean outcome."""
         return self.over([tree], [rewards], {}).credits[0]
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
@@ -150,8 +148,8 @@ class Awpo:
         return Credited(credits, {**memory, PEAK: peak}, metrics)
 
     def _group(self, tree: RolloutTree, rewards: Rewards) -> _Group | None:
-        """Returns the statistics of a tree (Eqs. 18-20), or None if the tree has fewer than two valid leaves or a gate
-        stopped it.
+        """Returns the statistics of a tree (Eqs. 18-20), or None if a gate stopped it or it has fewer than two valid
+        leaves.
         """
         if tree.stopped:
             return None
@@ -211,8 +209,8 @@ class Awpo:
         return credit
 
     def _untaught(self, tree: RolloutTree) -> _Leaves:
-        """Returns the advantages of a tree without a learning signal: 0 for each valid leaf with
-        ``zero_variance=keep``, otherwise an empty dictionary.
+        """Returns the advantages of a tree without a learning signal: 0 for each valid leaf with ``keep``, else no
+        entries.
         """
         kept = self.zero_variance == "keep" and not tree.stopped
         return {leaf: 0.0 for leaf in tree.leaves() if kept and leaf not in tree.invalid}

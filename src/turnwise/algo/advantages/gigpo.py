@@ -70,9 +70,7 @@ class GiGPO:
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn. Raises the errors of
-        :func:`turnwise.algo.advantages.advantage.finite_rewards`.
-        """
+        """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
         if tree.stopped:
             return spread(tree, {})
         total = finite_rewards(tree, rewards, "total")
@@ -92,9 +90,7 @@ class GiGPO:
         return {key: (value - centre) / norm for key, value in values.items()}
 
     def _returns(self, tree: RolloutTree, total: dict[int, float]) -> dict[int, float]:
-        """Returns the discounted return R (Eq. 5) of every turn above a valid leaf: the mean over the leaves that share
-        the turn.
-        """
+        """Returns the discounted return R (Eq. 5) of every turn above a valid leaf, averaged over these leaves."""
         below: dict[int, list[float]] = defaultdict(list)
         for leaf, value in total.items():
             for turn, rest in zip(tree.path(leaf), to_go(payments(tree, leaf, value), self.gamma), strict=True):

@@ -79,18 +79,11 @@ class MTGRPO:
         return self.zero_variance == "refill"
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Returns the credit of each tree, and the metric ``turns_paid``
-        (:func:`turnwise.algo.advantages.turn_rewards.credit_and_tell`).
-        """
+        """Returns the credit of each tree, and the metric ``turns_paid`` (:func:`credit_and_tell`)."""
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn.
-
-        Raises:
-            ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards` and
-                :func:`turnwise.algo.advantages.turn_rewards.paid`.
-        """
+        """Returns the credit of every turn. Raises the errors of :func:`finite_rewards` and :func:`paid`."""
         if tree.stopped:
             return spread(tree, {})
         total = finite_rewards(tree, rewards, "total")
@@ -130,8 +123,6 @@ class MTGRPO:
         }
 
     def _against(self, others: list[float], value: float) -> float:
-        """Returns ``value`` minus the mean of ``others``, or 0 if ``others`` is empty or the difference is within
-        ``tolerance``.
-        """
+        """Returns ``value`` minus the mean of ``others``, or 0 without others or for a negligible difference."""
         difference = value - mean(others) if others else 0.0
         return difference if abs(difference) > self.tolerance else 0.0

@@ -45,9 +45,7 @@ class TreeGRPO:
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn. Raises the errors of
-        :func:`turnwise.algo.advantages.advantage.finite_rewards`.
-        """
+        """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
         if tree.stopped:
             return spread(tree, {})
         total = finite_rewards(tree, rewards, "total")
@@ -61,8 +59,8 @@ class TreeGRPO:
         return spread(tree, advantage)
 
     def _groups(self, tree: RolloutTree, total: dict[int, float]) -> dict[int, list[int]]:
-        """Returns a map from each leaf to the leaves of its intra-tree group. The map lacks a leaf whose path never
-        branches (with ``siblings``).
+        """Returns the leaves of the intra-tree group of each leaf; with ``siblings``, leaves without siblings are left
+        out.
         """
         below: dict[int, list[int]] = defaultdict(list)
         for leaf in total:

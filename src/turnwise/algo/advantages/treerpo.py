@@ -39,9 +39,7 @@ class TreeRPO:
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn. Raises the errors of
-        :func:`turnwise.algo.advantages.advantage.finite_rewards`.
-        """
+        """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
         if tree.stopped:
             return spread(tree, {})
         children = tree.children()

@@ -10,9 +10,7 @@ from turnwise.types import RolloutTree, State, Value
 
 @dataclass(frozen=True, slots=True)
 class Pcl:
-    """Gives ``group_size`` rollouts to each of the ``prompts`` states whose predicted success (``value``) is nearest to
-    1/2.
-    """
+    """Gives ``group_size`` rollouts to each of the ``prompts`` states whose predicted success is nearest to 1/2."""
 
     value: Value
     prompts: int = 32

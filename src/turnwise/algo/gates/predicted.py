@@ -55,7 +55,5 @@ class Predicted(AtStep):
 
 
 def mixed_probability(success_G: Sequence[float]) -> float:
-    """Returns the probability that independent rollouts contain both a success and a failure, given the probability of
-    success of each rollout.
-    """
+    """Returns the probability of both a success and a failure among rollouts that succeed with ``success_G``."""
     return 1 - math.prod(success_G) - math.prod(1 - v for v in success_G)

@@ -28,9 +28,7 @@ class Prefixes:
 
 
 def symbol(text: str) -> str:
-    """Returns the text by which gates compare an action: without the reasoning up to ``</think>``, whitespace
-    normalised.
-    """
+    """Returns the text by which gates compare an action: without reasoning (up to ``</think>``), spaces normalised."""
     return " ".join(text.rpartition("</think>")[2].split())
 
 

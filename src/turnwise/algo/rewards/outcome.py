@@ -30,9 +30,7 @@ class Outcome:
         return 1.0 if self.of == "won" else None
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Raises a ValueError if ``of=won`` and a leaf has no key ``won`` in its info, although its environment did not
-        fail.
-        """
+        """Raises a ValueError if ``of=won`` and a leaf has no key ``won`` although its environment did not fail."""
         if self.of == "won":
             values = recorded(
                 tree, "won", "The environment must report this key with every step. reward.of=return does not need it"

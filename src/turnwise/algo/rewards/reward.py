@@ -37,8 +37,10 @@ def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
 
 
 def single_actions(tree: RolloutTree, reward: str) -> list[int]:
-    """Returns the leaves of a tree. Raises a ValueError if a rollout has more than one turn, because a reward that
-    compares single actions with the demonstrated action cannot rate it.
+    """Returns the leaves of a tree for ``reward``, which rates single actions.
+
+    Raises:
+        ValueError: a rollout has more than one turn.
     """
     deep = next((i for i, turn in enumerate(tree.turns) if turn.parent >= 0), None)
     if deep is not None:

@@ -79,9 +79,7 @@ class Batches:
 
 
 def _groups(states: Sequence[State]) -> NDArray[np.int64]:
-    """Returns a group number for each state, shape (S,), the same for all states of a trajectory. Numbers are given in
-    order of first appearance.
-    """
+    """Returns the number of each state's trajectory, shape (S,). Numbers are given in order of first appearance."""
     if isinstance(states, LazyStates):
         found = states.groups()
         _, first, inverse = np.unique(found, return_index=True, return_inverse=True)

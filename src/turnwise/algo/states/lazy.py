@@ -96,9 +96,7 @@ def lengths_of(states: Sequence[State]) -> NDArray[np.uint32]:
 
 
 def chosen(states: Sequence[State], places: Iterable[int]) -> Sequence[State]:
-    """Returns the states with the indices ``places``, which must be in ascending order. The result is lazy if
-    ``states`` is lazy.
-    """
+    """Returns the states with the ascending indices ``places``. The result is lazy if ``states`` is lazy."""
     if isinstance(states, LazyStates):
         return Chosen(states, np.fromiter(places, np.int64))
     return [states[place] for place in places]
@@ -112,9 +110,7 @@ def finder(states: Sequence[State]) -> Callable[[str], int | None]:
 
 
 def places_of(states: Sequence[State], some: Sequence[State]) -> NDArray[np.int64]:
-    """Returns the index in ``states`` of each state of ``some``, shape (S,), or raises a KeyError if an index is
-    missing.
-    """
+    """Returns the index in ``states`` of each state of ``some``, shape (S,). An unknown state raises a KeyError."""
     find = finder(states)
 
     def place(name: str) -> int:

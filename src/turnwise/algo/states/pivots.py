@@ -70,9 +70,7 @@ class Pivots:
         return profile.mixed and (self.keep == "mixed" or profile.mean < self.lambda_diff)
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """Returns the states to train on. ``profiles`` maps a state's id to its profile; a missing profile raises a
-        KeyError.
-        """
+        """Returns the states to train on. ``profiles`` maps ids to profiles; a missing profile raises a KeyError."""
         missing = [name for name in ids_of(states) if name not in profiles]
         if missing:
             raise KeyError(
