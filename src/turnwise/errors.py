@@ -9,7 +9,7 @@ from turnwise.text import plain
 
 
 class InputError(ValueError):
-    """Raised if a configuration, file or folder cannot be used. The message names it and says how to correct it.
+    """Raised if a configuration, file or folder cannot be used. The message says which one, why, and how to correct it.
 
     Control characters in the message are escaped and long lines are cut, because the message may quote a file.
     """

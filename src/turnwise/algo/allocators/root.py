@@ -67,7 +67,7 @@ def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
 
 
 def _complete(counts_B: Counts, lone: int, pair_B: Array, high_B: Array, low_B: Array) -> None:
-    """Changes the single rollout of prompt ``lone`` to none or to two, whichever gives the greater sum of gains."""
+    """Moves one rollout, so that prompt ``lone`` has none or two instead of one, with the greater sum of gains."""
     others = np.flatnonzero(counts_B >= 2)
     m, high, low, pair = (x[others] for x in (counts_B, high_B, low_B, pair_B))
     following = np.where(m < 3, pair, low * high**m + high * low**m)

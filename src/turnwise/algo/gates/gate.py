@@ -18,8 +18,8 @@ class Gate:
     def __call__(self, tree: RolloutTree, step: int) -> bool:
         """Returns whether to stop the tree. The gate is called once for each ``step`` (turns since the root), in order.
 
-        A call comes when every rollout from the root has taken ``step`` turns or has ended, and at least one of them
-        has not ended. Some rollouts may have taken more turns by then. The gate is not called after all rollouts from
+        The gate is called when every rollout from the root has taken ``step`` turns or has ended, and at least one of
+        them has not ended. Some rollouts may have taken more turns. The gate is not called after all rollouts from
         the root have ended: only continuations of these rollouts follow, and continuations agree because they share a
         prefix.
         """
