@@ -140,6 +140,10 @@ class RolloutTree:
         parents = {turn.parent for turn in self.turns}
         return [i for i in range(len(self.turns)) if i not in parents]
 
+    def valid_leaves(self) -> list[int]:
+        """Returns the leaves whose environment did not fail (:attr:`invalid`)."""
+        return [leaf for leaf in self.leaves() if leaf not in self.invalid]
+
     def children(self) -> dict[int, list[int]]:
         """Returns for each turn, and for the root (key -1), the indices of its children in the order of sampling."""
         children: dict[int, list[int]] = {i: [] for i in range(-1, len(self.turns))}

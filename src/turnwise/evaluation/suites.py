@@ -147,7 +147,7 @@ def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message])
     left out, because the policy did not cause the failure.
     """
     episodes = []
-    for attempt, leaf in enumerate(leaf for leaf in tree.leaves() if leaf not in tree.invalid):
+    for attempt, leaf in enumerate(tree.valid_leaves()):
         path = [tree.turns[i] for i in tree.path(leaf)]
         said = list(messages)
         for turn in path:

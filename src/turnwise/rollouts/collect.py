@@ -65,8 +65,8 @@ class Collector:
         row_tokens, batch_tokens: limits of the packed rows and micro-batches; see :func:`turnwise.rollouts.pack.pack`.
         steps: number of optimiser steps of an iteration. Each step gets a part of the iteration's trees.
         max_refills: greatest number of refills in an iteration. A refill samples rollouts from further states, to
-            replace trees without a learning signal. Only advantage rules with ``wants_refill`` refill (DAPO's dynamic
-            sampling).
+            replace trees without a learning signal. Only advantage rules with ``zero_variance="refill"`` refill
+            (DAPO's dynamic sampling).
         gather: exchanges trees and rewards between processes. Afterwards every process has the trees of all processes,
             so that refills and advantages are equal to those of a run in a single process.
     """
@@ -90,7 +90,7 @@ class Collector:
         wanted = self.select(iteration)
         experience = Experience()
         self._extend(experience, wanted, (iteration, 0), memory)
-        if not self.advantage.wants_refill:
+        if getattr(self.advantage, "zero_variance", None) != "refill":
             return experience
         for attempt in range(1, self.max_refills + 1):
             kept = {

@@ -32,8 +32,6 @@ SLOWEST = [name for name in NOT_SUMS if name.startswith("latency")]
 class Imitation:
     """The advantage rule for demonstrations: every demonstrated turn has weight 1 and advantage 1."""
 
-    wants_refill = False
-
     def __call__(self, tree: RolloutTree, rewards: object) -> Credit:
         return Credit([1.0] * len(tree.turns), [1.0] * len(tree.turns))
 

@@ -49,7 +49,7 @@ def _under_way(tree: RolloutTree) -> int:
     tokens. A last turn has no observation tokens if the episode ended, or if the rollout reached its greatest number of
     turns or its greatest length.
     """
-    return sum(bool(tree.turns[leaf].observation_ids) for leaf in tree.leaves() if leaf not in tree.invalid)
+    return sum(bool(tree.turns[leaf].observation_ids) for leaf in tree.valid_leaves())
 
 
 def _after_last_decision(tree: RolloutTree) -> dict[str, int]:

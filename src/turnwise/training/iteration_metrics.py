@@ -55,12 +55,7 @@ def reward_metrics(experience: Experience, most: float | None = None) -> dict[st
     if turns:
         metrics["train/response_tokens"] = sum(len(turn.action_ids) for turn in turns) / len(turns)
         metrics["train/truncated"] = sum(turn.truncated for turn in turns) / len(turns)
-    paths = [
-        [tree.turns[i].text for i in tree.path(leaf)]
-        for tree in experience.trees
-        for leaf in tree.leaves()
-        if leaf not in tree.invalid
-    ]
+    paths = [[tree.turns[i].text for i in tree.path(leaf)] for tree in experience.trees for leaf in tree.valid_leaves()]
     if paths:
         metrics["train/repeat_rate"] = sum(map(repeat_rate, paths)) / len(paths)
         metrics["train/turns_per_rollout"] = sum(map(len, paths)) / len(paths)

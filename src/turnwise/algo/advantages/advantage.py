@@ -13,9 +13,10 @@ from turnwise.types import Credit, Rewards, RolloutTree
 class Advantage(Protocol):
     """An advantage rule, which computes the credit (advantage and weight of each turn) of one tree. A rule that
     compares all trees of an update also implements :class:`BatchAdvantage`.
-    """
 
-    wants_refill: bool  # whether trees from other states replace trees in which every turn has weight 0, up to a limit
+    If the rule has an attribute ``zero_variance`` with the value ``refill``, trees from other states replace trees in
+    which every turn has weight 0 (``rollout.max_refills``).
+    """
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit: ...
 

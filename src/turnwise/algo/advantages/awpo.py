@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from turnwise.algo.advantages.advantage import Credited, finite_rewards, leaf_rewards, mean, spread, std
+from turnwise.algo.advantages.statistics import ZeroVariance, check_settings
 from turnwise.types import Credit, Rewards, RolloutTree
 
 PEAK = "peak_outcome"  # the rule's memory stores R_max (the highest mean outcome of any group so far) under this key
@@ -79,7 +80,7 @@ class Awpo:
     clip_max: float = 0.20
     eps: float = 1e-6
     tolerance: float = 1e-6
-    zero_variance: Literal["keep", "drop", "refill"] = "keep"
+    zero_variance: ZeroVariance = "keep"
 
     def __post_init__(self) -> None:
         if self.gate not in ("ratio", "inverse", "open"):
@@ -99,14 +100,7 @@ class Awpo:
                 "clip_min and clip_max must be in [0, 1], and clip_min must be at most clip_max, got "
                 f"{self.clip_min} and {self.clip_max}"
             )
-        if not (self.eps >= 0 and self.tolerance >= 0):
-            raise ValueError(f"eps and tolerance must be at least 0, got {self.eps} and {self.tolerance}")
-        if self.zero_variance not in ("keep", "drop", "refill"):
-            raise ValueError(f"zero_variance must be keep, drop or refill, got {self.zero_variance!r}")
-
-    @property
-    def wants_refill(self) -> bool:
-        return self.zero_variance == "refill"
+        check_settings(self.eps, self.tolerance, self.zero_variance)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of a tree that is alone in the first update, so that R_max is the tree's mean outcome."""
@@ -128,7 +122,8 @@ class Awpo:
         found = [
             (group, weight, any(credit.weight))
             for group, weight, credit in zip(groups, weights, credits, strict=True)
-            if group and (any(credit.weight) or not self.wants_refill)  # trees to be replaced do not count as groups
+            if group
+            and (any(credit.weight) or self.zero_variance != "refill")  # trees to be replaced do not count as groups
         ]
         mixing = mean([w for _, w, trained in found if trained or self.mean_over == "all"] or [0.0])
         radius = self.clip_min + (1 - mixing) * (self.clip_max - self.clip_min)
@@ -213,7 +208,7 @@ class Awpo:
         entries.
         """
         kept = self.zero_variance == "keep" and not tree.stopped
-        return {leaf: 0.0 for leaf in tree.leaves() if kept and leaf not in tree.invalid}
+        return {leaf: 0.0 for leaf in tree.valid_leaves() if kept}
 
     def _means(self, found: Sequence[tuple[_Group, float, bool]], mixing: float) -> dict[str, float]:
         if not found:

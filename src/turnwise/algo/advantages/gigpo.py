@@ -65,10 +65,6 @@ class GiGPO:
         if self.anchor not in ("observation", "history"):
             raise ValueError(f"anchor must be observation or history, got {self.anchor!r}")
 
-    @property
-    def wants_refill(self) -> bool:
-        return self.zero_variance == "refill"
-
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
         if tree.stopped:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from turnwise.algo.advantages.advantage import finite_rewards, mean, spread, std
+from turnwise.algo.advantages.statistics import ZeroVariance, check_settings
 from turnwise.types import Credit, Rewards, RolloutTree
 
 
@@ -25,28 +26,20 @@ class GroupAdvantage:
         scale: whether to divide by std + eps. Dr.GRPO (arXiv:2503.20783) does not.
         baseline: ``mean`` is the mean of the whole group. ``leave_one_out`` is the mean of the other leaves (RLOO,
             arXiv:2402.14740).
-        zero_variance: what to do with a group whose advantages are all 0. ``keep`` gives it advantage 0 (it still
-            counts in every mean and receives the KL term). ``drop`` gives it weight 0. ``refill`` drops it and samples
-            rollouts from another state in its place (DAPO, arXiv:2503.14476).
+        zero_variance: what to do with a group whose advantages are all 0
+            (:data:`turnwise.algo.advantages.statistics.ZeroVariance`).
     """
 
     eps: float = 1e-6
     tolerance: float = 1e-6
     scale: bool = True
     baseline: Literal["mean", "leave_one_out"] = "mean"
-    zero_variance: Literal["keep", "drop", "refill"] = "keep"
+    zero_variance: ZeroVariance = "keep"
 
     def __post_init__(self) -> None:
-        if not (self.eps >= 0 and self.tolerance >= 0):
-            raise ValueError(f"eps and tolerance must be at least 0, got {self.eps} and {self.tolerance}")
+        check_settings(self.eps, self.tolerance, self.zero_variance)
         if self.baseline not in ("mean", "leave_one_out"):
             raise ValueError(f"baseline must be mean or leave_one_out, got {self.baseline!r}")
-        if self.zero_variance not in ("keep", "drop", "refill"):
-            raise ValueError(f"zero_variance must be keep, drop or refill, got {self.zero_variance!r}")
-
-    @property
-    def wants_refill(self) -> bool:
-        return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""

@@ -74,10 +74,6 @@ class MTGRPO:
         if not math.isfinite(self.turn_offset):
             raise ValueError(f"turn_offset must be a finite number, got {self.turn_offset}")
 
-    @property
-    def wants_refill(self) -> bool:
-        return self.zero_variance == "refill"
-
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
         """Returns the credit of each tree, and the metric ``turns_paid`` (:func:`credit_and_tell`)."""
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)

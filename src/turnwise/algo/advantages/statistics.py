@@ -10,7 +10,7 @@ from turnwise.algo.advantages.advantage import mean, std
 ZeroVariance = Literal["keep", "drop", "refill"]
 """The ways to handle a group whose rewards are equal. ``keep`` gives it advantage 0 (it counts in every mean and
 receives the KL term). ``drop`` gives it weight 0. ``refill`` drops it and, if the whole tree is dropped, samples
-rollouts from another state instead.
+rollouts from another state instead (DAPO, arXiv:2503.14476).
 """
 
 

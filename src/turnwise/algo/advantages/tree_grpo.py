@@ -40,10 +40,6 @@ class TreeGRPO:
         if self.intra not in ("siblings", "tree"):
             raise ValueError(f"intra must be siblings or tree, got {self.intra!r}")
 
-    @property
-    def wants_refill(self) -> bool:
-        return self.zero_variance == "refill"
-
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
         if tree.stopped:

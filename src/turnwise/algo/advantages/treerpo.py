@@ -34,10 +34,6 @@ class TreeRPO:
     def __post_init__(self) -> None:
         check_settings(self.eps, self.tolerance, self.zero_variance)
 
-    @property
-    def wants_refill(self) -> bool:
-        return self.zero_variance == "refill"
-
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
         if tree.stopped:

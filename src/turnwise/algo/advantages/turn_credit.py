@@ -87,10 +87,6 @@ class TurnCredit:
                 f"turns add up to the reward of the rollout; got {self.turn_reward!r} and {self.turn_offset}"
             )
 
-    @property
-    def wants_refill(self) -> bool:
-        return self.zero_variance == "refill"
-
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
         """Returns the credit of each tree, and the metric ``turns_paid`` (:func:`credit_and_tell`)."""
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)

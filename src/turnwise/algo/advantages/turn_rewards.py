@@ -55,7 +55,7 @@ def credit_and_tell(
     ``offset`` is added. If the metric is 0, the credit comes from the outcomes alone.
     """
     credits = [rule(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
-    leaves = [(tree, leaf) for tree in trees if not tree.stopped for leaf in tree.leaves() if leaf not in tree.invalid]
+    leaves = [(tree, leaf) for tree in trees if not tree.stopped for leaf in tree.valid_leaves()]
     if not leaves:
         return Credited(credits, memory)
     return Credited(

@@ -28,7 +28,7 @@ def anchors(tree: RolloutTree) -> list[list[int]]:
     """Returns the turns at which each rollout can branch: all turns but the last (TRACE Eq. 7). Rollouts whose
     environment failed are left out.
     """
-    return [tree.path(leaf)[:-1] for leaf in tree.leaves() if leaf not in tree.invalid]
+    return [tree.path(leaf)[:-1] for leaf in tree.valid_leaves()]
 
 
 def counted(turns: Iterable[int]) -> dict[int, int]:

@@ -37,7 +37,7 @@ def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: fl
     recorded in ``tree.looks`` with the greatest d_K that the tree could still reach.
     """
     last = [turn for turn in behind if turn >= 0]
-    done = [leaf for leaf in tree.leaves() if leaf not in last and leaf not in tree.invalid]
+    done = [leaf for leaf in tree.valid_leaves() if leaf not in last]
     group = [
         Taken([symbol(tree.turns[turn].text) for turn in tree.path(leaf)[:step]], more)
         for leaves, more in ((done, False), (last, True))

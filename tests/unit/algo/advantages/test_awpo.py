@@ -158,7 +158,6 @@ def test_a_group_without_outcome_variance_teaches_nothing_through_the_gate_of_th
         found = over(rule, group, memory={PEAK: 2.0})
         assert found.credits[0].advantage == [0] * 4
         assert found.credits[0].weight == [weight] * 4
-        assert rule.wants_refill == (policy == "refill")
     found = over(Awpo(**EXACT, gate="inverse", zero_variance="drop"), group, memory={PEAK: 2.0})
     assert found.credits[0].advantage == pytest.approx([-1.5, 1.5, -1.5, 1.5])
 

@@ -146,4 +146,3 @@ def test_settings_out_of_range_are_named() -> None:
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             GiGPO(**{name: value})
-    assert GiGPO(zero_variance="refill").wants_refill and not GiGPO().wants_refill

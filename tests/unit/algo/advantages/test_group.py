@@ -66,7 +66,6 @@ def test_equal_rewards_have_advantage_exactly_zero(policy, weight, total) -> Non
     out = credit(tree_of(*[-1] * len(total)), total, zero_variance=policy)
     assert out.advantage == [0.0] * len(total)
     assert out.weight == [weight] * len(total)
-    assert GroupAdvantage(zero_variance=policy).wants_refill == (policy == "refill")
 
 
 def test_small_but_real_differences_count() -> None:

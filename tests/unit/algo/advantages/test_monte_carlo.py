@@ -109,6 +109,5 @@ def test_settings_out_of_range_are_named() -> None:
     for name, value in (("eps", -1), ("tolerance", math.nan), ("zero_variance", "hide")):
         with pytest.raises(ValueError, match=name):
             MonteCarlo(**{name: value})
-    assert MonteCarlo(zero_variance="refill").wants_refill and not MonteCarlo().wants_refill
     with pytest.raises(ValueError, match="leaf 4 is inf"):
         MonteCarlo()(grown(), {"total": [0, math.inf, 0, 0]})

@@ -200,4 +200,3 @@ def test_settings_out_of_range_are_named() -> None:
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             MTGRPO(**{name: value})
-    assert MTGRPO(zero_variance="refill").wants_refill and not MTGRPO().wants_refill

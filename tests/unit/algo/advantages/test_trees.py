@@ -120,6 +120,5 @@ def test_settings_out_of_range_are_named(rule) -> None:
             rule(**{name: value})
     with pytest.raises(ValueError, match="intra must be"):
         TreeGRPO(intra="all")
-    assert rule(zero_variance="refill").wants_refill and not rule().wants_refill
     with pytest.raises(ValueError, match="leaf 4 is inf"):
         rule()(grown(), {"total": [0, math.inf, 0, 0]})

@@ -160,4 +160,3 @@ def test_settings_out_of_range_are_named() -> None:
             TurnCredit(**{name: value})
     with pytest.raises(ValueError, match="with form=to_go, turn_reward must be reward"):
         TurnCredit(form="to_go", turn_reward="admissible")
-    assert TurnCredit(zero_variance="refill").wants_refill and not TurnCredit().wants_refill
