@@ -1,7 +1,7 @@
 """Computes attention for decoding steps of many samples that share prefixes.
 
 The *trunk* holds the shared prefixes, one per row. A *twig* is a branch of sampled tokens that continues one row.
-Samples with equal tokens so far share one twig.
+Samples that continue the same row with equal tokens share one twig.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ COLUMNS = 32  # greatest number of twigs per row in one product; each product re
 
 @dataclass(slots=True)
 class Trunk:
-    """The shared prefixes of a decoding batch, as R rows of keys and values.
-
-    Each row is read once per decoding step, no matter how many samples continue it.
-    """
+    """The shared prefixes of a decoding batch, as R rows of keys and values."""
 
     keys: list[Tensor]  # per layer (R, H_kv, L, D)
     values: list[Tensor]
@@ -38,15 +35,13 @@ class Trunk:
 
     @classmethod
     def of(cls, store: Store, row_N: Tensor, length: int) -> Trunk:
-        """Returns the trunk for a batch of samples.
+        """Returns the trunk for a batch of samples, with the first ``length`` tokens of each row.
 
-        If the rows lie close together, the whole range of rows is used as a view, because copying the wanted rows costs
-        more than reading the rows between them.
+        If the rows lie close together in ``store`` (see ``CLOSE``), the trunk is a view of the whole range of rows,
+        because copying the wanted rows costs more than reading the rows between them.
 
         Args:
-            store: the store of keys and values.
-            row_N: for each sample, the index of its row in the store.
-            length: number of tokens of each row that the trunk includes.
+            row_N: for each sample, the index of its row in ``store``.
         """
         rows_R, place_N = torch.unique(row_N, return_inverse=True)
         low, high = int(rows_R[0]), int(rows_R[-1]) + 1
@@ -59,7 +54,7 @@ class Trunk:
         return cls(keys, values, place_N)
 
     def only(self, rows_R: Tensor, length: int) -> Trunk:
-        """Returns a copy of the trunk with only the first ``length`` tokens of the rows ``rows_R``."""
+        """Returns a copy that has only the rows ``rows_R``, and only the first ``length`` tokens of each of them."""
         keys, values = (
             [slab[:, :, :length].index_select(0, rows_R) for slab in slabs] for slabs in (self.keys, self.values)
         )
@@ -86,13 +81,11 @@ class _Columns(NamedTuple):
 class DecodeAttention:
     """An attention plan for decoding N twigs (branches of sampled tokens that continue the trunk's rows).
 
-    Each twig attends to the first ``seen_N`` tokens of its trunk row and to all of its own tokens. The attention of
-    many twigs over their row is computed with one matrix product. Attention over the trunk and attention over the twig
-    are merged by their log-sum-exps, so the result is exact.
+    Each twig attends to the first ``seen_N`` tokens of its trunk row and to all of its own tokens. Attention over the
+    trunk and attention over the twig are merged by their log-sum-exps, so the result is exact.
 
     Args:
-        trunk: the shared prefixes.
-        row_N: for each twig, the index of its row in the trunk; the twigs must be sorted by it.
+        row_N: for each twig, the index of its row in the trunk; the twigs must be sorted by this index.
         seen_N: for each twig, the number of tokens of its row that it attends to.
         max_tokens: greatest number of tokens that a twig can hold.
         states: recurrent states at the start of the twigs; None without recurrent layers.
@@ -127,10 +120,7 @@ class DecodeAttention:
         self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by query heads per key-value head, window, step
 
     def _parts(self, group: int) -> list[_Columns]:
-        """Returns the twigs in groups of at most ``COLUMNS`` per row.
-
-        The twigs of a row are ordered by the number of the row's tokens that they attend to.
-        """
+        """Returns the twigs in groups of at most ``COLUMNS`` per row."""
         if group not in self._columns:
             columns = self._columns[group] = []
             for start in range(0, self.width, COLUMNS):
@@ -181,10 +171,7 @@ class DecodeAttention:
             self.states = self.flow.last
 
     def branch(self, parent: Tensor) -> None:
-        """Replaces the twigs: new twig i is a copy of the old twig ``parent[i]``.
-
-        Old twigs that are not in ``parent`` are dropped.
-        """
+        """Replaces the twigs: new twig i is a copy of the old twig ``parent[i]``. Other old twigs are dropped."""
         if self.states is not None:
             self.states = pick(self.states, parent)
             self.flow = steps(self.states, parent.device)
@@ -257,10 +244,9 @@ class DecodeAttention:
 
 
 def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
-    """Computes attention of queries over the trunk's rows.
+    """Returns the attention output (R, H_kv, Q, D) over the trunk's rows and the scores' log-sum-exps (R, H_kv, Q).
 
-    ``query`` (R, H_kv, Q, D) is already scaled. Returns the attention output (R, H_kv, Q, D) and the log-sum-exps of
-    the scores (R, H_kv, Q).
+    ``query`` (R, H_kv, Q, D) is already scaled.
     """
     if query.device.type == "cpu" and rules.softcap is None:
         return seen(query, key, value, 1.0, mask=bias)
@@ -273,8 +259,7 @@ def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules
 def distinct(keys: list[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
     """Numbers the distinct keys in the order of their first occurrence.
 
-    Returns two values: for each distinct key, the index of its first occurrence in ``keys``; and for each entry of
-    ``keys``, the number of its key.
+    Returns the index in ``keys`` of each distinct key's first occurrence, and the number of each entry of ``keys``.
     """
     number: dict[tuple[int, int], int] = {}
     first: list[int] = []

@@ -1,8 +1,8 @@
 """Computes the attention of decoding steps on a CPU, in one call per layer.
 
-In a decoding step, each history has one or a few queries, so its keys and values are read from memory and used once.
-torch's attention kernel first prepares keys and values for matrix products, which takes longer than reading them. The
-function :func:`attend` needs no preparation and reads them in one pass.
+In a decoding step, each history has few queries, so its keys and values are read from memory and used only once or a
+few times. torch's attention kernel first prepares keys and values for matrix products, which takes longer than reading
+them. :func:`attend` needs no preparation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _scores(query_GD: Any, keys_LD: Any, scores_GT: Any, start: int) -> None:
 
 @kernels_cpu.compiled
 def _add_values(weights_L: Any, values_LD: Any, out_D: Any) -> None:
-    """Adds the sum of the values, weighted by ``weights_L``, to ``out_D``, eight at a time for fewer writes."""
+    """Adds the values, weighted by ``weights_L``, to ``out_D``, eight values at a time for fewer writes."""
     whole = values_LD.shape[0] // 8 * 8
     w, v = weights_L, values_LD
     for j in range(0, whole, 8):
@@ -58,12 +58,7 @@ def _exponentials(scores_T: Any, powers_T: Any, factors_T: Any) -> Any:
 
     ``exp`` is computed as ``2^n * 2^r`` with an integer n and 0 <= r < 1. A polynomial approximates ``2^r`` with a
     relative error below 3e-7, and the bits of ``2^n`` are written directly. A loop with calls of ``exp`` would not be
-    vectorised.
-
-    Args:
-        scores_T: the scores, which are overwritten.
-        powers_T: memory for int32 numbers.
-        factors_T: the same memory as ``powers_T``, as float32 numbers.
+    vectorised. ``powers_T`` (int32) and ``factors_T`` (float32) are views of one work memory.
     """
     greatest = scores_T[0]
     for score in scores_T:
@@ -140,7 +135,7 @@ def attend(
 def prepare() -> None:
     """Compiles all numba functions that sampling uses, or reads them from numba's cache.
 
-    An engine calls this when it gets its first weights, so that no iteration or forked process waits for compilation.
+    A call at the first weights avoids that an iteration or a forked process waits for compilation.
     """
     kernels_cpu.prepare()
     trunk, twigs, new = ([torch.zeros(1, 1, 1, 1)] for _ in range(3))
@@ -169,7 +164,6 @@ class Streamed:
         """Computes attention for one new token of each twig, and writes its key and value to the twig.
 
         Args:
-            layer: number of the layer.
             query: scaled queries (N, H, D).
             new: keys and values of the new tokens (N, H_kv, D).
             twigs: keys and values of the twigs (N, H_kv, tokens, D).

@@ -20,10 +20,7 @@ from turnwise.models.recurrence import stack
 
 @dataclass(slots=True)
 class Node:
-    """A history in the tree engine.
-
-    It consists of the first ``length`` tokens of a stored row, followed by ``pending`` tokens that are in no row yet.
-    """
+    """A history in the tree engine: the first ``length`` tokens of a stored row, followed by ``pending`` tokens."""
 
     row: StoredRow
     length: int
@@ -34,15 +31,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Samples actions for nodes.
-
-    Args:
-        forward: the model's forward function.
-        head: the model's output head.
-        store: the store of keys and values.
-        recurrent: whether the model has recurrent layers.
-        end_ids: tokens that end an action.
-    """
+    """Samples actions for nodes (histories). ``end_ids`` are the tokens that end an action."""
 
     forward: Callable[..., Tensor]
     head: Head
@@ -61,13 +50,11 @@ class Decoder:
     ) -> list[Sample]:
         """Samples one action for each node, one token per step.
 
-        Several samples may continue the same history. As long as the sampled tokens of these samples are equal, the
-        tokens are computed once, as one branch. The suffix _U marks the axis over branches, and _N the axis over
-        samples.
+        As long as several samples of one history have equal tokens, these tokens are computed once, as one branch. The
+        suffix _U marks the axis over branches, and _N the axis over samples.
 
         Args:
             states: the nodes.
-            sampling: the sampling settings.
             seeds_N: one random seed per action.
             steps: greatest number of tokens to sample per action in this call.
             written_N: for each action, the number of tokens that earlier calls have already sampled.

@@ -12,8 +12,8 @@ from turnwise.engines.engine import Sampling
 def uniforms(seeds_N: np.ndarray, step: int | np.ndarray) -> np.ndarray:
     """Returns one uniform random number in (0, 1) per request, from the counter-based generator splitmix64.
 
-    The number depends only on the request's seed and step, not on the other requests of the batch. ``step`` is one
-    number for all requests, or an array (N,).
+    The number depends only on the request's seed and step, not on the rest of the batch. ``step`` is one number for all
+    requests, or an array (N,).
     """
     with np.errstate(over="ignore"):
         z = seeds_N.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15) * (np.asarray(step, np.uint64) + np.uint64(1))
@@ -55,8 +55,6 @@ def draw(
 
     Args:
         logits_U: logits (U, V), one row per distinct context.
-        sampling: the sampling settings.
-        seeds_N: one random seed per request.
         step: index of the token within its action, as one number for all requests or as an array (N,).
         context_N: for each request, the row of ``logits_U`` from which it samples; None: row i belongs to request i.
     """

@@ -49,9 +49,9 @@ Told = Callable[[int, Sample], None]
 class Engine(Protocol):
     """Samples actions from a language model, as continuations of histories.
 
-    A node is an integer that stands for a history of tokens; its value has no other meaning. The engine keeps the keys
-    and values of a node until the node is closed or the weights change. If a memory limit forces it to drop them
-    earlier, it computes them again when they are needed. Two attributes are optional:
+    A node is an integer that stands for a history of tokens. The engine keeps the keys and values of a node until the
+    node is closed or the weights change. If a memory limit forces the engine to drop them earlier, it computes them
+    again when they are needed. Two attributes are optional:
 
     - ``schedule`` is ``rounds`` (the default) or ``free``; ``engines.sampling_schedule`` explains both. With ``free``,
       the engine must set ``served``, or its ``sample`` must accept ``steps`` and ``written`` as
@@ -65,8 +65,8 @@ class Engine(Protocol):
     def open(self, ids: Sequence[int], near: str | None = None) -> int:
         """Returns a new node for the history ``ids``. Histories with a common prefix share its keys and values.
 
-        ``near`` names the history's task. Histories of one task share long prefixes, so an engine with several
-        processes keeps them in one process.
+        ``near`` names the history's task. An engine with several processes keeps all histories of a task in one
+        process, because they share long prefixes.
         """
         ...
 
@@ -88,13 +88,11 @@ class Engine(Protocol):
         ...
 
     def close(self, nodes: Sequence[int]) -> None:
-        """Closes nodes. If an action is still being sampled for one of them, it is cancelled if the engine supports
-        this.
-        """
+        """Closes nodes, and cancels actions that are being sampled for them if the engine supports this."""
         ...
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sets the weights to sample from and drops all kept keys and values."""
+        """Sets the weights that are sampled from and drops all stored keys and values."""
         ...
 
     def report(self) -> Mapping[str, float]:
@@ -102,7 +100,5 @@ class Engine(Protocol):
         ...
 
     def shutdown(self) -> None:
-        """Releases the engine's resources outside this process, such as servers. Call :meth:`load_weights` before the
-        engine is used again.
-        """
+        """Releases resources outside this process, such as servers. The next :meth:`load_weights` opens them again."""
         ...

@@ -1,7 +1,7 @@
 """Stores the keys and values of many histories.
 
 A *row* holds the keys and values of one history. Several nodes may use one row at different lengths; for example, all
-turns of a trajectory use the same row. This works because a query attends only to tokens within its node's length.
+turns of a trajectory use one row. This works because a query attends only to tokens within its node's length.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ class Store:
 
     Args:
         heads: for each layer, the number of key-value heads and their size; (0, 0) for a layer without attention.
-        dtype: the model's data type.
-        device: the model's device.
         state_bytes: bytes of the states of all recurrent layers at one length of a row.
         budget: memory limit in bytes; None: no limit. A single row is stored even if it exceeds the limit.
     """
@@ -64,22 +62,21 @@ class Store:
 
     @property
     def tokens(self) -> int:
-        """Returns the number of tokens that a row can hold."""
+        """Returns the number of tokens for which each row has room."""
         return self.keys[0].shape[2]
 
     def capacity_for(self, tokens: int) -> int:
-        """Returns the number of tokens that a row can hold after the store is resized for rows of ``tokens`` tokens."""
+        """Returns the number of tokens for which each row has room after :meth:`resize` for ``tokens`` tokens."""
         return max(self.tokens, -(-tokens // GROW) * GROW)
 
     def clear(self) -> None:
-        """Removes every row."""
         self._show(0, 0)
 
     @torch.inference_mode()
     def resize(self, keep: Sequence[int], rows: int, tokens: int) -> None:
         """Resizes the store to ``rows`` rows, each with room for at least ``tokens`` tokens.
 
-        The rows ``keep`` come first, in the given order. The remaining rows are empty.
+        The contents of the rows ``keep`` become the first rows, in the given order. The remaining rows are empty.
         """
         capacity, held = self.capacity_for(tokens), self.tokens
         index = torch.tensor(keep, dtype=torch.long, device=self._memory[0].device)
@@ -106,14 +103,14 @@ class Store:
         return self.budget is not None and rows * self.row_bytes(tokens) > self.budget
 
     def _room(self, rows: int, tokens: int) -> tuple[int, int]:
-        """Returns the number of rows and of tokens per row to allocate, with room to grow if the budget allows."""
+        """Returns the numbers of rows and of tokens per row to allocate, larger than needed if the budget allows."""
         there, _, long, _ = self._memory[0].shape
         ample = max(rows, there), max(tokens, min(2 * long, 2 * tokens))
         return (rows, tokens) if self._over(*ample) else ample
 
     @torch.inference_mode()
     def copy_row(self, source: int, target: int, length: int) -> None:
-        """Copies the keys and values of a row's first ``length`` tokens to another row, for a fork that diverges."""
+        """Copies the keys and values of the first ``length`` tokens of row ``source`` to row ``target``."""
         for slab in (*self.keys, *self.values):
             slab[target, :, :length] = slab[source, :, :length]
 
@@ -126,5 +123,4 @@ class Store:
 
     @property
     def bytes(self) -> int:
-        """Returns the number of bytes of the allocated memory."""
         return sum(memory.numel() * memory.element_size() for memory in self._memory)

@@ -1,9 +1,9 @@
-"""Runs one tree engine per CPU core; each of these engines is called a *lane*.
+"""Runs several tree engines, normally one per CPU core; each of these engines is called a *lane*.
 
-One operation of a small model takes microseconds. Threads that split such an operation would mostly wait for each
-other. Therefore the nodes (histories) are divided among the lanes instead. Each lane is a process with one thread. It
-samples its own nodes without waiting for other lanes. The first lane is this process. The other lanes are forked from
-it and use the same weights through shared memory (``engines/shared_weights.py``).
+One operation of a small model takes microseconds. Threads that split this operation would mostly wait for each other.
+Therefore the nodes (histories) are divided among the lanes instead. Each lane is a process with one thread, which
+samples its nodes without waiting for other lanes. The first lane is the main process. The other lanes are forked from
+it and use the weights of the first lane through shared memory (``engines/shared_weights.py``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMALL = 128 << 20
 
 
 def _twin_of(first: TreeEngine) -> TreeEngine:
-    """Returns the engine of a worker process. This process drops the packed weights that it inherits from ``first``."""
+    """Returns the engine of a worker process, in which ``first``'s packed weights are dropped to save memory."""
     first.release()
     return first.twin()
 
@@ -40,7 +40,7 @@ class _Place(NamedTuple):
 
 
 class Lanes:
-    """Spreads nodes over several tree engines, one per CPU core.
+    """Spreads nodes (histories) over several tree engines (lanes), each in a process of its own.
 
     Args:
         end_ids: tokens that end an action.
@@ -107,10 +107,8 @@ class Lanes:
         self._clear()
 
     def report(self) -> dict[str, float]:
-        """Returns totals of all lanes.
-
-        ``computed_tokens`` is the number of prefilled tokens, without decoded ones. ``lane_cpu_seconds`` is the CPU
-        time of the lanes in other processes.
+        """Returns totals of all lanes: ``computed_tokens``, the number of prefilled tokens, and ``lane_cpu_seconds``,
+        the CPU time of all lanes except the first.
         """
         workers = self._workers or ()
         return {
@@ -119,7 +117,7 @@ class Lanes:
         }
 
     def shutdown(self) -> None:
-        """Ends the processes of the other lanes. They are started again when they are needed."""
+        """Ends the processes of all lanes except the first. They are started again when they are needed."""
         for worker in self._workers or ():
             worker.shutdown()
 
@@ -182,7 +180,7 @@ class Lanes:
         steps: int | None = None,
         written: Sequence[int] | None = None,
     ) -> list[Sample]:
-        """Samples like :meth:`turnwise.engines.tree_engine.TreeEngine.sample`, in all lanes at the same time."""
+        """Samples like :meth:`turnwise.engines.tree_engine.TreeEngine.sample`, in all lanes in parallel."""
 
         def asked_of(places: list[int]) -> Asked:
             return Asked(
@@ -226,7 +224,7 @@ def _fitting(model: Any, copy: bool) -> int:
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """Sets the number of torch's threads within a ``with`` block; None leaves the number unchanged."""
+    """Sets the number of torch's threads within a ``with`` block; None leaves it unchanged."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

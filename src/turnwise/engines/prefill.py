@@ -1,5 +1,4 @@
-"""Prefills new tokens of many stored rows (histories) in one forward pass, and stores the keys and values of these
-tokens.
+"""Prefills new tokens of many stored rows (histories) in one forward pass, and stores their keys and values.
 
 On a CPU, the segments are concatenated into one sequence (:class:`EndToEnd`). No padding is computed, and each segment
 reads its own row in place. But this layout needs several small operations per segment, with which an accelerator would
@@ -38,9 +37,9 @@ class Segment(NamedTuple):
 
 
 class Prefill(Protocol):
-    """The attention plan of one forward pass over M segments (see ``models.attention``).
+    """The attention plan (see ``models.attention``) of one forward pass over M segments.
 
-    The plan also decides how the tokens of the segments are arranged in the model's input.
+    The plan also arranges the tokens of the segments in the model's input.
     """
 
     place: Tensor  # position ids of the tokens, in the shape of the model's input

@@ -1,9 +1,8 @@
 """Decides at which lengths of a history the engine keeps recurrent-layer states, and where a prefill pass starts.
 
-Keys and values of a history can be used for every prefix of it, but a recurrent state belongs to one length. So a
-stored row keeps recurrent states at the lengths of its nodes. The computation for a node at another length starts from
-the nearest earlier state, and the tokens after that state are computed again. Recomputing tokens costs time but never
-changes a result.
+Keys and values of a history can be used for every prefix of the history, but a recurrent state belongs to one length.
+So a stored row keeps recurrent states at the lengths of its nodes. The computation for a node at another length starts
+from the nearest earlier state, and the tokens after that state are computed again.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from turnwise.models.recurrence import Flow, States, pick, stack
 
 
 class Mark(NamedTuple):
-    """Recurrent states at one length of a history.
+    """States of all recurrent layers at one length of a history (``states``).
 
-    ``states`` holds the states of all recurrent layers. ``hidden`` is the last layer's hidden state (D,) of the last
-    token, or None if it was not computed.
+    ``hidden`` is the last layer's hidden state (D,) of the last token, or None if it was not computed.
     """
 
     states: States

@@ -32,14 +32,14 @@ Begin = Callable[[Sample], Any]
 
 
 class Action(NamedTuple):
-    """A complete action (``sample``) and the value that the callback ``begin`` returned for it (None: no callback)."""
+    """A complete action (``sample``), and what the callback ``begin`` returned for it (None without a callback)."""
 
     sample: Sample
     begun: Any
 
 
 class Request(NamedTuple):
-    """A rollout's request for one action: the rollout's number and node, a random seed, and a callback (``begin``)."""
+    """A rollout's request for one action. ``number`` is the rollout's number, ``seed`` the action's random seed."""
 
     number: int
     node: int
@@ -66,22 +66,20 @@ class Schedule(Protocol):
         ...
 
     async def sample_all(self, member: object, requests: Sequence[Request]) -> list[Action]:
-        """Samples one action for each request of a member (a rollout or a group that uses this schedule). One call of
-        this method is cheaper than a call of :meth:`sample` for each action.
+        """Samples one action for each request of ``member``, which is a rollout or a group. One call is cheaper than
+        one call of :meth:`sample` for each action.
         """
         ...
 
     def enter(self, member: object) -> None:
-        """Marks a member (a rollout or a group) as running. The mark is removed when the member calls :meth:`leave` or
-        waits for an action.
-        """
+        """Marks ``member`` (a rollout or a group) as running, until it calls :meth:`leave` or waits for an action."""
         ...
 
     def leave(self, member: object) -> None: ...
 
     def when_idle(self, call: Callable[[], None]) -> None:
-        """Runs the function ``call`` once, soon. With ``rounds``, it runs before the next batch, when no member is
-        running.
+        """Runs the function ``call`` once, soon. With ``rounds``, the function runs before the next batch, when no
+        member is running.
         """
         ...
 
@@ -111,9 +109,9 @@ class Rounds:
     """Starts a batch when every live rollout waits for its next action.
 
     Args:
-        engine: the engine, which samples each batch in this thread.
+        engine: the engine, which samples each batch in the calling thread.
         sampling: the sampling settings of all actions.
-        on_actions: callback that gets the number of actions of each batch after it was sampled.
+        on_actions: callback that gets the number of actions of each batch after the batch was sampled.
     """
 
     repeats = True
@@ -211,10 +209,10 @@ class _Free:
         raise NotImplementedError
 
     def enter(self, member: object) -> None:
-        """Does nothing, because no rollout waits for another."""
+        """Does nothing, because no rollout waits for another rollout."""
 
     def leave(self, member: object) -> None:
-        """Does nothing, because no rollout waits for another."""
+        """Does nothing, because no rollout waits for another rollout."""
 
     def when_idle(self, call: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(call)
@@ -290,10 +288,10 @@ def schedule_of(engine: Any, sampling: Sampling, on_actions: Callable[[int], Non
 
 
 def check_schedule(schedule: str) -> Named:
-    """Returns ``schedule`` unchanged if it is ``rounds`` or ``free``.
+    """Returns ``schedule`` unchanged.
 
     Raises:
-        ValueError: ``schedule`` is any other text.
+        ValueError: ``schedule`` is neither ``rounds`` nor ``free``.
     """
     if schedule not in ("rounds", "free"):
         raise ValueError(f"schedule must be rounds or free, got {schedule!r}")

@@ -13,8 +13,8 @@ ALIGN = 64  # bytes; the address of each parameter in shared memory is a multipl
 def share(model: Any) -> None:
     """Moves a model's parameters into memory that this process shares with all processes that it forks later.
 
-    The parameter objects stay the same, and writing to them in place changes them for all processes. The memory is an
-    anonymous mapping, so it needs no space in a file system. It is freed when the last of the processes ends.
+    Later changes of the parameters in place are visible in all these processes. The memory is an anonymous mapping, so
+    it needs no space in a file system. It is freed when the last of the processes ends.
     """
     parameters = list(model.parameters())
     places, size = [], 0

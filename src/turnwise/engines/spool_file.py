@@ -3,9 +3,8 @@
 The file consists of records. A record is a length in bytes, a CRC-32, and data of that length. The first record names
 the weights' version and the configuration, so that samples of another collection or configuration are never used by
 mistake. If the weights change during a collection (``VllmEngine.in_flight``), a sample's record names the newer version
-that sampled it. The file only grows: each call of ``add`` appends the records of its samples at once. If the process
-is killed while it writes, the last record may be incomplete; it is cut off at the next start. Samples that were not yet
-on disk when the machine lost power are sampled again.
+that sampled it. If the process is killed while it writes, the last record may be incomplete; the incomplete record is
+cut off at the next start. Samples that were not yet on disk when the machine lost power are sampled again.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Spool:
     """A file of sampled actions.
 
     Args:
-        path: path of the file; no other process may write to it.
+        path: path of the file; no other process may write to the file.
         of: a hash of the run's configuration, on which the samples depend.
         limit: greatest size of the file in bytes.
     """
@@ -78,7 +77,7 @@ class Spool:
         """Stores samples. If they would exceed the file's size limit, none of them is stored.
 
         Raises:
-            OSError: the disk is full; ``filename`` is the file's path. The earlier records of the file stay intact.
+            OSError: the disk is full; ``filename`` is the file's path. Earlier records stay intact.
         """
         data = b"".join(_record(_write(key, sample)) for key, sample in samples)
         with self._adding:

@@ -3,13 +3,14 @@
 All calls pass through this wrapper to the inner engine, which does the sampling. A stored sample is identified by its
 seed and its history. With ``engine.schedule=rounds``, calls after a restart are only recorded as long as all requested
 samples are stored; the inner engine is not called. At the first request for a sample that is not stored, the recorded
-calls are replayed on the inner engine, in one of two ways. (With ``free``, nothing is recorded, and stored actions are
-always used as in ``quick``.)
+calls are replayed on the inner engine, in one of two ways:
 
     exact   The engine samples the stored actions once more, in the same batches. The last digits of a log-prob depend
             on which tokens are computed together. So only this way equals an uninterrupted run bit for bit.
     quick   The stored actions are appended to the histories as tokens, and the engine prefills them in one pass. Later
             samples may differ from those of an uninterrupted run in the last digits of their log-probs.
+
+With ``engine.schedule=free``, nothing is recorded, and stored actions are always used as in ``quick``.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class Spooled:
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sets the weights to sample from, and reads stored samples of this version from the spool.
+        """Sets the weights that are sampled from, and reads this version's stored samples from its spool.
 
         Raises:
-            OSError: the spool cannot be written.
+            OSError: the spool cannot be read or written.
         """
         self.engine.load_weights(model, version)
         self._loaded(version)
@@ -89,7 +90,7 @@ class Spooled:
 
     @contextmanager
     def held(self) -> Iterator[Spooled]:
-        """Yields a view for one collection (``VllmEngine.held``). Its actions go to the current version's file."""
+        """Yields a view for one collection (see ``VllmEngine.held``), which stores actions in the current spool."""
         inner: Any = self.engine
         with inner.held() as engine:
             view = copy(self)
@@ -98,7 +99,7 @@ class Spooled:
             yield view
 
     def report(self) -> dict[str, float]:
-        """Returns the inner engine's metrics, ``restored`` (reused samples) and ``spool_seconds`` (storing time)."""
+        """Returns the inner engine's metrics, ``restored`` (number of reused samples) and ``spool_seconds``."""
         return {**self.engine.report(), **{name: self.tally[name] for name in ("restored", "spool_seconds")}}
 
     def shutdown(self) -> None:
@@ -160,7 +161,8 @@ class Spooled:
     ) -> list[Sample]:
         """Samples one action per node (see :class:`turnwise.engines.engine.Engine`).
 
-        With ``steps``, only parts of actions are sampled, and they are not stored; :meth:`keep` stores whole actions.
+        With ``steps``, only parts of actions are sampled, and these parts are not stored. :meth:`keep` stores whole
+        actions.
         """
         if steps is not None:
             inner: Any = self.engine
@@ -241,7 +243,7 @@ class Spooled:
         return sample
 
     def recall(self, node: int, seed: int) -> Sample | None:
-        """Returns the stored action for this history and seed and appends it to the node; None if none is stored."""
+        """Appends the stored action for this history and seed to the node and returns it; None: none is stored."""
         sample = self._known.get((seed, self._digest[node]))
         if sample is not None:
             self.tally["restored"] += 1
@@ -283,8 +285,8 @@ class Spooled:
     def _repeat(self, calls: Sequence[tuple[Any, ...]], draw: bool) -> bool:
         """Replays recorded calls on the inner engine.
 
-        With ``draw``, stored actions are sampled again, and False is returned if other tokens are sampled. Otherwise
-        stored actions are appended as tokens.
+        With ``draw``, stored actions are sampled again. If other tokens are sampled, the method stops and returns
+        False. Without ``draw``, stored actions are appended as tokens.
         """
         for what, *told in calls:
             if what != "sample":

@@ -1,7 +1,7 @@
 """Decides which histories have keys and values in the store, and which history is evicted when the store is full.
 
-An evicted row keeps its token ids but loses its slot, and with it the keys and values. If a node needs the row again,
-the row is computed again. So a small memory budget costs time but does not change results.
+An evicted row keeps its token ids but loses its slot in the store, and with it the keys and values. They are computed
+again when a node needs the row. So a small memory budget costs time but does not change results.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ KEY = 16  # number of tokens at the start of a history by which the history is l
 
 @dataclass(eq=False, slots=True)
 class StoredRow:
-    """The token ids of one history, and where and how far its keys and values are stored. Several nodes may use one row
-    at different lengths.
-    """
+    """The token ids of one history, and where and how far its keys and values are stored."""
 
     ids: list[int]
     key: tuple[int, ...]  # first tokens of the row when it was added; the row is looked up by them
@@ -33,12 +31,7 @@ class StoredRow:
 
 
 class Rows:
-    """Decides which histories (rows of token ids) have keys and values in the memory of the engine.
-
-    Args:
-        store: the store of keys and values. It has one slot for each stored row, and its memory limit determines the
-            number of slots.
-    """
+    """Decides which histories (rows of token ids) have keys and values in ``store``, one slot of it for each row."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -47,8 +40,10 @@ class Rows:
         self._clock = 0
 
     def find(self, ids: list[int]) -> tuple[StoredRow | None, int]:
-        """Returns the row that shares the longest prefix with ``ids``, and the length of that prefix in tokens. The
-        result is (None, 0) if no row was added with the same first ``KEY`` tokens.
+        """Returns the row that shares the longest prefix with ``ids``, and the length of that prefix in tokens.
+
+        Only rows that were added with the same first ``KEY`` tokens are considered. If there are none, the result is
+        (None, 0).
         """
         best, shared = None, 0
         for row in self._index.get(tuple(ids[:KEY]), ()):
@@ -60,8 +55,8 @@ class Rows:
     def add(self, ids: list[int], source: StoredRow | None = None, length: int = 0) -> StoredRow:
         """Adds a row with the tokens ``ids`` and returns it.
 
-        If ``source`` is given and the store has room, the keys and values of the first ``length`` tokens of ``source``
-        are copied to the new row, as far as they are computed.
+        If ``source`` is given and the store has room, the keys and values of its first ``length`` tokens are copied to
+        the new row, as far as they are computed.
         """
         row = StoredRow(ids, tuple(ids[:KEY]))
         self._index[row.key].append(row)
@@ -77,8 +72,8 @@ class Rows:
     def place(self, rows: Collection[StoredRow]) -> None:
         """Gives each row in ``rows`` a slot that can hold all tokens of the row.
 
-        If other rows must be evicted for this, unused rows (rows without a node) are evicted before the others. Among
-        equals, the least recently used row is evicted first.
+        If other rows must be evicted for this, unused rows (rows without a node) are evicted first. Among unused rows,
+        and among used rows, the least recently used row is evicted first.
         """
         self._clock += 1
         for row in rows:
@@ -147,7 +142,7 @@ class Rows:
 def common_length(a: list[int], b: list[int]) -> int:
     """Returns the length of the common prefix of two token lists.
 
-    The length is found by bisection: slices are tested for equality, because Python compares slices in C.
+    The length is found by bisection with comparisons of slices, because Python compares slices in C.
     """
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:

@@ -6,8 +6,8 @@
     sample(nodes)                prefills new tokens, then decodes all nodes in one batch
 
 A node is a stored row and a length. If other nodes have already extended the row beyond a node's length, the row is
-copied before that node grows. So no node attends to tokens that belong only to another node. ``engines/stored_rows.py``
-decides which rows keep their keys and values.
+copied before that node grows. So no node attends to tokens of other nodes only. ``engines/stored_rows.py`` decides
+which rows keep their keys and values.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class TreeEngine:
 
     Args:
         end_ids: tokens that end an action.
-        prefill_tokens: greatest number of tokens in one prefill pass, padding included; this bounds memory.
+        prefill_tokens: greatest number of tokens in one prefill pass, padding included; this bounds memory. A longer
+            segment of one history gets a pass of its own.
         copy: True: sample from a copy of the model with adapters merged in, which is faster. False: sample from the
             model that is being trained, without a copy.
         memory_gb: memory limit for stored keys, values and recurrent states, in units of 10^9 bytes; None: no limit.
-            Evicted rows are computed again when needed.
         schedule: ``rounds`` or ``free`` (see ``engines.sampling_schedule``).
     """
 
@@ -77,7 +77,7 @@ class TreeEngine:
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sets the weights to sample from. Open nodes are closed and all keys and values are dropped."""
+        """Sets the weights that are sampled from. Open nodes are closed and all keys and values are dropped."""
         self.release()  # so that old packed weights are never used with new ones, nor in memory beside them
         self._model = plain_copy(model, into=self._model) if self.copy else model
         use_tree_attention(self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model)
@@ -85,19 +85,18 @@ class TreeEngine:
 
     @property
     def model(self) -> Any:
-        """Returns the model that the engine samples from."""
         return self._model
 
     @property
     def compiled(self) -> bool:
-        """Returns whether attention while decoding may be computed by functions that numba compiles."""
+        """Returns whether attention while decoding may use functions that numba compiles."""
         assert self._shape is not None, "no weights have been loaded"
         return uses_compiled_kernels(torch.empty(0, dtype=self._shape[1], device=self._shape[2]))
 
     def twin(self) -> TreeEngine:
         """Returns a second engine that uses the same weights and has an empty store.
 
-        When the weights change, call :meth:`renew` of the second engine too.
+        When the weights change, :meth:`renew` of the second engine must be called too.
         """
         other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
         other.budget, other.packing, other._model, other._needs = self.budget, self.packing, self._model, self._needs
@@ -108,7 +107,7 @@ class TreeEngine:
         self._forward = None
 
     def renew(self, version: int) -> None:
-        """Prepares for weights that were changed in place. Closes open nodes and drops all keys and values."""
+        """Prepares for weights that were changed in place. Open nodes and all keys and values are dropped."""
         self.release()
         self._forward, self._head = forward_of(self._model, self.packing if self.copy else 0), Head(self._model)
         self.version = version
@@ -120,7 +119,7 @@ class TreeEngine:
         self._forget((heads, dtype, weight.device, state_bytes, self.budget))
 
     def report(self) -> dict[str, float]:
-        """Returns ``computed_tokens``: the number of prefilled tokens, without decoded ones."""
+        """Returns ``computed_tokens``: the number of prefilled tokens since the engine was created."""
         return {"computed_tokens": self.computed_tokens}
 
     def shutdown(self) -> None:
@@ -171,7 +170,7 @@ class TreeEngine:
         return self._next
 
     def _settle(self, node: Node) -> None:
-        """Appends a node's new tokens to its cache row, or to a copy of the row if other nodes have made it longer."""
+        """Appends a node's pending tokens to its row, or to a copy of the row if other nodes have made it longer."""
         if not node.pending:
             return
         row = node.row
@@ -189,7 +188,7 @@ class TreeEngine:
     def _take_kept(self, node: Node) -> None:
         """Stores the keys and values of pending tokens that decoding has already computed.
 
-        These keys and values are dropped if those of the row do not end where the pending tokens begin.
+        They are dropped if the row's own keys and values do not end where the pending tokens begin.
         """
         row, kept = node.row, node.kept
         node.kept = None
@@ -222,7 +221,7 @@ class TreeEngine:
             on_sample: callback for each complete sample.
             steps: greatest number of tokens to sample per action in this call; None: no limit. An unfinished action is
                 returned with ``whole=False``, and the next call continues it.
-            written: for each action, the number of tokens sampled by earlier calls; None: all actions begin here.
+            written: for each action, the number of tokens sampled by earlier calls; None: 0 for all actions.
         """
         written_N = np.zeros(len(nodes), np.int64) if written is None else np.array(written, np.int64)
         states = [self._nodes[node] for node in nodes]

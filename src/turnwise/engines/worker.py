@@ -30,7 +30,7 @@ RESTARTS = 3  # greatest number of consecutive restarts; then an error is raised
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request for samples. If ``listened`` is True, the worker also sends each sample as soon as it is complete."""
+    """A request for samples. With ``listened``, the worker also sends each sample as soon as it is complete."""
 
     nodes: list[int]
     sampling: Sampling
@@ -40,13 +40,12 @@ class Asked:
     written: list[int] | None = None
 
     def answer(self, engine: TreeEngine, on_sample: Told | None) -> list[Sample]:
-        """Samples the requested actions with ``engine`` and returns them."""
         return engine.sample(self.nodes, self.sampling, self.seeds, on_sample, self.steps, self.written)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A worker's complete answer to a request, with the totals of the worker process since it was started."""
+    """A worker's complete answer to a request, with totals since the worker process was started."""
 
     samples: list[Sample]
     computed: int  # number of prefilled tokens
@@ -61,11 +60,7 @@ class Failed:
 
 
 class Worker:
-    """Controls a worker process from the process that owns it.
-
-    Args:
-        twin: function that creates the worker's engine; it is called in the worker process.
-    """
+    """Controls a worker process. ``twin`` creates the worker's engine; it is called in the worker process."""
 
     def __init__(self, twin: Callable[[], TreeEngine]) -> None:
         self._twin = twin
@@ -104,18 +99,18 @@ class Worker:
 
     @property
     def computed(self) -> int:
-        """Returns the number of tokens that all processes of this worker have prefilled."""
+        """Returns the number of tokens prefilled by the current and all ended processes of this worker."""
         return self._gone[0] + self._here[0]
 
     @property
     def cpu(self) -> float:
-        """Returns the CPU time in seconds of all processes of this worker."""
+        """Returns the CPU time in seconds of the current and all ended processes of this worker."""
         return self._gone[1] + self._here[1]
 
     # -- sampling ------------------------------------------------------------------------------------------------------
 
     def ask(self, asked: Asked) -> None:
-        """Sends a request for samples. The answer arrives on :attr:`connection`; :meth:`take` reads it."""
+        """Sends a request for samples. :meth:`take` reads the answers, which arrive on :attr:`connection`."""
         if self._asked is not None and self._process is not None:
             self._end()  # the caller was interrupted before it read the previous answer
         self._asked, self._told = asked, set()
@@ -129,7 +124,7 @@ class Worker:
         """Reads one message from the worker and yields it.
 
         The message is either one sample with its index in the batch (if ``listened`` was set) or the complete answer.
-        Nothing is yielded if the worker has died and was started again.
+        Nothing is yielded if the message repeats a sample, or if the worker has died and was started again.
 
         Raises:
             RuntimeError: sampling failed, or the worker died more than ``RESTARTS`` times during this request.
@@ -182,9 +177,7 @@ class Worker:
         self._send()
 
     def _end(self) -> int | None:
-        """Ends the worker process and returns its exit code. The token count and CPU time of the ended process stay in
-        the totals.
-        """
+        """Ends the worker process and returns its exit code. Its token count and CPU time stay in the totals."""
         self._gone, self._here = (self.computed, self.cpu), (0, 0.0)
         self.connection.close()
         self._process.join(timeout=10)
@@ -224,7 +217,7 @@ def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
 
 
 def _let_go(connection: Connection) -> None:
-    """Closes inherited files and resets signals, so that this process keeps no lock or socket of its owner open."""
+    """Closes inherited files and resets signals, so that the worker process keeps no lock or socket of its owner."""
     gc.disable()
     gc.freeze()  # so that no object of the owner is finalised in this process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both processes; the owner handles it

@@ -2,8 +2,7 @@
 
 A forward pass gets a *plan* (keyword argument ``plan``), which computes the attention and decides which keys each query
 attends to. In training, the plan is a batch of packed trees (:class:`PackedTree`). The engine has plans that also store
-keys and values (``engines/kv_store.py``). Without a plan, ordinary causal attention is computed, so the model still
-works in ``generate``. Some layers also have a sliding window, a soft cap or attention sinks (:class:`Rules`).
+keys and values (``engines/kv_store.py``). Without a plan, ordinary causal attention is computed, as ``generate`` needs.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Rules:
     sinks: Tensor | None = None
 
     def capped(self, scores: Tensor) -> Tensor:
-        """Applies the soft cap to scaled scores; without a soft cap the scores are returned unchanged."""
+        """Applies the soft cap, if there is one, to scaled scores."""
         return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
 
 
@@ -59,9 +58,7 @@ class Plan(Protocol):
 
     @property
     def flow(self) -> Flow | None:
-        """Returns an object that passes recurrent states from token to token (:class:`Flow`). Only recurrent layers use
-        it.
-        """
+        """Returns the :class:`Flow` that passes recurrent states from token to token. Only recurrent layers use it."""
         ...
 
     def attend(
@@ -86,7 +83,6 @@ def attended(
         mask: bool (B or 1, 1, Q, K), True where a query attends to a key. Every query must attend to at least one key,
             and a sliding window (``rules.window``) must already be part of the mask.
         scaling: factor by which the scores are multiplied.
-        rules: the layer's soft cap and attention sinks.
         dropout: probability with which attention weights are dropped.
     """
     heads = query.shape[1]
@@ -175,8 +171,7 @@ def tree_attention(
 ) -> tuple[Tensor, None]:
     """Implements the attention interface of transformers and returns the output (B, Q, H, D).
 
-    Keys and values may have different head sizes D. The tensor with the smaller size is padded with zeros for the
-    computation.
+    If keys and values have different head sizes D, the smaller ones are padded with zeros for the computation.
     """
     scaling = scaling if scaling is not None else query.shape[-1] ** -0.5
     plain = sliding_window is None and softcap is None and s_aux is None
@@ -210,8 +205,7 @@ def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> Pr
 
     Raises:
         ValueError: the architecture has layers of other kinds than full attention, sliding-window attention and gated
-            delta rule, or its rotary frequencies depend on the length of the input in a way that cannot be
-            replaced by constants.
+            delta rule, or its rotary frequencies depend on the length of the input and cannot be fixed.
     """
     config = model.config.get_text_config()
     known = KINDS | ({KIND} if heed_plans(model) else set())
@@ -227,7 +221,7 @@ def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> Pr
 
 
 def backbone(model: nn.Module) -> nn.Module:
-    """Returns the model's transformer without the output head. ``model`` may be wrapped by PEFT."""
+    """Returns the model's transformer without the output head and without a PEFT wrapper."""
     return unwrapped(model).base_model
 
 

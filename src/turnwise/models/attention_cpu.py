@@ -2,11 +2,10 @@
 
 In depth-first order, a tree consists of *runs*: stretches of tokens without a branch. The tokens of a run attend to
 each other causally, and all descendants of a run attend to the whole run. So the ancestor mask is cut into pieces: a
-triangle for each run, and a rectangle for the descendants of the run. The queries of a piece are contiguous tokens, and
-so are its keys. Small neighbouring subtrees form one piece with a small mask. The attention outputs of the pieces are
-merged by the log-sum-exps of their scores. The result is therefore exact, and no mask over the whole sequence is in
-memory. If a layer has a sliding window, the pieces are cut further. If a layer has attention sinks, the merge starts
-with the sink of each head as the log-sum-exp, and with zeros as the output.
+triangle for each run, and a rectangle for the descendants of the run. Small neighbouring subtrees form one piece with a
+small mask. The attention outputs of the pieces are merged by the log-sum-exps of their scores. The result is therefore
+exact, and no mask over the whole sequence is in memory. If a layer has a sliding window, the pieces are cut further. If
+a layer has attention sinks, the merge starts with each head's sink as the log-sum-exp and with zeros as the output.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def seen(
 ) -> tuple[Tensor, Tensor]:
     """Computes attention and the log-sum-exps of its scores on a CPU.
 
-    It calls torch's internal kernel, because the public function does not return log-sum-exps.
+    torch's internal kernel is called, because the public function does not return log-sum-exps.
 
     Args:
         query: queries (B, H, q, D).
@@ -51,7 +50,7 @@ def seen(
 
 
 def merge(out: Tensor, mass: Tensor, part: Tensor, lse: Tensor) -> None:
-    """Merges the attention output over additional keys into an attention output over other keys, in place.
+    """Merges the attention output over additional keys into an attention output over earlier keys, in place.
 
     Args:
         out: the attention output so far (..., q, D), which is updated.
@@ -69,7 +68,7 @@ def merge(out: Tensor, mass: Tensor, part: Tensor, lse: Tensor) -> None:
 class Piece:
     """A rectangular part of the ancestor mask: queries ``q0`` to ``q1 - 1`` and keys ``k0`` to ``k1 - 1``.
 
-    Each of these queries attends to all of these keys, unless ``causal`` or ``mask`` excludes some.
+    Each query attends to all of the keys, unless ``causal`` or ``mask`` excludes some of them.
     """
 
     q0: int
@@ -83,12 +82,11 @@ class Piece:
 def pieces_of(end: Sequence[int], small: int = SMALL) -> list[Piece]:
     """Cuts the ancestor mask of one packed row into pieces.
 
+    Together, the pieces contain every pair of a token and one of its ancestors (or itself) exactly once.
+
     Args:
         end: for each token in depth-first order, the index one past its last descendant.
         small: neighbouring subtrees with at most this many tokens in total form one piece, which has a mask.
-
-    Returns:
-        Pieces that together contain every pair of a token and one of its ancestors (or itself) exactly once.
     """
     found: list[Piece] = []
     waiting = [(0, len(end))]
@@ -124,14 +122,10 @@ def _together(end: Sequence[int], start: int, stop: int) -> Piece:
 
 
 def windowed(pieces: Sequence[Piece], depth: Tensor, window: int) -> list[Piece]:
-    """Restricts the pieces of an ancestor mask to a sliding window, and returns the new pieces.
+    """Restricts the pieces of a packed row's ancestor mask to a sliding window, and returns the new pieces.
 
     A key must lie less than ``window`` tokens before its query, counted along the path from the root to the query.
-
-    Args:
-        pieces: the pieces of one packed row.
-        depth: number of ancestors (S,) of each token.
-        window: size of the sliding window in tokens.
+    ``depth`` (S,) is the number of ancestors of each token.
     """
     found: list[Piece] = []
     for whole in pieces:
@@ -157,9 +151,8 @@ def windowed(pieces: Sequence[Piece], depth: Tensor, window: int) -> list[Piece]
 class RunTree(OfTrees):
     """An attention plan for packed trees on a CPU (see ``models.attention.PackedTree``).
 
-    Args:
-        end_BS: for each token, the index one past its last descendant (B, S), on the CPU. Padding has end 0, and the
-            attention output at padding is zero.
+    ``end_BS`` (B, S) holds for each token the index one past its last descendant. Padding has end 0, and the attention
+    output at padding is zero.
     """
 
     def __init__(self, end_BS: Tensor) -> None:

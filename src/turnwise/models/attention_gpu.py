@@ -23,14 +23,10 @@ NARROW = 16  # smallest head size that the kernel supports
 
 
 class BlockTree(OfTrees):
-    """An attention plan for packed trees on an accelerator (see ``models.attention.PackedTree``).
+    """An attention plan for packed trees on an accelerator.
 
-    Layers with a soft cap, attention sinks or heads of fewer than ``NARROW`` dimensions use the plan with a dense mask
-    (``models.attention.PackedTree``).
-
-    Args:
-        end_BS: for each token, the index one past its last descendant (B, S). Padding has end 0 and attends only to
-            itself.
+    ``end_BS`` (B, S) is as in ``models.attention.PackedTree``. That plan, which has a dense mask, is used for layers
+    with a soft cap, attention sinks or heads of fewer than ``NARROW`` dimensions.
     """
 
     def __init__(self, end_BS: Tensor) -> None:
@@ -97,11 +93,10 @@ def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> 
 
 
 def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Converts a mask of chosen blocks into the two tensors with which ``BlockMask`` describes them.
+    """Converts a mask of chosen blocks (B, n query blocks, n key blocks) into the two tensors of a ``BlockMask``.
 
-    ``chosen`` has shape (B, n query blocks, n key blocks), and is True where a block is chosen. The function returns
-    the number of chosen key blocks of each query block (B, 1, n), and the indices of all key blocks with the chosen
-    ones first (B, 1, n, n).
+    These are the number of chosen key blocks of each query block (B, 1, n), and the indices of all key blocks with the
+    chosen ones first (B, 1, n, n).
     """
     counts = chosen.sum(-1, dtype=torch.int32)
     places = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
@@ -110,9 +105,8 @@ def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _kernel(device: str) -> Any:
-    """Returns the flex attention kernel. The kernel is compiled unless the device is a CPU.
+    """Returns the flex attention kernel, compiled for sequences of any length because packed rows differ in length.
 
-    It is compiled for sequences of any length (``dynamic``), because nearly every packed row has a different length. On
-    a CPU the kernel is used only in tests, and keeps all scores in memory.
+    On a CPU, the kernel is not compiled and keeps all scores in memory. Only tests use it there.
     """
     return torch.compile(flex_attention, dynamic=True) if device != "cpu" else flex_attention

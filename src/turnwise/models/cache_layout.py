@@ -18,8 +18,7 @@ class Needs(NamedTuple):
     Attributes:
         heads: for each layer, the number of key-value heads and the size of a head; (0, 0) for a layer without
             attention.
-        state_bytes: bytes of the states of all recurrent layers together, after one token of a history. The states
-            have the same size after every token.
+        state_bytes: bytes of the states of all recurrent layers together, after any token of a history.
     """
 
     heads: tuple[tuple[int, int], ...]
@@ -30,8 +29,8 @@ def needs_of(model: Any) -> Needs:
     """Returns the sizes of the data that an engine must store for a history of this model.
 
     For Llama-like families the sizes are read from the configuration. For other models, one token is passed through all
-    layers, and the shapes of its keys and states are recorded. This is necessary because, for example, latent attention
-    expands its keys, and some families have different heads in different layers.
+    layers, and the shapes of its keys and states are recorded. The configuration is not enough: for example, latent
+    attention expands its keys, and some families have different heads in different layers.
 
     Raises:
         ValueError: no layer uses transformers' attention interface.

@@ -96,9 +96,9 @@ def _check_base(folder: Path, base: str | Path, recorded: Any) -> None:
 
 
 def _base_name(model: str) -> str:
-    """Returns the name of an adapter's base model in lower case, without its owner or folder.
+    """Returns a base model's name in lower case, without its owner or folder.
 
-    For a folder in the Hugging Face hub's cache, this is the repository's name.
+    For a folder in the Hugging Face hub's cache, the result is the repository's name.
     """
     parts = Path(model).parts
     if len(parts) > 2 and parts[-2] == "snapshots":

@@ -35,11 +35,7 @@ for text in given["texts"]:
 
 
 def check_vocabulary(tokenizer: Any, rows: int) -> None:
-    """Checks that a model's embedding has a row for every token id of the tokenizer.
-
-    Args:
-        tokenizer: the tokenizer.
-        rows: number of rows of the model's embedding.
+    """Checks that a model's embedding, which has ``rows`` rows, has a row for every token id of the tokenizer.
 
     Raises:
         WeightsError: a token id has no row.
@@ -54,11 +50,7 @@ def check_vocabulary(tokenizer: Any, rows: int) -> None:
 def check_special(model: str | Path, rows: int) -> None:
     """Checks that a model's embedding has a row for each special token id in the model's configuration files.
 
-    A padding id may be -1, which means that there is no padding token.
-
-    Args:
-        model: folder or id of the model.
-        rows: number of rows of the model's embedding.
+    ``rows`` is the number of rows of the embedding. A padding id may be -1, which means that there is no padding token.
 
     Raises:
         WeightsError: a special token id has no row.
@@ -82,9 +74,9 @@ def check_special(model: str | Path, rows: int) -> None:
 def check_patterns(model: str | Path) -> None:
     """Checks that the regular expressions in a model's ``tokenizer.json`` are matched within limited time.
 
-    Matching a regular expression may take practically forever, and the process that does it cannot be interrupted. So
-    expressions that are not in ``_KNOWN`` are tried in another process. The test texts are long repetitions of each
-    character in the expressions and of some other characters.
+    Matching a regular expression may take practically forever and cannot be interrupted. So expressions that are not in
+    ``_KNOWN`` are tried in another process, on long repetitions of each character in the expressions and of some other
+    characters.
 
     Raises:
         WeightsError: matching took too long or failed, the tokenizer splits texts at random (dropout), or two added
@@ -143,10 +135,9 @@ def _patterns(part: Any) -> Iterator[str]:
 def check_tokenizer(tokenizer: Any) -> None:
     """Checks that a tokenizer encodes and decodes an ordinary text correctly.
 
-    A tokenizer whose files are missing or damaged fails this check.
-
     Raises:
-        WeightsError: the decoded text differs from the original, or the end-of-turn token is an ordinary word.
+        WeightsError: the decoded text differs from the original, as with missing or damaged files, or the end-of-turn
+            token is an ordinary word.
     """
     end = tokenizer.eos_token
     if isinstance(end, str) and end.strip("\u0120\u2581 ").isalnum():  # without characters that mark a space

@@ -1,4 +1,4 @@
-"""Checks the files and weights of a model when it is loaded, before it is trained."""
+"""Checks the files and weights of a model when the model is loaded."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class WeightsError(ValueError):
 
 
 def weight_files(model: str | Path) -> list[Path]:
-    """Returns the files that contain a model's weights, after checking them and the model's configuration.
+    """Returns the files that contain a model's weights, after checking these files and the model's configuration.
 
     All of them must be safetensors files in the model's own folder. If ``model`` is an id on the Hugging Face hub, the
     files are downloaded.
 
     Raises:
         WeightsError: the index names other files, the configuration does not match the files, or a file is damaged.
-        OSError: there is no such model.
+        OSError: there is no model ``model``.
     """
     _check_folder(Path(model))
     config = found(model, "config.json")
@@ -99,9 +99,9 @@ def tensor_names(file: Path) -> list[str]:
 
 
 def _check_scales(about: Mapping[str, Any], where: str = "config.json") -> None:
-    """Checks that some numbers in a model's configuration, which affect all activations, are in plausible ranges.
+    """Checks that numbers in a model's configuration that affect all activations are in plausible ranges.
 
-    Examples of such numbers are the epsilon of norms, rotary scaling factors and dropout probabilities.
+    Examples are the epsilon of norms, rotary scaling factors and dropout probabilities.
     """
     for key, value in about.items():
         if isinstance(value, Mapping):
@@ -132,7 +132,7 @@ def _check_types(files: Sequence[Path]) -> None:
 def _check_folder(folder: Path) -> None:
     """Checks that a model's folder contains only regular files and folders.
 
-    Anything else, such as a broken link, would be ignored silently when the model is loaded.
+    A broken link, for example, would be ignored silently when the model is loaded.
     """
     for path in folder.iterdir() if folder.is_dir() else ():
         if not path.is_file() and not path.is_dir():
@@ -155,10 +155,10 @@ def _check_places(files: Sequence[Path], named: Mapping[str, str]) -> int:
 def check_tied(files: Sequence[Path], config: Any) -> None:
     """Checks that the output head in the files equals the embeddings if the configuration ties the two.
 
-    If they are tied, transformers ignores the head in the files. So a head with other values would be lost silently.
+    transformers ignores a tied head in the files. So a head with other values would be lost silently.
 
     Raises:
-        WeightsError: the files contain a head that differs from the embeddings, although it is tied.
+        WeightsError: the files contain a tied head that differs from the embeddings.
     """
     if not getattr(config, "tie_word_embeddings", False):
         return
@@ -184,15 +184,10 @@ def _tensor(file: Path, name: str) -> torch.Tensor:
 
 
 def check_loaded(info: Mapping[str, Any], layers: int) -> None:
-    """Checks the missing and unexpected tensors that ``from_pretrained`` reports.
+    """Checks ``info``, the missing and unexpected tensors that ``from_pretrained`` reports.
 
-    Missing tensors are an error, because transformers fills them with random values. Tied tensors may be missing. An
-    unexpected tensor in one of the model's layers means that the files belong to another architecture. Other unexpected
-    tensors are ignored.
-
-    Args:
-        info: the loading report of ``from_pretrained``.
-        layers: number of the model's layers.
+    A missing tensor is an error, because transformers fills it with random values. An unexpected tensor in one of the
+    model's ``layers`` layers means that the files belong to another architecture. Other unexpected tensors are ignored.
 
     Raises:
         WeightsError: a tensor is missing from the files, or the files belong to another model.
@@ -211,7 +206,7 @@ def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     """Checks that weights contain no NaN, infinity or absolute value above ``LARGEST``.
 
     Raises:
-        WeightsError: a tensor contains such a value; the message names the first such tensor.
+        WeightsError: a tensor contains one of these values; the message names the first such tensor.
     """
     for name, value in tensors:
         if not value.is_floating_point() or value.is_meta or not value.numel():
@@ -225,9 +220,7 @@ def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 
 def check_embeddings(weight: torch.Tensor) -> None:
-    """Checks that the first 64 rows of the embeddings do not contain the same value everywhere.
-
-    They do if the weights were never initialised.
+    """Checks that the first 64 rows of the embeddings do not all contain one value, as weights without training do.
 
     Raises:
         WeightsError: all values in these rows are equal.
@@ -242,7 +235,7 @@ def check_norms(modules: Iterable[tuple[str, torch.nn.Module]]) -> None:
     Zero weights are accepted in layers that scale by 1 + weight, such as Gemma's.
 
     Raises:
-        WeightsError: a normalisation layer returns the same output for every input; the message names the first one.
+        WeightsError: a layer fails the check; the message names the first of these layers.
     """
     for name, module in modules:
         if re.search(r"Norm(Gated)?$", type(module).__name__) and _answers_one_thing(module):

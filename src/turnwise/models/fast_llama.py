@@ -2,10 +2,9 @@
 
 Small models on a CPU spend more time on the overhead of operations than on computing. This forward pass uses the
 weights of the modules of transformers and computes the same function, with about a third of the operations. For
-example, it normalises and rotates queries and keys together, adds residuals within the preceding matrix product, and
-overwrites tensors that are no longer needed. If the weights are not float32, every number is rounded where transformers
-rounds it, because the log-probs of sampling should be near those of the training pass. The only exception is attention
-on a CPU, which is computed in float32, because that is faster (see :func:`attention_dtype`).
+example, it normalises and rotates queries and keys together, and adds residuals within the preceding matrix product. If
+the weights are not float32, every number is rounded where transformers rounds it, because the log-probs of sampling
+should be near those of the training pass. The only exception is attention on a CPU (see :func:`attention_dtype`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Forward = Callable[[Tensor, Tensor, Plan], Tensor]
 def forward_of(model: Any, copies: int = 0) -> Forward:
     """Returns the fastest forward pass for a causal LM. A model with adapters uses its own forward pass.
 
-    If ``copies`` is not 0, the forward pass may keep a copy of the weights (see :class:`FastLlama`).
+    ``copies`` is the number of engines that may each keep a packed copy of the weights (see :class:`FastLlama`).
     """
     body = backbone(model)
     return own_forward(body) if hasattr(model, "get_base_model") else forward_of_body(body, copies)
@@ -41,8 +40,8 @@ def forward_of(model: Any, copies: int = 0) -> Forward:
 def forward_of_body(body: Any, copies: int = 0) -> Forward:
     """Returns the fastest forward pass for a transformer without head.
 
-    This is :class:`FastLlama` for Llama-like models in which all layers have full attention. Other models use their own
-    forward pass.
+    This is :class:`FastLlama` for Llama-like models in which all layers have full attention, and otherwise the model's
+    own forward pass.
     """
     config = body.config
     full = set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
@@ -65,9 +64,8 @@ class FastLlama:
     Args:
         body: the transformer below the output head. Weights that are not packed are read at every call.
         copies: number of engines, including this one, that would each hold a packed copy of the linear layers' weights
-            (a copy in the layout in which oneDNN multiplies them). :func:`should_pack` compares the size of all these
-            copies together with a limit. If it returns True, the weights are packed, and the weights of ``body`` must
-            not change as long as this object is used. 0 means that weights are never packed.
+            (a copy in the layout in which oneDNN multiplies them); 0: never pack weights. :func:`should_pack` decides
+            whether the weights are packed. Packed weights of ``body`` must not change as long as this object is used.
     """
 
     def __init__(self, body: Any, copies: int = 0) -> None:
@@ -133,19 +131,19 @@ class FastLlama:
 
 
 def attention_dtype(weight: Tensor) -> torch.dtype:
-    """Returns the data type in which :class:`FastLlama` computes attention, for a model with weights such as
-    ``weight``.
+    """Returns the data type in which :class:`FastLlama` computes attention, for a model with weights like ``weight``.
 
-    It is float32 on a CPU. There, torch copies keys and values in bfloat16 before each product, and the functions that
-    numba compiles need float32. Otherwise it is the data type of the weights.
+    On a CPU, it is float32, because torch copies keys and values in bfloat16 before each product, and the functions
+    that numba compiles need float32. Otherwise it is the data type of the weights.
     """
     return torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
 
 
 def should_pack(weights: Sequence[Tensor], copies: int) -> bool:
-    """Returns whether :class:`FastLlama` packs weights: they must be on a CPU that multiplies in their data type, and
-    exceed the lower limit of ``PACKED``, and all ``copies`` together (one for each engine that packs them) must not
-    exceed the upper.
+    """Returns whether :class:`FastLlama` packs weights.
+
+    The weights must be on a CPU that multiplies in their data type. Their size must exceed the lower limit of
+    ``PACKED``, and the size of all ``copies`` (one for each engine) must not exceed the upper limit.
     """
     if not torch.backends.mkldnn.is_available():
         return False
@@ -157,8 +155,7 @@ def should_pack(weights: Sequence[Tensor], copies: int) -> bool:
 
 
 def turned(q: Tensor, k: Tensor, norms: tuple[Any, Any] | None, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
-    """Applies the RMS norms of queries and keys, if there are any, and rotary position embeddings in
-    :class:`FastLlama`.
+    """Applies RMS norms to queries and keys (if ``norms`` is given) and then rotary position embeddings.
 
     Queries ``q`` have shape (T, H, D) and keys ``k`` (T, H_kv, D); ``cos`` and ``sin`` have shape (T, 1, D / 2).
     """
@@ -181,8 +178,7 @@ def turned(q: Tensor, k: Tensor, norms: tuple[Any, Any] | None, cos: Tensor, sin
 def uses_compiled_kernels(x: Tensor) -> bool:
     """Returns whether functions that numba compiles may replace torch's operations on ``x``.
 
-    That is so for float32 numbers on a CPU, in a process that computes with one thread. The functions are imported only
-    then, because only they need numba.
+    They may for float32 numbers on a CPU, in a process that computes with one thread.
     """
     return x.dtype == torch.float32 and x.device.type == "cpu" and torch.get_num_threads() == 1
 
@@ -209,7 +205,7 @@ def scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Applies rotary position embeddings to ``x`` (T, H, D) in :class:`FastLlama`, with torch operations.
+    """Applies rotary position embeddings to ``x`` (T, H, D).
 
     ``cos`` and ``sin`` have shape (T, 1, D / 2). Dimension i is rotated together with dimension i + D / 2.
     """

@@ -1,4 +1,4 @@
-"""A fingerprint of a model's weights, which reads only a part of each tensor."""
+"""Computes a fingerprint of a model's weights, for which only a part of each tensor is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SAMPLED = 16  # about so many rows of each tensor are read, and at most so many
 
 
 def fingerprint(files: Sequence[Path]) -> str:
-    """Returns a digest of a model's weights, which differs between models with different weights.
+    """Returns a digest of a model's weights. Models with different weights have different digests in practice.
 
     The digest is computed from the names and shapes of all tensors in ``files`` and from a few values of each tensor.
     """
@@ -34,9 +34,9 @@ def fingerprint(files: Sequence[Path]) -> str:
 
 
 def _rows(shape: Sequence[int]) -> list[tuple[slice, ...]]:
-    """Returns indices of a few rows that are spread over a tensor of the given shape.
+    """Returns indices of about ``_SAMPLED`` rows that are spread over a tensor of the given shape.
 
-    Several rows are needed, because a single row may be padding that has the same values in all models.
+    A single row is not enough, because it may be padding, with equal values in all models.
     """
     if len(shape) < 2:
         return [()] if shape else []

@@ -1,9 +1,8 @@
 """Makes the gated delta rule layers of transformers pass their states along the branches of a tree.
 
-Such a layer calls two functions that its Python module defines or imports: a convolution and the gated delta rule.
-This module replaces both by functions that follow the plan of the forward pass (``models.attention.Plan``), which
-describes the tree. Without a plan, they call the original functions. So the rest of each architecture's layer code is
-used unchanged.
+A gated delta rule layer calls two functions of its Python module: a convolution and the gated delta rule. Both are
+replaced by functions that follow the plan of the forward pass (``models.attention.Plan``), which describes the tree.
+Without a plan, they call the original functions. So the rest of each architecture's layer code is used unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ CONVOLUTION, RULE, ONE = "causal_conv1d_fn", "torch_chunk_gated_delta_rule", "to
 def heed_plans(model: nn.Module) -> bool:
     """Makes the model's gated delta rule layers follow the plan of a forward pass (``models.attention.Plan``).
 
-    Returns whether the model has such layers.
+    Returns whether the model has gated delta rule layers.
     """
     layers = [layer for layer in model.modules() if _follows_rule(layer)]
     for layer in layers:

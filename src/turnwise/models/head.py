@@ -121,7 +121,7 @@ class _Given(nn.Module):
 
     @property
     def decoder(self) -> _Given:
-        """Returns this module itself, because some models use the attribute ``decoder`` of their transformer."""
+        """Returns the module itself, because some models use the attribute ``decoder`` of their transformer."""
         return self
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:
@@ -129,7 +129,7 @@ class _Given(nn.Module):
 
 
 class _Output:
-    """The output of a transformer that returns only last hidden states."""
+    """The output of a transformer. Every attribute except ``last_hidden_state`` is None."""
 
     def __init__(self, hidden: Tensor) -> None:
         self.last_hidden_state = hidden

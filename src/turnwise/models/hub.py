@@ -16,14 +16,10 @@ def at_hand(model: str, key: str) -> str:
     """Returns the folder or id from which a model can be loaded.
 
     This is ``model`` itself if it is a folder or if the Hugging Face hub can be reached. Otherwise it is the model's
-    folder in the local cache.
-
-    Args:
-        model: a folder, or an id on the Hugging Face hub.
-        key: the configuration key that contains ``model``; error messages name it.
+    folder in the local cache. ``key`` is the configuration key that contains ``model``; error messages name it.
 
     Raises:
-        InputError: there is no such folder, the model is not in the local cache, and the hub cannot be reached.
+        InputError: there is no folder ``model``, the model is not in the local cache, and the hub cannot be reached.
     """
     if Path(model).exists():
         return model

@@ -1,8 +1,7 @@
 """Computes norms and rotations of a transformer's forward pass on a CPU, each in one pass over its data.
 
 torch computes a norm or a rotation with several operations. For a small model, starting them and passing over the data
-several times takes longer than the arithmetic. Numba compiles the functions of this module when they are first called,
-and keeps the compiled code in a cache on disk. The functions use one thread and float32.
+several times takes longer than the arithmetic. The functions of this module use one thread and float32.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ def score(
     """Returns log-probs (U,) of the predicted tokens and entropies (U,) of their distributions, in nats.
 
     Args:
-        model: the policy.
         packed: the packed trees and the tokens to predict, on the model's device.
         temperature: the temperature at which the tokens were sampled. The log-probs are then those of the distribution
             from which the tokens were drawn.
@@ -47,10 +46,9 @@ def score(
 
 
 def plan_of(end_BS: Tensor) -> Plan:
-    """Returns the fastest exact attention plan with which :func:`score` computes the log-probs of packed trees.
+    """Returns the fastest exact attention plan for packed trees, depending on device and size of the micro-batch.
 
-    It depends on the device of ``end_BS`` and on the size of the micro-batch. If ``end_BS`` has no data, as a meta
-    tensor, this is the plan with a dense mask.
+    If ``end_BS`` has no data, as a meta tensor, this is the plan with a dense mask.
     """
     known = type(end_BS) is Tensor
     if known and end_BS.device.type == "cpu":

@@ -40,7 +40,7 @@ class PolicyError(InputError):
 def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedModel:
     """Returns a copy of ``model`` in which LoRA adapters are merged into the weights.
 
-    ``into`` is None or an earlier copy. If it is given, the weights are written into it and no new model is made.
+    If ``into``, an earlier copy, is given, the weights are written into it and no new model is made.
 
     Raises:
         PolicyError: the architecture or its adapters cannot be copied.
@@ -197,7 +197,7 @@ def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bo
 def _unlike_linear(module: torch.nn.Module) -> bool:
     """Returns whether ``module`` is a subclass of ``nn.Linear`` with its own forward pass, such as an expert router.
 
-    The output of such a module may not be a tensor, so it cannot have a LoRA adapter.
+    The output of this forward pass may not be a tensor, so the module cannot have a LoRA adapter.
     """
     own = type(module).__module__.startswith("transformers.models.")
     return own and isinstance(module, torch.nn.Linear) and type(module).forward is not torch.nn.Linear.forward
@@ -206,12 +206,7 @@ def _unlike_linear(module: torch.nn.Module) -> bool:
 def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None = None) -> tuple[Any, Any]:
     """Loads a transformer without its head, for the success predictor, and its tokenizer.
 
-    The transformer is switched to tree attention.
-
-    Args:
-        model: a Hugging Face id or a folder, as in :func:`load_policy`.
-        dtype: data type of the weights.
-        layers: number of lowest layers to keep; None: keep all layers.
+    The transformer is switched to tree attention. Only its lowest ``layers`` layers are kept; None: all of them.
 
     Raises:
         PolicyError: the model does not exist or cannot be used.
@@ -272,7 +267,7 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppresses the long loading report of transformers. The module's own checks report its important parts."""
+    """Suppresses the long loading report of transformers. The checks in :func:`_load` report its important parts."""
     hf_logging.disable_progress_bar()
     before = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()

@@ -48,11 +48,9 @@ def architectures() -> list[str]:
 
 
 def small_config(kind: str, **changes: Any) -> Any:
-    """Returns the default configuration of a model type with reduced sizes.
+    """Returns the default configuration of a model type, such as ``llama``, with reduced sizes.
 
-    Args:
-        kind: the model type, such as ``llama``.
-        changes: further keys and values for the language model's part of the configuration.
+    ``changes`` are further keys and values for the language model's part of the configuration.
 
     Raises:
         Exception: any error that the configuration's class raises for the reduced sizes.
@@ -74,7 +72,7 @@ def small_config(kind: str, **changes: Any) -> Any:
 def windowed(config: Any) -> dict[str, Any] | None:
     """Returns the configuration changes that switch on a sliding window.
 
-    It returns None if the architecture has no sliding window, or if the window is already on.
+    The result is None if the architecture has no sliding window, or if the window is already on.
     """
     text = config.get_text_config()
     about = text.to_dict()
@@ -129,7 +127,7 @@ def widen(model: Any) -> None:
 def filled(adapted: Any, seed: int = 0) -> Any:
     """Sets the second factors (``lora_B``) of a model's LoRA adapters to random values and returns the model.
 
-    These factors are 0 initially, so that without this step the adapters would have no effect.
+    These factors are initially 0, with which the adapters have no effect.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -140,7 +138,7 @@ def filled(adapted: Any, seed: int = 0) -> Any:
 
 
 def _small(config: Any) -> dict[str, Any]:
-    """Returns the reduced sizes of a small random model's configuration, including those of nested configurations."""
+    """Returns the reduced sizes for a configuration, including those of its nested configurations."""
     about = config.to_dict()
     sizes: dict[str, Any] = {key: value for key, value in _IDS.items() if key in about}
     sizes |= {key: value for key, value in _UNSET.items() if key in about and about[key] is None}

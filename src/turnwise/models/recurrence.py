@@ -1,7 +1,7 @@
 """Computes recurrent layers over packed trees: the gated delta rule and its short convolution (arXiv:2412.06464).
 
-Such a layer passes a state from token to token. A tree is therefore cut into *pieces*: stretches of tokens without a
-branch. Each piece starts with the final state of its parent piece. All pieces at the same depth of the tree are
+A recurrent layer passes a state from token to token. A tree is therefore cut into *pieces*: stretches of tokens without
+a branch. Each piece starts with the final state of its parent piece. All pieces at the same depth of the tree are
 computed together, with the functions of transformers.
 """
 
@@ -24,7 +24,7 @@ class State(NamedTuple):
     memory: Tensor  # (n, H, D_k, D_v): state of the gated delta rule
 
     def pick(self, index: Tensor) -> State:
-        """Returns a copy of this layer's states for the histories with the indices ``index``."""
+        """Returns a copy of the states for the histories with the indices ``index``."""
         return State(*(part.index_select(0, index) for part in self))
 
 
@@ -55,7 +55,7 @@ def stack(states: Sequence[States | None]) -> dict[int, State] | None:
 
 
 class _Level(NamedTuple):
-    """All n pieces (stretches of tokens without a branch) at one depth of the tree. They are padded to L tokens."""
+    """All n pieces (stretches of tokens without a branch) at one depth of the tree, padded to L tokens."""
 
     shape: tuple[int, int]  # (n, L)
     token: Tensor  # (n * L,): flat index of each token in the forward pass; an arbitrary index for padding
@@ -74,7 +74,6 @@ class Flow:
         length: for each piece, its number of tokens.
         above: for each piece, the number of the earlier piece that it continues; -1: it continues no piece.
         places: number of places, B * T. Places that are in no piece are padding.
-        device: device of the forward pass.
         given: initial states of the pieces that continue no other piece, in their order; None: zeros.
         keep: whether to keep the states at the ends of the pieces in the attribute ``last``, for engines.
     """
@@ -100,9 +99,9 @@ class Flow:
     def taps(self, size: int) -> Tensor:
         """Returns the places (flat indices) of the inputs from which a convolution computes the output at each token.
 
-        The convolution has the kernel size ``size``. The result has shape (size, places). Row 0 holds the token's own
-        place, row 1 the place of the token before it on its path, and so on. Places from ``self.places`` on stand for
-        the ``size - 1`` inputs that each initial state stores. The last place stands for an input of zero.
+        ``size`` is the kernel size. The result has shape (size, places). Row 0 holds the token's own place, row 1 the
+        place of the token before it on its path, and so on. Places from ``self.places`` on stand for the ``size - 1``
+        inputs that each initial state stores. The last place stands for an input of zero.
         """
         if size not in self._taps:
             first, length, above = (np.array(x) for x in (self.first, self.length, self.above))
@@ -123,7 +122,7 @@ class Flow:
 
     @cached_property
     def ends(self) -> Tensor:
-        """Returns the place (flat index) of the last token of each piece (stretch of tokens without a branch)."""
+        """Returns the place (flat index) of the last token of each piece."""
         return self._tensor(np.array(self.first) + np.array(self.length) - 1)
 
     def convolve(
@@ -190,17 +189,13 @@ class Flow:
     def rule(
         self, layer: int, chunked: Callable[..., Any], single: Callable[..., Any], parts: Sequence[Tensor], **more: Any
     ) -> Tensor:
-        """Computes the gated delta rule along the paths of the tree.
+        """Computes the gated delta rule along the paths of the tree. The output (B, T, H, D_v) is zero at padding.
 
         Args:
-            layer: number of the layer.
             chunked: the function of transformers that computes the rule for a sequence of tokens.
             single: the function of transformers that computes the rule for one token.
             parts: query and key (B, T, H_k, D_k), value (B, T, H, D_v), log of the decay (B, T, H), and beta (B, T, H).
             more: other keyword arguments with which the layer calls its rule.
-
-        Returns:
-            The output (B, T, H, D_v), with zeros at padding.
         """
         value = parts[2]
         flat = [part.flatten(0, 1) for part in parts]
@@ -227,7 +222,7 @@ def flow_of_tree(end_BS: Tensor) -> Flow:
     """Returns the :class:`Flow` that passes recurrent states through packed trees (``models.attention.PackedTree``).
 
     ``end_BS`` holds for each token the index one past its last descendant, and 0 for padding. If ``end_BS`` has no
-    data, which is so when memory is planned, each row is treated as one path.
+    data, as when memory is planned, each row is treated as one path.
     """
     B, S = end_BS.shape
     if type(end_BS) is not Tensor or end_BS.is_meta:

@@ -2,8 +2,8 @@
 
 Two scaling methods choose the frequencies by the longest position in a forward pass: longrope (Phi-3 long,
 arXiv:2402.13753) and dynamic NTK scaling. A token in a packed tree would then be rotated differently than in a forward
-pass over its path alone. It would also be rotated differently in sampling, when its path is still short, than in
-training. To prevent this, the frequencies are chosen once, when the model is loaded.
+pass over its path alone, and differently in training than in sampling, when its path is still short. To prevent this,
+the frequencies are chosen once, when the model is loaded.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ FIXED = "fixed"  # a rope_type for which transformers never changes the frequenc
 def fix_rope(model: Any, longest: int | None = None) -> None:
     """Fixes a model's rotary frequencies for paths of at most ``longest`` tokens.
 
-    ``longest=None`` means that paths are not longer than the context length of the model's pretraining. longrope has
-    one set of factors for paths up to that length and another set for longer paths. ``longest`` decides which set is
-    used, and all tokens use the same set.
+    longrope has one set of factors for paths up to the context length of the model's pretraining, and another set for
+    longer paths. ``longest`` decides which set is used for all tokens; None: the set for short paths.
 
     Raises:
         ValueError: the model uses dynamic scaling, and ``longest`` is above the length up to which the frequencies stay

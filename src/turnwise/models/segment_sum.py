@@ -7,14 +7,11 @@ from torch import Tensor
 
 
 def segment_sum(values_K: Tensor, segment_K: Tensor) -> Tensor:
-    """Returns, for each token, the sum of the values of all tokens in the same segment.
+    """Returns, for each token, the sum (K,) of the values of all tokens in the same segment.
 
     Args:
-        values_K: floating-point values (K,).
+        values_K: floating-point values (K,). The sums are differentiable in them.
         segment_K: integer segment ids (K,) in any order, not necessarily consecutive.
-
-    Returns:
-        The sums (K,), differentiable in ``values_K``.
     """
     ids, inverse_K = torch.unique(segment_K, return_inverse=True)
     return values_K.new_zeros(len(ids)).index_add(0, inverse_K, values_K)[inverse_K]

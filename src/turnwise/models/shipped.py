@@ -42,12 +42,12 @@ def tiny_path(name: str = "tiny") -> Path:
 
 
 def weights_of(model: str) -> str:
-    """Returns the folder or Hugging Face id of a model. For the name of a shipped base policy, this is its folder."""
+    """Returns the folder of a shipped base policy, or ``model`` unchanged for any other model."""
     return str(tiny_path(model) if model in BASES else model)
 
 
 def unknown_to(model: str, world: str, level: str | None) -> str | None:
-    """Returns a warning if a shipped base policy was not trained on an environment at this level, otherwise None."""
+    """Returns a warning if a shipped base policy was not trained on environment ``world`` at ``level``, or None."""
     if model not in WORLDS or (world in WORLDS[model] and level in (None, "tiny")):
         return None
     if world in WORLDS[model]:

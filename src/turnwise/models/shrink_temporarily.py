@@ -19,13 +19,9 @@ _NUMBERS = ("idx", "index", "layer_id", "layer_number")  # suffixes of the attri
 def cut(model: Any, window: int) -> Iterator[None]:
     """Reduces the model's layers and sliding windows within a ``with`` block, and restores them afterwards.
 
-    The model keeps the smallest number of its lowest layers that includes every kind of layer (see :func:`enough`). Two
-    layers are of one kind if their modules have the same classes and settings. A model whose list of layers is not
-    recognised keeps all layers. No weight is copied.
-
-    Args:
-        model: a Hugging Face causal LM or a transformer without head, with or without adapters.
-        window: greatest size of a sliding window in tokens. Larger windows in modules and configurations are reduced.
+    The model keeps the smallest number of its lowest layers that includes every kind of layer (see :func:`enough`). A
+    model whose list of layers is not recognised keeps all layers. No weight is copied. ``window`` is the greatest size
+    of a sliding window in tokens; larger windows in modules and configurations are reduced to it.
     """
     body: Any = backbone(model)
     config = body.config
@@ -47,9 +43,7 @@ def cut(model: Any, window: int) -> Iterator[None]:
 
 @contextmanager
 def narrowed(model: Any, tokens: int) -> Iterator[bool]:
-    """Limits the model's vocabulary to its first ``tokens`` tokens within a ``with`` block, and restores it afterwards.
-
-    No weight is copied.
+    """Limits the model's vocabulary to its first ``tokens`` tokens within a ``with`` block, without copying weights.
 
     Yields:
         True if the vocabulary was reduced. False if it is already small enough, or if the embedding or the head is of
@@ -97,7 +91,7 @@ def enough(layers: nn.ModuleList) -> int:
 
 
 def kind_of(layer: nn.Module) -> tuple[Any, ...]:
-    """Returns a value that is equal for layers of the same kind: the classes and settings of the layer's modules."""
+    """Returns a value that is equal for layers of one kind: the classes and settings of the layer's modules."""
     return tuple(
         (name, type(module).__name__, tuple(sorted((k, repr(v)) for k, v in vars(module).items() if _setting(k, v))))
         for name, module in layer.named_modules()

@@ -16,10 +16,7 @@ from torch.autograd.function import once_differentiable
 def selected_logprobs(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, chunk: int = 1024
 ) -> Tensor:
-    """Returns log-probs of chosen tokens under ``softmax(hidden @ weight.T / temperature)``.
-
-    The arguments are those of :func:`selected_logprobs_and_entropy`.
-    """
+    """Returns log-probs of chosen tokens, as :func:`selected_logprobs_and_entropy` does."""
     return _selected(hidden, weight, targets, temperature, chunk, entropy=False)[0]
 
 
@@ -28,9 +25,9 @@ def selected_logprobs_and_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Returns log-probs of chosen tokens and the entropies of the next-token distributions, both in nats.
 
-    Only the logits of ``chunk`` positions are in memory at a time. The backward pass recomputes them. Matrix products
-    use the dtype of ``hidden``, and the softmax uses at least float32. Autocast is ignored, so that the forward and
-    backward passes have the same logits. To save time, pass only the positions that are trained on.
+    The distributions are ``softmax(hidden @ weight.T / temperature)``. Only the logits of ``chunk`` positions are in
+    memory at a time, and the backward pass recomputes them. Matrix products use the dtype of ``hidden``, and the
+    softmax uses at least float32. Autocast is ignored, so that the forward and backward passes have the same logits.
 
     Args:
         hidden: last hidden states (..., D), each at the position that predicts its target.

@@ -1,8 +1,7 @@
 """Builds the bodies of completion requests with token ids, and checks the answers.
 
-The format is that of vLLM's ``/v1/completions``, which extends OpenAI's format. The prompt is a list of token ids. The
-field ``return_token_ids`` of a request asks for the ids of the sampled tokens, and ``logprobs: 0`` asks for the
-log-probs of these tokens.
+The format is that of vLLM's ``/v1/completions``, which extends OpenAI's format: the prompt is a list of token ids, and
+the answer contains the ids of the sampled tokens (``return_token_ids``) and their log-probs (``logprobs: 0``).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def body_of(
             requests with the same salt.
 
     Raises:
-        ValueError: the temperature is one that vLLM would change or refuse.
+        ValueError: vLLM would change or refuse the temperature.
     """
     least, most = TEMPERATURES
     if sampling.temperature and not least <= sampling.temperature <= most:
@@ -74,8 +73,8 @@ def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample
         vocabulary: size of the vocabulary; all token ids must be below it.
 
     Raises:
-        Fault: the answer does not fit the request; the kind is ``garbage``. Examples are invalid token ids, invalid
-            log-probs or log-probs of other tokens, another prompt than the one sent, and tokens after the action's end.
+        Fault: the answer does not fit the request; the kind is ``garbage``. Examples are invalid token ids, log-probs
+            of other tokens, a prompt that was not sent, and tokens after the action's end.
     """
     try:
         found = json.loads(answer)

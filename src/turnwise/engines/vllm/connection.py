@@ -22,7 +22,7 @@ class Connection:
         url: root URL of the server, such as ``http://127.0.0.1:8000``.
         key: the server's access token; None: no token.
         key_variable: name of the environment variable in which users set the token; error messages name it.
-        connections: greatest number of requests at the same time.
+        connections: greatest number of concurrent requests, without health checks.
     """
 
     def __init__(self, url: str, key: str | None, key_variable: str, connections: int) -> None:
@@ -32,14 +32,10 @@ class Connection:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, path: str, body: Any, limit: float) -> bytes:
-        """Sends a POST request and returns the body of the answer.
+        """Sends a POST request with ``body`` as JSON, and returns the body of the answer.
 
-        Cancelling the caller closes the connection, which cancels the request at the server.
-
-        Args:
-            path: path of the URL, such as ``/v1/completions``.
-            body: content of the request, which is sent as JSON.
-            limit: time limit in seconds.
+        ``path`` is the path of the URL, such as ``/v1/completions``. ``limit`` is the time limit in seconds. Cancelling
+        the caller closes the connection, which cancels the request at the server.
 
         Raises:
             Fault: the request failed, or the answer's status is not 200.
@@ -51,7 +47,7 @@ class Connection:
         return await self._ask("GET", path, None, limit)
 
     async def get_json(self, path: str, limit: float) -> Any:
-        """Sends a GET request (see :meth:`get`) and returns the answer, parsed as JSON."""
+        """Sends a GET request (see :meth:`post`) and returns the answer, parsed as JSON."""
         return parsed(await self.get(path, limit), path)
 
     async def close(self) -> None:
@@ -99,7 +95,7 @@ class Connection:
 
 
 def parsed(answer: bytes, path: str) -> Any:
-    """Parses an answer as JSON; ``path`` is the request's path, for the error message.
+    """Parses an answer as JSON. ``path`` is the request's path, which the error message names.
 
     Raises:
         Fault: the answer is not JSON; the kind is ``garbage``.

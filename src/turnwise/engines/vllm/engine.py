@@ -1,12 +1,11 @@
 """Samples from vLLM servers over HTTP (``engine=vllm``). The servers run in a separate Python environment.
 
-In this engine, a node is a list of token ids. The server keeps keys and values, and its prefix cache finds those of a
-node's history again. All rollouts of one initial state go to the same server, so that they share its prefix cache.
+In this engine, a node is a list of token ids. The keys and values of a node's history are in the server's prefix cache.
+All rollouts of one initial state go to the same server, so that they share its prefix cache.
 
 Each version of the weights has a unique name, which contains the version and a digest. LoRA adapters are loaded with
-vLLM's adapter call, and full weights are reloaded from a folder. ``load_weights`` and ``sample`` never run at the same
-time. ``load_weights`` closes all nodes, so that no history is continued by newer weights. Views of an engine
-(:meth:`VllmEngine.held`) have nodes of their own and keep their adapter. With ``in_flight``, they use the newest one.
+vLLM's adapter call, and full weights are reloaded from a folder. ``load_weights`` closes all nodes (unless
+``in_flight`` is set), so that no history is continued by newer weights, and never runs at the same time as ``sample``.
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ class VllmEngine:
         max_length: greatest number of tokens of a history including its last action.
         in_flight: whether a history is continued with newer weights as soon as they are loaded. Each sample names the
             version of its weights, and earlier tokens keep the log-probs with which they were sampled.
-        key_variable: environment variable with the servers' access token. If unset, started servers get a random one.
+        key_variable: environment variable with the servers' access token. If it is unset, servers that the engine
+            starts get a random token.
         schedule: ``free`` or ``rounds`` (see ``engines.sampling_schedule``).
     """
 
@@ -109,7 +109,10 @@ class VllmEngine:
         self._nodes[node].ids.extend(ids)
 
     def close(self, nodes: Sequence[int]) -> None:
-        """Closes nodes and cancels their running requests, which return empty samples. Any thread may call this."""
+        """Closes nodes and cancels their requests in :meth:`sample`, which returns empty samples for them.
+
+        Any thread may call this method.
+        """
         self._nodes.close(nodes)
         if self._background is not None:
             self._background.submit(self._cancel(list(nodes))).result()
@@ -117,10 +120,10 @@ class VllmEngine:
     # -- weights -------------------------------------------------------------------------------------------------------
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sets the weights to sample from.
+        """Sets the weights that are sampled from.
 
-        The first call also starts the servers. If a batch of actions is being sampled, the call waits until this batch
-        is complete.
+        The first call also starts the servers or connects to them. If a batch of actions is being sampled, the call
+        waits until this batch is complete.
 
         Raises:
             ServerError: a server does not start, is unreachable for too long, or cannot load the weights.
@@ -158,8 +161,10 @@ class VllmEngine:
 
     @contextmanager
     def held(self) -> Iterator[VllmEngine]:
-        """Yields a view of this engine with nodes of its own. It keeps the adapter that is loaded when it is made. With
-        ``in_flight``, each request uses the adapter that is the newest when the request is sent.
+        """Yields a view of this engine with nodes of its own.
+
+        The view samples with the adapter that is loaded when the view is made. With ``in_flight``, each request uses
+        the newest adapter at the time when the request is sent.
         """
         snapshot = self._snapshot
         assert snapshot is not None and snapshot.adapter
@@ -254,7 +259,7 @@ class VllmEngine:
             return samples
 
     async def request(self, node: int, sampling: Sampling, seed: int) -> Sample:
-        """Samples one action for a node and appends it. Cancelling this coroutine cancels the request at the server.
+        """Samples one action for a node and appends the action. Cancelling this coroutine cancels the request.
 
         Raises:
             ServerError: no server can answer.
@@ -294,7 +299,7 @@ class VllmEngine:
 
 
 async def _all(work: Sequence[Any]) -> None:
-    """Runs all coroutines concurrently. When all have ended, the error of the first that failed is raised, if any."""
+    """Runs all coroutines concurrently. When all have ended, the first error in the order of ``work`` is raised."""
     for result in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

@@ -1,4 +1,4 @@
-"""Defines the errors that arise between the engine and its vLLM servers."""
+"""Defines the errors of requests to vLLM servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,4 @@ class Fault(Exception):
 
 
 class ServerError(InputError):
-    """Raised when servers cannot do what the run needs and another attempt would not help.
-
-    The message tells the user what to do.
-    """
+    """Raised when servers cannot do what the run needs and another attempt would not help."""

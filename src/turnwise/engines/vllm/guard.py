@@ -1,8 +1,8 @@
 """Runs a server and ends it when the process that started the guard ends: ``python guard.py -- command``.
 
-The guard (this process) watches its standard input, which closes when its parent process ends or is killed. The guard
+The guard (the process of this file) watches its standard input, which closes when its parent process ends. The guard
 then ends the server's whole process group. The group is also ended when the server exits by itself and when the guard
-is killed. The guard's exit status is that of the server.
+is killed. The guard's exit status is that of the server, or 128 plus the number of the signal that killed the server.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
 def _watched(group: int) -> int:
     """Forks a process that kills the process group ``group`` when the guard ends in any way.
 
-    The function returns the descriptor of a pipe that only the guard keeps open. The forked process waits until this
+    The function returns the descriptor of a pipe that only the guard keeps open. The forked process waits until the
     pipe is closed.
     """
     read, write = os.pipe()

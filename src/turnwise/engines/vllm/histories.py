@@ -10,11 +10,10 @@ from itertools import count
 
 @dataclass(slots=True)
 class History:
-    """The tokens of one history.
+    """The ids of all tokens of one history so far.
 
-    Args:
-        ids: ids of all tokens so far.
-        digest: CRC-32 of the tokens with which the history was opened. It selects the server of the history's requests.
+    ``digest`` is the CRC-32 of the tokens with which the history was opened. It selects the server for the history's
+    requests.
     """
 
     ids: list[int]
@@ -50,11 +49,7 @@ class Histories:
         return node
 
     def __getitem__(self, node: int) -> History:
-        """Returns the open history of a node.
-
-        Raises:
-            RuntimeError: the node is closed.
-        """
+        """Returns the open history of a node, or raises RuntimeError if the node is closed."""
         try:
             return self._open[node]
         except KeyError:
@@ -66,10 +61,9 @@ class Histories:
         return node in self._open
 
     def close(self, nodes: Sequence[int]) -> None:
-        """Closes the histories of these nodes. Nodes that are already closed are ignored."""
+        """Closes the histories of these nodes. Closed nodes are ignored."""
         for node in nodes:
             self._open.pop(node, None)
 
     def clear(self) -> None:
-        """Closes all histories."""
         self._open.clear()

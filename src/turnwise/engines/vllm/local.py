@@ -33,7 +33,7 @@ _FILE = "--config"  # vLLM's option for a configuration file, which could set an
 
 
 def _is_ours(argument: str) -> bool:
-    """Returns whether vLLM would read ``argument`` as one of the options that the engine sets itself.
+    """Returns whether vLLM would read ``argument`` as an option that the engine sets itself.
 
     vLLM also accepts abbreviated options, and ``_`` instead of ``-``.
     """
@@ -54,8 +54,8 @@ class Local:
         rows: greatest number of sequences that a server decodes together.
         kv_gb: size of the cache of keys and values in GiB, for CPUs only; null: vLLM's default. On GPUs, set the cache
             size as a fraction of memory, with ``--gpu-memory-utilization`` in ``arguments``.
-        ahead: number of collections that are sampled ahead (``rollout.staleness``). Each may have its own adapter, and
-            the server keeps all of them loaded (``--max-loras``). Requests for any further adapter wait.
+        ahead: number of collections that are sampled ahead (``rollout.staleness``). Each of them may have its own
+            adapter. The server keeps 1 + ``ahead`` adapters loaded, but at least 2 (``--max-loras``).
         eager: whether to skip compilation. Servers then start in half the time, but decoding steps are slower.
         arguments: further command-line arguments for vLLM.
     """
@@ -148,10 +148,10 @@ class Local:
         return {**kept, **names}
 
     def check(self) -> None:
-        """Checks that the Python interpreter ``python`` exists, without starting it.
+        """Checks that the file ``python`` exists, without starting it.
 
         Raises:
-            ServerError: the interpreter does not exist.
+            ServerError: the file does not exist.
         """
         if not Path(self.python).exists():
             raise ServerError(
@@ -203,7 +203,7 @@ class Process:
         return self._running.pid
 
     def start(self) -> None:
-        """Starts the server and returns at once, before the server is ready. Its output is appended to ``log``."""
+        """Starts the server and returns before the server is ready. A running server of this object is ended first."""
         self.stop()
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ class Process:
         return self._running is not None and self._running.poll() is None
 
     def stop(self) -> None:
-        """Ends the server and all processes that it has started. Does nothing if the server is not running."""
+        """Ends the server, if it is running, and all processes that the server has started."""
         if self._running is None:
             return
         assert self._running.stdin is not None
@@ -240,10 +240,9 @@ class Process:
         self._running = None
 
     def ending(self) -> str:
-        """Returns the end of the server's log, to tell why the server ended.
+        """Returns the last three lines of the server's log that name an error, or its last three lines if none does.
 
-        The result consists of the last three lines that name an error, or of the last three lines if no line names an
-        error.
+        Only the last 200 lines are searched. An unreadable log gives an empty text.
         """
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]
@@ -254,7 +253,6 @@ class Process:
 
 
 def free_port(host: str) -> int:
-    """Returns a port on which nothing listens at this moment."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

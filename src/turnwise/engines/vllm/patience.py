@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Time limits and numbers of attempts for requests to vLLM servers.
+    """Time limits and numbers of attempts for requests to vLLM servers. All times are in seconds.
 
     Args:
         concurrency: greatest number of requests that run at one server at the same time.
         attempts: greatest number of attempts per request, including the first attempt. Attempts that fail because the
             server died count too.
-        attempt_limit: time limit for one attempt in seconds, including the time in the server's queue.
-        backoff: pause before the second attempt in seconds. The pause doubles for each further attempt and is shortened
-            at random (jitter). If the server sends a Retry-After header, its value is used instead, but at most
+        attempt_limit: time limit for one attempt, including the time in the server's queue.
+        backoff: pause before the second attempt. The pause doubles for each further attempt and is shortened at random
+            by up to half (jitter). If the server sends a Retry-After header, its value is used instead, but at most
             ``away_limit``.
-        longest_backoff: greatest pause between two attempts in seconds, without a Retry-After header.
-        health_limit: time limit for a health check in seconds. A running local server that fails its health checks for
-            this long is restarted.
-        start_limit: greatest time in seconds from the start of a server to its first answer.
-        away_limit: greatest time in seconds for which a remote server may be unreachable.
+        longest_backoff: greatest pause between two attempts, without a Retry-After header.
+        health_limit: time limit for a health check. A running local server that fails its health checks for this long
+            is restarted.
+        start_limit: greatest time from the start of a server to its first answer.
+        away_limit: greatest time for which a remote server may be unreachable.
         restarts: greatest number of consecutive restarts of a local server without an answered request between them.
     """
 
@@ -50,8 +50,8 @@ class Patience:
     def pause(self, attempt: int, after: float | None) -> float:
         """Returns the pause in seconds after attempt number ``attempt`` (the first attempt is 1).
 
-        ``after`` is the pause that the server asks for, or None. The random jitter does not use the run's seeds, so it
-        cannot change samples.
+        ``after`` is the pause that the server asks for, or None. The random jitter does not use the run's seeds, so the
+        jitter cannot change samples.
         """
         if after is not None:
             return min(after, self.away_limit)

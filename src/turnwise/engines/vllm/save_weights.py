@@ -23,8 +23,8 @@ class Snapshot:
     """Weights on disk.
 
     ``name`` contains the version and a digest of the weights and their folder, so different weights never have the same
-    name. This is needed because a server may drop an adapter from memory and read its folder again later. The server
-    must then find the same weights in the folder, not those of another run.
+    name. A server may drop an adapter from memory and read its folder again later. The server must then find the same
+    weights in the folder, not those of another run.
     """
 
     name: str
@@ -66,7 +66,7 @@ def save(model: Any, version: int, root: Path) -> Snapshot:
 
 
 def _untie(model: Any, folder: Path) -> None:
-    """Adds the output head to saved weights as a separate weight, and updates their index and configuration."""
+    """Adds the output head to saved weights as a separate weight, and updates the index and the configuration."""
     head = model.get_output_embeddings().weight.detach().clone().cpu()
     save_file({"lm_head.weight": head}, folder / _HEAD, metadata={"format": "pt"})
     index = folder / _INDEX
@@ -84,7 +84,7 @@ def _untie(model: Any, folder: Path) -> None:
 
 
 def forget(root: Path, *kept: Snapshot | None) -> None:
-    """Removes the folders of all snapshots in ``root`` except ``kept``, and also what killed processes left there."""
+    """Removes the folders of all snapshots in ``root`` except ``kept``."""
     names = {snapshot.name for snapshot in kept if snapshot is not None}
     for folder in root.glob("v*-*"):
         if folder.name not in names:

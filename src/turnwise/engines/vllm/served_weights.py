@@ -1,4 +1,4 @@
-"""Asks a vLLM server which weights it has, and changes them."""
+"""Asks a vLLM server which weights it has loaded, and loads or unloads weights."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ _NO_RELOAD = (
 
 
 class Holding:
-    """Asks a vLLM server which weights it has, and changes them.
+    """Asks a vLLM server which weights it has loaded, and loads or unloads weights.
 
     Every method raises :class:`Fault` if the server fails. The fault's kind is ``rejected`` if the server does not
     support the request.
 
     Args:
-        connection: HTTP connection to the server.
-        quick: time limit in seconds for requests that only read.
+        quick: time limit in seconds for requests that only read or that unload an adapter.
         long: time limit in seconds for requests that load weights or sample.
     """
 
@@ -71,7 +70,7 @@ class Holding:
             await self.connection.post("/v1/unload_lora_adapter", {"lora_name": snapshot.name}, self.quick)
 
     async def examine(self, max_length: int) -> tuple[str, str]:
-        """Checks that a run can use the server, and returns the base model's served name and the path of its weights.
+        """Checks that a run can use the server. Returns the base model's served name and the path of its weights.
 
         The server must accept histories of ``max_length`` tokens, and its log-probs must be those of the distribution
         that it samples from. To test the log-probs, a request allows only one token, whose log-prob must then be 0. Two
@@ -110,8 +109,8 @@ class Holding:
     async def _reload(self, snapshot: Snapshot) -> None:
         """Makes the server reload all weights from the folder of ``snapshot``.
 
-        The version that the server reports is first set to ``loading``, so that a partly loaded model never has the
-        name of a snapshot.
+        The server's weight version is first set to ``loading``, so that a partly loaded model never has the name of a
+        snapshot.
         """
         for path, body in (
             ("/update_weight_version", {"new_version": "loading"}),
@@ -127,7 +126,7 @@ def cards_of(found: Any) -> list[dict[str, Any]]:
     """Returns the models with a valid ``id`` in an answer of ``/v1/models``.
 
     Raises:
-        Fault: the answer lists no such model; the kind is ``garbage``.
+        Fault: the answer lists no model with a valid ``id``; the kind is ``garbage``.
     """
     try:
         cards = [card for card in found["data"] if isinstance(card["id"], str) and _NAME.fullmatch(card["id"])]

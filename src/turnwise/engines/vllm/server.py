@@ -27,13 +27,11 @@ class Server:
     """Controls one vLLM server. It must be used in only one event loop.
 
     ``incarnation`` is incremented whenever weights are loaded into the server, for example after a restart. With full
-    weights, an answer is accepted only if the number is the same before and after the request. So no action is sampled
-    with other weights than those recorded for it.
+    weights, an answer is accepted only if ``incarnation`` is the same before and after the request. So no action is
+    sampled with other weights than those recorded for it.
 
     Args:
-        connection: HTTP connection to the server.
         process: the server's process if this engine started the server, otherwise None.
-        patience: time limits and numbers of attempts of requests.
         max_length: greatest number of tokens of a history including its last action.
         say: callback for messages to the user, one line each.
     """
@@ -87,8 +85,7 @@ class Server:
     async def _still_holds(self, incarnation: int) -> bool:
         """Returns whether the server still has the weights that it had when a request was sent.
 
-        The server is asked only about full weights. An adapter needs no such check, because the request selects it by
-        name.
+        With an adapter, the server is not asked, because the request selects the adapter by name.
         """
         if self.snapshot is None or self.snapshot.adapter:
             return True
@@ -97,7 +94,8 @@ class Server:
     async def _recover(self, fault: Fault, attempt: int, incarnation: int) -> None:
         """Pauses after a failed attempt and restores the server if needed.
 
-        The method returns normally if another attempt makes sense, and raises ServerError otherwise.
+        Raises:
+            ServerError: another attempt makes no sense, because the server refuses the request or no attempt is left.
         """
         self.tally[f"faults/{fault.kind}"] += 1
         if fault.kind == "rejected":
@@ -142,9 +140,7 @@ class Server:
                         await self._restart()
 
     async def close(self) -> None:
-        """Ends the server if the engine started it. Otherwise the method only unloads the engine's adapters from the
-        server.
-        """
+        """Ends the server if the engine started it. Otherwise only the engine's adapters are unloaded."""
         if self.process is not None:
             self.process.stop()
         else:
@@ -156,7 +152,7 @@ class Server:
     async def restore(self, incarnation: int) -> None:
         """Waits for the server or restarts it, and loads the weights that it must have.
 
-        Several requests may call this method at the same time after one failure. The server is restored only once.
+        Several requests may call this method at the same time after one failure; the server is then restored only once.
         ``incarnation`` is the value that the caller read before its failed request.
 
         Raises:
@@ -257,8 +253,7 @@ class Server:
     # -- weights -------------------------------------------------------------------------------------------------------
 
     async def load(self, snapshot: Snapshot, beside: Sequence[Snapshot] = ()) -> None:
-        """Loads the weights ``snapshot``. The adapters in ``beside`` stay loaded. All other earlier adapters are
-        unloaded.
+        """Loads the weights ``snapshot``. The adapters in ``beside`` stay loaded; all other adapters are unloaded.
 
         Raises:
             ServerError: the server cannot load the weights, or does not answer again after a failure.

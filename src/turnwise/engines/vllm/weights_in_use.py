@@ -1,4 +1,4 @@
-"""Records which weights are still in use, so that servers and folders keep them."""
+"""Records which weights are still in use, so that servers and folders keep these weights."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from turnwise.engines.vllm.save_weights import Snapshot
 
 
 class Uses:
-    """The snapshots that requests in progress, and views of the engine, still need. Any thread may use the methods."""
+    """The snapshots that requests in progress and views of the engine still need. Any thread may call the methods."""
 
     def __init__(self) -> None:
         self._now: dict[object, Snapshot] = {}  # a key for each use, so that a use ends without a search
 
     @contextmanager
     def use(self, snapshot: Snapshot) -> Iterator[None]:
-        """Counts ``snapshot`` as used while the context is open."""
+        """Counts ``snapshot`` as used within a ``with`` block."""
         key = object()
         self._now[key] = snapshot
         try:
