@@ -5,9 +5,9 @@ A conversation is one list of token ids. It consists of pieces, each written by 
     prompt | action | bridge | action | bridge | action
              ^ policy ^ environment
 
-``prompt`` renders the opening messages. ``action`` is the text of the policy, with its end-of-turn token. ``bridge`` is all
-text from the end of an action to the start of the next one. Demonstrations and rollouts are built from the same pieces, so
-equal texts get equal tokens. In text that the policy did not write, special tokens are made harmless
+``prompt`` renders the opening messages. ``action`` is the text of the policy, with its end-of-turn token. ``bridge`` is
+all text from the end of an action to the start of the next action. Demonstrations and rollouts are built from these
+pieces, so equal texts get equal tokens. In text that the policy did not write, special tokens are made harmless
 (``data/special_tokens.py``).
 """
 
@@ -37,15 +37,16 @@ _KEPT = 16384  # largest number of entries of each cache
 class ChatTokens:
     """Renders and tokenises conversations with a tokenizer's own chat template.
 
-    ``end_id`` is the token that closes an assistant turn. ``stop_ids`` are the ids at which sampling stops: ``end_id``, and eos
-    if it is another token. If a template closes turns only with plain text, ``end_id`` is eos, which the template never writes.
+    ``end_id`` is the token that closes an assistant turn. ``stop_ids`` are the ids at which sampling stops: ``end_id``,
+    and eos if it is another token. If a template closes turns only with plain text, ``end_id`` is eos.
 
-    ``options`` are passed to the template, for example ``{"enable_thinking": False}`` for Qwen3. Rollouts keep the reasoning of
-    earlier turns. In demonstrations the template may drop it, and ``spines`` then warns once. If ``thinking`` is set,
-    demonstrations keep or drop the reasoning of earlier turns whatever the template does.
+    ``options`` are passed to the template, for example ``{"enable_thinking": False}`` for Qwen3. Rollouts keep the
+    reasoning of earlier turns. In demonstrations the template may drop this reasoning, and ``spines`` then warns once.
+    If ``thinking`` is set, demonstrations keep or drop the reasoning of earlier turns whatever the template does.
 
     Raises:
-        ChatTemplateError: the tokenizer has no chat template, or no end-of-turn token is known.
+        ChatTemplateError: the tokenizer has no chat template, the template changes or leaves out the text of messages,
+            or no end-of-turn token is known.
     """
 
     def __init__(
@@ -97,18 +98,19 @@ class ChatTokens:
         self.stop_ids = (self.end_id,) if self._eos in (None, self.end_id) else (self.end_id, self._eos)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
-        """Returns the token ids of the conversation so far and of the generation prompt. The policy's reply follows them."""
+        """Returns the token ids of the conversation so far and of the generation prompt."""
         return self._encode(self.text(messages, tools))
 
     def text(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
-        """Returns the text that the chat template renders for the conversation so far, with the generation prompt at the end."""
+        """Returns the text that the chat template renders for the conversation so far, with the generation prompt."""
         return self._render(messages, tools)
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
-        """Returns the bridge, the token ids between two actions: the template's text after the end-of-turn token, the
-        observation and the generation prompt. The end-of-turn token is part of the first action. If the first action was
-        ``truncated``, it lacks this token, and the bridge begins with the token. ``observation`` is one message, or the
-        several messages that answer parallel tool calls.
+        """Returns the bridge, which consists of the token ids between two actions: the template's text after the
+        end-of-turn token, the observation and the generation prompt.
+
+        The end-of-turn token is part of the first action, unless this action was ``truncated``. Then the bridge begins
+        with the token. ``observation`` is one message, or several messages that answer parallel tool calls.
         """
         messages = [observation] if isinstance(observation, Mapping) else observation
         ids = list(self._encode_after(self._bridge(_key(messages))))
@@ -119,14 +121,15 @@ class ChatTokens:
         return list(self._encode_action(self._body(_key([_spoken(text)]))))
 
     def decode(self, action_ids: Sequence[int]) -> str:
-        """Returns the part of an action's text that the environment receives, without end-of-turn token and outer whitespace.
+        """Returns the text of an action without its reasoning, end-of-turn token and outer whitespace.
 
-        The reasoning, which is all text up to the last ``</think>``, is left out. Special tokens inside the action are kept.
+        The environment receives this text. The reasoning is all text up to the last ``</think>``. Special tokens inside
+        the action are kept.
         """
         return self.written(action_ids).rpartition("</think>")[2].strip()
 
     def written(self, action_ids: Sequence[int]) -> str:
-        """Returns the text of an action, including its reasoning, without the end-of-turn token and outer whitespace."""
+        """Returns the text of an action, including its reasoning, without end-of-turn token and outer whitespace."""
         ids = list(action_ids)
         while ids and ids[-1] in self.stop_ids:
             ids.pop()
@@ -138,8 +141,8 @@ class ChatTokens:
         """Returns the whole trajectory as one list of token ids, without the messages after the last assistant turn.
 
         Raises:
-            ChatTemplateError: the template rewrites earlier turns (for example, it drops their reasoning). One list of ids
-                then cannot hold the history of every turn. The method ``spines`` splits such a trajectory.
+            ChatTemplateError: the template rewrites earlier turns (for example, it drops their reasoning). One list of
+                ids then cannot hold the history of every turn. :meth:`spines` splits the trajectory.
         """
         spines = self._split(messages, tools)
         if len(spines) > 1:
@@ -147,10 +150,10 @@ class ChatTokens:
         return spines[0]
 
     def spines(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[Spine]:
-        """Returns the trajectory as token sequences (spines). There is only one if the template never rewrites earlier turns.
+        """Returns the trajectory as token sequences (spines), only one if the template never rewrites earlier turns.
 
-        If the rendered history of a turn differs from the spine so far, a new spine begins with this rendered history. So the
-        history of each turn is exactly what the template shows the policy.
+        If the rendered history of a turn differs from the spine so far, a new spine begins with this rendered history.
+        So the history of each turn is exactly what the template shows the policy.
 
         Raises:
             ChatTemplateError: there is no assistant turn, or the template refuses the messages.
@@ -162,16 +165,19 @@ class ChatTokens:
         return spines
 
     def reply(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Spine:
-        """Returns a spine whose only turn is the last assistant turn. The tokens before it are the whole rendered history."""
+        """Returns a spine whose only turn is the last assistant turn. The tokens before it are the rendered history."""
         spine = self._split(messages, tools, last=True)[-1]
         return Spine(spine.ids, spine.turns[-1:])
 
     def _split(
         self, messages: Sequence[Message], tools: Sequence[Any], each: bool = False, last: bool = False
     ) -> list[Spine]:
-        """Splits a trajectory into spines. A new one begins before a turn whose rendered history differs from the spine so far.
-        If ``each`` is set, the histories of all turns are compared with the spine, else those that ``compared`` selects. If the
-        reasoning is kept, none is compared; otherwise ``last`` means that only the last turn is rendered.
+        """Splits a trajectory into spines. A new spine begins before a turn whose rendered history differs from the
+        spine so far.
+
+        With ``each``, the histories of all turns are compared with the spine, otherwise the histories of the turns that
+        ``compared`` selects. With ``thinking=keep``, only the first turn's history is rendered. Otherwise ``last``
+        means that only the last turn is rendered.
         """
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
@@ -221,7 +227,7 @@ class ChatTokens:
         return head, tail
 
     def _end_of_turn(self, tail: str) -> tuple[int, str]:
-        """Returns the end-of-turn token's id, and the template's text from the end of an action to the end of this token."""
+        """Returns the id of the end-of-turn token, and the template's text from an action's end to this token's end."""
         for token_id in self._encode(tail):
             if token_id in self._special:
                 token = str(self.tokenizer.convert_ids_to_tokens(token_id))
@@ -233,7 +239,7 @@ class ChatTokens:
         return self._eos, ""
 
     def _body_uncached(self, spoken: str) -> str:
-        """Returns the text, without end of turn, that the policy must write for ``spoken``, an assistant message as JSON."""
+        """Returns the text, without end of turn, that the policy must write for ``spoken``, a message as JSON."""
         (message,) = json.loads(spoken)
         calls = message.get("tool_calls") or ()
         answers = [{"role": "tool", "content": "v", "tool_call_id": call.get("id")} for call in calls] or [_ANSWER]
@@ -257,7 +263,7 @@ class ChatTokens:
         return text[len(self._opening) : len(text) - len(tail)]
 
     def _bridge_uncached(self, observation: str) -> str:
-        """Returns the template's text between two actions. ``observation`` holds the messages between them, as JSON."""
+        """Returns the template's text between two actions. ``observation`` holds the messages in between, as JSON."""
         answer = json.loads(observation)
         try:
             tail = self._cut([_ASKED, _spoken(_SPOKEN), *answer])[1]
@@ -276,7 +282,10 @@ class ChatTokens:
         return encoded(self.tokenizer, text)
 
     def _encode_after_uncached(self, text: str) -> tuple[int, ...]:
-        """Returns the token ids of a text after an end-of-turn token. Some tokenizers give other ids at the start of a text."""
+        """Returns the token ids of a text after an end-of-turn token.
+
+        At the start of a text, some tokenizers give other ids.
+        """
         return tuple(self._encode(self._end + text)[1:])
 
     def _encode_action_uncached(self, body: str) -> tuple[int, ...]:
@@ -292,7 +301,7 @@ class ChatTokens:
 
 
 def _key(messages: Sequence[Message]) -> str:
-    """Returns chat messages as a JSON text, which can be the key of a cache."""
+    """Returns chat messages as JSON text, which can be the key of a cache."""
     return json.dumps([dict(message) for message in messages], ensure_ascii=False)
 
 

@@ -22,9 +22,7 @@ _NEAR = 64  # number of recently read trajectories kept in memory, because state
 
 
 class Demonstration(NamedTuple):
-    """An expert trajectory and its tokens. ``spines`` are the trajectory's lists of token ids. There are several lists
-    if the chat template rewrites earlier turns (``data.render_and_encode``).
-    """
+    """An expert trajectory, and its tokens as one or more lists (``spines``; see ``data.render_and_encode``)."""
 
     trajectory: Trajectory
     spines: list[Spine]
@@ -33,11 +31,8 @@ class Demonstration(NamedTuple):
 class Demonstrations:
     """A list of expert trajectories on disk, numbered in the order in which they were added.
 
-    The list needs 40 bytes of memory for each trajectory and 8 bytes for each turn.
-
-    Args:
-        chat: renders and tokenises each trajectory once, when it is added.
-        folder: the folder of the files (see :class:`turnwise.data.disk_list.DiskList`).
+    The list needs 40 bytes of memory for each trajectory and 8 bytes for each turn. ``chat`` tokenises each trajectory
+    once, when the trajectory is added.
     """
 
     def __init__(self, chat: ChatTokens, folder: Path | None = None) -> None:
@@ -55,8 +50,7 @@ class Demonstrations:
 
         Args:
             trajectory: the trajectory to keep.
-            shown: the same trajectory in the form that the chat template can render. None means that ``trajectory``
-                itself is rendered.
+            shown: the trajectory in the form that the chat template can render; None: ``trajectory`` itself.
             check: a function that receives the texts of the rendered replies, in order. It is called before anything is
                 kept, and it may raise an error to refuse the trajectory.
 
@@ -94,7 +88,7 @@ class Demonstrations:
         return self._near(number)
 
     def named(self, name: str) -> Trajectory | None:
-        """Returns the trajectory whose id is ``name``, or None if there is none."""
+        """Returns the trajectory whose id is ``name``, or None."""
         number = self.number(name)
         return None if number is None else self[number].trajectory
 
@@ -112,5 +106,5 @@ class Demonstrations:
         return self._starts
 
     def of_turn(self, place: int) -> int:
-        """Returns the index of the trajectory that contains turn ``place``. Turns are counted over all trajectories."""
+        """Returns the index of the trajectory that contains turn ``place``, counted over all trajectories."""
         return bisect_right(self._starts, place) - 1

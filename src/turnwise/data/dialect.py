@@ -30,8 +30,7 @@ _TOOL_TEXT = "These tools can be called, one JSON object a line:\n<tools>\n{}\n<
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Adapts the conversations of a file to one chat template. It is called with a trajectory and returns the
-    adapted trajectory.
+    """Adapts a trajectory to one chat template when it is called with the trajectory.
 
     Attributes:
         format: the text format of tool calls, both in demonstrations and in the policy's replies.
@@ -84,12 +83,11 @@ def uses_tools(trajectory: Trajectory) -> bool:
 
 
 def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = None) -> Dialect:
-    """Returns the :class:`Dialect` for the chat template of ``chat``. It says what the template leaves out and in which
-    format tool calls are written.
+    """Finds out what the chat template of ``chat`` leaves out, and returns the matching :class:`Dialect`.
 
     Args:
         as_text: whether tools and calls are written as text even if the template can show them.
-        form: the format of tool calls that the user chose. None means the format that the template writes.
+        form: the format of tool calls that the user chose; None: the format that the template writes, or Hermes.
     """
     lost_system = "" if _shows_system(chat, False) else "the chat template shows no system turn"
     found = format_of(chat)
@@ -100,9 +98,7 @@ def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = No
 
 
 def refuse_lost_tools(dialect: Dialect, name: str) -> InputError:
-    """Returns the error for a file whose dialogues use tools, if the chat template cannot show tools and
-    ``data.tools_as_text`` is false. ``name`` is the name of the file.
-    """
+    """Returns the error for the file ``name`` whose dialogues use tools, if the chat template cannot show tools."""
     return InputError(
         f"{name}: {dialect.lost_tools}, but the dialogues use tools: choose a model whose chat template shows tools, "
         "or set data.tools_as_text=true to write the tools as text"
@@ -137,9 +133,7 @@ def _result() -> Message:
 
 
 def _shown(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Any], what: str) -> str:
-    """Returns an empty text if the rendered messages contain the text ``what``. Otherwise returns the reason why they
-    do not, in brackets, so that it can be appended to an error message.
-    """
+    """Returns an empty text if the rendered messages contain the text ``what``, otherwise the reason in brackets."""
     try:
         return "" if what in chat.text(messages, tools) else " (they are left out)"
     except ChatTemplateError as error:

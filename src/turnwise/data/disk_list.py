@@ -1,4 +1,4 @@
-"""A list that stores its values on disk. It needs only eight bytes of memory for each value."""
+"""Stores lists on disk, so that they need only a few bytes of memory for each value."""
 
 from __future__ import annotations
 
@@ -21,17 +21,14 @@ _RECENT = 65536  # number of new names after which the index is sorted again
 
 
 class DiskList(Sequence[T], Generic[T]):
-    """A sequence whose values are pickled in an unnamed file. The operating system removes the file when the process
-    ends.
+    """A sequence whose values are pickled in an unnamed file, which disappears when the process ends.
 
     Each access unpickles the value and returns a new object. Unpickling is safe, because only this process writes the
-    file. Forked processes may read the file.
-
-    Args:
-        folder: the folder of the file. None means the system's folder for temporary files.
+    file. Forked processes may read the file. ``folder`` holds the file; None: the system's temporary folder. A value
+    needs eight bytes of memory.
 
     Raises:
-        OSError: the disk is full. The error's attribute ``filename`` is the folder.
+        OSError: the disk is full; ``filename`` is the folder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -68,11 +65,10 @@ class DiskList(Sequence[T], Generic[T]):
 
 
 class Names:
-    """A list of texts on disk that can find the index of a text. It needs 24 bytes of memory for each text, whatever
-    the text's length.
+    """A list of texts on disk that can find the index of a text. Each text needs 24 bytes of memory.
 
-    A text is found by a digest of 64 bits. Texts with the same digest are read from the disk and compared, so that
-    they are not confused.
+    A text is found by a digest of 64 bits. Texts with equal digests are read from the disk and compared, so that they
+    are not confused.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

@@ -26,16 +26,16 @@ SPLITS = ("train", "seen", "unseen")
 
 
 def parse_trajectory(record: Any, source: str) -> Trajectory:
-    """Checks one record of a trajectory file and returns it as a Trajectory. The record holds chat messages, or it is a
-    pivot row of NeMo Gym.
+    """Checks one record of a trajectory file and returns it as a Trajectory.
 
-    If ``record`` is the UnusableError of a record that could not be read, this error is raised. Keys that hold null
-    count as absent. The arguments of tool calls may be JSON text and become objects. ``tools`` and ``task.data`` may
-    also be JSON text. A record without an id gets ``source`` as its id. If the record is a pivot, its tool calls are
-    not checked against the schemas of their tools, because the rules for pivot rows do not require it.
+    The record holds chat messages, or it is a pivot row of NeMo Gym. Keys that hold null count as absent. The arguments
+    of tool calls may be JSON text and become objects. ``tools`` and ``task.data`` may also be JSON text. A record
+    without an id gets ``source`` as its id. The tool calls of a pivot are not checked against the schemas of their
+    tools, because the rules for pivot rows do not require this.
 
     Raises:
-        UnusableError: the record has a mistake; the error describes the first mistake.
+        UnusableError: the record has a mistake; the error describes the first mistake. If ``record`` is an
+            UnusableError, because the record could not be read, this error is raised.
     """
     if isinstance(record, UnusableError):
         raise record
@@ -196,9 +196,7 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]] | None
 
 
 def _strange_call(call: Mapping[str, Any]) -> list[str]:
-    """Returns the reason why the parsers would refuse this call of a demonstrated trajectory in a policy's reply, as a
-    list of one text. The list is empty if they would accept the call.
-    """
+    """Returns a list with the reason why the parsers would refuse this tool call in a policy's reply, or []."""
     try:
         checked_call(function_of(call).get("name"), arguments_of(call))
     except ToolCallError as error:
@@ -207,9 +205,7 @@ def _strange_call(call: Mapping[str, Any]) -> list[str]:
 
 
 def _normal_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a tool call in the form that chat templates expect: ``{"type": "function", "function": {...}}``, with the
-    arguments as an object.
-    """
+    """Returns a tool call as ``{"type": "function", "function": {...}}``, with the arguments as an object."""
     function = {**function_of(call), "arguments": arguments_of(call)}
     outer = {key: value for key, value in call.items() if key not in ("function", "name", "arguments")}
     return _without_nulls({**outer, "type": "function", "function": function})

@@ -13,12 +13,13 @@ from turnwise.types import Trajectory
 
 
 def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[str]) -> str:
-    """Checks that parsing each rendered reply gives the tool calls of the demonstrated reply. If the demonstrated reply
-    has no calls, the rendered reply must contain its text. Returns a message about the first reply that fails the
-    check, or an empty text if none fails.
+    """Checks that the rendered replies of a trajectory can be read back, and returns a message about the first failure.
+
+    Parsing a rendered reply must give the tool calls of the demonstrated reply. If the demonstrated reply has no calls,
+    the rendered reply must contain its text. The result is an empty text if no reply fails.
 
     Args:
-        dialect: what the chat template leaves out, and the format in which the tool calls are parsed.
+        dialect: its ``format`` is the format in which the tool calls are parsed.
         trajectory: the trajectory as it was read from the file.
         actions: the rendered replies of the trajectory, in order.
     """
@@ -44,8 +45,9 @@ def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[
 
 
 def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
-    """Returns whether the chat template drops the text of a reply that has both text and calls, and renders only the
-    calls. ``actions`` are the rendered replies of the trajectory, in order.
+    """Returns whether the chat template drops the text of a reply that has both text and calls.
+
+    ``actions`` are the rendered replies of the trajectory, in order.
     """
     return any(
         step.calls and step.content.strip() not in action

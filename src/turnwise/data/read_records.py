@@ -1,6 +1,4 @@
-"""Reads trajectory files one record at a time, each with its line number. Files are JSON lines, one JSON array, or
-Parquet.
-"""
+"""Reads trajectory files (JSON lines, one JSON array, or Parquet) one record at a time, each with its line number."""
 
 from __future__ import annotations
 
@@ -27,10 +25,10 @@ OnBytes = Callable[[int], None]
 
 
 class UnusableError(ValueError):
-    """A record of a file cannot be used. ``what`` says what is wrong, and ``remedy`` says how to correct the record.
+    """Raised if a record of a file cannot be used. ``what`` says what is wrong, and ``remedy`` how to correct it.
 
-    ``reason`` names the kind of mistake in a few words. It is the same text for all records with this kind of mistake,
-    so that these records can be counted.
+    ``reason`` names the kind of mistake in a few words. All records with one kind of mistake have one ``reason``, so
+    that they can be counted.
     """
 
     def __init__(self, what: str, remedy: str, reason: str) -> None:
@@ -45,22 +43,21 @@ def read_records(
     on_bytes: OnBytes | None = None,
     kind: str = "trajectory file",
 ) -> Iterator[tuple[str, Any]]:
-    """Yields one pair ``("file:line", record)`` for every record of a file. In place of a record that cannot be read,
-    the pair holds an UnusableError.
+    """Yields a pair ``("file:number", record)`` for every record of a file.
 
-    The number after the colon counts lines, rows of a Parquet file, or items of a JSON array, and it begins with 1. The
-    file name before the colon is the one that the user gave.
+    In place of a record that cannot be read, the pair holds an UnusableError. The number counts lines, rows of a
+    Parquet file, or items of a JSON array, and begins with 1. The file name is the name that the user gave.
 
     Args:
         name: a file of JSON lines (``.jsonl``, ``.ndjson``, ``.json``), of one JSON array (``.json``), or Parquet.
-        limit: largest size of a record in bytes.
+        limit: largest size of a record in bytes; it does not apply to Parquet.
         key: the option with which the user gave the file's name, for error messages.
         on_bytes: a function that shows progress (see :data:`OnBytes`).
         kind: the kind of file in words, for error messages.
 
     Raises:
-        InputError: the file is missing, cannot be read, or has another ending than those listed above; or a JSON array
-            is broken, so that the items after the mistake cannot be read.
+        InputError: the file is missing, cannot be read, or has an unknown ending; or a JSON array is broken, so that
+            the items after the mistake cannot be read.
     """
     try:
         path = name.expanduser().resolve()
@@ -93,8 +90,9 @@ def read_records(
 
 
 def without_nulls(value: Any) -> Any:
-    """Returns a value without the dictionary keys that hold None, at any depth. Such keys come from Parquet files,
-    which store null for a key that an object does not have.
+    """Returns a value without the dictionary keys that hold None, at any depth.
+
+    Parquet files store null for a key that an object does not have.
     """
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
@@ -160,8 +158,9 @@ def _parse(line: bytes | None, limit: int) -> Any:
 
 
 def _plain_values(record: Any) -> Any:
-    """Returns ``record`` unchanged if JSON can represent it, else raises UnusableError. Parquet columns may also hold
-    dates, bytes and NaN, which JSON cannot represent.
+    """Returns ``record`` unchanged if JSON can represent it, else raises UnusableError.
+
+    Parquet columns may also hold dates, bytes and NaN, which JSON cannot represent.
     """
     try:
         json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
@@ -194,9 +193,7 @@ def _refuse(constant: str) -> None:
 
 
 def _is_array(file: BinaryIO) -> bool:
-    """Returns whether a file contains one JSON array, that is, begins with ``[``. A record in JSON lines begins with
-    ``{``.
-    """
+    """Returns whether a file begins with ``[``, as one JSON array does. A record in JSON lines begins with ``{``."""
     start = file.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip()
     file.seek(0)
     return start.startswith(b"[")
@@ -286,9 +283,7 @@ class _Array:
         self.at = end
 
     def _grow(self, least: int) -> None:
-        """Reads the next part of the file, up to ``least`` bytes or 1 MiB if that is more. Drops the text before the
-        current position.
-        """
+        """Reads up to ``least`` bytes more, or 1 MiB if that is more. Drops the text before the current position."""
         got = self.file.read(max(_CHUNK, least))
         self.told(len(got))
         self.more = bool(got)

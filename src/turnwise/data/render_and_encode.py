@@ -1,6 +1,4 @@
-"""Renders chat messages and tokenises text, with a clear error if the chat template or the tokenizer fails. Represents a
-trajectory as one list of token ids, and chooses the turns at which this list is compared with the rendered history.
-"""
+"""Renders chat messages and tokenises text, with a clear error if the chat template or the tokenizer fails."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ EACH = 64  # number of turns at the start of a trajectory whose histories are al
 
 
 class ChatTemplateError(InputError):
-    """A chat template is missing, refuses the messages, or rewrites turns that the policy has already written."""
+    """Raised if a chat template is missing, refuses the messages, or rewrites turns that the policy has written."""
 
 
 def rendered(
@@ -65,8 +63,7 @@ def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Spine:
-    """A trajectory, or a part of it, as one list of token ids. Later turns continue the list, so no history is stored
-    twice.
+    """A trajectory, or a part of it, as one list of token ids, so that no history is stored twice.
 
     For each assistant turn (start, stop), ``ids[:start]`` is the state before the turn, and ``ids[start:stop]`` is the
     turn's action with the end-of-turn token.
@@ -77,12 +74,11 @@ class Spine:
 
 
 def compared(count: int) -> set[int]:
-    """Returns the indices of those turns of a trajectory whose rendered history is compared with the trajectory's token
-    ids. ``count`` is the number of turns.
+    """Returns the indices of the turns (of ``count`` turns) whose rendered histories are compared with the token ids.
 
-    The function selects the first ``EACH`` turns, later turns whose index grows by a factor of 1.5 each time, and the
-    last turn. So the total length of the compared histories stays small. If a template rewrites a turn, the turn is
-    also rewritten in all later histories, so the next comparison finds the change.
+    These are the first ``EACH`` turns, later turns whose index grows by a factor of 1.5 each time, and the last turn.
+    So the total length of the compared histories stays small. If a template rewrites a turn, the turn is also rewritten
+    in all later histories, so the next comparison finds the change.
     """
     found, turn = set(range(min(count, EACH))), float(EACH)
     while turn < count:
@@ -92,8 +88,9 @@ def compared(count: int) -> set[int]:
 
 
 def rewritten(name: str, spines: Sequence[Spine]) -> str:
-    """Returns the warning that the chat template of the model ``name`` rewrites earlier turns. Because of this, one
-    trajectory needs the several token lists ``spines``.
+    """Returns the warning that the chat template of the model ``name`` rewrites earlier turns.
+
+    ``spines`` are the token lists that one trajectory needs because of this.
     """
     return (
         f"{name}: the chat template rewrites earlier turns: it drops their reasoning or moves text. This was first "

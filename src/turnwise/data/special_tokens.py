@@ -1,8 +1,7 @@
 """Changes text that the policy did not write, so that a tokenizer reads no special tokens in it.
 
-A tokenizer reads the string ``<|im_end|>`` in any text as the special token. Without this module, a web page, the
-output of a command or an echoed query that contains this string would end its own chat turn and could begin another
-one.
+A tokenizer reads the string ``<|im_end|>`` in any text as the special token. Without this module, a web page or the
+output of a command that contains this string would end its own chat turn and could begin another turn.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _HALF = re.compile("[\ud800-\udfff]")  # half a surrogate pair, which no tokeniz
 def disarming(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Callable[[Message], Message], Callable[[Sequence[Any]], list[Any]]]:
-    """Returns two functions. The first changes a message, and the second changes tool definitions, so that they contain
-    no special token when they are rendered.
+    """Returns a function that changes a message, and a function that changes tool definitions, so that they contain no
+    special token when they are rendered.
 
     Both functions insert a space after the first character of each special token's string, for example
     ``< |im_end|>``. Assistant messages are left unchanged. Added tokens that are not special (``<tool_call>`` in many

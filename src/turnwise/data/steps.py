@@ -1,8 +1,7 @@
 """Splits a dialogue of K assistant turns into K single-step instances (AWPO, arXiv:2512.19126, section 4.1).
 
 An instance, also called a step, is one assistant turn with the messages before it. Verifiers and judges read these
-messages. The tokens of the same turn are in the :class:`turnwise.types.State` with the same id
-(``states.expert_turns``).
+messages. The tokens of a turn are in the :class:`turnwise.types.State` with the turn's id (``states.expert_turns``).
 """
 
 from __future__ import annotations
@@ -30,16 +29,15 @@ class TurnInContext:
 
 
 def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
-    """Returns one step for each assistant turn of a trajectory, in order. A trajectory that is a pivot has only one
-    step, its last assistant turn.
+    """Returns one step for each assistant turn of a trajectory, in order. A pivot has only one step, its last turn.
 
-    The reasoning is the value of the message's key ``reasoning_content``, ``reasoning`` or ``thinking``. If there is no
-    such key, it is the thinking block at the start of the message's content. Tool calls that are written in the content
-    are not parsed.
+    The reasoning is the value of the message's key ``reasoning_content``, ``reasoning`` or ``thinking``. Without these
+    keys, it is the thinking block at the start of the message's content. Tool calls that are written in the content are
+    not parsed.
 
     Raises:
-        ValueError: a call is not valid; the error names the step. Trajectories that were read from files have no such
-            calls, because their calls were checked before.
+        ValueError: a call is not valid; the error names the step. The calls of trajectories that were read from files
+            have been checked before.
     """
     steps: list[TurnInContext] = []
     for at in trajectory.acts:

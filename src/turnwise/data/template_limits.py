@@ -56,11 +56,11 @@ _AT_ONCE = {"count", "d", "default", "first", "last", "length"}  # filters that 
 
 
 class TemplateLimitError(RuntimeError):
-    """A chat template exceeds the limits of time, memory or size."""
+    """Raised if a chat template exceeds the limits of time, memory or size."""
 
 
 def checked_text(text: str) -> str:
-    """Returns ``text`` unchanged, after checking its length.
+    """Returns ``text`` unchanged.
 
     Raises:
         TemplateLimitError: the text has more than ``LONGEST`` characters.
@@ -98,9 +98,7 @@ class _Generator(CodeGenerator):
 
 
 class _Filters(dict[str, Callable[..., Any]]):
-    """A dictionary of Jinja's filters. Each filter in it, whenever it was added, checks the size of its arguments
-    before it runs.
-    """
+    """A dictionary of Jinja's filters, each of which checks the size of its arguments before it runs."""
 
     def __setitem__(self, name: str, known: Callable[..., Any]) -> None:
         super().__setitem__(name, _bounded_filter(name, known))
@@ -152,8 +150,10 @@ def _bounded_filter(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check(name: str, *values: Any) -> None:
-    """Raises ``TemplateLimitError`` if a template calls the function or filter ``name`` with such values that the
-    result could be too large or the call too slow.
+    """Checks the arguments ``values`` of the function or filter ``name`` that a template calls.
+
+    Raises:
+        TemplateLimitError: the result could be too large, or the call too slow.
     """
     if name in _REFUSED:
         raise TemplateLimitError(f"it calls {name}, whose result may be of any length")
@@ -184,10 +184,10 @@ def _check(name: str, *values: Any) -> None:
 
 
 def _unfolded(value: Any, known: dict[int, int]) -> int:
-    """Returns the number of elements of a value, including those of nested lists and dictionaries. A list that occurs
-    several times counts each time.
+    """Returns the number of elements of a value, including those of nested lists and dictionaries.
 
-    ``known`` is a cache: it maps the ``id`` of a list to the list's number of elements.
+    A list that occurs several times counts each time. ``known`` is a cache: the ``id`` of a list -> its number of
+    elements.
 
     Raises:
         TemplateLimitError: the number is above ``LONGEST``.

@@ -16,8 +16,9 @@ Thinking = Literal["keep", "drop"]
 
 
 def without_thinking(message: Message) -> Message:
-    """Returns an assistant message without its reasoning. The reasoning may be under a key of ``REASONING`` or at the
-    start of the content, up to ``</think>``. Other messages are returned unchanged.
+    """Returns an assistant message without its reasoning. Other messages are returned unchanged.
+
+    The reasoning may be under a key of ``REASONING`` or at the start of the content, up to the last ``</think>``.
     """
     if message["role"] != "assistant":
         return message

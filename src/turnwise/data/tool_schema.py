@@ -1,6 +1,4 @@
-"""Reads the JSON schemas of tools and checks tool calls against them. It supports the part of JSON Schema that tool
-definitions use.
-"""
+"""Reads the JSON schemas of tools and checks tool calls against them, as far as tool definitions use JSON Schema."""
 
 from __future__ import annotations
 
@@ -37,8 +35,9 @@ def json_type(word: str) -> str:
 
 
 def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the dictionary that holds a tool's name and parameters, or a tool call's name and arguments. This is the
-    value of the key ``function``, or ``tool`` itself if it has no such key.
+    """Returns the dictionary that holds a tool's name and parameters, or a tool call's name and arguments.
+
+    This is the value of the key ``function``, or ``tool`` itself if it has no key ``function``.
     """
     function = tool.get("function", tool)
     return function if isinstance(function, Mapping) else {}
@@ -56,21 +55,18 @@ def make_tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str,
 
 
 def name_of(definition: Mapping[str, Any]) -> str:
-    """Returns the name of a tool. ``definition`` is the tool's definition as :func:`make_tool` makes it."""
+    """Returns the name of a tool, given its definition as :func:`make_tool` makes it."""
     return str(function_of(definition)["name"])
 
 
 def parameters_of(definition: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Returns a tool's parameters in order: name of the parameter -> JSON schema.
-
-    ``definition`` is the tool's definition as :func:`make_tool` makes it.
-    """
+    """Returns a tool's parameters in order (name -> JSON schema), given its definition as from :func:`make_tool`."""
     found: Mapping[str, Mapping[str, Any]] = function_of(definition)["parameters"]["properties"]
     return found
 
 
 def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a tool call as a dictionary. In the call they may be an object or JSON text.
+    """Returns the arguments of a tool call, which may be an object or JSON text, as a dictionary.
 
     Raises:
         ValueError: the arguments are a text that is not JSON.
@@ -90,11 +86,10 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns a message for each mistake in a tool call, or an empty list if the call fits one of ``tools``.
+    """Returns messages about the mistakes in a tool call, or an empty list if the call fits one of ``tools``.
 
-    The name must be that of a tool, and the arguments must follow the tool's schema. The function checks the keywords
-    ``type``, ``required``, ``properties``, ``additionalProperties: false``, ``items``, ``enum`` and ``const`` of the
-    schema, and ignores all others.
+    The name must be that of a tool, and the arguments must follow the tool's schema. Only the keywords ``type``,
+    ``required``, ``properties``, ``additionalProperties: false``, ``items``, ``enum`` and ``const`` are checked.
     """
     known = {function_of(tool).get("name"): function_of(tool) for tool in tools}
     name = function_of(call).get("name")
@@ -122,9 +117,7 @@ def check_tool(tool: Any) -> str | None:
 
 
 def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
-    """Returns a message about the first part of a JSON schema that :func:`check_value` cannot use, or None if it can
-    use the whole schema.
-    """
+    """Returns a message about the first part of a JSON schema that :func:`check_value` cannot use, or None."""
     for key, kind, what in (
         ("properties", Mapping, "an object"),
         ("required", list, "a list"),
@@ -148,9 +141,7 @@ def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
 
 
 def check_value(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
-    """Returns a message for each place where ``value`` violates the JSON schema ``schema``. In the messages, the value
-    has the name ``where``.
-    """
+    """Returns a message for each place where ``value``, which the messages call ``where``, violates ``schema``."""
     wanted = schema.get("type")
     types = [wanted] if isinstance(wanted, str) else list(wanted or ())
     if types and not any(_is(value, name) for name in types):
@@ -201,7 +192,7 @@ def signature(tool: Mapping[str, Any]) -> str:
 def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the JSON Schema of a tool's parameter that a benchmark describes with Python's type names.
 
-    ``node`` is the benchmark's description. Its type names are for example ``dict``, ``float``, ``tuple`` and ``any``.
+    The type names in ``node``, the benchmark's description, are for example ``dict``, ``float``, ``tuple`` and ``any``.
     """
     found = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
     kind = node.get("type")

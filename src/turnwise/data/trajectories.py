@@ -1,5 +1,4 @@
-"""Reads and writes files of expert trajectories. A file holds JSON lines, one JSON array or Parquet. Each line, item or
-row is one trajectory:
+"""Reads and writes files of expert trajectories: JSON lines, one JSON array or Parquet, one trajectory per record:
 
 {"id": "...", "messages": [{"role": "user", "content": "..."}, ...], "tools": [...],
  "task": {"env": "household", "id": "train/000123", "split": "train", "data": {...}}, "success": true}
@@ -41,8 +40,9 @@ class BadTrajectory:
 
 
 class DataError(InputError):
-    """Trajectory files cannot be read or written, or all trajectories in them are unusable. If ``strict`` is set, one
-    unusable trajectory is enough to raise this error.
+    """Raised if trajectory files cannot be read or written, or no trajectory in them can be used.
+
+    If ``strict`` is set, one unusable trajectory is enough.
     """
 
     def __init__(self, message: str, problems: Sequence[BadTrajectory] = ()) -> None:
@@ -55,9 +55,7 @@ class DataError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The result of reading trajectory files: the usable trajectories in file order, and a description of each unusable
-    trajectory.
-    """
+    """The usable trajectories of some files in file order, and a description of each unusable trajectory."""
 
     trajectories: tuple[Trajectory, ...]
     problems: tuple[BadTrajectory, ...] = ()
@@ -66,7 +64,7 @@ class Read:
 def read_trajectories(
     paths: str | Path | Sequence[str | Path], strict: bool = False, max_line_bytes: int = MAX_BYTES
 ) -> Read:
-    """Reads and checks trajectory files, and returns their usable trajectories.
+    """Reads and checks trajectory files.
 
     Args:
         paths: files of JSON lines (``.jsonl``, ``.ndjson``, ``.json``), of a JSON array (``.json``) or Parquet
@@ -96,15 +94,13 @@ def each_trajectory(
     strict: bool = False,
     max_line_bytes: int = MAX_BYTES,
 ) -> tuple[BadTrajectory, ...]:
-    """Passes every usable trajectory of the files to ``take``, one at a time in file order. Returns a description of
-    each unusable trajectory.
+    """Passes every usable trajectory of the files to ``take``, one at a time in file order.
 
-    Args:
-        take: a function that receives a trajectory. It may raise UnusableError to refuse the trajectory.
-        paths, strict, max_line_bytes: these arguments mean the same as in :func:`read_trajectories`.
+    Returns a description of each unusable trajectory. The arguments except ``take`` are those of
+    :func:`read_trajectories`. ``take`` may raise UnusableError to refuse a trajectory.
 
     Raises:
-        DataError: in the same cases as in :func:`read_trajectories`.
+        DataError: as in :func:`read_trajectories`.
     """
     names = [paths] if isinstance(paths, str | Path) else list(paths)
     if not names:
@@ -135,9 +131,7 @@ def each_trajectory(
 
 
 def used_twice(identity: str, first: str) -> UnusableError:
-    """Returns the error for a trajectory whose id ``identity`` an earlier trajectory already has. ``first`` is the
-    place of the earlier trajectory ("file:line").
-    """
+    """Returns the error for a trajectory whose id ``identity`` is already used at ``first`` ("file:line")."""
     return UnusableError(
         f"the id {identity!r} is already used at {first}", "give each trajectory its own id", "id used twice"
     )
@@ -146,7 +140,7 @@ def used_twice(identity: str, first: str) -> UnusableError:
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], keys: Sequence[str] | None = None) -> None:
     """Writes trajectories atomically to a file of JSON lines, or of Parquet if the name ends in ``.parquet``.
 
-    ``read_trajectories`` reads the same trajectories back, except for their ``source``. Every line has the same keys.
+    ``read_trajectories`` reads the trajectories back, except for their ``source``. Every line has the same keys.
     Free-form objects (tools, call arguments, task data) are written as JSON text. So programs that read columns, such
     as ``datasets``, find one schema for all lines.
 
@@ -154,11 +148,11 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], key
         path: the file to write.
         trajectories: the trajectories. If ``keys`` is given, they are read one at a time, and at most one row group of
             a Parquet file is kept in memory.
-        keys: all keys that the messages may have. None means that the keys are first collected from all messages.
+        keys: all keys that the messages may have; None: they are first collected from all messages.
 
     Raises:
-        DataError: the file cannot be written. If a file of this name exists, it is unchanged.
-        OSError: the disk is full. If a file of this name exists, it is unchanged.
+        DataError: the file cannot be written. An existing file is unchanged.
+        OSError: the disk is full. An existing file is unchanged.
     """
     path = Path(path)
     if keys is None:
@@ -230,8 +224,9 @@ def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _column(value: Any) -> Any:
-    """Returns the value of one key of a message in the form in which it is written. In a list of tool calls, the
-    arguments of each call become JSON text, so that all lines have the same column types. Other values are unchanged.
+    """Returns the value of one key of a message in the form in which it is written.
+
+    In a list of tool calls, the arguments of each call become JSON text, so that all lines have the same column types.
     """
     if not isinstance(value, list | tuple):
         return value

@@ -1,6 +1,4 @@
-"""Converts trajectories from the formats of other programs to Turnwise's format. The script ``scripts/prepare_data.py``
-does this from the command line.
-"""
+"""Converts trajectories of other programs to Turnwise's format, as ``scripts/prepare_data.py`` does."""
 
 from turnwise.data.foreign.convert import KEYS, Calls, Importer, converted
 from turnwise.data.foreign.tool_calls import structured_text

@@ -1,5 +1,5 @@
-"""Reads conversations in the formats of other programs, which it recognises by their keys: OpenAI (``role``,
-``content``), ShareGPT (``from``, ``value``), and xLAM's single requests (``query``, ``answers``).
+"""Reads conversations in formats that it recognises by their keys: OpenAI (``role``, ``content``), ShareGPT (``from``,
+``value``), and xLAM's single requests (``query``, ``answers``).
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ _KEPT = ("tool_calls", "tool_call_id", "name")
 
 
 def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the messages of a record, with the roles and keys that Turnwise uses. If the record has a text under the
-    key ``system`` and no system message at its start, this text becomes the first message.
+    """Returns the messages of a record, with the roles and keys that Turnwise uses.
+
+    If the record has a text under the key ``system`` and no system message at its start, this text becomes the first
+    message.
 
     Raises:
         UnusableError: there is no conversation, or a turn is not usable.
@@ -74,6 +76,7 @@ def _message(turn: Any, where: str) -> dict[str, Any]:
 
 def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the messages of an xLAM record: its request, and an assistant message with the tool calls that answer it.
+
     In the record, the calls are a list or JSON text.
     """
     answers = record["answers"]
@@ -96,11 +99,11 @@ def _text(content: Any, where: str) -> str:
 
 
 def _calls(text: str, where: str) -> list[dict[str, Any]]:
-    """Parses the JSON text of one tool call or of a list of calls, as in ShareGPT's ``function_call`` turns. Returns
-    the calls in the form of ``tool_calls``.
+    """Parses the JSON text of one tool call or of a list of calls into ``tool_calls``, as for ShareGPT's turns
+    ``function_call``.
 
     Raises:
-        UnusableError: the text is not such JSON. ``where`` names the place of the text in the error message.
+        UnusableError: the text is not JSON of tool calls. ``where`` names the place of the text in the error message.
     """
     try:
         value, end = decode_json(text, 0)

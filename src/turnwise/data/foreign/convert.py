@@ -1,6 +1,4 @@
-"""Converts a trajectory from another program's format to a Trajectory. It converts the turns, the tools and the tool
-calls.
-"""
+"""Converts a trajectory from another program's format to a Trajectory: its turns, tools and tool calls."""
 
 from __future__ import annotations
 
@@ -34,13 +32,12 @@ def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool
     ``calls="auto"`` leaves this text unchanged.
 
     Args:
-        record: a record with OpenAI's, ShareGPT's or xLAM's keys, or a pivot row. If the record could not be read, this
-            argument is the UnusableError that says why, and this error is raised.
+        record: a record with OpenAI's, ShareGPT's or xLAM's keys, or a pivot row. An UnusableError, in place of a
+            record that could not be read, is raised.
         source: the place of the record as ``file:line``. A record without an id gets an id made from this place.
         calls: the format of tool calls in the text of replies.
         keep_system: whether to keep the system message from which the tools were read. By default it is dropped,
-            because the chat template shows the tools itself, in the format that the policy has learned. The message
-            would list the tools a second time and would teach another format.
+            because the chat template shows the tools itself, in the format that the policy has learned.
 
     Raises:
         UnusableError: the record has a mistake; the error describes the first mistake.
@@ -85,8 +82,7 @@ def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool
 
 @dataclass(slots=True)
 class Importer:
-    """Reads trajectories from files one at a time and converts them. It counts the records and lists the problems of
-    unusable records.
+    """Reads trajectories from files one at a time and converts them.
 
     Attributes:
         calls, keep_system: the arguments of :func:`converted` with the same names.

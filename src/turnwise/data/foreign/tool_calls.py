@@ -1,6 +1,4 @@
-"""Moves tool calls from the text of replies to the key ``tool_calls``. If one message holds the answers of several
-tools, splits it into one message for each answer.
-"""
+"""Moves tool calls from the text of replies to the key ``tool_calls``, and splits messages with several tools' answers."""
 
 from __future__ import annotations
 
@@ -27,8 +25,9 @@ _TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'")
 
 
 def structured_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> tuple[Mapping[str, Any], ...]:
-    """Returns a conversation in which the tool calls are moved from the text of the replies to ``tool_calls``. The
-    format of the calls is detected.
+    """Returns a conversation in which the tool calls are moved from the text of the replies to ``tool_calls``.
+
+    The format of the calls is detected.
 
     Raises:
         UnusableError: a call cannot be read.
@@ -38,8 +37,9 @@ def structured_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any])
 
 
 def structured(messages: Sequence[dict[str, Any]], tools: Sequence[Any], form: Format) -> Iterator[dict[str, Any]]:
-    """Yields the messages of a conversation. Calls in the text of a reply are moved to ``tool_calls``. A message that
-    holds the answers of several tools becomes one tool message for each answer.
+    """Yields the messages of a conversation. Calls in the text of a reply are moved to ``tool_calls``.
+
+    A message that holds the answers of several tools becomes one tool message for each answer.
     """
     called = 0
     for place, message in enumerate(messages):
@@ -80,9 +80,7 @@ def _reply(message: Mapping[str, Any], tools: Sequence[Any], form: Format, place
 
 
 def _json_calls(text: str) -> str:
-    """Returns a reply in which Hermes calls are rewritten as JSON. Some data sets write a Python literal between the
-    tags instead of JSON.
-    """
+    """Returns a reply in which Hermes calls that some data sets write as Python literals are rewritten as JSON."""
 
     def rewritten(found: re.Match[str]) -> str:
         try:
@@ -98,8 +96,9 @@ def _json_calls(text: str) -> str:
 
 
 def _with_names(text: str, tools: Sequence[Any]) -> Reply:
-    """Parses calls in Python syntax, and returns them with their original tool names. While the text is parsed, each
-    tool name that is no Python identifier ("Market Trends API") is replaced by an identifier.
+    """Parses calls in Python syntax, and returns them with their original tool names.
+
+    While the text is parsed, each tool name that is no Python identifier ("Market Trends API") is replaced by one.
     """
     names = {str(function_of(tool).get("name")) for tool in tools if isinstance(tool, Mapping)}
     odd = sorted((name for name in names if not all(map(str.isidentifier, name.split(".")))), key=len, reverse=True)
@@ -114,8 +113,9 @@ def _with_names(text: str, tools: Sequence[Any]) -> Reply:
 
 
 def _answers(message: Mapping[str, Any], called: int) -> list[str]:
-    """Returns the answers of the tools in a message as separate texts, or an empty list if the message should stay
-    unchanged. ``called`` is the number of calls in the assistant message before it.
+    """Returns the answers of several tools in a message as separate texts, or [] if the message should stay unchanged.
+
+    ``called`` is the number of calls in the assistant message before it.
     """
     text = message["content"].strip()
     if found := _tagged(text):
@@ -132,9 +132,7 @@ def _answers(message: Mapping[str, Any], called: int) -> list[str]:
 
 
 def _tagged(text: str) -> list[str]:
-    """Returns the texts between ``<tool_response>`` tags. The list is empty if there is text outside the tags, or if a
-    tag is missing.
-    """
+    """Returns the texts between ``<tool_response>`` tags, or [] if a tag is missing or text is outside them."""
     found, at = [], 0
     try:
         while at < len(text):

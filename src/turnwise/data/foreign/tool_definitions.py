@@ -1,4 +1,4 @@
-"""Finds tool definitions in a record or in the text of its system prompt, and converts tool definitions to OpenAI's form."""
+"""Finds tool definitions in a record or in the text of its system prompt, and converts them to OpenAI's form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN = {"string", "integer", "number", "boolean", "object", "array"}  # types 
 
 
 def tools_in(prompt: str) -> list[Any]:
-    """Returns the tools that a system prompt lists between ``<tools>`` tags (Hermes, Qwen) or as a JSON array (ToolACE).
+    """Returns the tools that a system prompt lists in ``<tools>`` tags (Hermes, Qwen) or as a JSON array (ToolACE).
 
     The prompt is only parsed, and no code in it is evaluated. The result is empty if no tools can be read.
     """
@@ -37,12 +37,12 @@ def tools_in(prompt: str) -> list[Any]:
 
 
 def openai_tool(tool: Any) -> Any:
-    """Returns a tool definition as ``{"type": "function", "function": {...}}`` with a JSON schema. A value that is not
-    a tool definition is returned unchanged.
+    """Returns a tool definition as ``{"type": "function", "function": {...}}`` with a JSON schema.
 
     In ToolACE's definitions, the key ``arguments`` becomes ``parameters``, and types such as ``dict`` get their names
     in JSON Schema (``object``). In xLAM's definitions, the parameters are a mapping from names to descriptions with
-    Python types (``List[int]``, ``str, optional``), which becomes a JSON schema.
+    Python types (``List[int]``, ``str, optional``), which becomes a JSON schema. A value that is not a tool definition
+    is returned unchanged.
     """
     tool = _named(_renamed(tool))
     if check_tool(tool) is not None:
@@ -60,9 +60,7 @@ def _renamed(tool: Any) -> Any:
 
 
 def _named(tool: Any) -> Any:
-    """Returns a tool with a JSON schema as its parameters, if the parameters are a plain mapping from names to
-    descriptions (as in xLAM). Other tools are returned unchanged.
-    """
+    """Returns a tool with a JSON schema in place of parameters that map names to descriptions (as in xLAM)."""
     listed = tool.get("parameters") if isinstance(tool, Mapping) else None
     if not isinstance(listed, Mapping) or not listed or isinstance(listed.get("type"), str):
         return tool
@@ -80,8 +78,9 @@ def _named(tool: Any) -> Any:
 
 
 def _schema(node: Any) -> Any:
-    """Returns a schema in which every type has its JSON Schema name (``object``, not ``dict``). The key ``required`` is
-    dropped wherever its value is not a list of names.
+    """Returns a schema in which every type has its JSON Schema name (``object``, not ``dict``).
+
+    The key ``required`` is dropped wherever its value is not a list of names.
     """
     if isinstance(node, list):
         return [_schema(item) for item in node]
@@ -98,8 +97,9 @@ def _schema(node: Any) -> Any:
 
 
 def _values(text: str) -> list[Any]:
-    """Returns the JSON values that follow one another in a text. If the text is not JSON, it is read as one Python
-    literal. If a value is a list, the items of the list are returned instead of it.
+    """Returns the JSON values that follow one another in a text, or the values of a text that is one Python literal.
+
+    A list is replaced by its items.
     """
     found: list[Any] = []
     at = skip_space(text, 0)

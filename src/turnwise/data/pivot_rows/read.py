@@ -13,15 +13,11 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 
 def is_row(record: Any) -> bool:
-    """Returns whether a record is a pivot row, that is, has the key ``responses_create_params``."""
     return isinstance(record, Mapping) and PARAMS in record
 
 
 def name_of(source: str) -> str:
-    """Returns the id of the row at ``source`` ("file:line"): the file's name without folder and ending, then the line.
-
-    For example, the id of the row at ``data/rows.jsonl:3`` is ``rows:3``.
-    """
+    """Returns the id of the row at ``source``. For example, ``data/rows.jsonl:3`` gives ``rows:3``."""
     path, _, line = source.rpartition(":")
     return f"{Path(path).stem}:{line}"
 
@@ -33,7 +29,7 @@ def record_of(row: Mapping[str, Any], source: str) -> dict[str, Any]:
     the row that Turnwise does not use are left out.
 
     Raises:
-        UnusableError: the row breaks a rule that a row must keep to be converted.
+        UnusableError: the row breaks a rule that is needed for reading (``rules.Rule.to_read``).
     """
     check_row(row, to_read=True)
     params, action = row[PARAMS], row[ACTION]
@@ -52,9 +48,7 @@ def record_of(row: Mapping[str, Any], source: str) -> dict[str, Any]:
 def messages_of(params: Mapping[str, Any], where: str = "") -> list[dict[str, Any]]:
     """Returns the instructions and the input of a request of the Responses API as chat messages.
 
-    Args:
-        params: the request.
-        where: a text that error messages put before the word ``input``.
+    ``where`` is a text that error messages put before the word ``input``.
 
     Raises:
         UnusableError: an item of the input has an unknown role or kind, or holds no text.
@@ -69,8 +63,9 @@ def messages_of(params: Mapping[str, Any], where: str = "") -> list[dict[str, An
 
 
 def pass_rate(row: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the pass rate of a row as two counts: ``passed`` (accepted samples) and ``total`` (all samples). They are
-    the values of the row's keys ``pass_rate_passed`` and ``pass_rate_total``. The result is empty if a key is missing.
+    """Returns the pass rate of a row as two counts: ``passed`` (accepted samples) and ``total`` (all samples).
+
+    The counts are the values of ``pass_rate_passed`` and ``pass_rate_total``. The result is empty if a key is missing.
 
     Raises:
         UnusableError: the values are not counts, or ``passed`` exceeds ``total``.
@@ -92,9 +87,7 @@ def _count(value: Any) -> bool:
 
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[Any, str], where: str) -> None:
-    """Adds one item of a pivot row's input to the chat messages ``messages``. ``names`` maps the id of each earlier
-    tool call to the name of the called tool.
-    """
+    """Adds one item of a pivot row's input to ``messages``. ``names`` maps ids of earlier tool calls to tool names."""
     kind = item.get("type", "message")
     if kind == "message":
         role = _ROLES.get(str(item.get("role")))
@@ -128,7 +121,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[An
 
 
 def _speaking(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the last message if it is an assistant message; otherwise adds an assistant message and returns this."""
+    """Returns the last message if it is an assistant message; otherwise adds an assistant message and returns it."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
@@ -140,8 +133,7 @@ def _speak(messages: list[dict[str, Any]], key: str, text: str) -> None:
 
 
 def _text(content: Any, where: str) -> str:
-    """Returns the text of an input item's ``content``. The content is either a text, or a list of parts whose texts are
-    joined.
+    """Returns the text of an input item's ``content``, which is a text or a list of parts with texts.
 
     Raises:
         UnusableError: a part holds no text. ``where`` is the name of the item in the error message.

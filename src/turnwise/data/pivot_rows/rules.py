@@ -1,10 +1,9 @@
-"""Lists the rules that pivot rows of NVIDIA-NeMo/Gym must follow. The rules come from Gym's documentation (the row
-contract in ``nemo-gym-pivot-datasets``) and from the code of Gym's resource server that verifies single steps of tool
-use.
+"""Lists the rules that pivot rows of NVIDIA-NeMo/Gym must follow.
 
-A row has three keys. ``responses_create_params`` is a request of the Responses API: the conversation before the action,
-and the tools. ``expected_action`` is one function call, several function calls, or a message. ``agent_ref`` names the
-agent of Gym that uses the row.
+The rules come from Gym's documentation (the row contract in ``nemo-gym-pivot-datasets``) and from the code of Gym's
+resource server that verifies single steps of tool use. A row has three keys. ``responses_create_params`` is a request
+of the Responses API: the conversation before the action, and the tools. ``expected_action`` is one function call,
+several function calls, or a message. ``agent_ref`` names the agent of Gym that uses the row.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ class Rule:
 
 
 def check_row(row: Mapping[str, Any], to_read: bool = False) -> None:
-    """Checks that a pivot row of NeMo Gym keeps all rules in ``RULES``. If ``to_read`` is True, only the rules that a
-    row must keep to be read are checked.
+    """Checks that a pivot row keeps all rules in ``RULES``; with ``to_read``, only the rules that reading needs.
 
     Raises:
         UnusableError: the row breaks a rule; the error describes the first broken rule.

@@ -1,4 +1,4 @@
-"""Writes the turns of a trajectory as pivot rows of NeMo Gym. This is the inverse of the module ``read``."""
+"""Writes the turns of a trajectory as pivot rows of NeMo Gym, the inverse of the module ``read``."""
 
 from __future__ import annotations
 
@@ -54,14 +54,11 @@ def row_of(step: TurnInContext, trajectory: Trajectory, agent: str, rate: Pivot 
 
 
 def agent_ref(name: str) -> dict[str, str]:
-    """Returns the value of ``agent_ref``, which refers to an agent of NeMo Gym by its name."""
     return {"type": "responses_api_agents", "name": name}
 
 
 def rate_keys(rate: Pivot | None) -> dict[str, float | int]:
-    """Returns the keys and values with which published pivot rows store a pass rate. The result is empty if ``rate`` is
-    None or has no samples.
-    """
+    """Returns the keys with which published pivot rows store a pass rate, or {} without samples."""
     if rate is None or not rate.total:
         return {}
     return {
@@ -72,14 +69,10 @@ def rate_keys(rate: Pivot | None) -> dict[str, float | int]:
 
 
 def rated(row: Mapping[str, Any], agent: str | None, rate: Pivot | None) -> dict[str, Any]:
-    """Returns a copy of a pivot row with the pass rate ``rate`` and the agent ``agent``. The copy's request has no keys
-    with the value null.
+    """Returns a copy of a pivot row with the pass rate ``rate`` and the agent ``agent``, and without null in its request.
 
-    Args:
-        row: the pivot row. It is not changed.
-        agent: name of the agent that replaces the row's own agent. If it is None, the row's own agent is kept, and a
-            row without an agent gets ``AGENT_NAME``.
-        rate: the new pass rate. If it is None or has no samples, the row's own pass rate is kept.
+    If ``agent`` is None, the row's own agent is kept, and a row without an agent gets ``AGENT_NAME``. If ``rate`` is
+    None or has no samples, the row's own pass rate is kept.
     """
     request = {key: value for key, value in row[PARAMS].items() if value is not None}
     named = agent_ref(agent or AGENT_NAME)
@@ -87,8 +80,10 @@ def rated(row: Mapping[str, Any], agent: str | None, rate: Pivot | None) -> dict
 
 
 def _items(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    """Yields chat messages as items of the Responses API. If a tool message has no call id, or an unknown one, it is
-    taken as the answer to the first call of the last assistant message that has no answer yet.
+    """Yields chat messages as items of the Responses API.
+
+    A tool message without a known call id is taken as the answer to the first call of the last assistant message that
+    has no answer yet.
 
     Raises:
         UnusableError: a tool message follows no call, or all calls already have an answer.

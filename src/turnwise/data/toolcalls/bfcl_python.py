@@ -1,6 +1,4 @@
-"""Parses the tool-call format of BFCL and Llama, in which calls are written as Python. The text is parsed to a syntax
-tree and never evaluated.
-"""
+"""Parses the tool-call format of BFCL and Llama, in which calls are written as Python, without evaluating the text."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ _NAMES = {"true": True, "false": False, "null": None}
 
 
 def bfcl_python(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
-    """Parses a reply that is a list of calls such as ``[f(a=1, b="x"), g.h()]``, a single call such as ``f(a=1)``, or
-    prose.
+    """Parses a reply that is a list of calls such as ``[f(a=1, b="x"), g.h()]``, a single call ``f(a=1)``, or prose.
 
     Each argument must have a name and a Python literal as its value. Tuples become lists. JSON's ``true``, ``false``
     and ``null`` are also accepted. A reply is prose if it begins neither with ``[`` nor with a name and ``(``. The

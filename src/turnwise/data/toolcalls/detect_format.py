@@ -1,7 +1,6 @@
 """Detects the text format of tool calls, either from a chat template or from the replies of a conversation.
 
-A chat template is tested as follows: it renders a short conversation with a tool call, and each parser is tried on the
-rendered text.
+To test a chat template, a short conversation with a tool call is rendered, and each parser is tried on the result.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ PROBE_CALL = ToolCall("turnwise_probe", {"city": "probed-city", "days": 3})
 
 
 def asking(count: int = 1) -> list[Message]:
-    """Returns a test conversation of two messages: a user message, and an assistant message that makes the call
-    :data:`PROBE_CALL` ``count`` times.
-    """
+    """Returns a test conversation: a user message, and an assistant message with :data:`PROBE_CALL` ``count`` times."""
     calls = [
         {
             "id": f"probecal{number}",
@@ -48,8 +45,8 @@ def asking(count: int = 1) -> list[Message]:
 def format_of(chat: ChatTokens) -> Format | None:
     """Returns the format in which the chat template of ``chat`` writes tool calls.
 
-    The result is None if no parser can read the rendered call. In this case, the template leaves ``tool_calls`` out,
-    refuses them, or writes them in an unknown format.
+    The result is None if no parser can read the rendered call, because the template leaves ``tool_calls`` out, refuses
+    them, or writes them in an unknown format.
     """
     try:
         (spine,) = chat.spines(asking(), PROBE_TOOLS)
@@ -68,9 +65,10 @@ def _reads(text: str, name: str) -> bool:
 
 
 def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Format | Literal["none"]:
-    """Returns the format of the tool calls that are written in the text of a conversation's replies. Returns ``none``
-    if the text has no calls, or if a message has ``tool_calls``. Without ``tools``, calls of the formats ``llama_json``
-    and ``bfcl_python`` are not recognized.
+    """Returns the format of the tool calls that are written in the text of a conversation's replies.
+
+    The result is ``none`` if the text has no calls, or if a message has ``tool_calls``. Without ``tools``, calls of the
+    formats ``llama_json`` and ``bfcl_python`` are not recognized.
     """
     if any(message.get("tool_calls") for message in messages):
         return "none"

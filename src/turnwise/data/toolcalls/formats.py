@@ -1,5 +1,5 @@
-"""Maps the name of each text format of tool calls to the format's parser. A new format needs a file in this folder and
-an entry in ``PARSERS``.
+"""Maps each text format of tool calls to its parser. A new format needs a file in this folder and an entry in
+``PARSERS``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ PARSERS: Mapping[str, Parser] = {
 
 
 def parser_of(form: Format | None) -> Parser:
-    """Returns the parser of a tool-call format.
-
-    Raises:
-        ValueError: ``form`` is None.
-    """
+    """Returns the parser of a tool-call format, or raises ValueError if ``form`` is None."""
     if form is None:
         raise ValueError(f"format: the format of tool calls is unknown; set it to one of {', '.join(PARSERS)}")
     return PARSERS[form]

@@ -1,6 +1,4 @@
-"""Parses the tool-call format of Hermes and Qwen. Each call is a JSON object between ``<tool_call>`` and
-``</tool_call>``.
-"""
+"""Parses the tool-call format of Hermes and Qwen: each call is a JSON object between ``<tool_call>`` tags."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
 def hermes(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
-    """Parses a reply with any number of calls ``<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`` and prose
-    around them.
+    """Parses a reply of prose and calls ``<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>``.
 
     The JSON object of a call must have the keys ``name`` and ``arguments`` and no other. The parser finds the object's
     end by reading the JSON, so a closing tag inside a text argument has no effect. The argument ``tools`` is not used,

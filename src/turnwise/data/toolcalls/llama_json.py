@@ -14,12 +14,11 @@ _ENDS = ("<|eom_id|>", "<|eot_id|>")
 
 
 def llama_json(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
-    """Parses a reply of calls such as ``{"name": "f", "parameters": {"a": 1}}``, or of prose. Whitespace or ``;``
-    separates the calls.
+    """Parses a reply that is prose, or calls such as ``{"name": "f", "parameters": {"a": 1}}``.
 
-    The tag ``<|python_tag|>`` may come before the first call. In a call, the key ``arguments`` may replace
-    ``parameters``, and ``"type": "function"`` is allowed. A reply that begins neither with the tag nor with ``{`` is
-    prose. The argument ``tools`` is not used, because JSON values show their types.
+    Whitespace or ``;`` separates the calls. The tag ``<|python_tag|>`` may come before the first call. In a call, the
+    key ``arguments`` may replace ``parameters``, and ``"type": "function"`` is allowed. A reply that begins neither
+    with the tag nor with ``{`` is prose. The argument ``tools`` is not used, because JSON values show their types.
 
     Raises:
         ToolCallError: the reply begins like a call but is not a call, or the tag comes after prose.

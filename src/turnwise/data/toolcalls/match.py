@@ -1,6 +1,4 @@
-"""Compares tool calls of the policy with demonstrated tool calls: by a functional rule (whether they are equivalent),
-and by a strict rule (whether they are identical).
-"""
+"""Compares tool calls of the policy with demonstrated tool calls, by a functional rule and by a strict rule."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Se
 
 
 def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
-    """Returns whether the calls ``made`` equal the calls ``expected`` by the strict rule: they must be the same calls
-    in the same order with exactly the same arguments.
-    """
+    """Returns whether the calls ``made`` are the calls ``expected``, in the same order with exactly equal arguments."""
     return len(made) == len(expected) and all(
         call.name == true.name and same_value(dict(call.arguments), dict(true.arguments))
         for call, true in zip(made, expected, strict=True)
@@ -48,21 +44,17 @@ def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
 
 
 def miss_rate(functional: Sequence[bool], strict: Sequence[bool]) -> float | None:
-    """Returns Pr[strict = 0 | functional = 1], the fraction of functionally correct actions that the strict rule
-    rejects. The result is None if no action is functionally correct.
+    """Returns Pr[strict = 0 | functional = 1]: of the functionally correct actions, the fraction that ``strict`` rejects.
 
-    Args:
-        functional: for each action, whether the functional rule accepts it.
-        strict: for the same actions, whether the strict rule accepts them.
+    The result is None if no action is functionally correct. For each action, ``functional`` and ``strict`` say whether
+    the rule accepts it.
     """
     missed = [not exact for good, exact in zip(functional, strict, strict=True) if good]
     return sum(missed) / len(missed) if missed else None
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Returns whether two JSON values are equal. 1 equals 1.0, because JSON has one kind of number. True does not equal
-    1, unlike in Python.
-    """
+    """Returns whether two JSON values are equal. 1 equals 1.0, but unlike in Python, True does not equal 1."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, Mapping) and isinstance(b, Mapping):
@@ -73,9 +65,7 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def _defaults(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the default values of a tool's optional parameters: name -> default. A parameter without a default is
-    left out.
-    """
+    """Returns the default values of a tool's optional parameters that have one: name -> default."""
     schema = function_of(tool).get("parameters") or {}
     required = schema.get("required") or ()
     properties = schema.get("properties") or {}

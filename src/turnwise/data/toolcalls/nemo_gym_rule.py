@@ -22,12 +22,8 @@ def accepts(made: Reply, expected: Reply, least: float) -> bool:
 
     If the demonstrated reply calls tools, each of its calls must match a different call of the policy's reply
     (:func:`same_call`). The policy may make additional calls. If the demonstrated reply is text, any text without a
-    call is accepted.
-
-    Args:
-        made: the policy's reply.
-        expected: the demonstrated reply.
-        least: smallest word overlap (:func:`overlap`) at which two text arguments count as equal, in [0, ``MOST``].
+    call is accepted. ``least`` is the smallest word overlap (:func:`overlap`) at which two text arguments count as
+    equal, in [0, ``MOST``].
     """
     if not expected.calls:
         return bool(made.content) and not made.calls
@@ -47,10 +43,10 @@ def same_call(made: ToolCall, expected: ToolCall, least: float) -> bool:
 
 
 def overlap(made: str, expected: str) -> float:
-    """Returns the word overlap of two texts, in [0, 0.5]: the number of words that occur in both texts, divided by the
-    sum of the word counts of the two texts.
+    """Returns the word overlap of two texts: the number of words in both, divided by the sum of their word counts.
 
-    Letter case and word order are ignored. A word counts as often as it occurs. The overlap of two empty texts is 0.
+    The overlap is in [0, 0.5]. Letter case and word order are ignored. A word counts as often as it occurs in both
+    texts. The overlap of two empty texts is 0.
     """
     ours, theirs = Counter(made.lower().split()), Counter(expected.lower().split())
     both = ours.total() + theirs.total()
@@ -72,10 +68,10 @@ def _same(made: Any, expected: Any, least: float) -> bool:
 
 
 def _all_matched(fits: Sequence[Sequence[int]]) -> bool:
-    """Returns whether each expected tool call can be matched to a different call of the policy. The function computes a
-    bipartite matching by augmenting paths.
+    """Returns whether each expected tool call can be matched to a different call of the policy.
 
-    ``fits`` holds, for each expected call, the indices of the policy's calls that equal the expected call.
+    ``fits`` holds, for each expected call, the indices of the policy's calls that equal the expected call. A bipartite
+    matching is computed by augmenting paths.
     """
     taken: dict[int, int] = {}
 

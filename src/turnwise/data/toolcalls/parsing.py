@@ -1,5 +1,4 @@
-"""Defines the parts of a model's reply (thinking, prose and tool calls), and functions that all parsers of tool calls
-share.
+"""Defines the parts of a model's reply (thinking, prose and tool calls), and functions that all parsers share.
 
 A reply is untrusted text of a model. It is never evaluated. Its size, its number of calls and the depth of its
 arguments are limited. Every mistake in a reply raises :class:`ToolCallError`.
@@ -23,7 +22,7 @@ MAX_NAME = 256  # largest length in characters of the name of a tool or of a par
 
 
 class ToolCallError(ValueError):
-    """A reply does not follow its tool-call format, or exceeds a limit. Parsers raise no other exception."""
+    """Raised if a reply does not follow its tool-call format, or exceeds a limit. Parsers raise no other exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,7 @@ class Reply:
 
 
 class Parser(Protocol):
-    """A function that parses a model's reply and returns the parts of the reply. Each parser reads one format of tool
-    calls.
+    """A function that parses a model's reply. Each parser reads one format of tool calls.
 
     ``tools`` are the tool definitions that the policy saw. If a format writes all argument values as text, its parser
     takes the types of the values from these definitions.
@@ -65,7 +63,7 @@ def checked_call(name: Any, arguments: Any) -> ToolCall:
 
 
 def checked_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """Returns the calls of a reply as a tuple, after checking their number.
+    """Returns the calls of a reply as a tuple.
 
     Raises:
         ToolCallError: there are more than ``MAX_CALLS`` calls.
@@ -76,8 +74,7 @@ def checked_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def decode_json(text: str, start: int) -> tuple[Any, int]:
-    """Returns the JSON value that begins at index ``start`` of ``text``, and the index after the value. Whitespace
-    before the value is skipped.
+    """Returns the JSON value at index ``start`` of ``text``, or after whitespace there, and the index after the value.
 
     Raises:
         ToolCallError: there is no JSON value, an object has a key twice, or the value contains NaN or infinity.
@@ -99,7 +96,7 @@ def skip_space(text: str, at: int) -> int:
 
 
 def expect(text: str, at: int, token: str) -> int:
-    """Returns the index after ``token``. It must begin at index ``at`` of ``text``, or after whitespace at that index.
+    """Returns the index after ``token``, which must begin at index ``at`` of ``text`` or after whitespace there.
 
     Raises:
         ToolCallError: ``text`` contains something else at this place.

@@ -1,6 +1,4 @@
-"""Parses the tool-call format of Qwen3-Coder, where a call is written in tags and each argument is text between two
-tags.
-"""
+"""Parses the tool-call format of Qwen3-Coder, in which each argument is text between two tags."""
 
 from __future__ import annotations
 
@@ -28,12 +26,12 @@ _NAME = re.compile(r"[^<>\n]{1,256}(?=>)")
 
 def qwen_xml(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
     """Parses a reply with any number of calls
-    ``<tool_call><function=f><parameter=a>1</parameter></function></tool_call>`` and prose around them. There may be
-    whitespace between the tags.
+    ``<tool_call><function=f><parameter=a>1</parameter></function></tool_call>`` and prose around them.
 
-    The value of an argument is the text between its tags, without one newline at each end. If the tool's schema in
-    ``tools`` says that the parameter is a string, the value is this text. In all other cases, and without a schema, the
-    text is parsed as JSON, or as ``True``, ``False`` or ``None``. If this fails, the value is the text.
+    There may be whitespace between the tags. The value of an argument is the text between its tags, without one newline
+    at each end. If the tool's schema in ``tools`` says that the parameter is a string, the value is this text. In all
+    other cases, and without a schema, the text is parsed as JSON, or as ``True``, ``False`` or ``None``. If this fails,
+    the value is the text.
 
     Raises:
         ToolCallError: a call cannot be parsed, a call has a parameter twice, or an opening or closing tag has no

@@ -1,4 +1,4 @@
-"""Writes tool calls as text in a given format. This is the inverse of the format's parser."""
+"""Writes tool calls as text in a given format. Each writer is the inverse of the format's parser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.types import ToolCall
 
 
 def write_calls(calls: Sequence[ToolCall], form: Format) -> str:
-    """Returns the calls as text in the format ``form``. The parser ``PARSERS[form]`` reads the same calls back.
+    """Returns the calls as text in the format ``form``, from which ``PARSERS[form]`` reads the same calls back.
 
     Raises:
         ValueError: ``calls`` is empty.
