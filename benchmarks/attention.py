@@ -188,7 +188,6 @@ def cell(row: dict[str, Any], name: str, key: str) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     parser = options(__doc__, rounds=5)
     parser.set_defaults(shape="qwen3-4b")
     parser.add_argument("--batch", type=positive, default=1, help="number of packed rows in a micro-batch (1)")

@@ -189,7 +189,6 @@ def told(
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("paper", choices=list(PAPERS))

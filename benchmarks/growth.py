@@ -114,7 +114,6 @@ def table(found: Mapping[str, Mapping[str, Any]], failed: Mapping[str, str]) -> 
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

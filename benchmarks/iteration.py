@@ -267,7 +267,6 @@ def verifier(run: Run, tasks: list[State], work: Work) -> Callable[..., list[flo
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = options(__doc__)
     add = parser.add_argument
     add("--states", type=positive, default=12, help="number of expert turns of an iteration")

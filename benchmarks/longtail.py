@@ -264,7 +264,6 @@ def site_of(args: argparse.Namespace) -> Site:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     found = options(__doc__, rounds=2)
     add = found.add_argument
     add("--engine", choices=["stub", "vllm", "tree"], default="stub")

@@ -93,7 +93,6 @@ def main() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = options(__doc__)
     add = parser.add_argument
     add("--trajectories", type=positive, default=64)

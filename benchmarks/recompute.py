@@ -131,7 +131,6 @@ def report(
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     parser = options(__doc__, rounds=3)
     add = parser.add_argument
     add("--rows", type=positive, default=4)

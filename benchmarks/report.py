@@ -51,7 +51,7 @@ OF_TREES = {"roots", "branches", "turns"}  # settings of benchmarks/update.py th
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 done; 2 a file cannot be used."""
+    """Returns the exit status: 0 done; 2 a file cannot be used."""
     args = parser().parse_args(arguments)
     try:
         results = [read(path) for path in args.files]
@@ -198,7 +198,6 @@ def told(value: Any) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

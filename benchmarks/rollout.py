@@ -247,7 +247,6 @@ def report(
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     parser = options(__doc__)
     add = parser.add_argument
     add("--tasks", type=positive, default=4)

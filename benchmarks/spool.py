@@ -178,7 +178,6 @@ def resumed(
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = options(__doc__)
     add = parser.add_argument
     add("--tasks", type=positive, default=32)

@@ -274,7 +274,6 @@ def report(
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     parser = options(__doc__, rounds=9)
     add = parser.add_argument
     add("--state", type=positive, default=512, help="tokens of the shared state")

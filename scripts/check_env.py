@@ -1,5 +1,4 @@
-"""Checks any environment: experts, hostile actions, copies, verifier, speed. The last line of the output is one JSON
-object.
+"""Checks any environment: experts, hostile actions, copies, verifier, speed. The last output line is one JSON object.
 
 python scripts/check_env.py env=household
 python scripts/check_env.py env=search scale=paper sequences=200
@@ -10,7 +9,7 @@ env        name of an environment in conf/env/, or of your own environment; all:
 tasks      number of tasks that are replayed and forked (50), half from split train and half from unseen
 sequences  number of sequences of hostile and random actions (1000)
 seed       seed of everything random (0)
-cases      file of hand-written cases for the verifier; unset: the file in the environment's own folder
+cases      file of hand-written cases for the verifier; unset: the file checks.yaml in the environment's own folder
 Every other argument is an override of the configuration, as for train.py: env.horizon=10, scale=paper.
 """
 
@@ -37,13 +36,11 @@ from turnwise.errors import InputError, refuse_twice
 from turnwise.types import Task
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-SHOWN = 3  # problems of one kind that are printed; the count includes the others
+SHOWN = 3  # greatest number of problems of one kind that are printed; all problems are counted
 
 
 @dataclass
 class Settings:
-    """The settings that the command line gives."""
-
     env: str = ""
     tasks: int = 50
     sequences: int = 1000
@@ -53,9 +50,7 @@ class Settings:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 all checks passed; 1 a check failed; 2 an argument or file cannot be
-    used.
-    """
+    """Returns the exit status: 0 all checks passed; 1 a check failed; 2 an argument or file cannot be used."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
@@ -82,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str]) -> Settings:
-    """Parses the settings.
+    """Parses the settings of the command line.
 
     Raises:
         InputError: no environment is named, a key is given twice, or a value is not a number or too small.
@@ -193,9 +188,7 @@ def _forges(step: Step) -> bool:
 
 
 def sound(result: dict[str, Any]) -> bool:
-    """Returns whether every check passed that could be made. A package that is not installed does not count as a
-    failure.
-    """
+    """Returns whether every check passed, except checks whose package is not installed."""
     return "unavailable" in result or (
         result["expert_success"] == 1
         and result["hostile_ok"]
@@ -206,7 +199,6 @@ def sound(result: dict[str, Any]) -> bool:
 
 
 def table(results: dict[str, dict[str, Any]]) -> Table:
-    """Returns a table of the results for the terminal."""
     drawn = Table("env")
     columns = list(dict.fromkeys(key for result in results.values() for key in result if key != "unavailable"))
     for column in columns:

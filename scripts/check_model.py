@@ -47,8 +47,6 @@ COLUMNS = ("family", "verdict", "lora", "loss", "gradient", "sampled", "why")
 
 @dataclass
 class Settings:
-    """The settings that the command line gives."""
-
     model: str = ""
     dtype: str = "float32"
     families: bool = False
@@ -58,7 +56,7 @@ class Settings:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program; the module describes its exit status."""
+    """Runs the program. The docstring of the module describes the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
@@ -72,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str]) -> Settings:
-    """Parses the settings.
+    """Parses the settings of the command line.
 
     Raises:
         InputError: an argument is unknown, cannot be used, or is given twice.
@@ -125,7 +123,7 @@ def judge_model(settings: Settings) -> int:
 
 
 def judge_all(settings: Settings) -> int:
-    """Probes every architecture in a process of its own, so that none of them ends or delays the others."""
+    """Probes every architecture in its own process, so that an architecture cannot end or delay the others."""
     verdicts: list[FamilyVerdict] = []
     for kind in settings.only or architectures():
         for verdict in guarded(kind, settings.limit):
@@ -147,7 +145,7 @@ def judge_all(settings: Settings) -> int:
 
 
 def guarded(kind: str, limit: float) -> list[FamilyVerdict]:
-    """Returns the rows of a model type, computed in a process that is killed when its time is over."""
+    """Returns the rows of a model type, computed in a process that is killed after ``limit`` seconds."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_rows, args=(kind, there), daemon=True)
@@ -167,14 +165,14 @@ def guarded(kind: str, limit: float) -> list[FamilyVerdict]:
 
 
 def _rows(kind: str, there: Any) -> None:
-    # Ctrl-C reaches all processes of the group; the first process ends this one
+    # Ctrl-C reaches all processes of the group; the parent process ends this process
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     transformers.logging.set_verbosity_error()
     there.send([judge_family(kind, name, changes) for name, changes in rows_of(kind)])
 
 
 def cells(verdict: FamilyVerdict) -> list[str]:
-    """Returns the cells of a row of the table."""
+    """Returns the cells of one row of the table in docs/models.md."""
     values = asdict(verdict)
     return [
         ("" if math.isnan(values[key]) else f"{values[key]:.0e}") if isinstance(values[key], float) else values[key]
@@ -183,7 +181,7 @@ def cells(verdict: FamilyVerdict) -> list[str]:
 
 
 def write(verdicts: Sequence[FamilyVerdict], anew: bool) -> None:
-    """Writes rows into the table of docs/models.md: all rows, or those of the probed architectures."""
+    """Writes rows into the table of docs/models.md. With ``anew``, all other rows are removed."""
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     old, after = rest.split(END)
     rows = {} if anew else {line.split("|")[1].strip(): line for line in old.splitlines() if line.startswith("| ")}

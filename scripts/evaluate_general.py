@@ -1,11 +1,11 @@
-"""Evaluates a finished run on general benchmarks with lm-eval: the base policy and the trained one. Writes into
-result.json.
+"""Evaluates a finished run on general benchmarks with lm-eval and writes the scores into the run's result.json.
 
 python scripts/evaluate_general.py outputs/pivotrl/seed0 aime25 mmlu_pro ifeval
 python scripts/evaluate_general.py outputs/pivotrl/seed0 mine --include my_tasks --limit 100 --chat
 
-lm-eval is an optional package (`make lmeval`); it loads its data from the Hugging Face Hub.
-Reports and sweep files can then use general.base.<task>, general.after.<task> and general.change.<task>, in points.
+Both the base policy and the trained policy are evaluated. lm-eval is an optional package (`make lmeval`); it loads its
+data from the Hugging Face Hub. Reports and sweep files can then use general.base.<task>, general.after.<task> and
+general.change.<task>, in points.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from turnwise.runs.result_file import read_result, write_result
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 done; 2 the run, a task or the package cannot be used."""
+    """Returns the exit status: 0 done; 2 the run, a task or the package cannot be used."""
     arguments = sys.argv[1:] if arguments is None else arguments
     args = parser().parse_args(arguments)
     try:
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def policy_of(path: Path) -> tuple[str, str | None]:
-    """Returns the place of the weights of a run's base policy, and the adapter from which the run started.
+    """Returns the folder or id of a run's base policy, and the adapter from which the run started, or None.
 
     Raises:
         InputError: the run's configuration cannot be read.
@@ -87,7 +87,6 @@ def policy_of(path: Path) -> tuple[str, str | None]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -40,8 +40,6 @@ QUALITIES: dict[str, tuple[Quality, ...]] = {"good": ("good",), "clumsy": ("clum
 
 @dataclass
 class Settings:
-    """The settings that the command line gives."""
-
     env: str = ""
     quality: str = "both"
     count: int = 100
@@ -52,9 +50,7 @@ class Settings:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 done; 2 an argument or file cannot be used, or the environment has
-    no expert.
-    """
+    """Returns the exit status: 0 done; 2 an argument or file cannot be used, or the environment has no expert."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
@@ -90,8 +86,9 @@ def demonstrations(
     seed: int,
     counts: Counter[str],
 ) -> Iterator[Trajectory]:
-    """Yields the experts' episodes one by one and counts them in ``counts``. A task whose environment keeps failing is
-    left out.
+    """Yields the experts' episodes one by one and counts them in ``counts``.
+
+    A task whose environment keeps failing is left out.
 
     Raises:
         InputError: no episode was recorded.
@@ -113,7 +110,7 @@ def demonstrations(
 
 
 def parse(arguments: Sequence[str]) -> Settings:
-    """Parses the settings.
+    """Parses the settings of the command line.
 
     Raises:
         InputError: no environment is named, a key is given twice, or a value is out of its range.

@@ -36,17 +36,15 @@ from turnwise.errors import InputError
 from turnwise.files import atomic_write, no_room, refuse_same
 from turnwise.types import Pivot
 
-SHOWN = 20  # most places listed for one reason; the count includes the others
+SHOWN = 20  # greatest number of places that are listed for one reason; all places are counted
 _NONE = Pivot()
 
 
 class Rates:
-    """The profile of a run: the pass rate of each state, by the state's id. It takes about 40 bytes of memory per
-    state.
-    """
+    """The pass rate of each state that a run has profiled, by the state's id, in about 40 bytes of memory per state."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the profile.
+        """Reads the profile of a run.
 
         Raises:
             InputError: there is no profile, or it cannot be read.
@@ -78,12 +76,12 @@ class Rates:
 
 @dataclass
 class Export:
-    """Reads a file's records and yields pivot rows, and counts what it leaves out.
+    """Reads a file's records, yields pivot rows, and counts what is left out.
 
     Attributes:
         rates: the profile of a run. None: no row gets a pass rate, and all turns are written.
         every: whether turns that the run does not train on are also written.
-        agent: name of the agent. None: pivot rows keep their own.
+        agent: name of the agent in every row. None: pivot rows keep the agent that they name.
         counts: number of records ``read``, of rows ``written``, ``with_pass_rate`` and ``messages``, of turns
             ``not_kept``.
         problems: reason -> places of the records that cannot become a row.
@@ -136,7 +134,7 @@ class Export:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 done; 2 a file or option cannot be used, or no row could be written."""
+    """Returns the exit status: 0 done; 2 a file or option cannot be used, or no row could be written."""
     args = parser().parse_args(arguments)
     try:
         if args.out.suffix != ".jsonl":
@@ -173,7 +171,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

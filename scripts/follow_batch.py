@@ -3,9 +3,9 @@
 python scripts/follow_batch.py
 python scripts/follow_batch.py --write     also puts the numbers into docs/follow-one-batch.md, which explains them
 
-The run is an ordinary run (training/main.py) with few demonstrations and one iteration, in a folder that is removed
-afterwards. The group belongs to the second optimiser step, in which the policy differs from the sampling policy, so
-that the ratio is not 1 and the KL is not 0. Exit status: 0 done; 2 an argument or the page cannot be used.
+It is an ordinary run (training/main.py) with few demonstrations and one iteration, in a folder that is removed
+afterwards. The group belongs to the second optimiser step, in which the policy differs from the sampling policy: the
+ratio is not 1, the KL not 0. Exit status: 0 done; 2 an argument or the page cannot be used.
 """
 
 from __future__ import annotations
@@ -52,18 +52,19 @@ SHOWN = 14  # number of tokens shown of the packed row after the state
 
 
 class Score(NamedTuple):
-    """The log-probs and the loss of one action at one moment."""
+    """The log-probs and the loss of one action, before or after the optimiser step."""
 
     logprob: float  # of the whole action, in nats
-    reference: float  # log-prob of the whole action under the reference policy pi_0, in nats
+    reference: float  # the same under the reference pi_0
     ratio: float
     kl: float  # k3, summed over the action's tokens
     loss: float  # loss of this action alone
 
 
 class Watch(Callback):
-    """Observes one iteration of a run: the collection as a learner (such as a predictor), the second step as a
-    callback.
+    """Observes one iteration of a run: first the collection, as a learner, then the second step, as a callback.
+
+    A learner is a part that learns from each collection, such as a predictor. This learner only observes.
     """
 
     experience: Experience
@@ -83,7 +84,7 @@ class Watch(Callback):
         self.weights: list[Tensor] = []
 
     def learn(self, iteration: int, experience: Experience) -> Mapping[str, float]:
-        """Chooses the group: the first group with an advantage in the half of the trees that the second step uses."""
+        """Chooses the first group with an advantage among the groups of the second optimiser step."""
         self.experience = experience
         second = range(len(experience.trees) // 2, len(experience.trees))
         place = next(i for i in second if any(experience.credits[i].weight))
@@ -117,7 +118,7 @@ class Watch(Callback):
 
 
 def score(loss: Loss, inputs: LossInputs, turn: int) -> Score:
-    """Returns an action's log-probs, and the loss of this action alone, computed with the run's own loss."""
+    """Returns one action's log-probs, and the loss of that action alone, computed with the run's own loss."""
     chosen_K = inputs.turn_K == turn
     given: dict[str, Any] = {f.name: getattr(inputs, f.name) for f in fields(inputs)}
     given |= {name: value[chosen_K] for name, value in given.items() if isinstance(value, Tensor)}
@@ -130,7 +131,7 @@ def score(loss: Loss, inputs: LossInputs, turn: int) -> Score:
 
 
 def follow(folder: Path) -> dict[str, str]:
-    """Executes one iteration of the run with its files in ``folder``. Returns name -> table of the page."""
+    """Executes one iteration of the run with ``folder`` for its files. Returns the tables of the page by name."""
     cfg = compose_config([*OVERRIDES, f"paths.out={folder / 'run'}", f"paths.cache={folder / 'cache'}"], ROOT / "conf")
     prepare(int(cfg.seed))
     phases = Phases(["read", "profile", "train"], console=Terminal(stderr=True, quiet=True))
@@ -165,7 +166,7 @@ def follow(folder: Path) -> dict[str, str]:
 
 
 def of_state(watch: Watch, candidates: Candidates, counts: Mapping[str, int]) -> str:
-    """Returns a table of the number of candidate states and of the followed state."""
+    """Returns a table of the number of states where the run may act, and of the state that is followed."""
     state = watch.tree.state
     seen = candidates.messages(state)
     return facts(
@@ -183,14 +184,14 @@ def of_state(watch: Watch, candidates: Candidates, counts: Mapping[str, int]) ->
 
 
 def of_profile(profile: Profile, lambda_diff: float) -> str:
-    """Returns a table of the rewards of the actions that pi_0 sampled at the followed state."""
+    """Returns a table of the rewards of K actions under pi_0."""
     rewards = " ".join(f"{reward:g}" for reward in profile.functional)
     numbers = {"mu": f"{profile.mean:.4f}", "sigma^2": f"{profile.variance:.4f}", "lambda_diff": lambda_diff}
     return facts({"rewards": rewards, **numbers})
 
 
 def of_group(watch: Watch) -> str:
-    """Returns a table of the sampled actions; equal actions share a row."""
+    """Returns a table of the group's sampled actions; equal actions share a row."""
     rows: list[list[object]] = []
     for i, times in distinct(watch.tree):
         turn = watch.tree.turns[i]
@@ -225,7 +226,7 @@ def of_pack(watch: Watch) -> str:
 
 
 def of_loss(watch: Watch) -> str:
-    """Returns a table of the loss of each action before the step, and of the inputs of the loss."""
+    """Returns a table of the loss's inputs for each action before the step, and of the loss."""
     rows = []
     for i, _ in distinct(watch.tree):
         old, one = sum(watch.tree.turns[i].logprobs), watch.scores[0][i]
@@ -263,7 +264,7 @@ def of_step(watch: Watch) -> str:
 
 
 def distinct(tree: RolloutTree) -> list[tuple[int, int]]:
-    """Returns (first turn, number of samples) of each action, the most frequent action first."""
+    """Returns the first turn of each action and how often it was sampled, the most frequent first."""
     found: dict[str, list[int]] = {}
     for i, turn in enumerate(tree.turns):
         found.setdefault(turn.text, []).append(i)
@@ -277,7 +278,7 @@ def names(watch: Watch, ids: Sequence[int]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program; the module describes its exit status."""
+    """Runs the program. The docstring of the module describes the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put the numbers into docs/follow-one-batch.md")
     args = parser.parse_args(arguments)

@@ -2,7 +2,7 @@
 
 python scripts/join_records.py aime24.parquet amc23.jsonl olympiadbench.parquet --out unseen.jsonl
 
-Each split of env.files is one file. Readers detect the format of each record from its keys, so that files of different
+Each split of env.files is one file. Environments detect the format of each record from its keys, so files of different
 formats can be joined. Records are copied unchanged. The environment that reads the file refuses records of an unknown
 format, and its error message states their lines.
 """
@@ -20,9 +20,7 @@ from turnwise.files import atomic_write, refuse_same
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 done; 2 a file cannot be read or written, and then nothing is
-    written.
-    """
+    """Returns the exit status: 0 done; 2 a file cannot be read or written, and nothing is written."""
     args = parser().parse_args(arguments)
     count = 0
     try:
@@ -44,7 +42,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, help=ENDINGS)
     parser.add_argument("--out", required=True, type=Path, help="the file of JSON lines to write")

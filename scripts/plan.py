@@ -1,5 +1,4 @@
-"""Prints what a run, or every row of a sweep, would need: memory, tokens, FLOPs, GPU-hours, and what is missing. No run
-is started.
+"""Prints what a run, or every row of a sweep, would need: memory, tokens, FLOPs, GPU-hours, and what is missing.
 
 python scripts/plan.py sweep=trace_tab1 scale=paper
 python scripts/plan.py sweep=awpo_tab2 scale=paper rows=awpo_8b,awpo_4b --gpu h200
@@ -7,9 +6,9 @@ python scripts/plan.py method=pivotrl scale=paper --reply 1500 --utilisation 0.3
 python scripts/plan.py method=selective scale=paper --simulate --assume latency=5 sampling_gpus=24
 python scripts/plan.py sweep=pivotrl_tab4 power=0.8
 
-The last line of the output is one JSON object. Lengths are taken from demonstrations if the environment or data.file
-has some, and otherwise from the limits of the configuration; the table states the source. For everything that is
-missing, the output names the step in docs/cluster.md.
+No run is started. The last line of the output is one JSON object. Lengths are taken from demonstrations if the
+environment or data.file has some, and otherwise from the limits of the configuration; the table states the source. For
+everything that is missing, the output names the step in docs/cluster.md.
 
 --simulate simulates the collections and updates of each row under each schedule and staleness (docs/scaling.md). With
 power=0.8 the program prints instead how many seeds and tasks each claim of the sweep needs. These numbers follow from
@@ -61,9 +60,7 @@ LENGTHS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 planned, even if something is missing; 2 the arguments cannot be
-    used.
-    """
+    """Returns the exit status: 0 planned, even if something is missing; 2 the arguments cannot be used."""
     args = parser().parse_args(arguments)
     console = sized(180)
     try:
@@ -107,8 +104,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def of_sweep(arguments: Sequence[str]) -> tuple[str, dict[str, DictConfig], dict[str, Any]]:
-    """Returns (title, configuration of each row, notes). A row that cannot run also has a configuration, if that
-    composes.
+    """Returns the title, the configuration of each row, and notes for the last output line.
+
+    A row that cannot run also has a configuration, if Hydra can compose it.
     """
     asked = played(ask(arguments, CONF))
     found = jobs(asked)
@@ -118,8 +116,8 @@ def of_sweep(arguments: Sequence[str]) -> tuple[str, dict[str, DictConfig], dict
     for row in dict.fromkeys(job.row for job in found):
         job = first[row]
         if asked.sweep.rows[row].overrides is None and asked.sweep.rows[row].same is None:
-            continue  # a row that only the paper has
-        # the initial weights of another run have the same shapes
+            continue  # the paper reports this row, but the sweep cannot run it
+        # without the initial weights of another run, which have the shapes of the base model
         alike = [item for item in job.overrides if item != job.begin]
         try:
             configs[row] = composed(alike)
@@ -162,10 +160,10 @@ def of_power(arguments: Sequence[str]) -> int:
 
 
 def composed(overrides: Sequence[str]) -> Any:
-    """Returns the checked configuration.
+    """Returns the configuration of a run.
 
     Raises:
-        ConfigError: with every mistake found.
+        ConfigError: the configuration has mistakes; the error contains all of them.
     """
     try:
         cfg = compose_config(overrides, CONF)
@@ -176,7 +174,7 @@ def composed(overrides: Sequence[str]) -> Any:
 
 
 def gpu_of(args: argparse.Namespace) -> Gpu:
-    """Returns the requested GPU.
+    """Returns the GPU that the options describe.
 
     Raises:
         InputError: a number is out of range.
@@ -199,7 +197,7 @@ def assumed_of(args: argparse.Namespace) -> Given:
     """Returns the assumptions given with ``--assume``.
 
     Raises:
-        InputError: an assumption cannot be parsed, or nothing is simulated.
+        InputError: an assumption cannot be parsed, or ``--simulate`` is not given.
     """
     if (args.assume or args.picture) and not args.simulate:
         raise InputError("--assume and --picture: these options only apply to a simulation; add --simulate")
@@ -210,12 +208,10 @@ def assumed_of(args: argparse.Namespace) -> Given:
 
 
 def vars_of(gpu: Gpu) -> dict[str, Any]:
-    """Returns the fields of a GPU."""
     return {name: getattr(gpu, name) for name in gpu.__slots__}
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -3,7 +3,7 @@
 python scripts/prepare_data.py toolace.json --out data/toolace.jsonl
 python scripts/prepare_data.py part-1.parquet part-2.parquet --out data/all.parquet --calls hermes
 
-It reads JSON lines, a JSON array, or Parquet, with OpenAI's keys (messages, tools, tool_calls) or ShareGPT's
+The files hold JSON lines, a JSON array, or Parquet, with the keys of OpenAI (messages, tools, tool_calls) or ShareGPT
 (conversations of from and value). Calls in text become tool_calls: <tool_call> of Hermes and Qwen, [f(a=1)] of ToolACE,
 Llama's JSON. Tools are taken from the record or from the system prompt. No text is executed. The last line of the
 output is one JSON object.
@@ -28,13 +28,11 @@ from turnwise.errors import InputError
 from turnwise.files import no_room, refuse_same
 from turnwise.types import Trajectory
 
-SHOWN = 20  # most places listed for one reason; the count includes the others
+SHOWN = 20  # greatest number of places that are listed for one reason; all places are counted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 done; 2 a file or option cannot be used, or no record of the files
-    can be used.
-    """
+    """Returns the exit status: 0 done; 2 a file or option cannot be used, or no record can be used."""
     args = parser().parse_args(arguments)
     importer = Importer(args.calls, args.keep_system)
     console = Terminal(stderr=True)
@@ -94,7 +92,7 @@ def places(problems: Sequence[BadTrajectory]) -> list[str]:
 
 
 def table(reasons: dict[str, list[BadTrajectory]]) -> Table:
-    """Returns a table of what could not be used: how often, where, with an example and its remedy."""
+    """Returns a table of what could not be used: how often, where, and the first case with its remedy."""
     shown = Table(title="Not used", title_justify="left")
     for name in ("reason", "count", "where", "first case and its remedy"):
         shown.add_column(name, overflow="fold")
@@ -117,7 +115,6 @@ def progress(console: Terminal) -> Progress:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -30,9 +30,7 @@ from turnwise.judges.rationales import DemonstratedTurn, Written, steps, write_r
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 done; 1 turns are missing (run it again); 2 a file or option cannot
-    be used.
-    """
+    """Returns the exit status: 0 done; 1 rationales are missing (run it again); 2 a file or option cannot be used."""
     args = parser().parse_args(arguments)
     out = args.out or args.trajectories.with_suffix(".rationales.jsonl")
     console = Terminal(stderr=True)
@@ -63,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def check(args: argparse.Namespace, out: Path) -> None:
-    """Checks names and files before the endpoint is asked.
+    """Checks names and files before a request is sent.
 
     Raises:
         InputError: a file would be overwritten although it is also read or written, or a name is missing.
@@ -104,7 +102,7 @@ def client_of(args: argparse.Namespace) -> ChatClient:
 async def ask(
     client: ChatClient, args: argparse.Namespace, wanted: list[DemonstratedTurn], cache: Cache, console: Terminal
 ) -> Written:
-    """Returns all answers. A progress bar is shown on a terminal."""
+    """Requests all rationales. On a terminal, a progress bar is shown."""
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("rationales", total=len(wanted))
         try:
@@ -137,7 +135,6 @@ def write(path: Path, wanted: list[DemonstratedTurn], written: Written, model: s
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -19,9 +19,7 @@ from turnwise.errors import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 scored; 2 a file or option cannot be used, or Docker or swebench is
-    missing.
-    """
+    """Returns the exit status: 0 scored; 2 a file or option cannot be used, or Docker or swebench is missing."""
     args = parser().parse_args(arguments)
     try:
         try:
@@ -41,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_patches(path: Path) -> dict[str, str]:
-    """Returns instance -> patch.
+    """Returns the patch of each instance: instance id -> patch.
 
     Raises:
         InputError: a line is not a prediction, or an instance occurs twice.
@@ -60,7 +58,6 @@ def read_patches(path: Path) -> dict[str, str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     usual = Harness()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False

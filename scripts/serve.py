@@ -32,7 +32,6 @@ POLL, TELL = 0.5, 10.0  # seconds between two checks, and between two lines of p
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -93,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) -> Process:
-    """Returns the server that a command line describes, not started yet.
+    """Returns the server that the options describe. The server is not started.
 
     Raises:
         InputError: an option cannot be used, or other machines could reach the server without a token.
@@ -142,8 +141,9 @@ def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) 
 
 
 def untied(model: str, dtype: str, folder: Path) -> str:
-    """Returns a folder with a copy of the model whose output head is separate, as runs transfer weights
-    (``engines.vllm.save_weights``).
+    """Returns a folder with a copy of the model whose output head is a separate weight.
+
+    Runs transfer weights in this form (``engines.vllm.save_weights``).
     """
     from turnwise.engines.vllm.save_weights import save
     from turnwise.models.policy import load_policy
@@ -158,7 +158,7 @@ def wait(process: Process, limit: float) -> None:
     """Waits until the server answers, and prints a line of progress from time to time.
 
     Raises:
-        ServerError: the server has ended, or does not answer within the limit.
+        ServerError: the server has ended, or does not answer within ``limit`` seconds.
     """
     began = told = time.monotonic()
     print(f"starting vLLM at {process.url}; its log is {process.log}", flush=True)
@@ -192,9 +192,7 @@ def last_line(log: Path) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 stopped; 1 the server died later; 2 an argument cannot be used or it
-    did not start.
-    """
+    """Returns the exit status: 0 stopped; 1 the server died later; 2 an argument is unusable or no server started."""
     line = sys.argv[1:] if arguments is None else arguments
     cut = line.index("--") if "--" in line else len(line)
     args = parser().parse_args(line[:cut])

@@ -1,4 +1,4 @@
-"""A server for dense retrieval over HTTP with any sentence-transformers model, for env=search and env=browse.
+"""Serves dense retrieval over HTTP with any sentence-transformers model, for env=search and env=browse.
 
 python scripts/serve_retrieval.py --model intfloat/e5-base-v2 --corpus wikipedia.jsonl --query "query: " --passage "passage: "
 python scripts/serve_retrieval.py --model sentence-transformers/all-MiniLM-L6-v2 --encyclopaedia full
@@ -41,8 +41,8 @@ class Index:
     Args:
         encoder: ``encode`` of a sentence-transformers model.
         pages: the pages to search.
-        query, passage: the prefix that the model expects before a query and before a page; E5 expects "query: " and
-            "passage: ".
+        query, passage: the prefixes that the model expects before a query and before a page. For E5 they are "query: "
+            and "passage: ".
         cache: file of embeddings. It is read if it exists, and written otherwise.
     """
 
@@ -66,7 +66,7 @@ class Index:
         return found
 
     def search(self, queries: list[str], k: int) -> list[list[tuple[Page, float]]]:
-        """Returns the ``k`` best pages for each query with their scores, the best first."""
+        """Returns the ``k`` best pages for each query with their scores, the best page first."""
         asked = torch.from_numpy(self._encode([self.query + query for query in queries])).to(self.vectors)
         k = min(k, len(self.pages))
         parts = []
@@ -84,9 +84,7 @@ class Index:
 
 
 def _kept(cache: Path, pages: int) -> np.ndarray | None:
-    """Returns the embeddings saved by an earlier start. None if there are none, or if the file is damaged, which is
-    reported.
-    """
+    """Returns the embeddings that an earlier start saved, or None. A damaged file is reported and not used."""
     if not cache.exists():
         return None
     try:
@@ -102,7 +100,6 @@ def _kept(cache: Path, pages: int) -> np.ndarray | None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--model", required=True, help="a sentence-transformers model: its name on the hub, or a folder")
@@ -124,7 +121,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program. Returns the exit status 2 if an argument or file cannot be used, or a package is not installed."""
+    """Returns the exit status 2 if an argument or file cannot be used, or a package is not installed."""
     args = parser().parse_args(arguments)
     key = key_from(KEY)
     try:

@@ -1,4 +1,4 @@
-"""Moves tool calls from the text of replies to the key ``tool_calls``, and splits messages with several tools' answers."""
+"""Moves tool calls from the text of replies to ``tool_calls``, and splits messages with several tools' answers."""
 
 from __future__ import annotations
 

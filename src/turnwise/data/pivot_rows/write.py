@@ -69,7 +69,7 @@ def rate_keys(rate: Pivot | None) -> dict[str, float | int]:
 
 
 def rated(row: Mapping[str, Any], agent: str | None, rate: Pivot | None) -> dict[str, Any]:
-    """Returns a copy of a pivot row with the pass rate ``rate`` and the agent ``agent``, and without null in its request.
+    """Returns a copy of a pivot row with pass rate ``rate`` and agent ``agent``, and without null in its request.
 
     If ``agent`` is None, the row's own agent is kept, and a row without an agent gets ``AGENT_NAME``. If ``rate`` is
     None or has no samples, the row's own pass rate is kept.

@@ -44,7 +44,7 @@ def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
 
 
 def miss_rate(functional: Sequence[bool], strict: Sequence[bool]) -> float | None:
-    """Returns Pr[strict = 0 | functional = 1]: of the functionally correct actions, the fraction that ``strict`` rejects.
+    """Returns Pr[strict = 0 | functional = 1]: the fraction of functionally correct actions that ``strict`` rejects.
 
     The result is None if no action is functionally correct. For each action, ``functional`` and ``strict`` say whether
     the rule accepts it.
