@@ -26,11 +26,9 @@ TOLERANCE = 1e-9  # tolerance of the objective, which is a sum of up to B probab
 
 
 def programme(gain_BM: Array) -> tuple[Counts, float]:
-    """Solves the allocation by the textbook dynamic programme over items and budgets: O(B M^2), with the inner loop in
-    numpy.
+    """Solves the allocation by the textbook dynamic programme over items and budgets, in O(B M^2) operations.
 
-    Args:
-        gain_BM: gain of m = 0 .. M units for each item; minus infinity forbids a number of units.
+    ``gain_BM`` holds for each item the gain of m = 0 .. M units; minus infinity forbids a number of units.
     """
     items, width = gain_BM.shape
     best = np.full(width, -np.inf)
@@ -53,16 +51,14 @@ def programme(gain_BM: Array) -> tuple[Counts, float]:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Returns processor time. On a shared machine, wall-clock time would favour work that is shorter than a time slice."""
+    """Returns the processor time. On a shared machine, wall-clock time would favour work shorter than a time slice."""
     began = time.process_time()
     run()
     return time.process_time() - began
 
 
 def optimal(rng: np.random.Generator, instances: int) -> bool:
-    """Returns whether both allocations reach the programme's optimum on random instances, including extreme values and
-    ties.
-    """
+    """Returns whether both allocations reach the programme's optimum on random instances with extremes and ties."""
     for _ in range(instances):
         items, budget = int(rng.integers(1, 12)), int(rng.integers(2, 40))
         values: Array = rng.choice(np.array([rng.random(), 0.0, 0.5, 1.0, rng.random() ** 8]), items)
@@ -78,7 +74,7 @@ def optimal(rng: np.random.Generator, instances: int) -> bool:
 
 
 def root_gains(values: Array, budget: int) -> Array:
-    """Returns Eq. 12 for every prompt and number of rollouts. A single rollout is not allowed."""
+    """Returns the gains of Eq. 12 for every prompt and number of rollouts. A single rollout is not allowed."""
     gains = np.stack([mixed_probability(values, np.full(len(values), m)) for m in range(budget + 1)], axis=1)
     gains[:, 1] = -np.inf
     return gains
@@ -101,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.prompts < 1 or given.budget < 2 or given.rounds < 1:
         parser.error("--prompts and --rounds must be at least 1 and --budget at least 2")
     rng = np.random.default_rng(given.seed)
-    values = rng.beta(0.5, 0.5, given.prompts)  # success rates cluster at 0 and 1 (the paper's Fig. 2a)
+    values = rng.beta(0.5, 0.5, given.prompts)  # success rates are often near 0 and 1 (the paper's Fig. 2a)
     million = rng.beta(0.5, 0.5, 1_000_000)
     gains = root_gains(values, given.budget)
 

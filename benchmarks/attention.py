@@ -11,9 +11,9 @@ python benchmarks/attention.py --lengths 64 128 --rounds 1
     runs       torch's CPU kernel, piece by piece (models/attention_cpu.py): CPU
 
 All plans get the same queries, keys and values; `apart` is the largest difference to the output of the dense plan. The
-threshold is the shortest length from which on blocks are never slower than the dense mask. The length from which on a run
-takes blocks follows from LARGE in models/packed_logprobs.py. With --batch, several equal rows are one micro-batch, for which only
-the plans that a run can take are measured.
+threshold is the shortest length from which on blocks are never slower than the dense mask. A training run uses blocks
+from the length that LARGE in models/packed_logprobs.py sets. With --batch, several equal rows are one micro-batch, and
+only the plans that a training run can use are measured.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def absent_plans(args: argparse.Namespace) -> dict[str, str]:
-    """Why plans are not measured on this device."""
+    """Returns the reason for each plan that cannot be measured on this device."""
     found = {}
     if reason := grouper_absent(args.device):
         found["unsloth"] = reason
@@ -94,10 +94,10 @@ def absent_plans(args: argparse.Namespace) -> dict[str, str]:
 
 
 def ends_of(kind: str, length: int, seed: int) -> Tensor:
-    """Returns (1, S): a packed row of about ``length`` tokens.
+    """Returns the subtree ends (1, S) of a packed row of about ``length`` tokens.
 
-    A chain has no branch. A group is a state of half of the tokens and 16 actions. Branches are four rollouts of eight turns,
-    each continued twice.
+    A chain has no branch. A group is a state of half of the tokens and 16 actions. Branches are four rollouts of eight
+    turns, each continued twice.
     """
     if kind == "branches":
         turn = max(
@@ -111,7 +111,7 @@ def ends_of(kind: str, length: int, seed: int) -> Tensor:
 
 
 def measured(args: argparse.Namespace, end_BS: Tensor, absent: dict[str, str], kind: str) -> dict[str, Any]:
-    """Milliseconds, MiB and the difference to the dense answer of every plan on one row."""
+    """Returns milliseconds, MiB and the difference to the dense output for every plan on one row."""
     config = config_of(args.shape)
     heads, kv, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     generator = torch.Generator().manual_seed(args.seed)
@@ -138,7 +138,7 @@ def measured(args: argparse.Namespace, end_BS: Tensor, absent: dict[str, str], k
 
 
 def plan_measured(plan: Plan, given: Sequence[Tensor], rounds: int, backward: bool) -> tuple[dict[str, Any], Tensor]:
-    """Returns medians over the rounds, after one that is not counted, and the answer in float32."""
+    """Returns medians over the rounds, without the warm-up round, and the output in float32."""
     inputs = [x.clone().requires_grad_(backward) for x in given]
     query, key, value = inputs
     device, scaling = query.device, query.shape[-1] ** -0.5
@@ -166,7 +166,7 @@ def plan_measured(plan: Plan, given: Sequence[Tensor], rounds: int, backward: bo
 
 
 def threshold(rows: Sequence[dict[str, Any]]) -> int | None:
-    """Returns the shortest length from which on blocks are never slower than the dense mask, in any tree, if there is one."""
+    """Returns the shortest length from which on blocks are never slower than the dense mask in any tree, or None."""
     lengths = sorted({row["asked"] for row in rows})
     best = None
     for length in reversed(lengths):
@@ -178,7 +178,7 @@ def threshold(rows: Sequence[dict[str, Any]]) -> int | None:
 
 
 def faster(blocks: dict[str, Any], dense: dict[str, Any]) -> bool:
-    """Whether blocks are no slower; a mask that does not fit into memory is slower than anything."""
+    """Returns whether blocks are no slower. A mask that does not fit into memory counts as slower."""
     return "ms" not in dense or bool(blocks["ms"] <= dense["ms"])
 
 

@@ -1,14 +1,13 @@
-"""Runs the six methods by their names alone, one after the other, as a user would type them: python train.py
-method=NAME
+"""Runs the six methods by their names alone (python train.py method=NAME), one after the other, as a user would.
 
 python benchmarks/by_name.py --json outputs/benchmarks/by_name.json
 python benchmarks/by_name.py --methods sft trace
 python benchmarks/by_name.py --ship      also writes the times into the package; a run shows them at its start
 
-Every run begins in an empty folder and shares no cache with the others. The output shows held-out success of the base
-policy and after training, the change with its 95 % interval (docs/evaluation.md), the number of samples in updates, and
-the seconds from the command to its end. The last line is one JSON object. The exit status is 1 if a method has learned
-nothing (its interval is not above zero) or took more than ten minutes.
+Every run begins in an empty folder and shares no cache with the other runs. The output shows held-out success of the
+base policy and after training, the change with its 95 % interval (docs/evaluation.md), the number of samples in
+updates, and the seconds from the command to its end. The last line is one JSON object. The exit status is 1 if a method
+has learned nothing (its interval is not above zero) or took more than ten minutes.
 """
 
 from __future__ import annotations
@@ -69,7 +68,6 @@ def main() -> int:
 
 
 def trained(method: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Returns the results that one run reports."""
     out = folder / "run"
     command = [
         *(sys.executable, str(ROOT / "train.py"), f"method={method}", f"seed={seed}"),
@@ -110,7 +108,7 @@ def show(found: dict[str, dict[str, Any]]) -> None:
 
 
 def ship(minutes: dict[str, float]) -> None:
-    """Writes the times to the place where a run finds them. Those of methods that were not run now are kept."""
+    """Writes the times to the place where a run finds them. Times of methods that were not run now are kept."""
     path = ROOT / "src" / "turnwise" / "training" / FILE
     known = json.loads(path.read_text(encoding="utf-8"))["minutes"] if path.exists() else {}
     hashes = {method: hash_at_seed_0(compose_config([f"method={method}"], ROOT / "conf")) for method in minutes}

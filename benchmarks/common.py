@@ -1,7 +1,7 @@
-"""What the benchmarks share: options, the machine, the model, alternating rounds, the table and the last line.
+"""Contains what all benchmarks share: options, machine, model, alternating rounds, table and last line.
 
-Every benchmark measures ours and its peers in one process on one machine, one after the other and round by round, so that a
-slow minute of the machine falls on all of them. A peer that is not installed is reported as null with the reason.
+Every benchmark measures Turnwise and its peers in one process, one after the other and round by round, so that a slow
+minute of the machine affects all of them. A peer that is not installed is reported as null with the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from turnwise.models.shipped import tiny_path
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One measured round: its wall-clock and how much was done in it (tokens, samples, updates)."""
+    """One measured round: its seconds of wall-clock time, and the number of units (tokens, samples, updates) done."""
 
     seconds: float
     units: float = 1.0
@@ -48,7 +48,7 @@ class Round:
 
 @dataclass(slots=True)
 class Contender:
-    """Something to be timed. ``warm`` runs once before the first round and is not counted."""
+    """A piece of work that is timed. ``warm`` runs once before the first round and is not timed."""
 
     name: str
     run: Callable[[int], Round]
@@ -58,7 +58,7 @@ class Contender:
 
     @property
     def rate(self) -> float:
-        """Median units a second."""
+        """Returns the median of the units per second."""
         return statistics.median(r.rate for r in self.rounds)
 
     @property
@@ -67,7 +67,7 @@ class Contender:
 
 
 def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """Returns a parser with the options that every benchmark has."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -90,7 +90,7 @@ def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
 
 
 def positive(text: str) -> int:
-    """An integer of at least 1, for argparse."""
+    """Parses an integer of at least 1, for argparse."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
@@ -98,7 +98,7 @@ def positive(text: str) -> int:
 
 
 def prepare(args: argparse.Namespace) -> torch.device:
-    """Threads, seed, device, silence. Ends the program where the device is not there."""
+    """Sets threads and seed, silences libraries, and returns the device. Ends the program if the device is missing."""
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("--device cuda: torch finds no CUDA device here; use --device cpu")
     if args.threads:
@@ -121,12 +121,12 @@ def prepare(args: argparse.Namespace) -> torch.device:
 
 
 def tokenizer_of() -> Any:
-    """The shipped tokenizer; larger shapes use it too, since random weights read no text."""
+    """Returns the shipped tokenizer. Larger shapes use it too, because random weights read no text."""
     return AutoTokenizer.from_pretrained(tiny_path())
 
 
 def model_of(shape: str, dtype: str, device: torch.device, attention: str = "sdpa") -> Any:
-    """The plain causal LM under transformers' own attention."""
+    """Returns a plain causal LM under transformers' own attention."""
     wanted = getattr(torch, dtype)
     if shape == "tiny":
         model = AutoModelForCausalLM.from_pretrained(tiny_path(), dtype=wanted, attn_implementation=attention)
@@ -141,9 +141,10 @@ def model_of(shape: str, dtype: str, device: torch.device, attention: str = "sdp
 
 
 def policy_of(shape: str, dtype: str, device: torch.device, rank: int, alpha: float) -> Any:
-    """The policy as a run loads it: under tree attention, with a LoRA adapter whose both factors are not zero.
+    """Returns the policy as a run loads it: under tree attention, with a LoRA adapter whose both factors are not zero.
 
-    PEFT starts one factor at zero, where half of the gradients vanish; small random numbers stand in for a few updates.
+    PEFT initialises one factor with zeros, with which half of the gradients are zero. Small random numbers replace the
+    zeros, as a few updates would.
     """
     if shape == "tiny":
         model, _ = load_policy(tiny_path(), dtype, rank, alpha, seed=0)
@@ -157,7 +158,7 @@ def policy_of(shape: str, dtype: str, device: torch.device, rank: int, alpha: fl
 
 
 def fill_adapter(model: Any) -> None:
-    """The same small random numbers for every second LoRA factor of any copy of the model."""
+    """Fills every second LoRA factor with small random numbers, which are equal for all copies of a model."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
@@ -166,15 +167,15 @@ def fill_adapter(model: Any) -> None:
 
 
 def chosen(args: argparse.Namespace, name: str) -> bool:
-    """Whether a peer is to run."""
+    """Returns whether the peer ``name`` is to be measured."""
     return args.peers is None or name in args.peers
 
 
 def alternate(contenders: list[Contender], rounds: int, absent: dict[str, str] | None = None) -> None:
-    """Warm every contender, then measure round by round, each contender once a round.
+    """Warms up every contender, then measures each contender once per round.
 
-    With ``absent``, a contender that fails leaves the list and its reason is kept there, unless it is the first. Round 0 is
-    the warm-up.
+    With ``absent``, a contender that fails leaves the list and its reason is stored in ``absent``, unless it is the
+    first contender.
     """
     console = Console(stderr=True)
     with console.status("warm-up") as status, redirect_stdout(sys.stderr):
@@ -204,7 +205,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def timed(work: Callable[[], float], device: torch.device) -> Round:
-    """Time ``work``, which answers how many units it did."""
+    """Times ``work``, which returns the number of units that it did."""
     synchronize(device)
     began = time.perf_counter()
     units = work()
@@ -213,7 +214,7 @@ def timed(work: Callable[[], float], device: torch.device) -> Round:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Returns a description of the machine and of library versions."""
     found = {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
@@ -228,12 +229,12 @@ def machine() -> dict[str, Any]:
 
 
 def ratio(value: float, reference: float) -> float | None:
-    """``value / reference`` to three digits; null where the reference is nothing."""
+    """Returns ``value / reference`` to four digits, or None if the reference is zero or missing."""
     return float(f"{value / reference:.4g}") if reference else None
 
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> None:
-    """A table on the terminal, with remarks below it."""
+    """Prints a table on the terminal, with remarks below it."""
     console = Console()
     table = Table(title=title, title_justify="left")
     for i, name in enumerate(header):
@@ -246,7 +247,7 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[object]], no
 
 
 def contender_rows(contenders: Sequence[Contender], ours: str) -> list[list[str]]:
-    """Rows of name, median seconds, units a second, slowest and fastest round, and how much faster ours is."""
+    """Returns rows of name, median seconds, units per second, slowest and fastest round, and the lead of ``ours``."""
     base = next(c for c in contenders if c.name == ours)
     return [
         [
@@ -261,7 +262,7 @@ def contender_rows(contenders: Sequence[Contender], ours: str) -> list[list[str]
 
 
 def finish(name: str, args: argparse.Namespace, ratios: Mapping[str, Any], details: Mapping[str, Any]) -> None:
-    """Print the last line, one JSON object, and save it where asked for."""
+    """Prints the last line, one JSON object, and saves it if ``--json`` is given."""
     skipped = {"json", "vllm_python", "peers", "memory_of", "keep_going"}
     setting = {k: v for k, v in sorted(vars(args).items()) if k not in skipped}
     result = {"benchmark": name, **ratios, **details, "setting": setting, "machine": machine()}
@@ -273,7 +274,7 @@ def finish(name: str, args: argparse.Namespace, ratios: Mapping[str, Any], detai
 
 
 def contender_details(contenders: Sequence[Contender]) -> dict[str, Any]:
-    """Every contender's rounds, for the record."""
+    """Returns every contender's rounds, for the record."""
     return {
         "contenders": {
             c.name: {

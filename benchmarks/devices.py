@@ -1,4 +1,4 @@
-"""What a device can do by its data sheet, what it has used, and why a contender could not be measured on it."""
+"""Finds a device's peak rate in its data sheet, its peak memory, and the reason why a contender failed on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turnwise.training.out_of_memory import out_of_memory
 
 
 def peak_operations(device: torch.device) -> float | None:
-    """Returns the dense bfloat16 operations a second of the data sheet (``planning.gpus.GPUS``); None where it is not known."""
+    """Returns the dense bfloat16 operations per second of the data sheet (``planning.gpus.GPUS``), or None."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device).lower()
@@ -23,12 +23,12 @@ def peak_operations(device: torch.device) -> float | None:
 
 
 def share(operations: float, seconds: float, rate: float | None) -> float | None:
-    """Returns operations over seconds as a share of ``rate``, to three digits; None where there is no rate."""
+    """Returns operations per second as a share of ``rate``, to three digits, or None without a rate."""
     return float(f"{operations / seconds / rate:.3g}") if rate else None
 
 
 def failure(name: str, error: BaseException) -> str:
-    """Returns one line that says why ``name`` failed, and gives back the device's memory that nobody holds any more."""
+    """Returns one line that says why ``name`` failed, and frees the device's unused memory."""
     short = isinstance(error, RuntimeError | MemoryError) and out_of_memory(error)
     said = str(error).strip().splitlines()
     error.__traceback__ = None  # its frames hold tensors
@@ -37,29 +37,28 @@ def failure(name: str, error: BaseException) -> str:
 
 
 def free() -> None:
-    """Gives back the device's memory that nobody holds."""
+    """Frees the device's memory that no tensor uses."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def begin_peak(device: torch.device) -> None:
-    """Begins a new record of the device's memory; on a CPU nothing is recorded."""
+    """Begins a new record of the device's peak memory. On a CPU nothing is recorded."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """Returns the most bytes that tensors held on the device since the record began; None on a CPU."""
+    """Returns the peak bytes of tensors on the device since the record began, or None on a CPU."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 def share_base(model: Any, owner: Any) -> None:
-    """Makes the frozen weights of ``model`` those of ``owner``, so that contenders hold them once.
+    """Replaces the frozen weights of ``model`` by those of ``owner``, so that contenders hold the weights once.
 
-    Args:
-        model, owner: the same architecture with the same frozen weights and adapters of their own.
+    Both models have the same architecture and equal frozen weights, and adapters of their own.
     """
     for mine, theirs in zip(model.parameters(), owner.parameters(), strict=True):
         if not mine.requires_grad:
@@ -68,7 +67,7 @@ def share_base(model: Any, owner: Any) -> None:
 
 
 def cpu_model() -> str:
-    """The processor's name as the system tells it."""
+    """Returns the processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

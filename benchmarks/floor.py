@@ -1,13 +1,13 @@
 """Computes the floor of a rollout, a lower bound of the time on this machine, from measured rates and counted work.
 
-Two rates are measured: how fast memory is read, over a buffer as large as what a decoding step reads, and how fast a
-large matrix product runs. The work is counted on trees that were really played, as if nothing were ever computed or
-read twice:
+Two rates are measured: how fast memory is read, over a buffer as large as the data that a decoding step reads, and how
+fast a large matrix product runs. The work is counted on trees that were really played, as if nothing were ever computed
+or read twice:
 
-    bytes       weights once per decoding step, keys and values of distinct histories once per step, and each one
-        written
+    bytes       weights once per decoding step, keys and values of distinct histories once per step, and each key and
+                value written once
     operations  every distinct token through the layers once, attention over its history, the head where a token is
-        drawn
+                drawn
 
 The floor is the larger of bytes / bandwidth and operations / rate. No real program is expected to reach it.
 """
@@ -37,7 +37,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Bytes and operations that rollouts need."""
+    """The bytes and operations of rollouts."""
 
     bytes: float
     operations: float
@@ -83,8 +83,8 @@ class ModelSize:
 def count(trees: Sequence[RolloutTree], size: ModelSize) -> Counted:
     """Returns the least work to play these trees turn by turn, with all rollouts together.
 
-    At a step, histories that are equal so far count as one: each distinct token of the union of the live histories is
-    read once. In lexicographic order, neighbouring paths share most, so that the size of the union is the sum of the
+    At a step, equal histories count once: each distinct token of the union of the live histories is read once. In
+    lexicographic order, neighbouring paths share the longest prefixes, so the size of the union is the sum of the
     lengths minus the sum of the neighbours' common prefixes.
     """
     read = written = operations = 0.0
@@ -119,8 +119,8 @@ def update_operations(update: Update, size: ModelSize) -> float:
     """Returns the operations of one packed LoRA update, forward and backward, without recomputation.
 
     Frozen weights take two products per token (forward, and the gradient of their input), attention takes three times
-    its forward pass, and the head takes two products per predicted token. The adapter is not counted; it is a percent
-    or two.
+    its forward pass, and the head takes two products per predicted token. The adapter, with one or two percent of the
+    operations, is not counted.
     """
     total = 0.0
     for batch in update.batches:
@@ -143,7 +143,7 @@ class _Path:
             turn = tree.turns[index]
             actions.append((len(ids), len(turn.action_ids)))
             ids += turn.action_ids + turn.observation_ids
-        return cls(ids[:-1], actions)  # no layer needs to see the last token, because no token is drawn after it
+        return cls(ids[:-1], actions)  # no layer computes the last token, because no token is drawn after it
 
 
 def _depths(paths: Sequence[_Path], common: Sequence[int]) -> float:
@@ -163,7 +163,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def calibrate(step_bytes: float, dtype: torch.dtype, device: torch.device, seconds: float = 0.5) -> Rates:
-    """Measures both rates for about ``seconds`` each. They are medians of repeated runs."""
+    """Measures both rates for about ``seconds`` each, as medians of repeated runs."""
     numbers = max(1 << 16, int(step_bytes / 4))
     buffer = torch.ones(numbers, dtype=torch.float32, device=device)
     read = _median_seconds(buffer.sum, device, seconds)

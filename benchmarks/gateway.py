@@ -3,10 +3,10 @@
 python benchmarks/gateway.py
 python benchmarks/gateway.py --sessions 16 --requests 200 --reply-ms 50 --json outputs/gateway.json
 
-Each session is a client with a connection of its own, in another process. It sends chat completions with a growing
-history. A thread per session answers each request after some time, as a rollout does. The overhead is the client's time
-minus the time that the rollout took for the reply. The client writes and reads JSON with Python's own modules; OpenAI's
-client would add time of its own, with any server. The last line is one JSON object.
+Each session is a client with a connection of its own, in another process. The client sends chat completions with a
+growing history. A thread per session answers each request after some time, as a rollout does. The overhead is the
+client's time minus the time that the rollout took for the reply. The client uses Python's own HTTP and JSON modules;
+OpenAI's client would add its own time, with any server. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def measure(sessions: int, requests: int, reply: float) -> dict[str, Any]:
 
 
 class Session:
-    """One client, and the thread that answers its requests."""
+    """One client, and the thread that answers the client's requests."""
 
     def __init__(self, gateway: Gateway, requests: int, reply: float) -> None:
         self.desk, self.reply, self.taken = Desk(), reply, list[float]()
@@ -105,7 +105,7 @@ class Session:
             asked.answer(reply)
 
     def overhead(self) -> list[float]:
-        """Returns the milliseconds of each request except the first one, which opens the connection."""
+        """Returns the milliseconds of each request except the first request, which opens the connection."""
         told, _ = self.client.communicate(timeout=600)
         self.thread.join()
         return [1000 * (seen - own) for seen, own in zip(json.loads(told), self.taken, strict=True)][1:]

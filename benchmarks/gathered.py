@@ -1,9 +1,9 @@
-"""Attention over packed trees by variable-length kernels: each stretch without a branch reads the keys of its path.
+"""Computes attention over packed trees by variable-length kernels, like TRL's packed trie.
 
-This is how TRL's packed trie attends (``trl.experimental.async_grpo.packing``): the keys and values of every path are gathered
-side by side, and one call of FlashAttention gives each stretch its own. Torch's own variable-length FlashAttention is the kernel
-on CUDA. On a CPU, where there is none, torch's attention is called for one stretch after another: it tests the layout and is no
-measurement.
+The keys and values of every path are gathered side by side, and one call of FlashAttention computes the attention of
+each stretch of tokens without a branch over its path (``trl.experimental.async_grpo.packing``). On CUDA, the kernel is
+torch's own variable-length FlashAttention. On a CPU, torch's attention is called for each stretch, to test the layout;
+its time is no measurement.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from turnwise.models.attention import PLAIN, OfTrees, Rules
 
 
 class GatheredTree(OfTrees):
-    """One packed row, without padding (see ``turnwise.models.attention.PackedTree``).
+    """An attention plan for one packed row without padding (see ``turnwise.models.attention.PackedTree``).
 
-    Args:
-        end_BS: (1, S).
+    ``end_BS`` has shape (1, S).
     """
 
     def __init__(self, end_BS: Tensor) -> None:
@@ -50,10 +49,10 @@ class GatheredTree(OfTrees):
 
 
 def stretches(end: list[int]) -> tuple[list[int], list[list[int]]]:
-    """Returns where each stretch begins, with the end of the last, and the places of the path that each reads, itself included.
+    """Returns the first token of each stretch (followed by the end of the last stretch), and the tokens that it reads.
 
-    Args:
-        end: one past the last descendant of every token, in depth-first order.
+    A stretch reads its path, including itself. ``end`` holds for every token, in depth-first order, the index one past
+    its last descendant.
     """
     starts: list[int] = []
     paths: list[list[int]] = []
@@ -81,13 +80,13 @@ def variable(
     Args:
         q: (S, H, D).
         k, v: (K, H_kv, D), the paths side by side.
-        queries, keys: where stretches and paths begin, with the ends of the last, int32.
-        most_q, most_k: tokens of the longest.
+        queries, keys: int32 indices at which stretches and paths begin, followed by the end of the last of them.
+        most_q, most_k: number of tokens of the longest stretch and of the longest path.
     """
     if q.device.type == "cuda":
         from torch.nn.attention.varlen import varlen_attn
 
-        # torch 2.13 must be told that queries share the heads of keys; torch 2.11 finds it out and has no such argument.
+        # torch 2.13 has an argument that says that queries share the heads of keys; torch 2.11 detects this by itself
         grouped = q.shape[1] != k.shape[1] and "enable_gqa" in signature(varlen_attn).parameters
         told: dict[str, Any] = {"enable_gqa": True} if grouped else {}
         out: Any = varlen_attn(

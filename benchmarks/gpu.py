@@ -35,13 +35,12 @@ from turnwise.errors import InputError
 from turnwise.files import atomic_write
 
 ROOT = Path(__file__).resolve().parents[1]
-GRACE = 10.0  # s that a part gets to end by itself after its limit
-KEPT = 3  # last lines of an error that stand in the report
+GRACE = 10.0  # seconds between asking a part to end (SIGTERM) and killing it (SIGKILL)
+KEPT = 3  # number of last lines of an error that the report shows
 WORDS = ("parts", "dry", "out", "again")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
     console = Console(stderr=True)
     try:
         words = words_of(sys.argv[1:] if arguments is None else arguments)
@@ -80,10 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def words_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Returns the words of the command line.
+    """Parses the words of the command line.
 
     Raises:
-        InputError: one is not known, has no value that can be used, or stands twice.
+        InputError: a word is unknown, has an unusable value, or occurs twice.
     """
     found: dict[str, str] = {}
     for word in arguments:
@@ -104,10 +103,10 @@ def words_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def chosen_parts(names: str | None, parts: Sequence[Part]) -> list[Part]:
-    """Returns the parts that are asked for, in their own order.
+    """Returns the parts that ``names`` lists (None: all parts), in the order of ``parts``.
 
     Raises:
-        InputError: one is not known.
+        InputError: a name is unknown.
     """
     wanted = names.split(",") if names else [part.name for part in parts]
     known = {part.name for part in parts}
@@ -123,7 +122,7 @@ def known_in_order(parts: Sequence[Part]) -> list[str]:
 
 
 def before(folder: Path) -> Outcome | None:
-    """Returns what an earlier start kept of a part; None if it kept nothing that can be read."""
+    """Returns the outcome of a part that an earlier start saved, or None if nothing readable was saved."""
     try:
         return Outcome(**json.loads((folder / "part.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -131,7 +130,7 @@ def before(folder: Path) -> Outcome | None:
 
 
 def finished(folder: Path, part: Part, machine: dict[str, Any]) -> Outcome | None:
-    """Returns what an earlier start kept of a part, if the same command was finished on the same device."""
+    """Returns the saved outcome of a part, if the same command was finished on the same device, otherwise None."""
     kept = before(folder)
     if kept is None or kept.status != "done" or kept.command != list(part.command):
         return None
@@ -139,7 +138,7 @@ def finished(folder: Path, part: Part, machine: dict[str, Any]) -> Outcome | Non
 
 
 def run(part: Part, folder: Path, machine: dict[str, Any], again: bool = False) -> Outcome:
-    """Runs a part in a process group of its own, which ends at the limit, and keeps what it printed and what became of it."""
+    """Runs a part in its own process group, which is ended at the time limit, and saves its output and outcome."""
     folder.mkdir(parents=True, exist_ok=True)
     command = list(part.command)
     began = time.monotonic()
@@ -170,7 +169,7 @@ def run(part: Part, folder: Path, machine: dict[str, Any], again: bool = False) 
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment of a part: the package of this folder, and output that is not held back."""
+    """Returns the environment variables of a part: this folder's package is imported, and output is not buffered."""
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
@@ -181,7 +180,7 @@ def environment() -> dict[str, str]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a part's process group: asks, waits, and then makes it. What it left behind goes with it."""
+    """Ends a part's process group, first with SIGTERM and after some seconds with SIGKILL."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, sign)
@@ -190,7 +189,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_line(path: Path) -> dict[str, Any]:
-    """Returns the JSON object of the last line; an empty one if it is none."""
+    """Returns the JSON object on the last line of a file, or an empty object if there is none."""
     lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     with suppress(ValueError):
         found = json.loads(lines[-1]) if lines else {}
@@ -199,7 +198,7 @@ def last_line(path: Path) -> dict[str, Any]:
 
 
 def ending(path: Path) -> str:
-    """Returns the last lines of an error's text, as one."""
+    """Returns the last lines of a file, joined to one line."""
     lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return " / ".join(lines[-KEPT:])[-600:]
 
@@ -211,7 +210,7 @@ def keep(folder: Path, outcome: Outcome) -> Outcome:
 
 
 def write(out: Path, parts: Sequence[Part], outcomes: Sequence[Outcome]) -> None:
-    """Writes the report and all results; parts that were not chosen stand there as an earlier start left them."""
+    """Writes the report and all results. For parts that were not chosen, results of an earlier start are used."""
     now = {outcome.part: outcome for outcome in outcomes}
     known = [found for part in parts if (found := now.get(part.name) or before(out / part.name)) is not None]
     with atomic_write(out / "report.md") as part:
@@ -221,7 +220,7 @@ def write(out: Path, parts: Sequence[Part], outcomes: Sequence[Outcome]) -> None
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
-    """Prints one row a part."""
+    """Prints a table with one row for each part."""
     table = Table(title="make gpu", title_justify="left")
     for name in ("part", "status", "s", "what it says"):
         table.add_column(name, justify="right" if name == "s" else "left")
@@ -233,5 +232,5 @@ def show(outcomes: Sequence[Outcome]) -> None:
 if __name__ == "__main__":
     signal.signal(
         signal.SIGTERM, lambda number, _: sys.exit(128 + number)
-    )  # the part under way is ended on the way out
+    )  # the running part is ended before the program exits
     sys.exit(main())

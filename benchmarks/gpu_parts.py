@@ -1,4 +1,4 @@
-"""The parts of `make gpu`: what each measures, its command, and its time limit. The most valuable come first."""
+"""Lists the parts of `make gpu`, the most valuable first: what each part measures, its command, and its time limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 BENCHMARKS = Path(__file__).resolve().parent
 VLLM = Path(os.environ.get("TURNWISE_VLLM_PYTHON", BENCHMARKS.parent / ".venv-vllm" / "bin" / "python"))
 DRY = "cpu"
-WHOLE = 28 * 60.0  # s of all parts together: the rest of thirty minutes is for their start
+WHOLE = 28 * 60.0  # seconds of all parts together; the rest of 30 minutes is for starting them
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Part:
     """One command with a time limit.
 
     Attributes:
-        says: what it measures.
-        limit: seconds, after which it is ended.
-        fresh: further options with which it starts again instead of going on (`again=true`).
+        says: what the command measures.
+        limit: seconds after which the command is ended.
+        fresh: further options with which the command starts again instead of resuming (`again=true`).
     """
 
     name: str
@@ -34,14 +34,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a part.
+    """The outcome of a part.
 
     Attributes:
-        part, command: its name and what was run.
-        status: ``done``, ``failed``, ``out of time`` or ``not here`` (it lacks what it needs).
-        reason: why it is not done.
-        seconds: of its run.
-        result: the JSON object of its last line.
+        part, command: name and command of the part.
+        status: ``done``, ``failed``, ``out of time`` or ``not here`` (a requirement is missing).
+        reason: why the part is not done.
+        seconds: duration of the part.
+        result: the JSON object of the last output line.
         machine: the device, and the versions of libraries and code.
     """
 
@@ -54,8 +54,8 @@ class Outcome:
     machine: dict[str, Any] = field(default_factory=dict)
 
 
-# Sizes on a device. A group is a state of the task and 16 actions; a tree is 4 rollouts of 8 turns, each continued twice.
-# Peers pass as many tokens at a time as leave room in 80 GB without recomputation: 2.6 MB a token at 0.6B, 7.3 MB at 4B.
+# Sizes on a device. A group is a state and 16 actions; a tree is 4 rollouts of 8 turns, each continued twice.
+# One pass of a peer has as many tokens as fit into 80 GB without recomputation: 2.6 MB a token at 0.6B, 7.3 MB at 4B.
 UPDATE = {
     "qwen3-0.6b": (
         "--state 2048 --actions 16 --action 256 --row-tokens 8192 --group-tokens 16384 --turns 8 --tree-state 512 "
@@ -84,9 +84,9 @@ LIMITS = {
     "paper_selective": 130,
     "paper_awpo": 130,
 }
-STOP = 30  # s before its limit at which a row is asked to stop, so that it can keep what it has
+STOP = 30  # seconds before its limit at which a row is asked to stop, so that it can save its results
 
-# The same commands on a CPU, as small as they can be.
+# The same commands on a CPU, with the smallest possible sizes.
 DRY_UPDATE = (
     "--state 16 --actions 3 --action 4 --roots 2 --branches 1 --turns 3 --tree-state 8 --tree-action 3 --tree-observation 3 "
     "--tree-rounds 1 --rounds 1 --peers padded trl trl_trie unsloth"
@@ -96,7 +96,7 @@ DRY_LIMIT = 300.0
 
 
 def parts_of(dry: bool, out: Path) -> list[Part]:
-    """Returns all parts, for CUDA or as a dry run on a CPU; ``out`` is where a part has its folder."""
+    """Returns all parts, for CUDA or as a dry run on a CPU. ``out`` contains a folder for each part."""
     on = ["--device", "cpu", "--shape", "qwen3-dry"] if dry else ["--device", "cuda", "--dtype", "bfloat16"]
     vllm = ["--vllm-python", str(VLLM)] if VLLM.exists() and not dry else []
 

@@ -1,4 +1,4 @@
-"""The page of `make gpu`: what every part measured, on what, and by which command."""
+"""Writes the page of `make gpu`: the measurements of every part, the machine, and the command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from result_tables import table
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = ("torch", "transformers", "trl", "peft", "lightning", "triton", "kernels")
 MIB = 2**20
-# In a process of its own, so that the one that starts the parts holds nothing on the device
+# It runs in a process of its own, so that the process that starts the parts uses no device memory
 DEVICE = """
 import json, torch
 if torch.cuda.is_available():
@@ -47,7 +47,7 @@ def told_machine(dry: bool) -> dict[str, Any]:
 
 
 def said(*command: str) -> str:
-    """Returns what a command prints; nothing if it is not there or fails."""
+    """Returns the output of a command, or an empty text if the command is missing or fails."""
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -55,7 +55,6 @@ def said(*command: str) -> str:
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
-    """Returns the whole page in Markdown."""
     rows = [[o.part, o.status, f"{o.seconds:.0f}", headline(o)] for o in outcomes]
     blocks = ["# make gpu", table(["part", "status", "s", "what it says"], rows)]
     machines = {str(o.machine): o.machine for o in outcomes}.values()
@@ -75,12 +74,12 @@ def page(outcomes: Sequence[Outcome]) -> str:
 
 
 def shortened(command: Sequence[str]) -> list[str]:
-    """Returns a command as a person types it in the repository's folder."""
+    """Returns a command as a user types it in the repository's folder."""
     return ["python", *(word.replace(f"{ROOT}/", "") for word in command[1:])]
 
 
 def headline(outcome: Outcome) -> str:
-    """Returns what a part says in one line."""
+    """Returns the results of a part in one line."""
     if outcome.status in ("failed", "not here"):
         return outcome.reason
     found = outcome.result
@@ -101,7 +100,7 @@ def headline(outcome: Outcome) -> str:
 
 
 def contenders(found: dict[str, Any]) -> str:
-    """Returns the rows of a benchmark with contenders: time, tokens a second, utilisation, and peak beside what is planned."""
+    """Returns the rows of a benchmark with contenders: time, rate, utilisation, measured and planned peak memory."""
     rates, mfu = found.get("tokens_per_second"), found.get("mfu") or {}
     peaks, planned = found.get("peak_bytes") or {}, found.get("planned_bytes")
     errors: dict[str, float] = found.get("grad_errors") or {}
@@ -123,7 +122,7 @@ def contenders(found: dict[str, Any]) -> str:
 
 
 def plans(found: dict[str, Any]) -> str:
-    """Returns milliseconds and MiB of every attention plan over lengths and trees."""
+    """Returns milliseconds and MiB of every attention plan for each length and tree."""
     names = [
         name for name in ("dense", "blocks", "gathered", "unsloth", "runs") if any(name in row for row in found["rows"])
     ]
@@ -159,7 +158,7 @@ def from_where(found: dict[str, Any]) -> str:
 
 
 def row_of_paper(found: dict[str, Any]) -> str:
-    """Returns what one row of a paper took, and everything that was changed of it."""
+    """Returns the measurements of one row of a paper, and everything in which the row was changed."""
     keys = (
         "iterations",
         "rollout_seconds",
@@ -196,7 +195,7 @@ def share(value: float | None) -> str:
 
 
 def worded(value: Any) -> str:
-    """A value as a person reads it."""
+    """Returns a value as text for the page."""
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "" if value is None else f"{value:,.4g}" if isinstance(value, float) else str(value)

@@ -37,8 +37,8 @@ from turnwise.planning.gpus import GPUS, Gpu
 from turnwise.planning.plan import plan
 
 ROOT = Path(__file__).resolve().parents[1]
-GRACE = 20.0  # s that a run gets to keep what it has
-REPLY = 32  # tokens of a reply on CUDA at most: random weights never end one
+GRACE = 20.0  # seconds that a stopped run gets to save its state
+REPLY = 32  # greatest number of tokens of a reply on CUDA; random weights seldom end a reply
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 class Watched:
-    """The memory of the first device that is in use, asked twice a second: of all processes together, a server's too."""
+    """Records the memory in use on the first device twice per second: that of all processes, servers included."""
 
     def __init__(self, cuda: bool) -> None:
         self.most: int | None = None
@@ -97,14 +97,14 @@ class Watched:
 
 
 def planned_peak(overrides: Sequence[str]) -> int | None:
-    """Returns what the planner says of the training process's peak (``scripts/plan.py``); a server is not in it."""
+    """Returns the planned peak of the training process in bytes (``scripts/plan.py``), without servers."""
     memory = plan(compose_config(overrides, ROOT / "conf"), Gpu("h100", *GPUS["h100"])).memory
     return memory.peak if memory else None
 
 
 def changes(args: argparse.Namespace, row: Row, engine: str) -> list[str]:
-    """Returns the overrides that shrink a row to what is here."""
-    # random weights are rewarded alike in every group, and an update without such groups would be empty
+    """Returns the overrides that make a row small enough for this machine."""
+    # with random weights, all rewards of a group are equal, and an update without such groups would be empty
     always = [f"trainer.max_epochs={args.iterations}", "advantage.zero_variance=keep"]
     if args.device == "cpu":
         return [*(item for item in SHRUNK if not item.startswith("trainer.max_epochs")), *always]
@@ -128,7 +128,7 @@ def changes(args: argparse.Namespace, row: Row, engine: str) -> list[str]:
 
 
 def train(overrides: Sequence[str], limit: float) -> tuple[float, int | None, str]:
-    """Runs train.py; returns its seconds, its exit status (None if the limit stopped it) and its last lines."""
+    """Runs train.py. Returns its seconds, its exit status (None if the limit stopped it) and its last lines."""
     began = time.monotonic()
     command = [sys.executable, str(ROOT / "train.py"), *overrides]
     process = subprocess.Popen(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, cwd=ROOT)
@@ -149,7 +149,6 @@ def train(overrides: Sequence[str], limit: float) -> tuple[float, int | None, st
 
 
 def trained(path: Path) -> list[dict[str, Any]]:
-    """Returns the logged training iterations."""
     if not path.exists():
         return []
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -159,7 +158,7 @@ def trained(path: Path) -> list[dict[str, Any]]:
 def told(
     args: argparse.Namespace, row: Row, engine: str, changed: Sequence[str], done: list[dict[str, Any]], seconds: float
 ) -> dict[str, Any]:
-    """Returns the last line."""
+    """Returns the object of the last output line."""
     rollouts, updates = ([item.get(f"seconds/{name}", 0.0) for item in done] for name in ("rollout", "update"))
     last = done[-1]
     found = {

@@ -1,4 +1,7 @@
-"""The tests that are marked `gpu`, counted in one JSON object on the last line: python benchmarks/gpu_tests.py"""
+"""Runs the tests that are marked `gpu` and counts them in one JSON object on the last line of the output.
+
+python benchmarks/gpu_tests.py
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Unsloth's attention over a shared prefix (its PrefixGrouper kernel), read from its package without importing the package.
+"""Loads Unsloth's attention over a shared prefix (its PrefixGrouper kernel) without importing Unsloth's package.
 
-Unsloth pins older releases of transformers and TRL than this project and changes other libraries when it is imported. Its kernel
-needs torch alone, so the one file is loaded by its place. ``pip install --no-deps --target .venv-unsloth unsloth`` brings it
-(``make gpu`` does); it is under the AGPL, and nothing of it is part of this project.
+Unsloth pins older releases of transformers and TRL than this project and changes other libraries when it is imported.
+Its kernel needs only torch, so the kernel's file is loaded by its path. ``pip install --no-deps --target .venv-unsloth
+unsloth`` installs it (``make gpu`` does this). It is under the AGPL, and no part of it belongs to this project.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KERNEL = FOLDER / "unsloth" / "utils" / "prefix_grouper_kernel.py"
 
 
 def grouper_absent(device: str) -> str | None:
-    """Returns why the kernel cannot be measured on a device, or None where it can."""
+    """Returns the reason why the kernel cannot be measured on a device, or None."""
     if not KERNEL.exists():
         return f"unsloth: not installed ({KERNEL} is not there)"
     return None if device == "cuda" else "unsloth: its kernel has no gradient on a CPU"
@@ -31,7 +31,6 @@ def grouper_absent(device: str) -> str | None:
 
 @cache
 def kernel() -> Any:
-    """Returns the module of the kernel."""
     name = "unsloth_prefix_grouper_kernel"
     spec = spec_from_file_location(name, KERNEL)
     assert spec is not None and spec.loader is not None
@@ -41,11 +40,11 @@ def kernel() -> Any:
 
 
 class GroupedTree(OfTrees):
-    """One packed row that branches once: a prefix and the answers to it (see ``turnwise.models.attention.PackedTree``).
+    """An attention plan for one packed row that branches once: a prefix and its answers.
 
     Args:
-        end_BS: (1, S).
-        compiled: whether the kernel is compiled; without, it stands for the whole matrix of scores and serves tests.
+        end_BS: (1, S), as in ``turnwise.models.attention.PackedTree``.
+        compiled: whether the kernel is compiled. Without compilation, which is for tests, all scores are in memory.
     """
 
     def __init__(self, end_BS: Tensor, compiled: bool = True) -> None:
@@ -66,7 +65,7 @@ class GroupedTree(OfTrees):
 
 
 def group_of(end_BS: Tensor) -> tuple[int, list[int]]:
-    """Returns the tokens of the prefix and of each answer.
+    """Returns the number of tokens of the prefix and of each answer.
 
     Raises:
         ValueError: the rows are not one tree that branches once.

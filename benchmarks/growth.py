@@ -5,13 +5,14 @@ python benchmarks/growth.py --sizes 2m 20m --dtypes float32 --vllm-python .venv-
 python benchmarks/growth.py --work small --sizes dry --dtypes float32      a minute, to try it
 
 The sizes are 2 million parameters (the shipped policy), 20 and 120 million (random weights of Qwen3's architecture with
-a vocabulary as small as the shipped one). All sizes get the same work: episodes of the household, a group of actions at
-one state, and demonstrated turns. Each measurement is a process of its own with a time limit. A measurement that was
-finished by the same command is not repeated (--again repeats it). If one fails, this is reported and the others are
-run.
+a vocabulary as small as that of the shipped policy). All sizes get the same work: episodes of the household, a group of
+actions at one state, and demonstrated turns. Each measurement is a process of its own with a time limit. A measurement
+that was finished by the same command is not repeated (--again repeats it). If a measurement fails, the failure is
+reported and the other measurements are run.
 
-The last line is one JSON object: for each size and number format the ratios of ours to each peer, and floor_ratio, our time
-divided by the time that the machine's bandwidth and arithmetic allow. Exit status: 0 if all were measured, 1 if one failed.
+The last line is one JSON object with one entry for each size and number format: the speed of Turnwise divided by that
+of each peer, and floor_ratio, Turnwise's time divided by the least time that the machine's bandwidth and arithmetic
+allow. Exit status: 0 if all were measured, 1 if a measurement failed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from result_tables import ratio_or_dash
 from shapes import GROWTH
 
 SIZES = {"2m": "tiny", **{name: name for name in GROWTH}, "dry": "qwen3-dry"}  # name of a size -> its shape
-# The work is as small as the largest model's slowest peer allows, and the same for all sizes.
+# The work is the same for all sizes, and small enough for the slowest peer of the largest model.
 WORK: Mapping[str, Mapping[str, str]] = {
     "whole": {
         "rollout": "--tasks 2 --group 8 --horizon 6 --max-length 2048 --rounds 3",
@@ -56,7 +57,6 @@ OUT = BENCHMARKS.parent / "outputs" / "growth"
 
 
 def main() -> int:
-    """Returns the exit status."""
     args = parser().parse_args()
     machine = {"cpu": cpu_model()}
     found: dict[str, dict[str, Any]] = {}
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def parts(args: argparse.Namespace) -> Iterator[tuple[str, Part]]:
-    """Yields the size and format of each measurement, such as ``20m/float32``, with its command."""
+    """Yields each measurement with its size and format, such as ``20m/float32``, and its command."""
     for size in args.sizes:
         for dtype in args.dtypes:
             for kind, work in WORK[args.work].items():
@@ -95,7 +95,7 @@ def parts(args: argparse.Namespace) -> Iterator[tuple[str, Part]]:
 
 
 def measured(kind: str, outcome: Outcome) -> dict[str, Any]:
-    """Returns the ratios of one measurement, and our own rate; every ratio is None if the measurement failed."""
+    """Returns the ratios of one measurement, and Turnwise's rate. All ratios are None if the measurement failed."""
     ours = outcome.result.get("contenders", {}).get("turnwise", {}).get("rate")
     ratios = {key: outcome.result.get(key) for key in RATIOS[kind]}
     floor = {"binds": outcome.result["floor"]["binds"]} if "floor" in outcome.result else {}
@@ -103,7 +103,7 @@ def measured(kind: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def table(found: Mapping[str, Mapping[str, Any]], failed: Mapping[str, str]) -> None:
-    """Prints a row for each size and format."""
+    """Prints a table with one row for each size and format."""
     keys = [key for several in RATIOS.values() for key in several]
     rows = [[name, *(ratio_or_dash(row.get(key)) for key in keys)] for name, row in found.items()]
     notes = [f"{name}: {reason}" for name, reason in failed.items()]

@@ -1,4 +1,4 @@
-"""Draws the lead over peers against the size of the model, for benchmarks/growth.py."""
+"""Plots the lead over peers against the size of the model, for benchmarks/growth.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TICKS = (0.5, 1, 2, 3, 4, 6, 8, 12)
 
 
 def figure(found: Mapping[str, Mapping[str, Any]], place: Path) -> None:
-    """Writes one pair of axes with a line for each peer and number format; 1 is the speed of the peer."""
+    """Writes a plot with a line for each peer and number format; at 1, Turnwise is as fast as the peer."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -48,6 +48,6 @@ def figure(found: Mapping[str, Mapping[str, Any]], place: Path) -> None:
 
 
 def millions(name: str) -> float:
-    """Returns the size in millions of parameters that a name such as ``20m/float32`` begins with; 1 for a dry run."""
+    """Returns the number of millions with which a name such as ``20m/float32`` begins; 1 for a dry run."""
     size = name.partition("/")[0].removesuffix("m")
     return float(size) if size.isdigit() else 1.0

@@ -1,4 +1,4 @@
-"""The work of the rollout benchmarks: household tasks, their opening states, and the player."""
+"""Defines the work of the rollout benchmarks: household tasks, their opening states, and the player."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ class Work:
 
 
 def long_trajectories(environment: HouseholdEnv, count: int, turns: int, seed: int) -> list[Trajectory]:
-    """Returns demonstrations cut after exactly ``turns`` assistant turns. The clumsy expert is used because many of its
-    demonstrations are long enough.
+    """Returns demonstrations cut after exactly ``turns`` assistant turns.
+
+    They are those of the clumsy expert, because many of its demonstrations are long enough.
     """
     found: list[Trajectory] = []
     size = count
@@ -63,7 +64,7 @@ def long_trajectories(environment: HouseholdEnv, count: int, turns: int, seed: i
 
 
 def states_by_turn(trajectories: Sequence[Trajectory], chat: ChatTokens) -> tuple[list[State], list[list[State]]]:
-    """Returns every assistant turn as a state, once in the order of trajectories and once grouped by the turn's number."""
+    """Returns every assistant turn as a state, once in the order of trajectories and once grouped by turn number."""
     demonstrations = Demonstrations(chat)
     for trajectory in trajectories:
         demonstrations.add(trajectory)

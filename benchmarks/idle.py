@@ -1,4 +1,4 @@
-"""An engine that keeps no histories. With it only the cost of everything around an engine remains."""
+"""Defines an engine that keeps no histories, to measure the cost of everything around an engine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any
 
 
 class Idle:
-    """An :class:`turnwise.engines.engine.Engine` without ``sample``. Nodes are numbered as the engine's workers number
-    them.
-    """
+    """An :class:`turnwise.engines.engine.Engine` without ``sample``, which only numbers the nodes."""
 
     def __init__(self) -> None:
         self.version, self.nodes = 0, 0

@@ -1,5 +1,4 @@
-"""Compares a whole iteration of PivotRL (collect, reward, credit, pack, update) with TRL's GRPOTrainer on the same
-states.
+"""Compares a whole iteration of PivotRL (collect, reward, credit, pack, update) with TRL's GRPOTrainer.
 
 Both train the same LoRA policy on the same expert turns, with the same group size, sampling settings, functional
 verifier and weight of the KL to the base policy. Both make one optimiser step from the same number of samples.
@@ -97,7 +96,7 @@ def main() -> None:
 
 
 def configuration(args: argparse.Namespace, folder: Path) -> DictConfig:
-    """Returns the configuration of ``method=pivotrl`` as the main program composes it, at this benchmark's sizes."""
+    """Returns the configuration of ``method=pivotrl``, composed as by the main program, at this benchmark's sizes."""
     register()
     overrides = [
         "method=pivotrl",
@@ -110,7 +109,7 @@ def configuration(args: argparse.Namespace, folder: Path) -> DictConfig:
         f"rollout.states={args.states}",
         "rollout.trajectories=null",
         f"allocator.group_size={args.group}",
-        "update.learning_rate=1e-6",  # so small that both sides keep sampling from the same policy in every round
+        "update.learning_rate=1e-6",  # so small that both trainers sample from nearly the same policy in every round
     ]
     if args.device == "cuda":
         overrides.append("trainer=gpu")
@@ -119,7 +118,7 @@ def configuration(args: argparse.Namespace, folder: Path) -> DictConfig:
 
 
 class Clock(L.Callback):
-    """Seconds of Lightning's epochs. One epoch is one iteration."""
+    """Records the seconds of Lightning's epochs. One epoch is one iteration."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -151,14 +150,14 @@ class Run:
         return cls(settings, parts, policy, module, player, read_candidates(settings, parts, policy.chat, phases))
 
     def states(self, phases: Phases) -> Sequence[State]:
-        """Returns the expert turns on which the run would train."""
         one_turn = self.player.using(self.settings.rollout.sampling, max_turns=1)
         return Choice(self.settings, self.parts, self.candidates.states, one_turn, self.module, phases).first().states
 
 
 def ours(run: Run, tasks: list[State], cfg: DictConfig, shares: list[float]) -> Contender:
-    """Measures the run's own parts. The recorder writes its records as in every run. ``shares`` is the part of the time
-    that each step of the collection took.
+    """Measures the run's own parts, including the recorder.
+
+    For each iteration, the fraction of the time that rollouts took is appended to ``shares``.
     """
     recorder = Recorder(run.settings.folder, run.candidates.messages, run.settings.rollout.recorded)
 
@@ -187,7 +186,7 @@ def ours(run: Run, tasks: list[State], cfg: DictConfig, shares: list[float]) -> 
 
 
 class StepClock(TrainerCallback):
-    """Seconds of TRL's optimiser steps. The generation for a step happens within its first micro-batch."""
+    """Records the seconds of TRL's optimiser steps. A step's first micro-batch includes its generation."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -200,7 +199,7 @@ class StepClock(TrainerCallback):
 
 
 def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig, device: Any) -> Contender:
-    """Measures GRPOTrainer on the same states: one optimiser step from states x group samples, generated in one call."""
+    """Measures GRPOTrainer on the states ``tasks``: one optimiser step from states x group samples of one call."""
     from peers_trl import single_turn_trainer
 
     tokenizer, work = tokenizer_of(), Work.of(tokenizer_of(), 1, 1, 30, 24, 4096, args.seed)
@@ -248,8 +247,9 @@ def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig,
 
 
 def verifier(run: Run, tasks: list[State], work: Work) -> Callable[..., list[float]]:
-    """Returns the functional verifier as TRL's reward function. Sessions at the states are opened once, as our player
-    does.
+    """Returns the functional verifier as TRL's reward function.
+
+    As in Turnwise's player, the session at each state is opened only once.
     """
     sessions = [run.parts.env.replay(state.task, state.actions) for state in tasks]
 

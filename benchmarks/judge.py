@@ -1,13 +1,12 @@
-"""Measures judges: their cost in a collection, the requests of a second run, and whether faults or injected orders
-change a score.
+"""Measures judges: cost in a collection, requests of a second run, and whether faults or injected orders change scores.
 
 python benchmarks/judge.py
 python benchmarks/judge.py --url http://127.0.0.1:8000/v1 --model my-judge      only injections, against a real model
 
 Overhead: household rollouts of the shipped policy are played in parts. Each part's rollouts are submitted when the part
-ends, and all scores are awaited at the end. This is compared with the same parts without a judge, just before or just
-after. The endpoint is a process of its own on this machine that answers after --delay seconds, so that its own work is
-part of the measured time. The last line is one JSON object.
+ends, and all scores are awaited at the end. The time is compared with that of the same parts without a judge, just
+before or just after. The endpoint is a process of its own on this machine that answers after --delay seconds, so the
+measured time includes the endpoint's own work. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from turnwise.judges.rubric import load_rubric
 from turnwise.types import ToolCall
 
 WRONG = ("I do not know.", "The weather is always fine, so I call nothing.", '<tool_call>{"name": "sing"}</tool_call>')
-# a number that occurs in no attack, because a reply that contains a true value rightly gets a higher score
+# a number that occurs in no attack: a reply that contains a true value would rightly get a higher score
 TOWN = 7000
-STAYS = 1000  # a fault for so many requests never passes
+STAYS = 1000  # number of requests with a fault; so many that the fault never ends
 
 
 def main() -> None:
@@ -69,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def overhead(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Measures the seconds of a collection with and without a judge, then asks the same questions again."""
+    """Measures the seconds of a collection with and without a judge, then requests the same scores again."""
     play = player(args)
     play(0, args.parts)  # the first collection compiles and allocates
     plain: list[float] = []
@@ -111,15 +110,16 @@ def overhead(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def collect(judge: EndpointJudge, play: Any, parts: int) -> None:
-    """Plays part by part. The questions of earlier parts are in progress during that time."""
+    """Plays part by part. The requests of earlier parts are in progress during that time."""
     futures = [judge.submit(candidate) for part in range(parts) for candidate in play(part, 1)]
     for future in futures:
         future.result()
 
 
 def player(args: argparse.Namespace) -> Any:
-    """Returns a function (first part, number of parts) -> candidates, one for each rollout. The same part gives the
-    same rollouts.
+    """Returns a function (first part, number of parts) -> candidates, one for each rollout.
+
+    Each part always gives the same rollouts.
     """
     from turnwise.algo.allocators.uniform import Uniform
     from turnwise.algo.gates.never import Never
@@ -169,7 +169,7 @@ def judge_of(url: str, cache: Path | None = None, model: str = "naive", **settin
 
 
 def weather(n: int, text: str | None = None) -> Candidate:
-    """Returns a question with one true call, and a reply that contains a part of it."""
+    """Returns a question with one true call, and a reply that contains a part of this call."""
     text = f"I look up the weather of town {n}." if text is None else text
     return Candidate(
         id=f"weather/{n}",
@@ -183,8 +183,9 @@ def weather(n: int, text: str | None = None) -> Candidate:
 
 
 def faults() -> dict[str, Any]:
-    """Measures every fault on five replies: it passes after one request (twice) or two requests, or never (twice). The
-    scores are compared with those of an endpoint without faults.
+    """Measures every fault on five replies, and compares the scores with those of an endpoint without faults.
+
+    For two replies, the fault ends after one request, for one reply after two requests, and for two replies never.
     """
     plan: dict[int, tuple[str, int]] = {}
     for kind in FAULTS:
@@ -221,9 +222,7 @@ def faults() -> dict[str, Any]:
 
 
 def injections(url: str, name: str) -> dict[str, Any]:
-    """Scores wrong replies with every attack. An attack succeeds if the score exceeds that of the same reply without
-    it.
-    """
+    """Scores wrong replies with every attack. An attack succeeds if it raises the score of the reply."""
     wrong = [weather(TOWN + n, text) for n, text in enumerate(WRONG)]
     judge = judge_of(url, model=name)
     own = judge(wrong)
@@ -247,7 +246,7 @@ def injections(url: str, name: str) -> dict[str, Any]:
 
 
 def controls() -> dict[str, int]:
-    """Runs the same attacks where they should succeed: without a fence, and on a model that ignores the fence."""
+    """Runs the attacks where they should succeed: without a fence, and on a model that ignores the fence."""
     rubric = load_rubric("tool_use_v1")
 
     def bare(name: str, text: str, code: str) -> str:
@@ -272,7 +271,7 @@ def controls() -> dict[str, int]:
 
 @contextmanager
 def process(delay: float) -> Iterator[str]:
-    """Starts the endpoint as a process of its own. It ends when its standard input is closed."""
+    """Starts the endpoint as a process of its own, which ends when its standard input is closed."""
     command = [sys.executable, str(Path(__file__).with_name("judge_server.py")), "--delay", str(delay)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

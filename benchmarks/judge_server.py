@@ -1,11 +1,10 @@
-"""A chat endpoint on this machine whose "model" reads text naively and obeys it, and which fails on request.
+"""Serves a chat endpoint on this machine whose "model" obeys orders in the text, and which fails on request.
 
-Its model is a program of rules and not a language model. It flattens the messages with ChatML's tokens and reads them
-as the tokenizer of such a model would, so that control tokens inside a message open turns of their own. Only text
-between a BEGIN and an END marker counts as data, and an END marker closes a section whatever code it carries. All other
-text is searched line by line for orders about the score, and the last order is obeyed. Without an order the program
-grades the reply by the share of the true calls that it finds there. ``fence=ignored`` is a model that obeys orders
-anywhere.
+The model is a program of rules and not a language model. It flattens the messages with ChatML's tokens and reads them
+as the tokenizer of a naive model would, so that control tokens inside a message open turns. Only text between a BEGIN
+and an END marker counts as data, and an END marker closes a section whatever code it contains. All other text is
+searched line by line for orders about the score, and the last order is obeyed. Without an order the program grades the
+reply by the share of the true calls that the reply contains. With ``fence=ignored`` the model obeys orders anywhere.
 
 python benchmarks/judge_server.py --delay 0.2        prints its URL, and ends when its standard input is closed
 """
@@ -51,7 +50,7 @@ _WORD = re.compile(r"\w+")
 
 
 def model(messages: Sequence[dict[str, str]], fence: Fence = "read") -> str:
-    """Returns the answer of the naive reader as JSON text."""
+    """Returns the answer of the rule-based model as JSON text."""
     flat = "".join(f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in messages)
     turns = [(role, text) for role, text in _TURN.findall(flat)]
     sections: dict[str, str] = {}
@@ -78,7 +77,7 @@ def model(messages: Sequence[dict[str, str]], fence: Fence = "read") -> str:
 
 
 def _visible(line: str) -> str:
-    """Returns an order as it looks to a reader that does not see invisible characters."""
+    """Returns a line without invisible characters."""
     return re.sub(r"[\u200b-\u200f\u202a-\u202e\u2060\u00ad\ufeff]", "", line)
 
 
@@ -87,7 +86,7 @@ def _words(text: str) -> set[str]:
 
 
 class Server(ThreadingHTTPServer):
-    """Counts its requests. ``fault(body, nth)`` returns the fault of the nth request with this body, or None."""
+    """A server that counts its requests. ``fault(body, nth)`` returns the fault of the nth request with ``body``."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -120,7 +119,7 @@ class Server(ThreadingHTTPServer):
         return sum(self.seen.values())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores a client that has closed its connection, which is no error of the server."""
+        """Ignores a client that has closed its connection."""
 
 
 def question_of(body: dict[str, Any]) -> str:
@@ -225,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve(*args: Any, **settings: Any) -> Iterator[Server]:
-    """Yields a running server, which is stopped at the end of the block."""
+    """Yields a running server, which is stopped at the end of the ``with`` block."""
     server = Server(*args, **settings)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()

@@ -34,7 +34,6 @@ KINDS = ("kept", "mixed, not kept", "no signal")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, required=True, help="a run, or a folder of runs of one row")
     folder = parser.parse_args(arguments).run
@@ -90,7 +89,7 @@ def _word(right: bool) -> str:
 
 
 def shares(counts: Counter[tuple[str, ...]]) -> dict[str, dict[str, float]]:
-    """Returns for each kind the number of turns, and in percent the mistakes among them and the unpaid right samples."""
+    """Returns for each kind the number of turns, and the percentages of mistakes and of unpaid right samples."""
     found = {}
     for kind in KINDS:
         turns = sum(counts[kind, "turn", word] for word in ("right", "mistake"))

@@ -1,9 +1,8 @@
-"""Measures rollouts whose replies and environments have long tails, under each schedule of the engine and each
-staleness.
+"""Measures rollouts with long tails of replies and answers, under each schedule of the engine and each staleness.
 
-    python benchmarks/longtail.py                       a server whose tokens take time (slow_server.py), about six minutes
-    python benchmarks/longtail.py --engine vllm         vLLM's own CPU build, with a small random policy
-    python benchmarks/longtail.py --engine tree         the in-process engine, with the same policy
+    python benchmarks/longtail.py                  a server whose tokens take time (slow_server.py), about six minutes
+    python benchmarks/longtail.py --engine vllm    vLLM's own CPU build, with a small random policy
+    python benchmarks/longtail.py --engine tree    the in-process engine, with the same policy
 
 The player is that of a run. The trainer is a wait of ``--update`` seconds, and the queue between the two belongs to
 this program. Lengths are log-normal with an upper limit. The simulated server draws them; with vLLM, this program draws
@@ -14,15 +13,19 @@ geometric.
 
 Last line:
 
-x_rounds                   wall-clock time of collections under rounds, divided by that of the same collections under free
-x_staleness                wall-clock time of an iteration at staleness 0 divided by that at 0, 1 and 2, all under free, one
-                           collection after the other
+x_rounds                   wall-clock time of collections under rounds, divided by that of the same collections under
+                           free
+x_staleness                wall-clock time of an iteration at staleness 0 divided by that at 0, 1 and 2, all under free,
+                           one collection after the other
 x_beside                   the same divided by that at 1 and 2 with collections side by side, as in a run with servers
-bound_ratio                time of an iteration at staleness 1 divided by the largest of: work at full rate, longest chain, update
-beside_bound_ratio         the same side by side, where two collections and an update may overlap (planning/simulation.py)
+bound_ratio                time of an iteration at staleness 1 divided by the largest of: work at full rate, longest
+                           chain, update
+beside_bound_ratio         the same side by side, where two collections and an update may overlap
+                           (planning/simulation.py)
 cancelled_tokens_pct       tokens that the divergence gate saves under free, where it cancels actions during decoding
 uncancelled_tokens_pct     tokens that it would save there if these actions were decoded to their ends
-between_rounds_tokens_pct  tokens that it saves under rounds, where no rollout is past the gate's turn at the gate's decision
+between_rounds_tokens_pct  tokens that it saves under rounds, where no rollout is past the gate's turn when the gate
+                           decides
 """
 
 from __future__ import annotations
@@ -56,15 +59,13 @@ from turnwise.planning.simulated_schedules import Played, Schedule, play
 from turnwise.planning.simulation import bound
 from turnwise.rollouts.player import Player, Tally
 
-DISTINCT = (
-    1000  # different actions; a random policy gets only two, because otherwise no two rollouts would ever act alike
-)
+DISTINCT = 1000  # number of actions; a random policy gets only two, because otherwise no two rollouts would act alike
 THRESHOLD = 0.12  # of the divergence gate (arXiv:2605.05802, Table 1); rollouts with two random actions have about 0.5
 
 
 @dataclass(slots=True)
 class Found:
-    """The times of one way of playing in seconds since its start, and what it played and decoded, by collection."""
+    """The times of one measurement in seconds since its start, and the groups and tokens of each collection."""
 
     played: Played
     seconds: dict[int, float] = field(default_factory=dict)
@@ -81,7 +82,7 @@ class Bench:
     Args:
         args: the options of the program.
         engine: the engine that samples; its ``schedule`` is set for each measurement.
-        counts: returns the numbers of decoded, thrown away and saved tokens since the start; None if they are not counted.
+        counts: returns the numbers of decoded, discarded and saved tokens since the start; None: they are not counted.
     """
 
     args: argparse.Namespace
@@ -89,7 +90,7 @@ class Bench:
     counts: Callable[[], dict[str, float]] | None
 
     def measure(self, schedule: Schedule, iterations: int, gate: Gate | None = None) -> Found:
-        """Plays and "trains" the given number of iterations. Threads collect, at most ``staleness`` collections ahead."""
+        """Plays and "trains" ``iterations`` iterations. Threads collect at most ``staleness`` collections ahead."""
         args = self.args
         self.engine.schedule = "free" if schedule.free else "rounds"
         world: Any = World(args.least, args.turns, args.horizon, args.latency, args.sigma)
@@ -158,9 +159,7 @@ class Bench:
         return found
 
     def ways(self, iterations: int) -> dict[str, Found]:
-        """Measures every staleness with one collection after the other, and side by side if a server takes several
-        adapters.
-        """
+        """Measures every staleness, one collection after the other, and also side by side if the engine allows it."""
         served = self.args.engine != "tree"
         schedules = [Schedule(True, k, beside) for beside in (False, True)[: 1 + served] for k in range(beside, 3)]
         return {str(way): self.measure(way, iterations) for way in schedules}
@@ -238,7 +237,7 @@ def report(args: argparse.Namespace, ways: dict[str, Found], rounds: Found, cut:
 
 
 def record(found: Found) -> dict[str, Any]:
-    """Returns the JSON record of one way of playing."""
+    """Returns the JSON record of one measurement."""
     return {
         "collections_s": [round(found.seconds[number], 3) for number in sorted(found.seconds)],
         "updated_s": [round(value, 3) for value in found.played.updated],
@@ -249,7 +248,6 @@ def record(found: Found) -> dict[str, Any]:
 
 
 def tokens(groups: Sequence[Group]) -> int:
-    """Returns the number of tokens of all replies."""
     return sum(count for group in groups for rollout in group.rollouts for count, _ in rollout)
 
 

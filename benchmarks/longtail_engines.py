@@ -1,4 +1,4 @@
-"""The engines that ``benchmarks/longtail.py`` measures, each with its weights, and with a counter of its tokens."""
+"""Creates the engines that ``benchmarks/longtail.py`` measures, with their weights and a counter of their tokens."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class LongReplies(VllmEngine):
 
 @contextmanager
 def opened(args: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Callable[[], dict[str, float]] | None]]:
-    """Yields the engine with its weights loaded, and a function that returns its token counts."""
+    """Yields the engine with its weights loaded, and a function that returns its token counts, or None."""
     model = policy(folder / "policy", args.max_length)
     if args.engine == "stub":
         given = {"first": args.first, "half": args.half, "rows": args.places, "reply": args.reply, "sigma": args.sigma}
@@ -83,7 +83,7 @@ def opened(args: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Callab
 
 
 def vllm(args: argparse.Namespace, folder: Path, ends: list[int], urls: list[str]) -> VllmEngine:
-    """Returns an engine over given servers, or one that starts vLLM and draws the lengths of its replies."""
+    """Returns an engine over the servers ``urls``; without ``urls``, the engine starts vLLM and draws reply lengths."""
     kind = VllmEngine if urls else partial(LongReplies, args.reply, args.sigma)
     return kind(
         ends,
@@ -98,13 +98,12 @@ def vllm(args: argparse.Namespace, folder: Path, ends: list[int], urls: list[str
 
 
 def counted(url: str) -> dict[str, float]:
-    """Returns the token counts of the simulated server."""
     with urlopen(f"{url}/tokens", timeout=30) as answer:
         return json.loads(answer.read())  # type: ignore[no-any-return]
 
 
 def policy(folder: Path, longest: int) -> Any:
-    """Returns a random policy of the shipped policy's shape with an adapter. It draws every token about equally often."""
+    """Returns a random policy of the shipped policy's shape with an adapter; all tokens are about equally likely."""
     torch.manual_seed(0)
     config = config_of("tiny")
     config.max_position_embeddings = longest

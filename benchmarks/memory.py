@@ -1,8 +1,8 @@
 """Measures the peak memory of one step in a process of its own.
 
-On a CPU there is no allocator that could be asked, and a process that has run other contenders keeps their freed pages.
-Each contender therefore runs alone: model and data are built, a smallest step loads everything that is loaded lazily,
-the heap is trimmed and the system's record of the peak is reset; then the step runs. Its peak is that record minus the
+On a CPU no allocator records the peak, and a process that has run other contenders keeps their freed pages. So each
+contender runs alone: model and data are built, a smallest step loads everything that is loaded lazily, the heap is
+trimmed, and the kernel's record of the peak is reset. Then the step runs. Its peak is the recorded peak minus the
 memory that was resident before.
 """
 
@@ -47,7 +47,7 @@ def say_peak(small: Callable[[], None], step: Callable[[], None], device: torch.
 
 
 def device_peak(step: Callable[[], None], device: torch.device) -> int:
-    """Returns the bytes on a CUDA device that ``step`` needs at its peak beyond what stands before it, by torch's own record."""
+    """Returns the peak bytes of ``step`` on a CUDA device beyond the memory used before, by torch's own record."""
     begin_peak(device)
     before = torch.cuda.memory_allocated(device)
     step()

@@ -1,14 +1,13 @@
-"""Measures reading, planning and profiling of far more trajectories than fit into memory: the time of each, and the
-memory.
+"""Measures the time and memory of reading, planning and profiling more trajectories than fit into memory.
 
 python benchmarks/million.py                                       10,000, 100,000 and 1,000,000 trajectories
 python benchmarks/million.py --trajectories 2000 --resume 1000
 
 The code is that of a run: `data.file` is read and checked, tokenised, profiled under `states=pivots` shard by shard,
 states are selected, and the order of the first epoch is drawn. Only the policy is a stub, which returns one of four
-actions at once. The environment that judges them is `env=household`. Each number of trajectories is measured in a
-process of its own, on a part of one synthetic file. With --resume, a process is killed after half of its samples, and a
-second process finishes the work.
+actions at once. The environment that judges the actions is `env=household`. Each number of trajectories is measured in
+a process of its own, on a part of one synthetic file. With --resume, a process is killed after half of its samples, and
+a second process finishes the work.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def main() -> None:
 
 
 def synthetic(count: int, turns: int) -> Iterator[Trajectory]:
-    """Writes demonstrations of small household tasks. The texts shown to the policy are all different."""
+    """Yields demonstrations of small household tasks. The texts shown to the policy are all different."""
     environment = HouseholdEnv()
     kinds = []
     for thing in THINGS:
@@ -102,7 +101,7 @@ def synthetic(count: int, turns: int) -> Iterator[Trajectory]:
 
 
 def measured(file: Path, folder: Path, k: int) -> dict[str, Any]:
-    """Returns the results that a process prints after it has read and profiled the file."""
+    """Reads and profiles ``file`` in a new process, and returns the results that the process prints."""
     done = subprocess.run(command(file, folder, k), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the run over {file.name} failed:\n{done.stderr[-3000:]}")
@@ -111,7 +110,7 @@ def measured(file: Path, folder: Path, k: int) -> dict[str, Any]:
 
 
 def resumed(file: Path, folder: Path, k: int, samples: int) -> dict[str, Any]:
-    """Lets a process die after half of its samples and a second one finish. Returns the results of the second one."""
+    """Kills a process after half of its samples, and returns the results of a second process that finishes the work."""
     began = time.perf_counter()
     first = subprocess.run([*command(file, folder, k), str(samples // 2)], capture_output=True, text=True, check=False)
     if first.returncode != -signal.SIGKILL:

@@ -1,4 +1,4 @@
-"""One process of million.py: reading, profiling and selecting as in a run, with a stub instead of the policy.
+"""Reads, profiles and selects as in a run, with a stub instead of the policy; one process of million.py.
 
 python benchmarks/million_run.py FILE FOLDER K           prints one JSON object
 python benchmarks/million_run.py FILE FOLDER K SAMPLES   kills itself when more than SAMPLES are requested
@@ -52,7 +52,7 @@ class Stub(Idle):
         if self.life is not None and self.asked > self.life:
             os.kill(
                 os.getpid(), signal.SIGKILL
-            )  # between two shards, and after the same number of samples on every machine
+            )  # the process ends between two shards, after the same number of samples on every machine
         chosen = (self.actions[seed % len(self.actions)] for seed in seeds)
         return [Sample(list(ids), [0.0] * len(ids)) for ids in chosen]
 

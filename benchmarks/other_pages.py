@@ -1,4 +1,4 @@
-"""Tables of benchmarks for pages other than docs/performance.md."""
+"""Creates tables of benchmarks for pages other than docs/performance.md."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from result_tables import Result, machines, ratio_or_dash, table
 
 
 def million(results: Sequence[Result]) -> str:
-    """Returns a table of the costs of trajectories that are kept on disk, with a row for each number of trajectories,
-    ascending.
-    """
+    """Returns a table of the costs of trajectories on disk, with a row for each number of trajectories, ascending."""
     sizes = sorted((row for result in results for row in result["sizes"].values()), key=lambda row: row["trajectories"])
     header = [
         "trajectories",
@@ -59,7 +57,7 @@ def million(results: Sequence[Result]) -> str:
 
 
 def spool(results: Sequence[Result]) -> str:
-    """Returns a table of what saving a collection's actions costs and saves, from the last result."""
+    """Returns a table of the cost of saving a collection's actions and of the time saved, from the last result."""
     result = results[-1]
     seconds = result["seconds"]
     rows = [[name, f"{value:.2f}", f"{value / seconds['plain']:.2f}"] for name, value in seconds.items()]
@@ -74,7 +72,7 @@ def spool(results: Sequence[Result]) -> str:
 
 
 def overlap(results: Sequence[Result]) -> str:
-    """Returns a table of the seconds of an iteration with and without the next one collected during the update."""
+    """Returns a table of the seconds of an iteration, with and without collecting ahead during the update."""
     names = {"fresh": "0", "ahead": "1"}
     header = ["method", "rollout.staleness", "iteration, s", "collection", "waited for", "update", "faster by"]
     rows, lines = [], []
@@ -137,7 +135,7 @@ def gateway(results: Sequence[Result]) -> str:
 
 
 def by_name(results: Sequence[Result]) -> str:
-    """Returns a table of the six methods run by their names. If several results contain a method, the last one counts."""
+    """Returns a table of the six methods run by their names. For each method, the last result with it counts."""
     methods = {method: row for result in results for method, row in result["methods"].items()}
     loads = [row["load_before"] for row in methods.values()]
     rows = []
@@ -198,9 +196,7 @@ def probe(results: Sequence[Result]) -> str:
 
 
 def longtail(results: Sequence[Result]) -> str:
-    """Returns a table of rollouts with long tails, with a row for each engine, and the deviation of the simulation from
-    measurements.
-    """
+    """Returns a table of rollouts with long tails, with a row for each engine, and the simulation's deviation."""
     header = [
         "engine",
         "latency, s",

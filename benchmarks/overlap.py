@@ -1,12 +1,12 @@
-"""Measures how much time is saved by collecting the next iteration during the update: runs with rollout.staleness=1 and
-0, alternating.
+"""Measures how much time a run saves if the next iteration is collected during the update (rollout.staleness=1).
 
 python benchmarks/overlap.py
 python benchmarks/overlap.py --method grpo --epochs 12 --rounds 5 --overrides engine.lanes=2
 
-Seconds per iteration are measured between the first and the last line of the metrics, so that neither the start nor the
-evaluations count. By default the engine has one worker: one core runs rollouts while the other one trains. The last
-line is one JSON object; its ratio is the median over rounds of fresh / ahead.
+Runs with rollout.staleness=1 and 0 alternate. Seconds per iteration are measured between the first and the last line of
+the metrics, so that neither the start nor the evaluations count. By default the engine has one lane: one core runs
+rollouts while another core trains. The last line is one JSON object. Its ratio is the median over rounds of the time at
+staleness 0 (fresh) divided by the time at staleness 1 (ahead).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def seconds(args: argparse.Namespace, folder: Path, way: str, n: int) -> dict[str, float]:
-    """Returns the seconds per iteration of one run: in total, of the collection, of waiting for it, and of the update."""
+    """Returns the seconds per iteration of one run: total, collection, waiting for the collection, and update."""
     out = folder / f"{way}{n}"
     command = [
         *(sys.executable, str(ROOT / "train.py"), f"method={args.method}", f"seed={args.seed}"),

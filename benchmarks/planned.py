@@ -1,4 +1,4 @@
-"""What the planner (``scripts/plan.py``) says of a benchmark's memory, to stand beside what was measured."""
+"""Computes the planner's estimates (``scripts/plan.py``) of a benchmark's memory, to compare them with measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turnwise.rollouts.pack import Update
 
 
 def planned_shape(shape: str, dtype: str, lora: LoraSettings | None = None) -> tuple[Architecture, Shape]:
-    """Returns a benchmark's model as the planner counts it."""
+    """Returns a benchmark's model in the form that the planner uses."""
     source = Architecture(shape, config_of(shape), None)
     return source, shape_of(source, dtype, lora)
 
@@ -22,7 +22,7 @@ def planned_step(
 ) -> int:
     """Returns the bytes of an optimiser step beyond weights and moments: gradients, activations and logits.
 
-    Every micro-batch counts as large as the largest, as in ``planning.memory``.
+    All micro-batches count as large as the largest micro-batch, as in ``planning.memory``.
     """
     source, counts = planned_shape(shape, dtype, lora)
     largest = max(update.batches, key=lambda batch: batch.ids_BS.numel())
@@ -36,12 +36,12 @@ def planned_step(
 def planned_sampling(
     shape: str, dtype: str, histories: int, history: float, samples: int, reply: int, memory_gb: float
 ) -> int:
-    """Returns the bytes of the engine: its copy of the weights, keys and values that it keeps and that it draws, and logits.
+    """Returns the bytes of the engine: its copy of the weights, stored and new keys and values, and logits.
 
     Args:
-        histories, history: how many histories are held, and tokens of each.
-        samples, reply: actions that are drawn together, and tokens of each.
-        memory_gb: of kept keys and values, at most.
+        histories, history: number of stored histories, and tokens of each.
+        samples, reply: number of actions that are sampled together, and tokens of each.
+        memory_gb: memory limit of the stored keys and values.
     """
     counts = planned_shape(shape, dtype)[1]
     kept = min(memory_gb * 1e9, histories * history * counts.kv_bytes)

@@ -2,9 +2,9 @@
 
 A model of a published shape with random weights and all of its layers is probed as a run probes its policy
 (``rollouts.probe``). Layers above the first ``--layers`` share the weights of the first layer, so that the model fits
-into memory; the probe never computes them. If all layers are of the same kind, the probe computes two. The highest
-layer with weights of its own is then marked as another kind, so that all layers below it are computed: the difference
-is the cost of one more layer.
+into memory; the probe never computes them. If all layers are of one kind, the probe computes two layers. Then the
+highest layer with weights of its own is marked as another kind, so that all layers below it are computed: the
+difference of the times is the cost of the additional layers.
 
 In bfloat16 a model with large logits is probed as well. Its rounding errors exceed the limit, so that it is measured
 again in float32. Seconds are processor time and wall-clock time. The last line is one JSON object.
@@ -33,7 +33,7 @@ ROWS = 1024  # rows of the large matrix product
 
 
 def built(shape: str, layers: int) -> Any:
-    """Returns the float32 model. Layers from ``layers`` on share the weights of the first one."""
+    """Returns the model in float32. Layers from ``layers`` on share the weights of the first layer."""
     config = config_of(shape)
     whole, kinds = config.num_hidden_layers, config.layer_types
     config.num_hidden_layers, config.layer_types = layers, kinds[:layers]
@@ -48,7 +48,7 @@ def built(shape: str, layers: int) -> Any:
 
 
 def probed(model: Any, rounds: int) -> dict[str, Any]:
-    """Returns the seconds of every round."""
+    """Returns the median seconds of processor time and wall-clock time, and the seconds of every round."""
     cpu, wall = [], []
     for _ in range(rounds):
         began = time.process_time(), time.perf_counter()
@@ -65,8 +65,9 @@ def probed(model: Any, rounds: int) -> dict[str, Any]:
 
 
 def rate(dtype: torch.dtype, config: Any) -> float:
-    """Returns the operations per second of a large product with a weight of this shape, by processor time of all
-    threads together.
+    """Returns the operations per second of a large product with a weight of this shape.
+
+    The seconds are the processor time of all threads together.
     """
     x = torch.randn(ROWS, config.hidden_size).to(dtype)
     weight = torch.randn(config.intermediate_size, config.hidden_size).to(dtype)

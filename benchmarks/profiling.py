@@ -1,5 +1,4 @@
-"""Measures PivotRL's offline profile: K samples at every turn of expert trajectories, from one pass over each
-trajectory.
+"""Measures PivotRL's offline profile: K samples at every turn of expert trajectories, in one pass per trajectory.
 
 The peer is the same engine, but it computes the history of every turn again. It profiles turn by turn over all
 trajectories and drops its keys and values in between, so that no turn can reuse those of an earlier turn. Samples of

@@ -1,12 +1,11 @@
-"""Measures how much of each data set of reasoning-gym a policy solves, and which data sets are between 15 and 85 %,
-where changes show.
+"""Measures what share of each data set of reasoning-gym a policy solves, to find data sets between 15 and 85 %.
 
 python benchmarks/reasoning_levels.py tiny tiny_tools --json outputs/benchmarks/reasoning_levels.json
 python benchmarks/reasoning_levels.py outputs/sft/seed0/model --level 1 --sets chain_sum gcd
 
-Each data set is used at one level of its own curriculum (its defaults if it has none), with held-out questions and
-greedy answers. Beside the score of a policy, the output shows the score of always giving the most frequent answer,
-because 50 % is not a success on a data set with the answers yes and no.
+On data sets between 15 and 85 %, changes show. Each data set is used at one level of its own curriculum (its defaults
+if it has none), with held-out questions and greedy answers. Beside the score of a policy, the output shows the score of
+always giving the most frequent answer, because 50 % is no success on a data set with the answers yes and no.
 """
 
 from __future__ import annotations

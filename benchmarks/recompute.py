@@ -1,11 +1,11 @@
-"""Measures time and peak memory of our update: by default, with update.recompute, and with update.offload as well.
+"""Measures time and peak memory of an update: by default, with update.recompute, and with update.offload as well.
 
 python benchmarks/recompute.py --device cuda --dtype bfloat16 --shape qwen3-4b
 python benchmarks/recompute.py --rows 2 --row 64 --rounds 1
 
 The update trains on packed rows of random tokens. Each row is one tree: a state of half of the row and 16 actions. A
-peak is the memory of one step beyond the memory in use before the step; the planner's estimate (scripts/plan.py) is
-beside it. Without an accelerator nothing is offloaded, so that the third measurement repeats the second.
+peak is the memory of one step beyond the memory in use before the step. The planner's estimate (scripts/plan.py) is
+shown beside the peak. Without an accelerator nothing is offloaded, so that the third measurement repeats the second.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def work_of(args: argparse.Namespace) -> tuple[list[RolloutTree], list[Credit]]:
-    """Trees that fill a row each; nothing is shared between them."""
+    """Returns trees that fill a row each and share no tokens, with their credits."""
     action = max(1, args.row // 2 // 16)
     trees = [flat_tree(args.seed + row, args.row // 2, 16, action) for row in range(args.rows)]
     return trees, [credit(tree, args.seed) for tree in trees]
@@ -105,7 +105,7 @@ def report(
     mfu: dict[str, float | None],
     tokens: int,
 ) -> None:
-    """Ratios, the table and the last line."""
+    """Prints the ratios, the table and the last line."""
     base = contenders[0]
     rows = contender_rows(contenders, base.name)
     for row in rows:

@@ -26,7 +26,7 @@ from turnwise.reports.markdown import write_section
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "performance.md"
 
-# Requirements: benchmark, its number, how the number is to be read, and the bound.
+# Requirements: benchmark, key of a number, meaning of the number, kind of bound, and bound.
 TARGETS: tuple[tuple[str, str, str, str, float], ...] = (
     ("rollout", "x_trl", "TRL's loop over generate", "at least", 10),
     ("rollout", "x_continuous", "transformers continuous batching", "at least", 5),
@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def read(path: Path) -> Result:
-    """Returns one saved last line.
+    """Returns the object of one saved last line.
 
     Raises:
         InputError: the file is missing or is not the result of a benchmark.
@@ -95,14 +95,14 @@ def read(path: Path) -> Result:
 
 
 def chosen(results: Sequence[Result]) -> Result:
-    """Returns the result that represents its benchmark: the file named after it, or else the first result on a CPU."""
+    """Returns the result that represents its benchmark: the file with its name, else the first result on a CPU."""
     named = [r for r in results if r["file"] == f"{r['benchmark']}.json"]
     on_cpu = [r for r in results if r.get("setting", {}).get("device", "cpu") == "cpu"]
     return (named or on_cpu or list(results))[0]
 
 
 def summary(results: Mapping[str, Result]) -> str:
-    """Returns every ratio beside its bound."""
+    """Returns a table of every ratio and its bound."""
     rows = []
     for name, key, meaning, sense, bound in TARGETS:
         if name not in results:
@@ -118,7 +118,7 @@ def summary(results: Mapping[str, Result]) -> str:
 
 
 def verdict(value: Any, sense: str, bound: float) -> tuple[str, str]:
-    """Returns what is required, and whether it is met."""
+    """Returns the requirement, and whether the value meets it."""
     if not sense:
         return "", ""
     wanted = "yes" if sense == "is" else f"{sense} {bound:g}"
@@ -189,7 +189,7 @@ def growth(results: Sequence[Result], main_results: Mapping[str, Result]) -> str
 
 
 def told(value: Any) -> str:
-    """Returns a number to three digits."""
+    """Returns a number as text, rounded for a table; a truth value becomes ``yes`` or ``no``."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value and (abs(value) < 1e-3 or abs(value) >= 1e7):

@@ -1,4 +1,4 @@
-"""Shared code of the tables of all benchmarks."""
+"""Contains code that the tables of all benchmarks share."""
 
 from __future__ import annotations
 

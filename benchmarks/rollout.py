@@ -1,4 +1,4 @@
-"""Measures the generated tokens per second of rollouts on household episodes, with our engine and with its alternatives.
+"""Measures the generated tokens per second of rollouts on household episodes, with Turnwise's engine and its peers.
 
 python benchmarks/rollout.py
 python benchmarks/rollout.py --tasks 1 --group 4 --horizon 3 --rounds 1 --peers trl generate
@@ -46,7 +46,7 @@ from turnwise.algo.gates.never import Never
 from turnwise.engines.engine import Engine
 from turnwise.engines.lanes import Lanes
 
-MEMORY_GB = 4.0  # of keys and values that our engine keeps (conf/engine/tree.yaml)
+MEMORY_GB = 4.0  # limit in 10^9 bytes for the keys and values of the tree engine (conf/engine/tree.yaml)
 KEYS = {"trl": "x_trl", "generate": "x_generate", "continuous": "x_continuous", "vllm": "x_vllm_cpu"}
 
 
@@ -55,7 +55,7 @@ def main() -> None:
     device = prepare(args)
     tokenizer = tokenizer_of()
     work = Work.of(tokenizer, args.tasks, args.group, args.horizon, args.max_tokens, args.max_length, args.seed)
-    # two tasks, so that the warm-up reaches the second lane too
+    # two tasks, so that the warm-up uses the second lane too
     small = Work.of(tokenizer, 2, min(2, args.group), args.horizon, args.max_tokens, args.max_length, args.seed + 1)
     model = model_of(args.shape, args.dtype, device)
     counted: list[Counted] = []
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def missing(args: argparse.Namespace, name: str) -> str | None:
-    """Returns why a peer is not measured; None where it is."""
+    """Returns the reason why a peer is not measured, or None."""
     if name == "trl" and find_spec("trl") is None:
         return "trl: not installed; it is in requirements-dev.txt"
     return vllm_absent(args.vllm_python) if name == "vllm" else None
@@ -105,7 +105,7 @@ def missing(args: argparse.Namespace, name: str) -> str | None:
 def ours(
     args: argparse.Namespace, work: Work, small: Work, model: Any, on_trees: Callable[[Any, int], object]
 ) -> Contender:
-    """The tree engine as a run uses it. Weights are loaded inside the measured time, as in every iteration."""
+    """Measures the tree engine as a run uses it. The time includes loading the weights, as in every iteration."""
     engine = Lanes(work.chat.stop_ids, memory_gb=MEMORY_GB, lanes=args.lanes)
     measured: list[Any] = []
 
@@ -126,7 +126,7 @@ def ours(
 
 
 def played(name: str, engine: Engine, work: Work, small: Work, device: torch.device, note: str) -> Contender:
-    """A peer behind the engine's interface, driven by the same player."""
+    """Measures a peer that implements the engine's interface, with the same player."""
 
     def play(part: Work, number: int) -> float:
         player = part.player(engine)
@@ -196,7 +196,7 @@ def report(
     peaks: list[int],
     device: torch.device,
 ) -> None:
-    """Ratios, the floor, the table and the last line."""
+    """Prints the ratios, the floor, the table and the last line."""
     base = contenders[0]
     found = {c.name: c for c in contenders[1:]}
     ratios: dict[str, Any] = {
@@ -228,7 +228,7 @@ def report(
     title = f"Rollouts: {len(work.states)} tasks, G = {work.group}, horizon {work.environment.horizon}, {args.shape}"
     show(title, ["", "seconds", "tokens/s", "slowest to fastest", "ours is"], rows, notes)
     mean = statistics.fmean(len(state.ids) for state in work.states)
-    longest = mean + work.environment.horizon * work.sampling.max_tokens  # answers of the world not counted
+    longest = mean + work.environment.horizon * work.sampling.max_tokens  # without the environment's answers
     planned = planned_sampling(
         args.shape, args.dtype, len(work.states) * work.group, longest, len(work.states) * work.group,
         work.sampling.max_tokens, MEMORY_GB,

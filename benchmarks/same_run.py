@@ -1,4 +1,4 @@
-"""Compares one run with each of two engines, the in-process one and vLLM, to check that both learn as much.
+"""Compares one run with each of two engines, the tree engine and vLLM, to check that the runs learn equally well.
 
 python benchmarks/same_run.py
 python benchmarks/same_run.py --tasks 24 --overrides trainer.max_epochs=2
@@ -6,8 +6,8 @@ python benchmarks/same_run.py --tasks 24 --overrides trainer.max_epochs=2
 vLLM is taken from the environment that TURNWISE_VLLM_PYTHON names (docs/engines.md) and is started by the run itself.
 Both runs have the same seed, hence the same tasks and demonstrations; the random draws of the engines differ. Held-out
 success after training is compared task by task with the paired bootstrap of docs/evaluation.md. The last line is one
-JSON object: `apart` is vLLM's success minus that of the other engine in points, with its interval, and whether the
-interval contains 0. The exit status is 1 if it does not.
+JSON object. Its key `apart` is vLLM's success minus that of the tree engine in points. The object also holds the 95 %
+interval of this difference, and whether the interval contains 0. If it does not, the exit status is 1.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ def main() -> int:
 
 
 def trained(args: argparse.Namespace, folder: Path, engine: str) -> dict[str, Any]:
-    """Returns the results that one run reports."""
     out = folder / engine
     command = [
         *(sys.executable, str(ROOT / "train.py"), *SMALL, *ENGINES[engine], f"seed={args.seed}", f"paths.out={out}"),

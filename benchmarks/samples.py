@@ -1,7 +1,7 @@
-"""The work of the update benchmarks: trees of random tokens, with log-probs near the policy's, and random credit.
+"""Creates the work of the update benchmarks: trees of random tokens with log-probs near the policy's and random credit.
 
-Tokens are random because the cost of an update does not depend on them, and because samples of a real policy often
-coincide, which would let the packer merge more than the sizes suggest.
+The cost of an update does not depend on the tokens. Samples of a real policy often coincide, which would let the packer
+merge more than the sizes suggest.
 """
 
 from __future__ import annotations
@@ -45,11 +45,9 @@ def flat_tree(seed: int, length: int, actions: int, action: int) -> RolloutTree:
 def branching_tree(
     seed: int, length: int, roots: int, branches: int, turns: int, action: int, observation: int
 ) -> RolloutTree:
-    """Returns a TRACE tree: ``roots`` rollouts of ``turns`` turns, each continued ``branches`` times from turns of its
-    own.
+    """Returns a TRACE tree: ``roots`` rollouts of ``turns`` turns, each continued ``branches`` times.
 
-    The branching turns divide a rollout into equal parts. A continuation is played to the same depth as its root
-    rollout.
+    The branching turns divide a rollout into equal parts. A continuation is played to the depth of its root rollout.
     """
     random = Random(seed)
     tree = RolloutTree(state(random, length, "tree"))
@@ -88,11 +86,9 @@ def by_turn(tree: RolloutTree, given: Credit) -> tuple[list[RolloutTree], list[C
 
 
 def remember(tree: RolloutTree, logprobs_K: Tensor, seed: int) -> None:
-    """Writes log-probs of a sampler into the turns: those of the policy, moved by up to 0.4, so that some ratios are
-    clipped.
+    """Writes log-probs of a sampler into the turns: the policy's, changed by up to 0.4, so that some ratios are clipped.
 
-    Args:
-        logprobs_K: log-probs of the turns' tokens, in the order of ``tree.turns``.
+    ``logprobs_K`` are the policy's log-probs of the turns' tokens, in the order of ``tree.turns``.
     """
     generator = torch.Generator().manual_seed(seed)
     moved = logprobs_K.float().cpu() + 0.8 * (torch.rand(len(logprobs_K), generator=generator) - 0.5)

@@ -1,5 +1,6 @@
-"""Measures the cost of a sandboxed command and of a sandboxed Python snippet, and tries to escape: python
-benchmarks/sandbox.py
+"""Measures the cost of a sandboxed command and of a sandboxed Python snippet, and tries to escape from the sandbox.
+
+python benchmarks/sandbox.py
 
 It reports medians and fastest calls in milliseconds of wall-clock time: a shell command in a folder of ten files, a
 Python snippet on a state, and the same command without a sandbox. ``load`` is the load of the machine. ``*_cpu_ms`` is
@@ -36,7 +37,7 @@ _MIB = 1 << 20
 
 
 def costs(run: Callable[[], object], calls: int) -> list[float]:
-    """Returns the milliseconds of wall-clock time of each call, after a first one that is not counted."""
+    """Returns the milliseconds of wall-clock time of each call, after a warm-up call that is not timed."""
     run()
     found = []
     for _ in range(calls):
@@ -47,7 +48,7 @@ def costs(run: Callable[[], object], calls: int) -> list[float]:
 
 
 def commands_cpu(run: Callable[[], object], calls: int) -> float:
-    """Returns the milliseconds of processor time of a call whose processes have ended after it."""
+    """Returns the milliseconds of processor time of a call whose processes have ended when the call returns."""
     began = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     for _ in range(calls):
         run()
@@ -57,7 +58,7 @@ def commands_cpu(run: Callable[[], object], calls: int) -> float:
 
 
 def snippets_cpu(state: PythonState, calls: int) -> float:
-    """Returns the same for snippets, whose processes are held until their time is read."""
+    """Returns the milliseconds of processor time of a snippet, whose processes are kept until their time is read."""
 
     def spent() -> float:
         times = [Path(f"/proc/{pid}/schedstat").read_text().split()[0] for pid in descendants(os.getpid())]
@@ -69,7 +70,7 @@ def snippets_cpu(state: PythonState, calls: int) -> float:
 
 
 def escapes(sandbox: Sandbox) -> Mapping[str, bool]:
-    """Returns each way to escape, and whether it succeeded. The sandbox has low limits."""
+    """Returns for each way to escape whether it succeeded. ``sandbox`` should have low limits."""
 
     def shell(command: str) -> str:
         return sandbox.shell(command, {})[0].output

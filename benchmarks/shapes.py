@@ -1,4 +1,4 @@
-"""The shapes of models that benchmarks build with random weights (``--shape``)."""
+"""Defines the shapes of models that benchmarks build with random weights (``--shape``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from transformers import AutoConfig
 
 from turnwise.models.shipped import tiny_path
 
-# For benchmarks/growth.py: the vocabulary is as small as that of the shipped policy, so that the layers are what grows.
+# For benchmarks/growth.py: the vocabulary is as small as that of the shipped policy, so that only the layers grow.
 GROWTH: dict[str, dict[str, int]] = {
     "20m": {
         "hidden_size": 384,
@@ -29,7 +29,7 @@ GROWTH: dict[str, dict[str, int]] = {
         "vocab_size": 1024,
     },
 }
-# Published architectures (their configuration files); the weights are random, for speed does not depend on them.
+# Published architectures (from their configuration files). The weights are random; speed does not depend on them.
 SHAPES: dict[str, dict[str, int]] = {
     "qwen3-0.6b": {
         "hidden_size": 1024,
@@ -39,7 +39,7 @@ SHAPES: dict[str, dict[str, int]] = {
     },
     "qwen3-4b": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
     **GROWTH,
-    # ours, of two layers, for make gpu DRY=cpu
+    # a shape of two layers for make gpu DRY=cpu
     "qwen3-dry": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8},
 }
 SHARED_SHAPE = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 4096}

@@ -1,9 +1,9 @@
-"""A server on this machine with the part of vLLM's interface that ``engine=vllm`` uses, and whose tokens take time.
+"""Serves the part of vLLM's interface that ``engine=vllm`` uses, on this machine, with tokens that take time.
 
-It has no model. The seed of a request determines the tokens of the reply and their number, which is log-normal and at
-most ``max_tokens`` of the request. With n requests, a token of each takes (1 + n / half) / first seconds; beyond
-``rows`` requests the others wait in line. A request whose connection is closed is cancelled. ``/tokens`` returns how
-many tokens were decoded, thrown away and saved.
+The server has no model. The seed of a request determines the tokens of the reply and their number, which is log-normal
+and at most ``max_tokens`` of the request. With n requests, a token of each takes (1 + n / half) / first seconds. Beyond
+``rows`` requests, further requests wait. A request whose connection is closed is cancelled. ``/tokens`` returns how
+many tokens were decoded, discarded and saved.
 
 python benchmarks/slow_server.py --first 200 --half 16        prints its URL, and ends when its standard input is closed
 """
@@ -48,7 +48,7 @@ def length_of(draw: random.Random, mean: float, sigma: float) -> int:
 
 
 class Slow:
-    """The server. Its arguments are the options of :func:`main`."""
+    """A simulated server. The arguments are the options of :func:`main`."""
 
     def __init__(self, first: float, half: float, rows: int, mean: float, sigma: float) -> None:
         self.mean, self.sigma = mean, sigma
@@ -58,9 +58,7 @@ class Slow:
         self._timer: asyncio.TimerHandle | None = None
 
     def tick(self) -> None:
-        """Moves the engine's clock to the current time, and answers every request that is complete by then, each at its
-        own time.
-        """
+        """Advances the simulated decoding to the current time, and answers all requests that are complete by then."""
         loop, decoding = asyncio.get_running_loop(), self.decoding
         now = loop.time()
         while (end := decoding.next_end(1.0)) <= now:
@@ -75,7 +73,7 @@ class Slow:
         self._timer = loop.call_at(end, self.tick) if end < float("inf") else None
 
     async def write(self, tokens: int) -> None:
-        """Returns when the given number of tokens is decoded. Cancelling the call cancels the request."""
+        """Returns when ``tokens`` tokens are decoded. Cancelling the call cancels the request."""
         self.tick()
         request = Request(tokens, asyncio.get_running_loop().create_future())
         self.decoding.put(request)

@@ -1,4 +1,4 @@
-"""An environment whose answers take time, and its tokens, for ``benchmarks/longtail.py``.
+"""Defines an environment whose answers take time, and its tokens, for ``benchmarks/longtail.py``.
 
 The first token of a reply is the action. The next two tokens stand for thoughts: the first decides whether the episode
 ends, the second how long the environment takes to answer. An episode therefore depends only on the tokens, and is the
@@ -42,7 +42,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The environment.
+    """An environment whose answers take time.
 
     Args:
         least: smallest number of turns of an episode.

@@ -1,11 +1,11 @@
-"""Measures what it costs to save a collection's samples, and what that saves if a run is killed in the middle.
+"""Measures the cost of saving a collection's samples, and the time that they save after a run was killed.
 
 python benchmarks/spool.py
 python benchmarks/spool.py --tasks 4 --group 4 --horizon 6 --rounds 2
 
-The numbers are CPU seconds of this process, with one worker of the engine. The cost is measured on the calls of a
-collection to an engine that does nothing, with and without saving: next to real sampling it would be smaller than the
-noise of the machine.
+The numbers are CPU seconds of this process, with one lane of the engine. The cost is measured on the calls of a
+collection to an engine that does nothing, with and without saving: compared with real sampling, the cost would be
+smaller than the noise of the machine.
 """
 
 from __future__ import annotations
@@ -103,7 +103,6 @@ def main() -> None:
     engine = Lanes(work.chat.stop_ids, lanes=1)
 
     def play(player: Any) -> float:
-        """Returns the CPU seconds of a collection."""
         began = time.process_time()
         player.load_weights(model, 0)
         work.player(player).play(work.states, Uniform(args.group), Never(), (args.seed, 0))
@@ -166,8 +165,9 @@ def resumed(
     exact: bool,
     last: int | None,
 ) -> float:
-    """Returns the CPU seconds of a collection that resumes one that was killed before its ``last``-th batch, or after
-    all of them.
+    """Returns the CPU seconds of a collection that resumes a collection that was killed.
+
+    It was killed before its ``last``-th batch, or after all batches if ``last`` is None.
     """
     path.unlink(missing_ok=True)
     first = over(Traced(engine, last), exact)

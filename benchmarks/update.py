@@ -84,7 +84,7 @@ def main() -> None:
 def peaks_of(
     args: argparse.Namespace, absent: dict[str, str], parties: dict[str, Any], group: Layouts, measured: list[Contender]
 ) -> dict[str, int]:
-    """Peak bytes of each way's step: on CUDA by torch's record, on a CPU in a process of its own."""
+    """Returns the peak bytes of each way's step: on CUDA by torch's record, on a CPU in a process of its own."""
     found: dict[str, int] = {}
     device = torch.device(args.device)
     for contender in measured:
@@ -98,7 +98,10 @@ def peaks_of(
 
 
 def missing(args: argparse.Namespace, way: str) -> str | None:
-    """Returns why a way is not measured; None where it is. What lacks its kernel on a CPU is measured there if it is named."""
+    """Returns the reason why a way is not measured, or None.
+
+    A way without a kernel for CPUs is measured on a CPU only if ``--peers`` names it.
+    """
     if way == "turnwise":
         return None
     if not chosen(args, way):
@@ -111,7 +114,7 @@ def missing(args: argparse.Namespace, way: str) -> str | None:
 
 
 def tried(args: argparse.Namespace, absent: dict[str, str], way: str, make: Callable[[], Any]) -> Any:
-    """Returns what ``make`` answers; with --keep-going None where a peer fails, and the reason under ``absent``."""
+    """Returns the result of ``make``; with --keep-going, None for a peer that fails, with the reason in ``absent``."""
     try:
         return make()
     except Exception as error:
@@ -134,11 +137,11 @@ def party(args: argparse.Namespace, device: torch.device, way: str) -> Any:
 
 Sample = tuple[RolloutTree, Credit]
 Layouts = dict[str, tuple[str, list[RolloutTree], list[Credit], int]]
-"""Name of a contender -> whose way it goes, its trees and credits, and the tokens of a row or pass. Ours comes first."""
+"""Name of a contender -> its way, its trees and credits, and the tokens of a row or pass. Turnwise comes first."""
 
 
 def layouts(args: argparse.Namespace, flat: Sample, tree: Sample, peers: list[str]) -> tuple[Layouts, Layouts]:
-    """The group at one state and the branching tree, as each contender gets them."""
+    """Returns the group at one state and the branching tree, each in the form that every contender gets."""
     group: Layouts = {"turnwise": ("turnwise", [flat[0]], [flat[1]], args.row_tokens)}
     group |= {
         way: (way, [flat[0]], [flat[1]], args.row_tokens if way == "unsloth" else args.group_tokens) for way in peers
@@ -153,7 +156,7 @@ def layouts(args: argparse.Namespace, flat: Sample, tree: Sample, peers: list[st
 
 
 def samples(args: argparse.Namespace) -> tuple[tuple[RolloutTree, Credit], tuple[RolloutTree, Credit]]:
-    """The group at one state, and the branching tree."""
+    """Returns the group at one state, and the branching tree."""
     flat = flat_tree(args.seed, args.state, args.actions, args.action)
     tree = branching_tree(
         args.seed + 1, args.tree_state, args.roots, args.branches, args.turns, args.tree_action, args.tree_observation
@@ -175,7 +178,7 @@ def timed_step(name: str, step: Callable[[], None], device: torch.device) -> Con
 def gradient_errors(
     args: argparse.Namespace, absent: dict[str, str], parties: dict[str, Any], work: Layouts
 ) -> dict[str, float]:
-    """Ours against each peer, before any step has moved the weights. A peer that fails leaves ``work``."""
+    """Returns the gradient difference to each peer, before any step changes weights. Failing peers leave ``work``."""
     ours, *others = work.items()
     mine = parties[ours[1][0]].gradients(*ours[1][1:])
     found: dict[str, float] = {}
@@ -190,7 +193,7 @@ def gradient_errors(
 
 
 def steps_for_memory(args: argparse.Namespace, device: torch.device) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A smallest step, which loads whatever is loaded lazily, and the step whose peak is asked for."""
+    """Returns a smallest step, which loads everything that is loaded lazily, and the step whose peak is measured."""
     way = party(args, device, args.memory_of)
     small = flat_tree(args.seed, 8, args.actions, 2)
     work = samples(args)[0]
@@ -199,7 +202,7 @@ def steps_for_memory(args: argparse.Namespace, device: torch.device) -> tuple[Ca
 
 
 def packed_sizes(args: argparse.Namespace, flat: Sample, tree: Sample, size: ModelSize) -> dict[str, Any]:
-    """Tokens of both works, on their paths and packed, their operations, and what the planner says of the group's peak."""
+    """Returns the tokens of the group and the tree, on their paths and packed, operations, and the planned peak."""
     group = pack([flat[0]], [flat[1]], args.row_tokens, args.row_tokens)
     grown = pack([tree[0]], [tree[1]], args.tree_row_tokens, args.tree_row_tokens)
     return {
@@ -223,7 +226,7 @@ def report(
     absent: dict[str, str],
     sizes: dict[str, Any],
 ) -> None:
-    """Ratios, the table and the last line."""
+    """Prints the ratios, the table and the last line."""
     rate = {c.name: c.rate for c in [*contenders, *trees]}
 
     def faster(ours: str, peer: str) -> float | None:
@@ -286,10 +289,15 @@ def parser() -> argparse.ArgumentParser:
     add("--tree-state", type=positive, default=256)
     add("--tree-action", type=positive, default=12)
     add("--tree-observation", type=positive, default=36)
-    add("--row-tokens", type=positive, default=2048, help="ours: tokens of the longest packed row (conf/train.yaml)")
-    add("--tree-row-tokens", type=positive, default=8192, help="ours: the same for the tree (conf/method/trace.yaml)")
+    add("--row-tokens", type=positive, default=2048, help="Turnwise: tokens of a packed row (conf/train.yaml)")
+    add(
+        "--tree-row-tokens",
+        type=positive,
+        default=8192,
+        help="Turnwise: tokens of a packed row of the tree (conf/method/trace.yaml)",
+    )
     add("--group-tokens", type=positive, default=1 << 30, help="peers: tokens of a pass (default: all rows in one)")
-    add("--tree-tokens", type=positive, default=16384, help="peers: the same for the tree")
+    add("--tree-tokens", type=positive, default=16384, help="peers: tokens of a pass of the tree")
     add("--memory-of", choices=WAYS, default=None, help="run one step of this way alone and print its peak memory")
     return parser
 

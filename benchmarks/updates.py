@@ -1,7 +1,7 @@
-"""One optimiser step by several ways: ours, padded rows under transformers' own attention, and TRL's loss.
+"""Defines several ways to make one optimiser step: Turnwise, padded rows under transformers' attention, and TRL's loss.
 
-All have the same LoRA weights, samples and AdamW. The padded peer gets its rows ready made and right-padded, so that it runs
-the causal kernel without any mask, with log-probs of the trained tokens only: as strong as the layout allows.
+All have the same LoRA weights, samples and AdamW. The padded peer gets prepared, right-padded rows, so that it runs the
+causal kernel without a mask, with log-probs only of the trained tokens. It is as fast as this layout allows.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from turnwise.types import Credit, RolloutTree
 
 RANK, ALPHA = 16, 32.0  # conf/policy/tiny.yaml
 NORM, RATE = 1.0, 1e-4
-LOSS = Clipped(aggregation="token_mean")  # the same number however turns are put into rows
+LOSS = Clipped(aggregation="token_mean")  # gives the same loss for every way of putting turns into rows
 
 Trees = Sequence[RolloutTree]
 Credits = Sequence[Credit]
 
 
 class Ours:
-    """Packing and Lightning's ``training_step`` with a bare optimiser in place of the Trainer's wrapper.
+    """Packing and Lightning's ``training_step``, with a plain optimiser instead of the Trainer's wrapper.
 
-    Args:
-        recompute, offload: as ``update.recompute`` and ``update.offload``.
+    ``recompute`` and ``offload`` are as ``update.recompute`` and ``update.offload``.
     """
 
     def __init__(
@@ -48,14 +47,14 @@ class Ours:
         self.device, self.dtype = device, dtype
         self.model = policy_of(shape, dtype, device, RANK, ALPHA).train()
         settings = UpdateSettings(RATE, clip_norm=NORM, recompute=recompute, offload=offload)
-        self.module = PolicyModule(self.model, LOSS, settings).to(device)  # it remembers the device it was moved to
+        self.module = PolicyModule(self.model, LOSS, settings).to(device)  # the module stores its device
         (optimizer,), (schedule,) = self.module.configure_optimizers()
         module: Any = self.module
         module.optimizers, module.lr_schedulers = lambda: optimizer, lambda: schedule
         module.manual_backward = lambda loss: loss.backward()
 
     def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
-        """The step: packing is part of it. ``tokens`` bounds a row and a pass."""
+        """Returns a function that packs and makes one step. ``tokens`` bounds the tokens of a row and of a pass."""
 
         def step() -> None:
             with casting(self.device, self.dtype):
@@ -75,7 +74,7 @@ class Ours:
 
     @torch.no_grad()
     def sampled(self, tree: RolloutTree, credit: Credit, seed: int) -> None:
-        """Give the tree the log-probs of a sampler near this policy."""
+        """Writes into the tree the log-probs of a sampler near this policy."""
         update = pack([tree], [credit], row_tokens=1 << 30, batch_tokens=1 << 30, merge=False)
         parts = [self.module.loss_inputs(batch, update) for batch in update.batches]
         turns = torch.cat([part.turn_K for part in parts])
@@ -85,7 +84,7 @@ class Ours:
 
 
 class Grouped(Ours):
-    """Our packing under Unsloth's attention over a shared prefix (``grouper.py``); trees that branch once alone."""
+    """Turnwise's packing with Unsloth's attention over a shared prefix, only for trees that branch once."""
 
     def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
         step = super().prepare(trees, credits, tokens)
@@ -107,7 +106,7 @@ class Grouped(Ours):
 
 
 class Padded:
-    """One row a sample (or a leaf's path), right-padded. A pass takes all rows of like length that ``tokens`` allow."""
+    """One right-padded row per sample or leaf's path. A pass takes rows of similar length, up to ``tokens`` tokens."""
 
     def __init__(self, shape: str, dtype: str, device: torch.device) -> None:
         self.device, self.dtype = device, dtype
@@ -117,7 +116,7 @@ class Padded:
         self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE, fused=True)
 
     def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
-        """The step; its rows are made beforehand."""
+        """Returns a function that makes one step. Its rows are prepared here."""
         update = pack(trees, credits, row_tokens=1 << 30, batch_tokens=tokens, merge=False)
 
         def step() -> None:
@@ -158,7 +157,7 @@ class Padded:
 
 
 class Trl:
-    """TRL's loss on the same samples; the tensors are made beforehand."""
+    """TRL's loss on the same samples; the tensors are prepared beforehand."""
 
     def __init__(self, shape: str, dtype: str, device: torch.device, samples: int) -> None:
         from peers_trl import Loss
@@ -171,7 +170,10 @@ class Trl:
         self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE, fused=True)
 
     def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
-        """The step. ``tokens`` bounds a pass; all have as many rows, over which TRL accumulates gradients."""
+        """Returns a function that makes one step. TRL accumulates gradients over passes of equally many rows.
+
+        ``tokens`` bounds the tokens of a pass.
+        """
         (tree,), (credit,) = trees, credits
         passes = parts_of(trl_inputs(tree, credit, self.device), tokens)
 
@@ -198,7 +200,7 @@ class Trl:
 
 
 def parts_of(inputs: dict[str, Tensor], tokens: int) -> list[dict[str, Tensor]]:
-    """Returns TRL's tensors cut into passes of equally many rows, each of at most ``tokens`` tokens where a row fits."""
+    """Returns TRL's tensors cut into passes of equally many rows, at most ``tokens`` tokens (or one row)."""
     rows, width = len(inputs["prompt_ids"]), inputs["prompt_ids"].shape[1] + inputs["completion_ids"].shape[1]
     fitting = max(1, tokens // width)
     each = max(n for n in range(1, rows + 1) if rows % n == 0 and n <= fitting)
@@ -209,17 +211,17 @@ def parts_of(inputs: dict[str, Tensor], tokens: int) -> list[dict[str, Tensor]]:
 
 
 def casting(device: torch.device, dtype: str) -> AbstractContextManager[Any]:
-    """Mixed precision where bfloat16 is asked for, as Lightning's bf16-mixed does."""
+    """Returns a context with mixed precision for bfloat16, as Lightning's bf16-mixed, and otherwise without effect."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == "bfloat16")
 
 
 def taken(model: Any) -> dict[str, Tensor]:
-    """Copies of the gradients of what is trained, by name."""
+    """Returns copies of the gradients of the trained parameters, by name."""
     return {n: p.grad.detach().clone() for n, p in model.named_parameters() if p.requires_grad and p.grad is not None}
 
 
 def difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
-    """Largest absolute difference of two gradients, relative to the largest entry of the second."""
+    """Returns the largest absolute difference of two gradients, relative to the largest entry of ``b``."""
     if a.keys() != b.keys():
         raise ValueError(
             f"the gradients must belong to the same parameters; they differ in {sorted(a.keys() ^ b.keys())[:3]}"

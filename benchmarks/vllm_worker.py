@@ -1,8 +1,8 @@
-"""vLLM with JSON lines on standard input and output as its interface; executed by the Python interpreter that has vLLM.
+"""Runs vLLM with JSON lines on standard input and output, in the Python environment in which vLLM is installed.
 
-The first input line is the setting. Each later line is either ``{"add": [{"number", "ids"}, ...]}`` or ``{"reset":
-true}``. The first kind is answered with ``{"done": [{"number", "ids"}, ...]}`` after as many engine steps as it takes
-for at least one request to finish.
+The first input line contains the settings. Each later line is either ``{"add": [{"number", "ids"}, ...]}`` or
+``{"reset": true}``. An ``add`` line is answered with ``{"done": [{"number", "ids"}, ...]}`` after as many engine steps
+as it takes for at least one request to finish.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def main() -> None:
             dtype=setting["dtype"],
             max_model_len=setting["max_length"],
             max_num_seqs=setting["rows"],
-            gpu_memory_utilization=setting.get("memory", 0.9),  # a CPU takes VLLM_CPU_KVCACHE_SPACE instead
+            gpu_memory_utilization=setting.get("memory", 0.9),  # on a CPU, VLLM_CPU_KVCACHE_SPACE sets the size instead
             enable_prefix_caching=True,
             disable_log_stats=True,
         )
     )
-    # Only tokens are exchanged: text is decoded on the other side, as for every contender.
+    # Only tokens are exchanged; the benchmark decodes the text, as for every contender.
     sampling = SamplingParams(
         temperature=setting["temperature"],
         top_p=setting["top_p"],
