@@ -1,6 +1,6 @@
-"""An agent that does chores in a household: a plain loop around the ``openai`` client, which knows nothing of training.
+"""Runs an agent that does chores in a household: a plain loop around the ``openai`` client, without code for training.
 
-``task.json`` holds its chore. At the end it writes 1 or 0 into ``score.txt``.
+``task.json`` holds the agent's chore. At the end the agent writes 1 or 0 into ``score.txt``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from turnwise.envs.household import HouseholdEnv
 
-COUNTS = {"train": 300, "seen": 64, "unseen": 64}  # the numbers of tasks that a run uses by default
+COUNTS = {"train": 300, "seen": 64, "unseen": 64}  # split -> number of tasks that a run uses by default
 
 
 def main() -> None:

@@ -77,7 +77,6 @@ def arguments() -> argparse.Namespace:
 
 
 def export(run: Training, folder: Path) -> None:
-    """Saves the policy as a folder that transformers can load."""
     folder.mkdir(parents=True, exist_ok=True)
     run.model.save_pretrained(folder)
     GenerationConfig(

@@ -1,4 +1,4 @@
-"""Writes the model card of a base from what the recipe measured."""
+"""Writes the model card of a base policy from measured values."""
 
 from __future__ import annotations
 
@@ -51,11 +51,9 @@ def write_card(
 ) -> None:
     """Writes ``README.md`` with the measured values.
 
-    Args:
-        found: the results of ``recipes.tiny.measure.measure`` for both decoding modes.
-        worlds: name -> environment, for those in which the base was measured.
-        tasks: number of tasks of each environment.
-        items: number of items of each skill.
+    ``found`` is the result of ``recipes.tiny.measure.measure`` for both decoding modes, ``worlds`` maps names of the
+    measured environments to the environments, ``tasks`` is the number of tasks of each environment, and ``items`` that
+    of each skill.
     """
     rows = []
     for world, modes in found["worlds"].items():

@@ -1,5 +1,4 @@
-"""Creates copying drills: lines of words and numbers to repeat, completely or looked up by a word, in the forms that
-calls have.
+"""Creates copying drills: lines of words and numbers to repeat, or to look up by a word, in the forms of tool calls.
 
 In a demonstration only a few tokens are copies of earlier text, so that a small model takes long to learn copying. In a
 drill every token of the answer is a copy. Words are drawn from the whole vocabulary or made up, so that they cannot be
@@ -33,15 +32,13 @@ def copy_documents(tokenizer: Any, count: int, seed: int, weight: float) -> Iter
 
 
 def whole(rng: Random, known: list[str]) -> tuple[str, str]:
-    """Returns a line and the same line, each in a random form."""
+    """Returns a line of items, and a second line with the same items in a form that may differ."""
     items = [item(rng, known) for _ in range(rng.randint(4, 10))]
     return rng.choice(_FORMS)(items), rng.choice(_FORMS)(items)
 
 
 def recalled(rng: Random, known: list[str]) -> tuple[str, str]:
-    """Returns pairs, followed by the first items of the pairs in another order. The answer holds the pairs in that
-    order.
-    """
+    """Returns a question (pairs, then their first items in another order) and the answer (the pairs in that order)."""
     pairs = {item(rng, known): item(rng, known) for _ in range(rng.randint(3, 5))}
     order = rng.sample(list(pairs), len(pairs))
     form = rng.choice(_FORMS)
@@ -50,7 +47,6 @@ def recalled(rng: Random, known: list[str]) -> tuple[str, str]:
 
 
 def item(rng: Random, known: list[str]) -> str:
-    """Returns a number, a known word or a made-up word."""
     draw = rng.random()
     if draw < _NUMBERS:
         return str(rng.randrange(10 ** rng.randint(1, 4)))

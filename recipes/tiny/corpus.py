@@ -1,6 +1,6 @@
-"""The corpus of the recipe: demonstrations and toy skills as weighted token documents, drawn by step number.
+"""Creates the training corpus: demonstrations and toy skills as weighted token documents, drawn by step number.
 
-Every pool is a function of (seed, number) alone, so that a resumed run sees the same documents as an uninterrupted one.
+Every pool is a function of (seed, number) alone, so that a resumed run sees the same documents as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from turnwise.types import Message
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One conversation. ``weights[i]`` is the loss weight of predicting ``ids[i]``; the first token is never predicted."""
+    """One conversation. ``weights[i]`` is the loss weight of predicting ``ids[i]``; ``ids[0]`` is never predicted."""
 
     ids: list[int]
     weights: list[float]
 
 
 def encode(messages: Sequence[Message], tokenizer: Any, other: float) -> Document:
-    """Returns a document in which assistant text and its end-of-turn token have weight 1 and all else has weight
-    ``other``. The ids are those of ``ChatTokens``.
+    """Returns a document with the token ids of ``ChatTokens``.
+
+    Assistant text and its end-of-turn token have loss weight 1, and all other tokens have weight ``other``.
     """
     disarmed, _ = disarming(tokenizer)
     ids: list[int] = []

@@ -1,4 +1,4 @@
-"""The training mixture of the base that knows the household: its clumsy expert, and drills in reading its lists."""
+"""Defines the training mixture of the base for the household: a clumsy expert, and drills in reading lists."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from recipes.tiny.recipe import Recipe
 from turnwise.envs.environment import Environment
 from turnwise.envs.household import HouseholdEnv, Mistakes
 
-# This expert often sees what to do and walks away from it, so that nearly every mistake can be detected from a single
-# turn.
+# This expert often sees the object of its task and walks away, so that nearly every mistake can be detected from a
+# single turn.
 ERRANT = Mistakes(revisit=0.1, idle=0.1, leave=0.35, wrong=0.08, premature=0.05, inadmissible=0.05)
 
 
@@ -41,7 +41,6 @@ class Household:
             yield from (m["content"] for m in self.env.demonstrate(task, quality="clumsy").messages)
 
     def demonstrations(self, tokenizer: Any, count: int, seed: int, errant: bool, other: float) -> Iterator[Document]:
-        """Returns documents of new training tasks with one demonstration each."""
         env = HouseholdEnv(self.env.horizon, ERRANT if errant else Mistakes())
         return demonstration_documents(env, tokenizer, count, seed, other=other)
 

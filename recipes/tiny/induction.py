@@ -1,11 +1,10 @@
-"""Sets initial weights that can copy: induction heads (C. Olsson et al., arXiv:2209.11895), which are then trained like
-all others.
+"""Sets initial weights that can copy: induction heads (C. Olsson et al., arXiv:2209.11895), which are then trained.
 
-A model of two million parameters would find such heads by itself only after many times the steps that it needs for the
-rest. Heads of the lowest layer write beside each token which token precedes it. Heads of the next layer look for
-earlier positions of the current token and copy the token that followed there. Rotary positions rotate the high
-frequencies too fast for a look-up by content, so these serve to distinguish neighbouring positions; the low frequencies
-hardly rotate within a few hundred tokens.
+A model of two million parameters would learn induction heads by itself only after many times the steps that all else
+needs. Heads of the lowest layer store for each token which token precedes it. Heads of the next layer look for earlier
+positions of the current token and copy the token that followed there. Rotary positions rotate the high frequencies too
+fast for a look-up by content, so these frequencies distinguish neighbouring positions. The low frequencies hardly
+rotate within a few hundred tokens.
 """
 
 from __future__ import annotations
@@ -29,11 +28,8 @@ def install(model: Any, tokenizer: Any, seed: int) -> None:
     """Sets the embeddings and two heads in each of the two lowest layers. All other weights are unchanged.
 
     The channels of the residual stream are: one constant, then the token's code, then the codes of the tokens one and
-    two positions before it.
-
-    Args:
-        model: a new Qwen3 or Llama with at least two layers, four heads and two key heads.
-        seed: seed of the codes.
+    two positions before it. ``model`` is a new Qwen3 or Llama with at least two layers, four heads and two key heads.
+    ``seed`` is the random seed of the codes.
     """
     config = model.config
     width, half = config.head_dim, config.head_dim // 2
@@ -76,8 +72,9 @@ def install(model: Any, tokenizer: Any, seed: int) -> None:
 
 
 def codes(tokenizer: Any, channels: int, seed: int) -> Tensor:
-    """Returns a random code for each token, (tokens, channels). A word has the same code with and without a blank
-    before it, except in the ``_FORM`` channels that distinguish the two.
+    """Returns a random code for each token, (tokens, channels).
+
+    A word with a blank before it and the same word without a blank differ only in the last ``_FORM`` channels.
     """
     generator = torch.Generator().manual_seed(seed)
     found = torch.zeros(len(tokenizer), channels)
@@ -92,16 +89,14 @@ def codes(tokenizer: Any, channels: int, seed: int) -> Tensor:
 
 
 class _Heads:
-    """The rows and columns of an attention layer's matrices by head. ``group`` is the index of a head of keys and
-    values.
-    """
+    """The rows and columns of an attention layer's matrices by head. A group is a head of keys and values."""
 
     def __init__(self, attention: Any, width: int) -> None:
         self.attention, self.width = attention, width
         self.count = attention.q_proj.weight.shape[0] // width
 
     def clear(self, heads: Sequence[int], groups: Sequence[int]) -> None:
-        """Sets everything that these heads read and write to zero."""
+        """Sets all weights to zero with which these heads read and write."""
         for head in heads:
             self.query(head).zero_()
             self.output(head).zero_()

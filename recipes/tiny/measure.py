@@ -1,6 +1,4 @@
-"""Measures a checkpoint: held-out episodes and skills, with the code that also evaluates a run, and how well the base
-reads lists.
-"""
+"""Measures a checkpoint: held-out episodes and skills, as a run is evaluated, and how well the base reads lists."""
 
 from __future__ import annotations
 
@@ -33,18 +31,17 @@ def measure(
     max_tokens: int,
     modes: Sequence[str] = ("greedy", "sampled"),
 ) -> dict[str, Any]:
-    """Returns ``worlds``: environment -> decoding mode -> numbers (:func:`figures`); and ``skills``: the mean score of
-    each as a share.
+    """Measures a model on environments (``worlds``) and on skills.
 
-    The tasks and items are the first ones on which a run is evaluated, half of the tasks from each held-out split. Each
-    task is played once in each mode with the random draws of a run.
+    Under ``worlds``, the result holds environment -> decoding mode -> numbers (:func:`figures`), and under ``skills``
+    the mean score of each skill as a share. The tasks and items are the first ones on which a run is evaluated, half of
+    the tasks from each held-out split. Each task is played once in each mode with the random draws of a run.
 
     Args:
-        model: the measured model; it is not changed.
         worlds: the environments by name.
         tasks: number of tasks of each environment, at least two.
         items: number of items of each skill.
-        max_tokens: most tokens of a reply.
+        max_tokens: greatest number of tokens of a reply.
     """
     chat = ChatTokens(tokenizer)
     engine = TreeEngine(chat.stop_ids, copy=False)
@@ -67,14 +64,10 @@ def measure(
 
 @torch.no_grad()
 def reads(model: Any, tokenizer: Any, env: Environment, tasks: int) -> float:
-    """Returns how well P(take) separates lists with the task's object from lists without it: 0.5 is chance, 1 is
-    perfect.
+    """Returns how well P(take) separates lists with the task's object from lists without it (0.5: chance, 1: perfect).
 
-    It is the area under the ROC curve (Mann-Whitney), over the lists that the good expert sees in seen rooms before it
-    takes anything. The expert's next action is the label.
-
-    Args:
-        tasks: number of tasks whose lists are shown, held out of training.
+    The value is the area under the ROC curve (Mann-Whitney), over the lists that the good expert sees in ``tasks``
+    held-out tasks before it takes anything. The expert's next action is the label.
     """
     take = tokenizer.encode("take", add_special_tokens=False)[0]
     head = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
@@ -89,9 +82,7 @@ def reads(model: Any, tokenizer: Any, env: Environment, tasks: int) -> float:
 
 
 def lists_seen(messages: Sequence[Message]) -> list[int]:
-    """Returns the indices of the assistant turns that follow a list with empty hands, up to the first object that is
-    picked up.
-    """
+    """Returns the indices of the assistant turns that follow a list, up to the turn that takes the first object."""
     found = []
     for j in range(3, len(messages), 2):
         shown = messages[j - 1]["content"]
@@ -103,8 +94,8 @@ def lists_seen(messages: Sequence[Message]) -> list[int]:
 
 
 def figures(episodes: Sequence[Episode]) -> Figures:
-    """Returns success in percent, overall and by split; shares of actions without effect and of repeated actions; turns
-    per episode.
+    """Returns success in percent (overall and by split), shares of actions without effect and of repeated actions, and
+    turns per episode.
     """
     turns = sum(episode.turns for episode in episodes)
     answers = [message["content"] for episode in episodes for message in episode.messages if message["role"] == "user"]

@@ -1,4 +1,4 @@
-"""The interface of training mixtures, through which the recipe stays independent of any environment."""
+"""Defines the interface of training mixtures, through which the recipe stays independent of any environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Mixture(Protocol):
-    """The documents of one base. A mixture is sent to the processes that draw documents, so that it must be picklable."""
+    """The documents of one base. A mixture must be picklable, because it is sent to processes that draw documents."""
 
     @property
     def name(self) -> str:
@@ -33,17 +33,17 @@ class Mixture(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of a reply."""
+        """Greatest number of tokens of a reply."""
         ...
 
     @property
     def about(self) -> str:
-        """Text of the card on the data."""
+        """Text of the model card on the data."""
         ...
 
     @property
     def stretches(self) -> str:
-        """Text of the card on the stretches of the training."""
+        """Text of the model card on the stretches of the training."""
         ...
 
     def texts(self, seed: int) -> Iterable[str]:
@@ -54,21 +54,20 @@ class Mixture(Protocol):
         """Returns ``count`` demonstrations of training tasks. The same arguments give the same documents.
 
         Args:
-            errant: whether they come from the expert of the last stretch, which errs far more.
+            errant: whether the expert is that of the last stretch, which makes far more mistakes.
             other: loss weight of tokens that the assistant does not write.
         """
         ...
 
     def drills(self, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
-        """Returns ``count`` drills of skills that are rare in demonstrations. A choice, or a token of an answer, has
-        loss weight ``weight``.
+        """Returns ``count`` drills of skills that are rare in demonstrations.
+
+        A choice, or a token of an answer, has loss weight ``weight``.
         """
         ...
 
     def details(
         self, model: Any, tokenizer: Any, worlds: Mapping[str, Environment], found: dict[str, Any], tasks: int
     ) -> str:
-        """Returns text for the card in addition to its tables, possibly empty. ``found`` is the result of
-        ``recipes.tiny.measure.measure``.
-        """
+        """Returns text for the card in addition to its tables. ``found`` is from ``recipes.tiny.measure.measure``."""
         ...

@@ -1,7 +1,7 @@
 """Creates made-up names for the tasks of the dialogues, because a name that a base has never seen can only be copied.
 
-With the few names that training tasks share, a base memorises those names instead of copying, and then fails on
-held-out names.
+With the few names that training tasks share, a base memorises names instead of copying them, and fails on held-out
+names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ _CODAS = ("", "d", "g", "ll", "m", "n", "r", "rd", "s", "t", "x", "te")
 
 
 def word(rng: Random) -> str:
-    """Returns a word of one or two syllables."""
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(rng.choice((1, 1, 2))))
 
 
@@ -37,7 +36,7 @@ def drawn(draw: Callable[[], str], count: int, taken: Collection[str]) -> tuple[
 
 
 def simulated(rng: Random) -> Names:
-    """Returns names for the simulated APIs. None of them is held out."""
+    """Returns names for the simulated APIs, without held-out names."""
     held = Names.held_out()
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     return Names(
@@ -51,7 +50,7 @@ def simulated(rng: Random) -> Names:
 
 
 def office(rng: Random) -> dict[str, tuple[str, ...]]:
-    """Returns names for the office. None of them is held out."""
+    """Returns names for the office, without held-out names."""
     kinds: dict[str, tuple[Callable[[], str], int]] = {
         **dict.fromkeys(("person", "topic", "word", "city", "symptom"), (lambda: word(rng), 4)),
         "time": (lambda: f"{rng.randrange(5, 22)}:{rng.choice(('00', '15', '30', '45'))}", 4),

@@ -1,4 +1,4 @@
-"""Muon for the matrices, AdamW for embeddings and norms, and a learning rate that rises, stays constant and falls."""
+"""Trains with Muon for matrices and AdamW for the rest, at a learning rate that rises, stays constant and falls."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Muon(torch.optim.Optimizer):
     """The Muon optimiser: momentum orthogonalised by Newton-Schulz iteration (K. Jordan, 2024), for all matrices of one
     shape at once.
 
-    ``torch.optim.Muon`` iterates in bfloat16, which a CPU without such instructions emulates at several times the cost
-    of float32. This one stays in the parameters' own precision. It uses Nesterov momentum and scales the step by
+    ``torch.optim.Muon`` iterates in bfloat16, which a CPU without bfloat16 instructions emulates at several times the
+    cost of float32. This optimiser uses the parameters' own precision and Nesterov momentum, and scales the step by
     sqrt(max(1, rows / columns)).
     """
 
@@ -26,7 +26,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nothing here asks for the loss again
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no caller passes a closure
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for parameter in group["params"]:
@@ -46,8 +46,9 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Returns approximately U V^T for each matrix U S V^T of a batch (n, rows, columns). The singular values end within
-    0.7 to 1.2.
+    """Returns approximately U V^T for each matrix U S V^T of a batch (n, rows, columns).
+
+    The singular values of the results are between 0.7 and 1.2.
     """
     # coefficients of the quintic with the steepest slope at 0 that keeps values in that range
     a, b, c = 3.4445, -4.7750, 2.0315
@@ -68,8 +69,9 @@ def optimisers(model: Any, muon_lr: float, adam_lr: float) -> list[torch.optim.O
 
 
 def schedule(step: int, steps: int, warmup: int = 50, decay: float = 0.3) -> float:
-    """Returns the factor on the peak learning rate: it rises linearly over ``warmup`` steps, is constant, and falls
-    linearly over the last share ``decay`` of the steps.
+    """Returns the factor on the peak learning rate at step ``step`` of ``steps``.
+
+    It rises linearly over ``warmup`` steps, is constant, and falls linearly over the last share ``decay`` of the steps.
     """
     start = steps * (1 - decay)
     falling = 1.0 if step < start else max(0.02, (steps - step) / max(1.0, steps - start))
@@ -95,11 +97,10 @@ def batch_loss(model: Any, documents: list[Document]) -> tuple[Tensor, float]:
 
 
 class Threads:
-    """Computes the gradients of one step from several micro-batches at the same time, in one thread each, over shared
-    parameters.
+    """Computes the gradients of several micro-batches of one step in parallel threads, over shared parameters.
 
     On two cores this is about 1.5 times as fast as one stream with two threads per operation, because no thread waits
-    for the other after every small operation.
+    for the other thread after every small operation.
     """
 
     def __init__(self, count: int) -> None:
@@ -109,7 +110,9 @@ class Threads:
         """Sets every ``grad`` to the gradient of the weighted mean loss over all parts, and returns the loss."""
         parameters = list(model.parameters())
         if model.device.type != "cpu":
-            parts = [[document for part in parts for document in part]]  # on this device one large batch is the fastest
+            parts = [
+                [document for part in parts for document in part]
+            ]  # on an accelerator, one large batch is the fastest
         total = sum(sum(d.weights[1:]) for part in parts for d in part)
 
         def one(part: list[Document]) -> tuple[float, tuple[Tensor, ...]]:

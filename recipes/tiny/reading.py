@@ -1,7 +1,7 @@
 """Creates reading drills: one task, then list after list, and at each list the choice to take the object or to walk on.
 
-In a whole demonstration only few tokens depend on whether the task's object is in the list just shown, but all tokens
-have weight. In a drill every list requires that choice, and little else has weight.
+In a demonstration only few tokens depend on whether the task's object is in the last list, but all tokens have weight.
+In a drill every list requires this choice, and little else has weight.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ _NAME = 0.3  # loss weight of the object's name and number; the choice itself ha
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the policy sees when it walks to a receptacle."""
+    """The list that the policy sees when it walks to a receptacle."""
 
     place: str
     text: str
     objects: tuple[str, ...]  # names with their numbers
 
     def find(self, kind: str) -> str | None:
-        """Returns the first object of a kind, or None."""
         return next((name for name in self.objects if name.rsplit(" ", 1)[0] == kind), None)
 
 
 def tour(env: HouseholdEnv, task: Task) -> Iterator[Shown]:
-    """Returns the lists of a room: those of all receptacles that are open and not empty."""
+    """Yields the lists of all receptacles of a room that are open and not empty."""
     session = env.reset(task)
     world, state = session.world, session.state
     for r, place in enumerate(world.receptacles):
@@ -47,10 +46,9 @@ def tour(env: HouseholdEnv, task: Task) -> Iterator[Shown]:
 
 
 def drill_documents(env: HouseholdEnv, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
-    """Returns ``count`` drills over the lists of as many new training tasks, each over rooms of its task's kind.
+    """Yields ``count`` drills, one for each of ``count`` new training tasks, over lists of rooms of the task's kind.
 
-    Args:
-        weight: loss weight of the first token of a choice, ``take`` or ``go``.
+    ``weight`` is the loss weight of the first token of a choice, ``take`` or ``go``.
     """
     rng = Random(seed)
     env = HouseholdEnv(horizon=max(env.horizon, 100))  # a tour takes one turn for each receptacle
@@ -70,12 +68,9 @@ def drill_documents(env: HouseholdEnv, tokenizer: Any, count: int, seed: int, we
 
 
 def drill(task: str, kind: str, lists: list[Shown], tokenizer: Any, weight: float) -> Document:
-    """Returns one drill. The object is not really taken, so that the hands stay empty; the next walk is then not a
-    choice.
+    """Returns one drill. ``task`` is the text of the first message, ``kind`` the kind of the requested object.
 
-    Args:
-        task: the text of the first message.
-        kind: kind of the requested object.
+    The object is not really taken, so that the hands stay empty; the next walk is then not a choice.
     """
     document = encode([{"role": "user", "content": task}], tokenizer, 0.0)
     due = 0.0

@@ -1,8 +1,9 @@
-"""The training loop of a tiny base policy: settings, model, resumable steps. The training data come from a mixture.
+"""Trains a tiny base policy: settings, model, resumable steps. The training data come from a mixture.
 
 Training has three stretches: imitation of an expert mixed with toy skills; reading drills, mixed with a little of the
-rest so that this is not forgotten; imitation of an expert that errs more, at a falling learning rate. Imitation alone
-did not teach this model to read a list of the household within its 1,200 steps (docs/results/found.md).
+other documents so that they are not forgotten; imitation of an expert that makes more mistakes, at a falling learning
+rate. Imitation alone did not teach this model to read a list of the household within its 1,200 steps
+(docs/results/found.md).
 """
 
 from __future__ import annotations
@@ -95,7 +96,6 @@ class Recipe:
 
     @property
     def stretches(self) -> tuple[Stretch, Stretch, Stretch]:
-        """Returns the stretches in order."""
         return (
             Stretch(self.steps, self.demonstrations, self.skills, self.other_weight, self.drills, 0.5),
             Stretch(self.reading, 3, 8, 0.0, drills=24, drill_weight=6.0, warmup=20, decay=0.0),
@@ -113,7 +113,6 @@ class Recipe:
 
     @property
     def total(self) -> int:
-        """Number of steps of all stretches."""
         return self.steps + self.reading + self.settling
 
     def stretch(self, step: int) -> tuple[Stretch, int]:
@@ -143,8 +142,9 @@ def _start_worker(mixture: Mixture, tokenizer: Any) -> None:
 
 
 def draw_pool(mixture: Mixture, tokenizer: Any, recipe: Recipe, number: int) -> list[list[list[Document]]]:
-    """Returns the micro-batches of ``_POOL`` steps: for each step one list per thread, first of demonstrations, then of
-    each other kind of document.
+    """Returns the micro-batches of ``_POOL`` steps.
+
+    For each step there is one list per thread, first of demonstrations, then of each other kind of document.
     """
     seed = (recipe.seed + 1) * 1_000_003 + number
     threads, stretch = recipe.threads, recipe.stretch(number * _POOL)[0]
@@ -178,7 +178,7 @@ def _draw_in_worker(recipe: Recipe, number: int) -> list[list[list[Document]]]:
 def batches(
     mixture: Mixture, tokenizer: Any, recipe: Recipe, start: int, workers: int = 1
 ) -> Generator[list[list[Document]], None, None]:
-    """Yields the micro-batches of step ``start`` and later steps. Other processes draw the next pools in the meantime."""
+    """Yields the micro-batches of step ``start`` and later steps, while other processes draw the next pools."""
     spawn = get_context("spawn")
     number, skip = divmod(start, _POOL)
     last = -(-recipe.total // _POOL)  # number of pools
@@ -225,7 +225,6 @@ class Training:
 
     @property
     def machine(self) -> str:
-        """Returns a description of the machine for the card."""
         cores = f"{os.cpu_count()} CPU cores, {platform.machine()}"
         if self.device == "cpu":
             return f"{cores}, {self.recipe.threads} threads"
@@ -236,9 +235,7 @@ class Training:
         return self.folder / "run.pt"
 
     def save(self) -> None:
-        """Saves everything on which the next step depends. After a kill, either the old or the new file exists
-        completely.
-        """
+        """Saves everything on which the next step depends. After a kill, the old or the new file is complete."""
         state = {
             "model": self.model.state_dict(),
             "optimisers": [o.state_dict() for o in self.optimisers],
@@ -249,7 +246,7 @@ class Training:
         temporary.replace(self.path)
 
     def load(self) -> bool:
-        """Restores what ``save`` wrote, if there is anything."""
+        """Restores the saved state and returns True, or returns False if there is none."""
         if not self.path.is_file():
             return False
         state = torch.load(self.path, weights_only=True, map_location=self.device)
@@ -261,8 +258,9 @@ class Training:
         return True
 
     def train(self, evaluate: Callable[[Training], dict[str, Any]], every: int, until: int | None = None) -> None:
-        """Trains up to the last step, and evaluates and saves every ``every`` steps. ``seconds`` does not count the
-        evaluations.
+        """Trains up to the last step, and evaluates and saves every ``every`` steps.
+
+        ``seconds`` does not count the evaluations.
         """
         recipe, threads = self.recipe, Threads(self.recipe.threads)
         bar = tqdm(total=recipe.total, initial=self.step, desc="tiny", unit="step", mininterval=5, smoothing=0.1)

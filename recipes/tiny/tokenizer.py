@@ -32,8 +32,7 @@ def build_tokenizer(
     """Trains the tokenizer on ``texts``.
 
     ``merged`` ids are used for bytes and for pieces of words, learned as BPE merges. The rest of ``size``, except the
-    special tokens, is used for the most frequent whole words. A whole word is looked up before any merge is applied, so
-    that it needs no merges.
+    special tokens, is used for the most frequent whole words. A whole word is looked up before any merge is applied.
 
     Raises:
         ValueError: ``size`` leaves no room for whole words.

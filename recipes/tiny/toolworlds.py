@@ -1,8 +1,8 @@
-"""The training mixture of the base that knows the tool-use environments at their tiny levels.
+"""Defines the training mixture of the base for the tool-use environments at their tiny levels.
 
-For each environment, a good expert is imitated first. Then a clumsy expert is imitated, which errs often and has enough
-turns to correct its errors. Every mistake is one that the environment's verifier of single turns refuses, so that a
-base that makes such mistakes has room to improve.
+For each environment, a good expert is imitated first. Then a clumsy expert is imitated, which makes many mistakes and
+has enough turns to correct them. The environment's verifier of single turns refuses every mistake, so that a base with
+these mistakes has room to improve.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def _apibank(errant: bool, thinks: bool = False) -> list[Environment]:
 
 
 def _search(errant: bool) -> list[Environment]:
-    """Returns editions of the encyclopaedia other than that of the tasks. Names and questions recur with other answers;
-    no page does.
+    """Returns other editions of the encyclopaedia than that of the tasks.
+
+    Names and questions recur with other answers; no page does.
     """
     given: dict[str, Any] = {}
     if errant:
@@ -87,14 +88,15 @@ WORLDS: Mapping[str, Callable[[bool], list[Environment]]] = {
     "terminal": _terminal,
     "software": _software,
 }
-"""Environment -> the environments whose demonstrations are imitated, in turn. The key with True has those of the clumsy
-expert.
+"""Name of an environment -> function that returns the environments whose demonstrations are imitated, in turn.
+
+The function's argument says whether the environments have the clumsy expert.
 """
 THINKING: Mapping[str, Callable[[bool], list[Environment]]] = {
     "bfcl": partial(_bfcl, thinks=True),
     "apibank": partial(_apibank, thinks=True),
 }
-"""The same for environments whose experts state their thoughts."""
+"""Like ``WORLDS``, for environments whose experts state their thoughts."""
 
 
 SIZES: Mapping[str, Mapping[str, Any]] = {
@@ -102,8 +104,8 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
     "medium": {"hidden": 144, "head": 36, "mlp": 384},
     "small": {"hidden": 128, "head": 32, "mlp": 320, "layers": 2},
 }
-"""Size of a base that thinks -> the settings of its recipe that differ. The sizes are for tables that compare sizes of
-a model.
+"""Size of a base that thinks -> the settings of its recipe that differ. The sizes are for tables that compare model
+sizes.
 """
 
 
@@ -125,9 +127,7 @@ def _recipe() -> Recipe:
 
 @dataclass(frozen=True)
 class ToolWorlds:
-    """The training mixture for tool use; see ``recipes.tiny.mixture.Mixture``. With ``thinks`` the experts state their
-    thoughts.
-    """
+    """The training mixture for tool use (``recipes.tiny.mixture.Mixture``); with ``thinks``, experts state thoughts."""
 
     worlds: tuple[str, ...] = tuple(WORLDS)
     thinks: bool = False
@@ -144,7 +144,6 @@ class ToolWorlds:
     )
 
     def texts(self, seed: int) -> Iterable[str]:
-        """Returns the texts of 80 demonstrations of each environment."""
         for world in self.worlds:
             for messages in _drawn(world, self.thinks, False, "clumsy", 80, seed):
                 yield from (m["content"] for m in messages)
@@ -163,13 +162,13 @@ class ToolWorlds:
     def details(
         self, model: Any, tokenizer: Any, worlds: Mapping[str, Environment], found: dict[str, Any], tasks: int
     ) -> str:
-        """Returns an empty text."""
         return ""
 
 
 def llama() -> ToolWorlds:
-    """Returns the mixture of the base of a second model family: three environments, hence half of the demonstrations
-    and fewer steps.
+    """Returns the mixture of the base of a second model family.
+
+    It has three environments, and therefore half of the demonstrations and fewer steps.
     """
     return ToolWorlds(
         worlds=("bfcl", "search", "math"),
@@ -181,11 +180,9 @@ def llama() -> ToolWorlds:
 
 
 def thinking(size: str = "") -> ToolWorlds:
-    """Returns the mixture of the base that thinks before it calls: two environments of dialogues, hence half of the
-    demonstrations and steps.
+    """Returns the mixture of the base that thinks before it calls. ``size`` is one of ``SIZES``; "" is the largest.
 
-    Args:
-        size: one of ``SIZES``; "" is the largest.
+    It has two environments of dialogues, and therefore half of the demonstrations and steps.
     """
     return ToolWorlds(
         worlds=tuple(THINKING),
@@ -213,7 +210,7 @@ _BOXED = ("terminal", "software")
 def _demonstrations(
     world: str, thinks: bool, errant: bool, count: int, draw: int, epoch: int
 ) -> tuple[tuple[Message, ...], ...]:
-    """Returns demonstrations of training tasks. Those that need a sandbox are repeated in every epoch."""
+    """Returns demonstrations of training tasks. Demonstrations that need a sandbox are repeated in every epoch."""
     if world in _BOXED:
         return _kept(world, errant, count, draw)
     return _drawn(world, thinks, errant, _quality(errant), count, draw + _SHELF * epoch)
