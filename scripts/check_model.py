@@ -102,11 +102,7 @@ def parse(arguments: Sequence[str]) -> Settings:
 
 
 def judge_model(settings: Settings) -> int:
-    """Probes one model as a run does, without and with LoRA.
-
-    Raises:
-        InputError: the model cannot be loaded.
-    """
+    """Probes one model as a run does, without and with LoRA. Raises InputError if the model cannot be loaded."""
     named = f"model={settings.model}"
     model, _ = load_policy(at_hand(weights_of(settings.model), "model"), settings.dtype)
     found = probe(model)

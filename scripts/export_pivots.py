@@ -44,11 +44,7 @@ class Rates:
     """The pass rate of each state that a run has profiled, by the state's id, in about 40 bytes of memory per state."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the profile of a run.
-
-        Raises:
-            InputError: there is no profile, or it cannot be read.
-        """
+        """Reads the profile of a run. Raises InputError if there is no profile, or it cannot be read."""
         self._names = Names()
         self._passed, self._total, self._kept = array("I"), array("I"), array("b")
         try:
@@ -95,11 +91,7 @@ class Export:
     first: dict[str, str] = field(default_factory=dict)
 
     def rows(self, path: Path) -> Iterator[dict[str, Any]]:
-        """Yields the rows of a file in the order of the file.
-
-        Raises:
-            InputError: the file cannot be read.
-        """
+        """Yields the rows of a file in the order of the file. Raises InputError if the file cannot be read."""
         for source, record in read_records(path, key="the command"):
             self.counts["read"] += 1
             try:

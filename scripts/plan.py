@@ -174,11 +174,7 @@ def composed(overrides: Sequence[str]) -> Any:
 
 
 def gpu_of(args: argparse.Namespace) -> Gpu:
-    """Returns the GPU that the options describe.
-
-    Raises:
-        InputError: a number is out of range.
-    """
+    """Returns the GPU that the options describe. Raises InputError if a number is out of range."""
     memory, peak, bandwidth = GPUS[args.gpu]
     try:
         return Gpu(

@@ -79,11 +79,7 @@ def check(args: argparse.Namespace, out: Path) -> None:
 
 
 def client_of(args: argparse.Namespace) -> ChatClient:
-    """Returns the client that the options describe.
-
-    Raises:
-        InputError: an option is out of range.
-    """
+    """Returns the client that the options describe. Raises InputError if an option is out of range."""
     try:
         return ChatClient(
             args.url,

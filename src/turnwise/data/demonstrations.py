@@ -49,7 +49,6 @@ class Demonstrations:
         """Adds an expert trajectory and its tokens at the end of the list.
 
         Args:
-            trajectory: the trajectory to keep.
             shown: the trajectory in the form that the chat template can render; None: ``trajectory`` itself.
             check: a function that receives the texts of the rendered replies, in order. It is called before anything is
                 kept, and it may raise an error to refuse the trajectory.

@@ -1,10 +1,8 @@
 """Adapts conversations to a chat template that does not show system messages, tools or tool calls.
 
-Some templates have no system turn (Gemma). Some show neither tools nor tool calls. Some move or drop the system turn
-when the conversation goes on (Mistral). A run first renders short test conversations to find out what its model's
-template leaves out. If the template leaves out system messages, their text is merged into the first user message. If
-it leaves out tools or calls, both are written as text. The calls then have the JSON form of the Hermes models unless
-the user chose another format.
+Short test conversations show what a template leaves out. If it leaves out system messages (as Gemma's) or drops them
+later (as Mistral's), their text is merged into the first user message. If it leaves out tools or calls, both are
+written as text. The calls then have the JSON form of the Hermes models unless the user chose another format.
 """
 
 from __future__ import annotations

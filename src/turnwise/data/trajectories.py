@@ -145,7 +145,6 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], key
     as ``datasets``, find one schema for all lines.
 
     Args:
-        path: the file to write.
         trajectories: the trajectories. If ``keys`` is given, they are read one at a time, and at most one row group of
             a Parquet file is kept in memory.
         keys: all keys that the messages may have; None: they are first collected from all messages.

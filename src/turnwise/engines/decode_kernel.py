@@ -1,8 +1,7 @@
 """Computes the attention of decoding steps on a CPU, in one call per layer.
 
-In a decoding step, each history has few queries, so its keys and values are read from memory and used only once or a
-few times. torch's attention kernel first prepares keys and values for matrix products, which takes longer than reading
-them. :func:`attend` needs no preparation.
+torch's attention kernel first prepares keys and values for matrix products. For the few queries of a decoding step,
+this takes longer than reading the keys and values once, as :func:`attend` does.
 """
 
 from __future__ import annotations

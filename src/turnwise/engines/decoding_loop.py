@@ -54,7 +54,6 @@ class Decoder:
         suffix _U marks the axis over branches, and _N the axis over samples.
 
         Args:
-            states: the nodes.
             seeds_N: one random seed per action.
             steps: greatest number of tokens to sample per action in this call.
             written_N: for each action, the number of tokens that earlier calls have already sampled.

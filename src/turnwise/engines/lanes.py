@@ -1,9 +1,8 @@
 """Runs several tree engines, normally one per CPU core; each of these engines is called a *lane*.
 
-One operation of a small model takes microseconds. Threads that split this operation would mostly wait for each other.
-Therefore the nodes (histories) are divided among the lanes instead. Each lane is a process with one thread, which
-samples its nodes without waiting for other lanes. The first lane is the main process. The other lanes are forked from
-it and use the weights of the first lane through shared memory (``engines/shared_weights.py``).
+One operation of a small model takes microseconds, so threads that split it would mostly wait for each other. Therefore
+each lane is a process with one thread, which samples its own nodes (histories). The first lane is the main process. The
+other lanes are forked from it and use its weights through shared memory (``engines/shared_weights.py``).
 """
 
 from __future__ import annotations
@@ -43,13 +42,10 @@ class Lanes:
     """Spreads nodes (histories) over several tree engines (lanes), each in a process of its own.
 
     Args:
-        end_ids: tokens that end an action.
-        prefill_tokens: greatest number of tokens in one prefill pass of a lane, padding included; this bounds memory.
-        copy: True: sample from a copy of the model with adapters merged in, which is faster. False: sample from the
-            model that is being trained, in a single lane.
+        end_ids, prefill_tokens, copy: as for :class:`turnwise.engines.tree_engine.TreeEngine`. ``copy=False`` allows
+            only one lane.
         memory_gb: memory limit for the keys and values of all lanes together, in units of 10^9 bytes; None: no limit.
         lanes: number of lanes; None: the number of torch's threads for a small model on a CPU, otherwise 1.
-        schedule: ``rounds`` or ``free`` (see ``engines.sampling_schedule``).
     """
 
     served = False

@@ -1,8 +1,8 @@
 """Prefills new tokens of many stored rows (histories) in one forward pass, and stores their keys and values.
 
-On a CPU, the segments are concatenated into one sequence (:class:`EndToEnd`). No padding is computed, and each segment
-reads its own row in place. But this layout needs several small operations per segment, with which an accelerator would
-be mostly idle. On an accelerator, the segments are therefore padded to one length and batched (:class:`SideBySide`).
+On a CPU, the segments are concatenated into one sequence without padding (:class:`EndToEnd`). This layout needs several
+small operations per segment, with which an accelerator would be mostly idle. On an accelerator, the segments are
+therefore padded to one length and batched (:class:`SideBySide`).
 """
 
 from __future__ import annotations

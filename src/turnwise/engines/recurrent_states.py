@@ -1,8 +1,7 @@
 """Decides at which lengths of a history the engine keeps recurrent-layer states, and where a prefill pass starts.
 
-Keys and values of a history can be used for every prefix of the history, but a recurrent state belongs to one length.
-So a stored row keeps recurrent states at the lengths of its nodes. The computation for a node at another length starts
-from the nearest earlier state, and the tokens after that state are computed again.
+A recurrent state belongs to one length of a history, so a stored row keeps states at the lengths of its nodes. The
+computation for another length starts from the nearest earlier state and repeats the tokens after that state.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Stores the sampled actions of the current batch of rollouts in a file, so that a resumed run need not resample them.
 
-The file consists of records. A record is a length in bytes, a CRC-32, and data of that length. The first record names
-the weights' version and the configuration, so that samples of another collection or configuration are never used by
-mistake. If the weights change during a collection (``VllmEngine.in_flight``), a sample's record names the newer version
-that sampled it. If the process is killed while it writes, the last record may be incomplete; the incomplete record is
-cut off at the next start. Samples that were not yet on disk when the machine lost power are sampled again.
+The file consists of records: a length in bytes, a CRC-32, and data of that length. The first record names the weights'
+version and the configuration, so that other samples are never used by mistake. If the weights change during a
+collection (``VllmEngine.in_flight``), a sample's record names the newer version. An incomplete last record, as after a
+kill, is cut off at the next start.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ class Spooled:
     """Stores the samples of an engine in files (spools), and returns stored samples instead of sampling them again.
 
     Args:
-        engine: the inner engine, which samples actions that are not stored.
         spools: files for samples. Weight versions use the n files in turn, so version v's file is overwritten by
             version v + n.
         exact: how recorded calls are replayed. True: stored actions are sampled again in the same batches. False:

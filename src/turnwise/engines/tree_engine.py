@@ -215,10 +215,6 @@ class TreeEngine:
         """Samples one action per node and appends it to the node (see :class:`turnwise.engines.engine.Engine`).
 
         Args:
-            nodes: the nodes.
-            sampling: the sampling settings.
-            seeds: one random seed per action.
-            on_sample: callback for each complete sample.
             steps: greatest number of tokens to sample per action in this call; None: no limit. An unfinished action is
                 returned with ``whole=False``, and the next call continues it.
             written: for each action, the number of tokens sampled by earlier calls; None: 0 for all actions.

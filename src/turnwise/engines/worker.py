@@ -1,9 +1,8 @@
 """Runs a tree engine in a separate process (a worker), on one thread and with weights in shared memory.
 
-The worker is forked from this process, so it starts in milliseconds and copies no data. Calls that open, fork, extend
-or close nodes are sent together with the next request for samples. If the worker dies, it is started again with the
-histories of the open nodes, and the request is repeated. The result is the same, because a sample depends only on its
-history and seed.
+The worker is forked, so it starts in milliseconds and copies no data. Calls on nodes are sent together with the next
+request for samples. If the worker dies, it is started again with the histories of the open nodes, and the request is
+repeated. A sample depends only on its history and seed, so the result is the same.
 """
 
 from __future__ import annotations

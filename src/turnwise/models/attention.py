@@ -82,8 +82,6 @@ def attended(
         key, value: keys and values (B, H_kv, K, D).
         mask: bool (B or 1, 1, Q, K), True where a query attends to a key. Every query must attend to at least one key,
             and a sliding window (``rules.window``) must already be part of the mask.
-        scaling: factor by which the scores are multiplied.
-        dropout: probability with which attention weights are dropped.
     """
     heads = query.shape[1]
     key, value = share_heads(key, heads), share_heads(value, heads)

@@ -1,11 +1,9 @@
 """Computes attention over packed trees on a CPU, only for pairs of a query and a key that the tree's mask allows.
 
-In depth-first order, a tree consists of *runs*: stretches of tokens without a branch. The tokens of a run attend to
-each other causally, and all descendants of a run attend to the whole run. So the ancestor mask is cut into pieces: a
-triangle for each run, and a rectangle for the descendants of the run. Small neighbouring subtrees form one piece with a
-small mask. The attention outputs of the pieces are merged by the log-sum-exps of their scores. The result is therefore
-exact, and no mask over the whole sequence is in memory. If a layer has a sliding window, the pieces are cut further. If
-a layer has attention sinks, the merge starts with each head's sink as the log-sum-exp and with zeros as the output.
+In depth-first order, a tree consists of *runs*: stretches of tokens without a branch. The ancestor mask is cut into
+pieces: a triangle for each run, in which attention is causal, and a rectangle for the descendants of the run, which
+attend to the whole run. Small neighbouring subtrees form one piece with a small mask. The outputs of the pieces are
+merged by the log-sum-exps of their scores, so the result is exact, and no mask over the whole sequence is in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ def seen(
     Args:
         query: queries (B, H, q, D).
         key, value: keys and values (B, H_kv, k, D); each key-value head serves H / H_kv query heads.
-        scaling: factor by which the scores are multiplied.
         causal: whether query i attends only to the keys up to i.
         mask: tensor (B or 1, H or 1, q, k) that is added to the scores; None: no mask.
 

@@ -1,9 +1,8 @@
 """Computes attention over packed trees on an accelerator, in blocks and without a full mask in memory.
 
-A query may attend to an earlier key exactly if the query comes before the end of the key's subtree. A block consists of
-consecutive queries and consecutive keys. Its first and last query, and the least and greatest end of the subtrees of
-its keys, show whether the ancestor mask allows all pairs of the block, some pairs or none. Blocks without an allowed
-pair are not computed.
+A query may attend to an earlier key exactly if the query comes before the end of the key's subtree. So the first and
+last query of a block, and the least and greatest end of its keys' subtrees, show whether the ancestor mask allows all
+pairs of the block, some pairs or none. Blocks without an allowed pair are not computed.
 """
 
 from __future__ import annotations

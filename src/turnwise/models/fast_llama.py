@@ -1,10 +1,9 @@
 """Implements the forward pass of Llama-like decoders with few torch operations, for fast sampling.
 
-Small models on a CPU spend more time on the overhead of operations than on computing. This forward pass uses the
-weights of the modules of transformers and computes the same function, with about a third of the operations. For
-example, it normalises and rotates queries and keys together, and adds residuals within the preceding matrix product. If
-the weights are not float32, every number is rounded where transformers rounds it, because the log-probs of sampling
-should be near those of the training pass. The only exception is attention on a CPU (see :func:`attention_dtype`).
+Small models on a CPU spend more time on the overhead of operations than on computing. This forward pass needs about a
+third of the operations of transformers. If the weights are not float32, every number is rounded where transformers
+rounds it, because the log-probs of sampling should be near those of the training pass. The only exception is attention
+on a CPU (see :func:`attention_dtype`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Makes the gated delta rule layers of transformers pass their states along the branches of a tree.
 
-A gated delta rule layer calls two functions of its Python module: a convolution and the gated delta rule. Both are
-replaced by functions that follow the plan of the forward pass (``models.attention.Plan``), which describes the tree.
-Without a plan, they call the original functions. So the rest of each architecture's layer code is used unchanged.
+A gated delta rule layer calls a convolution and the gated delta rule. Both functions are replaced by functions that
+follow the plan of the forward pass (``models.attention.Plan``), and call the original functions without a plan.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Computes the logits of a causal LM from given last hidden states, with the model's own code.
 
-Some architectures scale, cap or bias their logits within the model's forward pass. So the model's forward pass itself
-is called, but its transformer is replaced by a module that returns the given hidden states. For most models, a check
-shows that the logits are just the product of hidden states and output embedding. Then only this product is computed.
+Some architectures scale, cap or bias their logits. So the model's forward pass is called, but its transformer is
+replaced by a module that returns the given hidden states. If a check shows that the logits are just the product of
+hidden states and output embedding, only this product is computed.
 """
 
 from __future__ import annotations

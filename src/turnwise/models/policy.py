@@ -118,8 +118,7 @@ def load_policy(
         model: a Hugging Face id or a folder. Weights are read only from safetensors, and no remote code is run.
         dtype: data type of the weights: float32, bfloat16 or float16.
         rank: rank of LoRA adapters on every linear layer except the head; 0: all weights are trained.
-        alpha: LoRA's alpha.
-        dropout: dropout probability of LoRA.
+        alpha, dropout: LoRA's alpha and its dropout probability.
         seed: random seed of the adapter's initial weights.
         start: folder of an adapter that is merged into the weights first, such as the adapter of a finished run.
         longest: number of tokens of the longest path through a tree; None: no path is longer than the context length of

@@ -1,8 +1,7 @@
 """Builds small random models of the architectures in transformers, to check that Turnwise works with each of them.
 
-A small model's configuration is the default configuration of transformers with reduced sizes. Sizes are recognised by
-the names of their keys, so no list of architectures is needed. The random weights have a large spread, so that a wrong
-mask, position or head changes every log-prob.
+Sizes in the default configurations are recognised by the names of their keys, so no list of architectures is needed.
+The random weights have a large spread, so that a wrong mask, position or head changes every log-prob.
 """
 
 from __future__ import annotations

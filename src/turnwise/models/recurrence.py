@@ -1,8 +1,7 @@
 """Computes recurrent layers over packed trees: the gated delta rule and its short convolution (arXiv:2412.06464).
 
-A recurrent layer passes a state from token to token. A tree is therefore cut into *pieces*: stretches of tokens without
-a branch. Each piece starts with the final state of its parent piece. All pieces at the same depth of the tree are
-computed together, with the functions of transformers.
+A tree is cut into *pieces*: stretches of tokens without a branch. Each piece starts with the final state of its parent
+piece. All pieces at the same depth of the tree are computed together, with the functions of transformers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Fixes a model's rotary frequencies, so that they do not depend on which tokens share a forward pass.
 
-Two scaling methods choose the frequencies by the longest position in a forward pass: longrope (Phi-3 long,
-arXiv:2402.13753) and dynamic NTK scaling. A token in a packed tree would then be rotated differently than in a forward
-pass over its path alone, and differently in training than in sampling, when its path is still short. To prevent this,
-the frequencies are chosen once, when the model is loaded.
+longrope (Phi-3 long, arXiv:2402.13753) and dynamic NTK scaling choose the frequencies by the longest position in a
+forward pass. A token in a packed tree would then be rotated differently than in sampling, when its path is still short.
+To prevent this, the frequencies are chosen once, when the model is loaded.
 """
 
 from __future__ import annotations

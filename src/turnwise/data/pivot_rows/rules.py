@@ -1,9 +1,7 @@
 """Lists the rules that pivot rows of NVIDIA-NeMo/Gym must follow.
 
 The rules come from Gym's documentation (the row contract in ``nemo-gym-pivot-datasets``) and from the code of Gym's
-resource server that verifies single steps of tool use. A row has three keys. ``responses_create_params`` is a request
-of the Responses API: the conversation before the action, and the tools. ``expected_action`` is one function call,
-several function calls, or a message. ``agent_ref`` names the agent of Gym that uses the row.
+resource server that verifies single steps of tool use.
 """
 
 from __future__ import annotations

@@ -25,8 +25,6 @@ def body_of(
 
     Args:
         ids: token ids of the whole history.
-        sampling: the sampling settings.
-        seed: random seed of the action.
         end_ids: ids of the tokens that end an action. The model's own end-of-sequence token ends an action only if it
             is listed here.
         model: served name of the base model or of an adapter.
@@ -67,10 +65,7 @@ def body_of(
 def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample:
     """Reads the action from a server's answer and checks it against the request.
 
-    Args:
-        answer: the body of the answer.
-        request: the body of the request.
-        vocabulary: size of the vocabulary; all token ids must be below it.
+    ``answer`` and ``request`` are the bodies. All token ids must be below ``vocabulary``.
 
     Raises:
         Fault: the answer does not fit the request; the kind is ``garbage``. Examples are invalid token ids, log-probs

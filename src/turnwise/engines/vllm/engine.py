@@ -1,11 +1,8 @@
 """Samples from vLLM servers over HTTP (``engine=vllm``). The servers run in a separate Python environment.
 
-In this engine, a node is a list of token ids. The keys and values of a node's history are in the server's prefix cache.
-All rollouts of one initial state go to the same server, so that they share its prefix cache.
-
-Each version of the weights has a unique name, which contains the version and a digest. LoRA adapters are loaded with
-vLLM's adapter call, and full weights are reloaded from a folder. ``load_weights`` closes all nodes (unless
-``in_flight`` is set), so that no history is continued by newer weights, and never runs at the same time as ``sample``.
+A node is a list of token ids; its keys and values are in the prefix cache of a server. All rollouts of one initial
+state go to the same server, so that they share its prefix cache. Each version of the weights has a unique name, and
+``load_weights`` closes all nodes (unless ``in_flight`` is set), so that no history is continued by newer weights.
 """
 
 from __future__ import annotations
@@ -47,7 +44,6 @@ class VllmEngine:
             have access to the folder under the same path.
         say: callback for messages to the user, one line each.
         local: settings for servers that the engine starts on this machine.
-        patience: time limits and numbers of attempts of requests.
         urls: addresses of running servers; if empty, the engine starts servers on this machine.
         max_length: greatest number of tokens of a history including its last action.
         in_flight: whether a history is continued with newer weights as soon as they are loaded. Each sample names the

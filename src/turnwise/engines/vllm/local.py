@@ -166,14 +166,12 @@ class Process:
     """One server process, which can be started again on the same port.
 
     Args:
-        local: settings with which the server is started.
         model: folder or id of the model that the server loads at the start.
         max_length: greatest number of tokens of a history including its last action.
         log: file to which the server's output is appended.
         number: index of the server among those that ``local`` describes.
         key: the server's access token; None: no token.
         tokenizer: folder or id of the tokenizer; None: the tokenizer of ``model``.
-        host: address at which the server listens.
         port: port at which the server listens; 0: any free port.
     """
 
