@@ -67,7 +67,6 @@ def share_base(model: Any, owner: Any) -> None:
 
 
 def cpu_model() -> str:
-    """Returns the processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

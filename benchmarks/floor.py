@@ -1,15 +1,12 @@
 """Computes the floor of a rollout, a lower bound of the time on this machine, from measured rates and counted work.
 
-Two rates are measured: how fast memory is read, over a buffer as large as the data that a decoding step reads, and how
-fast a large matrix product runs. The work is counted on trees that were really played, as if nothing were ever computed
-or read twice:
+The floor is the larger of bytes / bandwidth and operations / rate. Both rates are measured. The work is counted on
+trees that were really played, as if nothing were ever computed or read twice:
 
     bytes       weights once per decoding step, keys and values of distinct histories once per step, and each key and
                 value written once
     operations  every distinct token through the layers once, attention over its history, the head where a token is
                 drawn
-
-The floor is the larger of bytes / bandwidth and operations / rate. No real program is expected to reach it.
 """
 
 from __future__ import annotations

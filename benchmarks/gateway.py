@@ -3,10 +3,9 @@
 python benchmarks/gateway.py
 python benchmarks/gateway.py --sessions 16 --requests 200 --reply-ms 50 --json outputs/gateway.json
 
-Each session is a client with a connection of its own, in another process. The client sends chat completions with a
-growing history. A thread per session answers each request after some time, as a rollout does. The overhead is the
-client's time minus the time that the rollout took for the reply. The client uses Python's own HTTP and JSON modules;
-OpenAI's client would add its own time, with any server. The last line is one JSON object.
+Each session is a client with a connection of its own, in another process, which sends chat completions with a growing
+history. A thread per session answers each request after some time, as a rollout does. The overhead is the client's time
+minus the time that the rollout took for the reply. The last line is one JSON object.
 """
 
 from __future__ import annotations

@@ -5,11 +5,10 @@ python benchmarks/gpu.py parts=attention,update_4b    only these parts
 python benchmarks/gpu.py dry=cpu                      the same code with tiny shapes on a CPU
 python benchmarks/gpu.py again=true out=FOLDER        also finished parts, in another folder
 
-A part is a command with a time limit (gpu_parts.py) and a folder, outputs/gpu/<part>, with its output and part.json. A
-part that was finished by the same command on the same device is not run again. If a part fails, exceeds its time limit
-or lacks a requirement, this is reported and the other parts are run. report.md and results.json are beside the folders
-of the parts. The last line is one JSON object. Exit status: 0 if no part failed or exceeded its time limit, 1 if one
-did, 2 if the command cannot be used.
+A part is a command with a time limit (gpu_parts.py) and a folder, outputs/gpu/<part>, with its output and part.json.
+The files report.md and results.json are beside these folders. A part that was finished by the same command on the same
+device is not run again. The last line is one JSON object. Exit status: 0 if no part failed or exceeded its time limit,
+1 if a part did, 2 if the command cannot be used.
 """
 
 from __future__ import annotations
@@ -220,7 +219,6 @@ def write(out: Path, parts: Sequence[Part], outcomes: Sequence[Outcome]) -> None
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
-    """Prints a table with one row for each part."""
     table = Table(title="make gpu", title_justify="left")
     for name in ("part", "status", "s", "what it says"):
         table.add_column(name, justify="right" if name == "s" else "left")

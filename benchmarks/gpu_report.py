@@ -195,7 +195,6 @@ def share(value: float | None) -> str:
 
 
 def worded(value: Any) -> str:
-    """Returns a value as text for the page."""
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "" if value is None else f"{value:,.4g}" if isinstance(value, float) else str(value)

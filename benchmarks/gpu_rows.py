@@ -3,11 +3,10 @@
 python benchmarks/gpu_rows.py pivotrl --folder outputs/gpu/paper_pivotrl
 python benchmarks/gpu_rows.py trace --device cpu --iterations 2 --folder outputs/gpu-dry/paper_trace
 
-The configuration is that of the row in its sweep. Data and servers are synthetic (paper_rows.py). The policy has the
-row's model family with random weights: Qwen3-0.6B's sizes on CUDA, tiny on a CPU. All other changes are listed under
-`changed` in the last line. On CUDA, vLLM samples on the same device as the training if it is installed in its own
-Python environment; otherwise the tree engine samples. A run that is not finished at --limit is stopped by an interrupt
-signal; the same command resumes it.
+Data and servers are synthetic (paper_rows.py). The policy has the row's model family with random weights: the sizes of
+Qwen3-0.6B on CUDA, tiny sizes on a CPU. All changes of the row are listed under `changed` in the last line. On CUDA,
+vLLM samples on the device of the training if it is installed in its own Python environment; otherwise the tree engine
+samples. A run that is not finished at --limit is stopped by an interrupt signal; the same command resumes it.
 """
 
 from __future__ import annotations

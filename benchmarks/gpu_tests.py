@@ -16,7 +16,6 @@ KINDS = ("passed", "failed", "errors", "skipped")
 
 
 def main() -> int:
-    """Returns pytest's exit status."""
     holding = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text(encoding="utf-8")]
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-rs", "-p", "no:cacheprovider", *map(str, sorted(holding))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

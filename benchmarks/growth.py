@@ -4,12 +4,8 @@ python benchmarks/growth.py
 python benchmarks/growth.py --sizes 2m 20m --dtypes float32 --vllm-python .venv-vllm/bin/python
 python benchmarks/growth.py --work small --sizes dry --dtypes float32      a minute, to try it
 
-The sizes are 2 million parameters (the shipped policy), 20 and 120 million (random weights of Qwen3's architecture with
-a vocabulary as small as that of the shipped policy). All sizes get the same work: episodes of the household, a group of
-actions at one state, and demonstrated turns. Each measurement is a process of its own with a time limit. A measurement
-that was finished by the same command is not repeated (--again repeats it). If a measurement fails, the failure is
-reported and the other measurements are run.
-
+The sizes are 2 million parameters (the shipped policy), 20 and 120 million (random weights). All sizes get the same
+work. Each measurement is a process of its own with a time limit; a finished measurement is repeated only with --again.
 The last line is one JSON object with one entry for each size and number format: the speed of Turnwise divided by that
 of each peer, and floor_ratio, Turnwise's time divided by the least time that the machine's bandwidth and arithmetic
 allow. Exit status: 0 if all were measured, 1 if a measurement failed.
@@ -103,7 +99,6 @@ def measured(kind: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def table(found: Mapping[str, Mapping[str, Any]], failed: Mapping[str, str]) -> None:
-    """Prints a table with one row for each size and format."""
     keys = [key for several in RATIOS.values() for key in several]
     rows = [[name, *(ratio_or_dash(row.get(key)) for key in keys)] for name, row in found.items()]
     notes = [f"{name}: {reason}" for name, reason in failed.items()]

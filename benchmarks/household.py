@@ -37,7 +37,6 @@ class Work:
         return cls(environment, chat, states, group, Sampling(max_tokens=max_tokens), max_length)
 
     def player(self, engine: Engine, max_turns: int | None = None) -> Player:
-        """Returns a player with empty caches."""
         return Player(
             engine, self.environment, self.chat, self.sampling, max_turns=max_turns, max_length=self.max_length
         )

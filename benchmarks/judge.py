@@ -3,10 +3,9 @@
 python benchmarks/judge.py
 python benchmarks/judge.py --url http://127.0.0.1:8000/v1 --model my-judge      only injections, against a real model
 
-Overhead: household rollouts of the shipped policy are played in parts. Each part's rollouts are submitted when the part
-ends, and all scores are awaited at the end. The time is compared with that of the same parts without a judge, just
-before or just after. The endpoint is a process of its own on this machine that answers after --delay seconds, so the
-measured time includes the endpoint's own work. The last line is one JSON object.
+Household rollouts of the shipped policy are played in parts, with and without a judge. Each part's rollouts are
+submitted when the part ends, and all scores are awaited at the end. The endpoint is a process of its own on this
+machine that answers after --delay seconds. The last line is one JSON object.
 """
 
 from __future__ import annotations

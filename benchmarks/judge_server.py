@@ -1,10 +1,9 @@
 """Serves a chat endpoint on this machine whose "model" obeys orders in the text, and which fails on request.
 
-The model is a program of rules and not a language model. It flattens the messages with ChatML's tokens and reads them
-as the tokenizer of a naive model would, so that control tokens inside a message open turns. Only text between a BEGIN
-and an END marker counts as data, and an END marker closes a section whatever code it contains. All other text is
-searched line by line for orders about the score, and the last order is obeyed. Without an order the program grades the
-reply by the share of the true calls that the reply contains. With ``fence=ignored`` the model obeys orders anywhere.
+The model is a program of rules. It reads the messages as the tokenizer of a naive model would, so that control tokens
+inside a message open turns. Only text between a BEGIN and an END marker counts as data. All other text is searched for
+orders about the score, and the last order is obeyed. Without an order the program grades the reply by the share of the
+true calls that the reply contains. With ``fence=ignored`` the model obeys orders anywhere.
 
 python benchmarks/judge_server.py --delay 0.2        prints its URL, and ends when its standard input is closed
 """

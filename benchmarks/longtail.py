@@ -179,7 +179,6 @@ def main() -> int:
 
 
 def report(args: argparse.Namespace, ways: dict[str, Found], rounds: Found, cut: dict[str, Found]) -> None:
-    """Prints the table and the last line."""
     free = ways[str(Schedule(True))]
     same = range(min(len(rounds.seconds), len(free.seconds)))
     asked = sum(tokens(free.work[number]) for number in same)
@@ -237,7 +236,6 @@ def report(args: argparse.Namespace, ways: dict[str, Found], rounds: Found, cut:
 
 
 def record(found: Found) -> dict[str, Any]:
-    """Returns the JSON record of one measurement."""
     return {
         "collections_s": [round(found.seconds[number], 3) for number in sorted(found.seconds)],
         "updated_s": [round(value, 3) for value in found.played.updated],

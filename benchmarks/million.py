@@ -3,11 +3,9 @@
 python benchmarks/million.py                                       10,000, 100,000 and 1,000,000 trajectories
 python benchmarks/million.py --trajectories 2000 --resume 1000
 
-The code is that of a run: `data.file` is read and checked, tokenised, profiled under `states=pivots` shard by shard,
-states are selected, and the order of the first epoch is drawn. Only the policy is a stub, which returns one of four
-actions at once. The environment that judges the actions is `env=household`. Each number of trajectories is measured in
-a process of its own, on a part of one synthetic file. With --resume, a process is killed after half of its samples, and
-a second process finishes the work.
+The code is that of a run with `states=pivots` in `env=household`, but the policy is a stub, which returns one of four
+actions at once. Each number of trajectories is measured in a process of its own, on a part of one synthetic file. With
+--resume, a process is killed after half of its samples, and a second process finishes the work.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from turnwise.engines.engine import Sample, Sampling, Told
 
 
 def generation_config(sampling: Sampling, end_ids: Sequence[int], pad_id: int) -> GenerationConfig:
-    """Returns Turnwise's sampling settings in the form that transformers uses."""
     return GenerationConfig(
         do_sample=sampling.temperature > 0,
         temperature=sampling.temperature or 1.0,

@@ -23,9 +23,7 @@ WORKER = Path(__file__).with_name("vllm_worker.py")
 
 
 class Server(Protocol):
-    def add(self, number: int, ids: list[int]) -> None:
-        """Requests the continuation of a history."""
-        ...
+    def add(self, number: int, ids: list[int]) -> None: ...
 
     def next(self) -> tuple[int, list[int]]:
         """Waits for any request, and returns its number and the sampled tokens, without padding."""

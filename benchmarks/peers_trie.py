@@ -1,9 +1,8 @@
 """Defines a peer: the packed trie of TRL's asynchronous trainer, with Turnwise's head and loss.
 
 TRL 1.16 (``trl.experimental.async_grpo.packing``) arranges the samples of a row as a trie and attends by
-variable-length FlashAttention over gathered paths. Both are TRL's own code here. Rows are arranged before the time is
-measured, which a trainer could not do. TRL's trainer needs servers of vLLM and downloads the kernel (package
-``kernels``). Without this package, torch's variable-length FlashAttention is used instead.
+variable-length FlashAttention over gathered paths. Both are TRL's own code. Rows are arranged before the time is
+measured, which a trainer could not do. Without the package ``kernels``, torch's FlashAttention is used.
 """
 
 from __future__ import annotations

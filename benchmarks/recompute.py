@@ -3,9 +3,9 @@
 python benchmarks/recompute.py --device cuda --dtype bfloat16 --shape qwen3-4b
 python benchmarks/recompute.py --rows 2 --row 64 --rounds 1
 
-The update trains on packed rows of random tokens. Each row is one tree: a state of half of the row and 16 actions. A
-peak is the memory of one step beyond the memory in use before the step. The planner's estimate (scripts/plan.py) is
-shown beside the peak. Without an accelerator nothing is offloaded, so that the third measurement repeats the second.
+Each packed row is one tree of random tokens: a state of half of the row and 16 actions. A peak is the memory of one
+step beyond the memory in use before the step, and is shown beside the planner's estimate (scripts/plan.py). Without an
+accelerator nothing is offloaded, so that the third measurement repeats the second.
 """
 
 from __future__ import annotations
@@ -105,7 +105,6 @@ def report(
     mfu: dict[str, float | None],
     tokens: int,
 ) -> None:
-    """Prints the ratios, the table and the last line."""
     base = contenders[0]
     rows = contender_rows(contenders, base.name)
     for row in rows:

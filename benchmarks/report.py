@@ -129,7 +129,6 @@ def verdict(value: Any, sense: str, bound: float) -> tuple[str, str]:
 
 
 def contenders(result: Result) -> str:
-    """Returns the medians of every contender of one benchmark."""
     unit = result.get("unit", "units")
     rows = [
         [name, told(c["seconds"]), told(c["rate"]), str(len(c["rounds"])), c.get("note", "")]
@@ -152,7 +151,6 @@ def contenders(result: Result) -> str:
 
 
 def allocated(result: Result) -> str:
-    """Returns the time of one allocation."""
     size = f"{result['setting']['prompts']:,} prompts and {result['setting']['budget']:,} rollouts"
     rows = [
         [f"{size}, ours", f"{told(result['root_ms'])} ms"],

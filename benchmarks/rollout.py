@@ -196,7 +196,6 @@ def report(
     peaks: list[int],
     device: torch.device,
 ) -> None:
-    """Prints the ratios, the floor, the table and the last line."""
     base = contenders[0]
     found = {c.name: c for c in contenders[1:]}
     ratios: dict[str, Any] = {

@@ -2,10 +2,9 @@
 
 python benchmarks/sandbox.py
 
-It reports medians and fastest calls in milliseconds of wall-clock time: a shell command in a folder of ten files, a
-Python snippet on a state, and the same command without a sandbox. ``load`` is the load of the machine. ``*_cpu_ms`` is
-the processor time of a call, of all processes that take part in it, and does not depend on the load. Then ten ways to
-escape are tried; ``escapes`` counts those that succeed. The last line is one JSON object.
+It reports milliseconds of wall-clock time: for a shell command in a folder of ten files, a Python snippet on a state,
+and the command without a sandbox. ``load`` is the load of the machine. ``*_cpu_ms`` is the processor time of a call in
+all its processes. ``escapes`` counts how many of ten ways to escape succeed. The last line is one JSON object.
 """
 
 from __future__ import annotations

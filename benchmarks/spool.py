@@ -115,7 +115,6 @@ def main() -> None:
             return Spooled(inner, [Spool(path, "benchmark")], exact, lambda line: None)
 
         def asked(player: Any) -> float:
-            """Returns the CPU seconds of the player's calls to an engine."""
             path.unlink(missing_ok=True)
             began = time.process_time()
             player.load_weights(model, 0)

@@ -156,7 +156,6 @@ def layouts(args: argparse.Namespace, flat: Sample, tree: Sample, peers: list[st
 
 
 def samples(args: argparse.Namespace) -> tuple[tuple[RolloutTree, Credit], tuple[RolloutTree, Credit]]:
-    """Returns the group at one state, and the branching tree."""
     flat = flat_tree(args.seed, args.state, args.actions, args.action)
     tree = branching_tree(
         args.seed + 1, args.tree_state, args.roots, args.branches, args.turns, args.tree_action, args.tree_observation
@@ -226,7 +225,6 @@ def report(
     absent: dict[str, str],
     sizes: dict[str, Any],
 ) -> None:
-    """Prints the ratios, the table and the last line."""
     rate = {c.name: c.rate for c in [*contenders, *trees]}
 
     def faster(ours: str, peer: str) -> float | None:

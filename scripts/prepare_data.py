@@ -107,7 +107,6 @@ def table(reasons: dict[str, list[BadTrajectory]]) -> Table:
 
 
 def progress(console: Terminal) -> Progress:
-    """Returns a progress bar over the bytes of the files."""
     words = TextColumn("{task.fields[used]} usable")
     return Progress(
         TextColumn("{task.description}"), BarColumn(), words, TimeRemainingColumn(), console=console, transient=True

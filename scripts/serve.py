@@ -177,7 +177,6 @@ def wait(process: Process, limit: float) -> None:
 
 
 def healthy(url: str) -> bool:
-    """Returns whether a server answers at this address."""
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{url}/health", timeout=5) as answer:
             return bool(answer.status == 200)

@@ -153,7 +153,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def run(app: Any, host: str, port: int) -> None:
-    """Serves requests until the process is stopped."""
     async with serving(app, host, port) as address:
         print(f"serving {address}/retrieve (press Ctrl-C to stop the server)", flush=True)
         await asyncio.Event().wait()

@@ -1,10 +1,9 @@
 """Sets initial weights that can copy: induction heads (C. Olsson et al., arXiv:2209.11895), which are then trained.
 
-A model of two million parameters would learn induction heads by itself only after many times the steps that all else
-needs. Heads of the lowest layer store for each token which token precedes it. Heads of the next layer look for earlier
-positions of the current token and copy the token that followed there. Rotary positions rotate the high frequencies too
-fast for a look-up by content, so these frequencies distinguish neighbouring positions. The low frequencies hardly
-rotate within a few hundred tokens.
+A model of two million parameters would learn induction heads by itself only after very many steps. Heads of the lowest
+layer store for each token which token precedes it. Heads of the next layer look for earlier positions of the current
+token and copy the token that followed there. High rotary frequencies distinguish neighbouring positions; low rotary
+frequencies, which hardly rotate within a few hundred tokens, serve the look-up by content.
 """
 
 from __future__ import annotations
