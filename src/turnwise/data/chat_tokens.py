@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _ASKED = {"role": "user", "content": "u"}  # first message of the test conversations
-_SPOKEN = "turnwise's action: b a\n 2  1 b B"  # action in a test conversation; sorting or escaping would change it
+_SPOKEN = (
+    "turnwise's action: b a\n 2  1 b B"  # action in a test conversation; sorting or escaping would change this text
+)
 _ANSWER = {"role": "user", "content": "v"}
 _KEPT = 16384  # largest number of entries of each cache
 

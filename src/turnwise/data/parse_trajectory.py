@@ -245,7 +245,7 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
             if before == "assistant":
                 raise UnusableError(
                     f"messages[{place}] is an assistant turn that follows another one without an observation",
-                    "add the user or tool message between the two turns, or merge them",
+                    "add the user or tool message between the two turns, or merge the two turns",
                     "turns do not alternate",
                 )
             answers = max(1, len(messages[place].get("tool_calls", ())))

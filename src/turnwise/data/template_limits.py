@@ -66,7 +66,7 @@ def checked_text(text: str) -> str:
         TemplateLimitError: the text has more than ``LONGEST`` characters.
     """
     if len(text) > LONGEST:
-        raise TemplateLimitError(f"it writes {len(text)} characters, more than {LONGEST}")
+        raise TemplateLimitError(f"the template writes {len(text)} characters, more than {LONGEST}")
     return text
 
 
@@ -156,31 +156,31 @@ def _check(name: str, *values: Any) -> None:
         TemplateLimitError: the result could be too large, or the call too slow.
     """
     if name in _REFUSED:
-        raise TemplateLimitError(f"it calls {name}, whose result may be of any length")
+        raise TemplateLimitError(f"the template calls {name}, whose result may be of any length")
     if any(isinstance(value, int | float) and abs(value) > _NUMBER for value in values):
-        raise TemplateLimitError(f"it calls {name} with a number above {_NUMBER}")
+        raise TemplateLimitError(f"the template calls {name} with a number above {_NUMBER}")
     texts = [value for value in values if isinstance(value, str)]
     if name not in _QUICK and any(len(text) > _LONG for text in texts):
-        raise TemplateLimitError(f"it calls {name} with a text of more than {_LONG} characters")
+        raise TemplateLimitError(f"the template calls {name} with a text of more than {_LONG} characters")
     if name not in _AT_ONCE:
         for value in values:
             _unfolded(value, {})
     if name == "sum" and any(isinstance(value, list | tuple) for value in values[1:]):
-        raise TemplateLimitError("it calls sum on lists, which takes time quadratic in their number")
+        raise TemplateLimitError("the template calls sum on lists, which takes time quadratic in their number")
     if name == "strftime_now" and any(len(text) > _DATE for text in texts):
-        raise TemplateLimitError(f"it writes a date in more than {_DATE} characters")
+        raise TemplateLimitError(f"the template writes a date in more than {_DATE} characters")
     if name in ("format", "format_map"):
         for text in texts:
             _check_format(text, values)
     if name == "replace" and len(texts) == 3:  # the text, what is replaced, and the replacement
         text, old, new = texts
         if len(new) > len(old) and (text.count(old) if old else len(text) + 1) * len(new) > LONGEST:
-            raise TemplateLimitError("it calls replace, whose result would be too long")
+            raise TemplateLimitError("the template calls replace, whose result would be too long")
     if name == "join" and texts:
         count = max((len(value) for value in values if isinstance(value, list | tuple | str)), default=0)
         longest = max(len(text) for text in texts)
         if count * longest > LONGEST:
-            raise TemplateLimitError("it calls join, whose result would be too long")
+            raise TemplateLimitError("the template calls join, whose result would be too long")
 
 
 def _unfolded(value: Any, known: dict[int, int]) -> int:
@@ -198,13 +198,13 @@ def _unfolded(value: Any, known: dict[int, int]) -> int:
         parts = value.values() if isinstance(value, dict) else value
         known[id(value)] = 1 + sum(_unfolded(part, known) for part in parts)
     if known[id(value)] > LONGEST:
-        raise TemplateLimitError("it nests lists with too many elements in total")
+        raise TemplateLimitError("the template nests lists with too many elements in total")
     return known[id(value)]
 
 
 def _check_format(text: str, values: tuple[Any, ...]) -> None:
     if re.search(r"\d{6,}", text) or ("*" in text and any(_large(value) for value in values)):
-        raise TemplateLimitError("it formats a text to a width that is too large")
+        raise TemplateLimitError("the template formats a text to a width that is too large")
 
 
 def _large(value: Any) -> bool:
@@ -274,9 +274,9 @@ class _Watch:
                 for thread, (began, before) in list(self._under_way.items()):
                     spent = time.clock_gettime(time.pthread_getcpuclockid(thread)) - began
                     if spent > SECONDS:
-                        self._ended[thread] = f"it takes more than {SECONDS:g} s"
+                        self._ended[thread] = f"the template takes more than {SECONDS:g} s"
                     elif size - before > GROWTH:
-                        self._ended[thread] = f"it takes more than {GROWTH / 2**30:g} GiB of memory"
+                        self._ended[thread] = f"the template takes more than {GROWTH / 2**30:g} GiB of memory"
                     else:
                         continue
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(

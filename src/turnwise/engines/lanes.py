@@ -35,7 +35,7 @@ def _twin_of(first: TreeEngine) -> TreeEngine:
 
 class _Place(NamedTuple):
     lane: int
-    node: int  # first lane: the node number of that lane's engine; other lanes: the node number in this class
+    node: int  # first lane: the node's number in the lane's engine; other lanes: the node's number in ``Lanes``
 
 
 class Lanes:
@@ -63,8 +63,8 @@ class Lanes:
             raise ValueError(f"lanes must be at least 1, or null for one per core; got {lanes}")
         if lanes is not None and lanes > 1 and not copy:
             raise ValueError(
-                f"lanes={lanes} needs copy=true, because the other lanes are processes that do not have the trained "
-                "module; set copy=true, or lanes=1"
+                f"lanes={lanes} needs copy=true, because all lanes but the first are processes without the trained "
+                "model; set copy=true, or lanes=1"
             )
         self.lanes = lanes
         self.schedule = check_schedule(schedule)

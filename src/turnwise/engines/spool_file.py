@@ -26,7 +26,7 @@ LIMIT = 1 << 30  # greatest file size in bytes; samples beyond it are not stored
 _FORMAT = 2
 _RECORD = struct.Struct("<II")  # number of data bytes that follow, and the CRC-32 of these bytes
 # Start of a sample's record: seed, digest of the history, whether the sample is truncated, and version of the weights
-# (-1: that of the file). n token ids (int32) and n log-probs (float64) follow.
+# (-1: the version of the file). n token ids (int32) and n log-probs (float64) follow.
 _SAMPLE = struct.Struct("<QI?i")
 _TOKEN = 12  # bytes per token: 4 for the token id and 8 for the log-prob
 

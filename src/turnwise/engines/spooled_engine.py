@@ -273,7 +273,8 @@ class Spooled:
         calls, self._unheard = self._unheard or [], None
         if self.exact and not self._repeat(calls, draw=True):
             self.tell(
-                "the sampled actions differ from the stored ones; the stored ones are used, as with rollout.spool=quick"
+                "the actions that were sampled again differ from the stored actions; the stored actions are used, as "
+                "with rollout.spool=quick"
             )
             self.engine.close(list(self._inner.values()))
             self._inner.clear()

@@ -78,7 +78,7 @@ class TreeEngine:
 
     def load_weights(self, model: Any, version: int) -> None:
         """Sets the weights that are sampled from. Open nodes are closed and all keys and values are dropped."""
-        self.release()  # so that old packed weights are never used with new ones, nor in memory beside them
+        self.release()  # so that old packed weights are neither used with new weights nor in memory at the same time
         self._model = plain_copy(model, into=self._model) if self.copy else model
         use_tree_attention(self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model)
         self.renew(version)

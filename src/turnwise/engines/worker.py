@@ -195,7 +195,7 @@ class Worker:
 def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
     """Runs the worker process until its owner closes the connection or dies."""
     _let_go(connection)
-    torch.set_num_threads(1)  # more threads would wait forever for torch's threads, which a fork does not copy
+    torch.set_num_threads(1)  # with more threads, torch would wait forever for its threads, which a fork does not copy
     engine = twin()
     nodes: dict[int, int] = {}  # the owner's node number -> the engine's node number
     while True:

@@ -23,7 +23,7 @@ from turnwise.models.check_weights import (
 from turnwise.models.fingerprint import fingerprint
 
 ADAPTER = "adapter_model.safetensors"
-_BASE = "base.json"  # file in an adapter's folder that records the base weights on which the adapter was trained
+_BASE = "base.json"  # file in an adapter's folder that records the base model on which the adapter was trained
 _REPEATS = 5  # greatest number of repetition operators in a regular expression that peft matches with module names
 _RANK, _ALPHA = 2**13, 2**20  # greatest accepted LoRA rank and alpha
 _INITS = (None, True, False, "gaussian", "orthogonal")  # initialisations that do not change the base's weights

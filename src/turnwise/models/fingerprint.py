@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from turnwise.models.check_weights import tensor_names
 
-_SAMPLED = 16  # about so many rows of each tensor are read, and at most so many values of each row
+_SAMPLED = 16  # approximate number of rows that are read of each tensor, and greatest number of values of each row
 
 
 def fingerprint(files: Sequence[Path]) -> str:

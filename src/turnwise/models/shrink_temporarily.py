@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from turnwise.models.attention import backbone, unwrapped
 
-FEWEST = 2  # at least so many layers are kept, because the inputs of the first layer do not depend on other tokens
+FEWEST = 2  # least number of layers that are kept: inputs of the first layer do not depend on other tokens
 _WINDOWS = ("sliding_window",)  # attribute names of window sizes (in tokens) in configurations and attention modules
 _NUMBERS = ("idx", "index", "layer_id", "layer_number")  # suffixes of the attributes that hold a layer's own number
 

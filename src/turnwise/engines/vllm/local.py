@@ -29,7 +29,7 @@ _OURS = (
     "--generation-config",
     "--trust-remote-code",  # must stay unset, because code from a model's repository must not be run
 )
-_FILE = "--config"  # vLLM's option for a configuration file, which could set any of the options above
+_FILE = "--config"  # vLLM's option for a configuration file, which could set the options in ``_OURS``
 
 
 def _is_ours(argument: str) -> bool:
