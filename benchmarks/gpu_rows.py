@@ -103,7 +103,7 @@ def planned_peak(overrides: Sequence[str]) -> int | None:
 
 def changes(args: argparse.Namespace, row: Row, engine: str) -> list[str]:
     """Returns the overrides that make a row small enough for this machine."""
-    # with random weights, all rewards of a group are equal, and an update without such groups would be empty
+    # with random weights, all rewards of a group are equal, and these groups would otherwise be left out of the update
     always = [f"trainer.max_epochs={args.iterations}", "advantage.zero_variance=keep"]
     if args.device == "cpu":
         return [*(item for item in SHRUNK if not item.startswith("trainer.max_epochs")), *always]

@@ -14,7 +14,7 @@ from typing import Any
 from recipes.tiny import names
 from recipes.tiny.corpus import Document, encode
 
-# shares of the items that are made up and that are numbers; the others are words of the vocabulary
+# shares of made-up words and of numbers among the items; all other items are words of the vocabulary
 _MADE_UP, _NUMBERS = 0.25, 0.4
 
 

@@ -155,7 +155,7 @@ class ChatTokens:
         """Returns the trajectory as token sequences (spines), only one if the template never rewrites earlier turns.
 
         If the rendered history of a turn differs from the spine so far, a new spine begins with this rendered history.
-        So the history of each turn is exactly what the template shows the policy.
+        So the history of each turn is exactly the text that the template shows the policy.
 
         Raises:
             ChatTemplateError: there is no assistant turn, or the template refuses the messages.

@@ -16,7 +16,7 @@ from turnwise.data.toolcalls.parsing import skip_space
 from turnwise.errors import InputError
 from turnwise.json_and_yaml import TwiceError, once
 
-MAX_BYTES = 8 * 2**20  # largest length of a line or record in bytes; longer ones are not kept in memory
+MAX_BYTES = 8 * 2**20  # largest length of a line or record in bytes; longer lines are not kept in memory
 _JSON = (".jsonl", ".ndjson", ".json")
 _CHUNK = 1 << 20
 
@@ -25,7 +25,7 @@ OnBytes = Callable[[int], None]
 
 
 class UnusableError(ValueError):
-    """Raised if a record of a file cannot be used. ``what`` says what is wrong, and ``remedy`` how to correct it.
+    """Raised if a record of a file cannot be used. ``what`` is the mistake, and ``remedy`` the way to correct it.
 
     ``reason`` names the kind of mistake in a few words. All records with one kind of mistake have one ``reason``, so
     that they can be counted.

@@ -172,7 +172,7 @@ def _check(name: str, *values: Any) -> None:
     if name in ("format", "format_map"):
         for text in texts:
             _check_format(text, values)
-    if name == "replace" and len(texts) == 3:  # the text, what is replaced, and the replacement
+    if name == "replace" and len(texts) == 3:  # the text, the replaced part, and the replacement
         text, old, new = texts
         if len(new) > len(old) and (text.count(old) if old else len(text) + 1) * len(new) > LONGEST:
             raise TemplateLimitError("the template calls replace, whose result would be too long")

@@ -7,7 +7,7 @@ and one of these schedules:
     rounds    A batch starts when every live rollout waits for its next action. The batches are the same in every run,
               so the log-probs are equal to the last bit.
     slices    The engine in this process repeatedly samples a few tokens for all waiting rollouts. New requests join
-              between two such slices.
+              between two slices.
     requests  Each action is a separate request to a server, which decodes it together with other requests.
 
 Each action has its own random seed, so all schedules sample the same tokens, unless rounding differences in the
@@ -32,7 +32,7 @@ Begin = Callable[[Sample], Any]
 
 
 class Action(NamedTuple):
-    """A complete action (``sample``), and what the callback ``begin`` returned for it (None without a callback)."""
+    """A complete action (``sample``) and the value that its callback ``begin`` returned (None without a callback)."""
 
     sample: Sample
     begun: Any

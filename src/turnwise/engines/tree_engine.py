@@ -1,7 +1,7 @@
 """Samples actions in this process and computes each shared prefix only once (the tree engine).
 
     open(history) -> node        returns a node; histories with a common prefix share its keys and values
-    fork(node)    -> node        costs nothing: both nodes use the same row until one of them grows
+    fork(node)    -> node        costs nothing: both nodes use one row until a node grows
     extend(node, observation)    records the tokens; they are computed together with the next sample
     sample(nodes)                prefills new tokens, then decodes all nodes in one batch
 

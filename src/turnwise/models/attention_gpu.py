@@ -95,7 +95,7 @@ def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
     """Converts a mask of chosen blocks (B, n query blocks, n key blocks) into the two tensors of a ``BlockMask``.
 
     These are the number of chosen key blocks of each query block (B, 1, n), and the indices of all key blocks with the
-    chosen ones first (B, 1, n, n).
+    chosen blocks first (B, 1, n, n).
     """
     counts = chosen.sum(-1, dtype=torch.int32)
     places = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)

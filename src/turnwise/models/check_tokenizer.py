@@ -1,4 +1,4 @@
-"""Checks that a tokenizer fits the model's weights, decodes what it encodes, and encodes any text in limited time."""
+"""Checks that a tokenizer fits the model's weights, restores encoded texts, and encodes any text in limited time."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     """Checks that weights contain no NaN, infinity or absolute value above ``LARGEST``.
 
     Raises:
-        WeightsError: a tensor contains one of these values; the message names the first such tensor.
+        WeightsError: a tensor contains one of these values; the message names the first of these tensors.
     """
     for name, value in tensors:
         if not value.is_floating_point() or value.is_meta or not value.numel():
@@ -257,7 +257,7 @@ def _answers_one_thing(norm: torch.nn.Module) -> bool:
 
 
 def found(model: str | Path, name: str) -> Path | None:
-    """Returns the path of a model's file, in the model's folder or from the hub, or None if there is no such file."""
+    """Returns the path of a model's file, in the model's folder or from the hub, or None if it is missing."""
     if Path(model).is_dir():
         path = Path(model) / name
         return path if path.is_file() else None

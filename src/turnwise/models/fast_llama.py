@@ -62,9 +62,10 @@ class FastLlama:
 
     Args:
         body: the transformer below the output head. Weights that are not packed are read at every call.
-        copies: number of engines, including this one, that would each hold a packed copy of the linear layers' weights
-            (a copy in the layout in which oneDNN multiplies them); 0: never pack weights. :func:`should_pack` decides
-            whether the weights are packed. Packed weights of ``body`` must not change as long as this object is used.
+        copies: number of engines that would each hold a packed copy of the linear layers' weights (a copy in the layout
+            in which oneDNN multiplies them), including the engine of this object; 0: never pack weights.
+            :func:`should_pack` decides whether the weights are packed. Packed weights of ``body`` must not change as
+            long as this object is used.
     """
 
     def __init__(self, body: Any, copies: int = 0) -> None:

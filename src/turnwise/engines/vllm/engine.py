@@ -145,7 +145,7 @@ class VllmEngine:
             background = self._started(snapshot)
             used = self._uses.all()
             if before is not None and self.in_flight:
-                used.append(before)  # a request may choose these weights until the new ones are loaded
+                used.append(before)  # a request may choose these weights until the new weights are loaded
             beside = [other for other in dict.fromkeys(used) if other.adapter and other != snapshot]
             background.submit(_all([server.load(snapshot, beside) for server in self.servers])).result()
             with self._folders:

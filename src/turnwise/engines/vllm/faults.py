@@ -21,4 +21,4 @@ class Fault(Exception):
 
 
 class ServerError(InputError):
-    """Raised when servers cannot do what the run needs and another attempt would not help."""
+    """Raised when a server does not meet the run's needs and another attempt would not help."""

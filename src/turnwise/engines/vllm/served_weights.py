@@ -144,7 +144,7 @@ def names_errors(answer: bytes) -> bool:
     try:
         found = json.loads(answer)
     except (ValueError, RecursionError):
-        return False  # an empty answer is valid for such calls
+        return False  # an empty answer is valid for calls that change weights
     results = found.get("results") if isinstance(found, dict) else None
     parts = [found, *(results if isinstance(results, list) else [])]
     return any(isinstance(part, dict) and bool(part.get("error")) for part in parts)
