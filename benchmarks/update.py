@@ -98,10 +98,7 @@ def peaks_of(
 
 
 def missing(args: argparse.Namespace, way: str) -> str | None:
-    """Returns the reason why a way is not measured, or None.
-
-    A way without a kernel for CPUs is measured on a CPU only if ``--peers`` names it.
-    """
+    """Returns the reason why a way is not measured, or None. On a CPU, some ways must be named with ``--peers``."""
     if way == "turnwise":
         return None
     if not chosen(args, way):
@@ -288,12 +285,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tree-action", type=positive, default=12)
     add("--tree-observation", type=positive, default=36)
     add("--row-tokens", type=positive, default=2048, help="Turnwise: tokens of a packed row (conf/train.yaml)")
-    add(
-        "--tree-row-tokens",
-        type=positive,
-        default=8192,
-        help="Turnwise: tokens of a packed row of the tree (conf/method/trace.yaml)",
-    )
+    add("--tree-row-tokens", type=positive, default=8192, help="Turnwise: tokens of a row of the tree (trace.yaml)")
     add("--group-tokens", type=positive, default=1 << 30, help="peers: tokens of a pass (default: all rows in one)")
     add("--tree-tokens", type=positive, default=16384, help="peers: tokens of a pass of the tree")
     add("--memory-of", choices=WAYS, default=None, help="run one step of this way alone and print its peak memory")

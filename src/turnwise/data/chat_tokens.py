@@ -6,9 +6,7 @@ A conversation is one list of token ids. It consists of pieces, each written by 
              ^ policy ^ environment
 
 ``prompt`` renders the opening messages. ``action`` is the text of the policy, with its end-of-turn token. ``bridge`` is
-all text from the end of an action to the start of the next action. Demonstrations and rollouts are built from these
-pieces, so equal texts get equal tokens. In text that the policy did not write, special tokens are made harmless
-(``data/special_tokens.py``).
+all text between two actions. Demonstrations and rollouts are built from these pieces, so equal texts get equal tokens.
 """
 
 from __future__ import annotations
@@ -39,8 +37,8 @@ _KEPT = 16384  # largest number of entries of each cache
 class ChatTokens:
     """Renders and tokenises conversations with a tokenizer's own chat template.
 
-    ``end_id`` is the token that closes an assistant turn. ``stop_ids`` are the ids at which sampling stops: ``end_id``,
-    and eos if it is another token. If a template closes turns only with plain text, ``end_id`` is eos.
+    ``end_id`` is the token that closes an assistant turn; eos, if a template closes turns only with plain text.
+    ``stop_ids``, at which sampling stops, are ``end_id`` and eos.
 
     ``options`` are passed to the template, for example ``{"enable_thinking": False}`` for Qwen3. Rollouts keep the
     reasoning of earlier turns. In demonstrations the template may drop this reasoning, and ``spines`` then warns once.
@@ -108,11 +106,10 @@ class ChatTokens:
         return self._render(messages, tools)
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
-        """Returns the bridge, which consists of the token ids between two actions: the template's text after the
-        end-of-turn token, the observation and the generation prompt.
+        """Returns the bridge between two actions: template text, observation and generation prompt, as token ids.
 
-        The end-of-turn token is part of the first action, unless this action was ``truncated``. Then the bridge begins
-        with the token. ``observation`` is one message, or several messages that answer parallel tool calls.
+        If the first action was ``truncated``, the bridge begins with the missing end-of-turn token. ``observation`` is
+        one message, or several messages that answer parallel tool calls.
         """
         messages = [observation] if isinstance(observation, Mapping) else observation
         ids = list(self._encode_after(self._bridge(_key(messages))))
@@ -123,11 +120,7 @@ class ChatTokens:
         return list(self._encode_action(self._body(_key([_spoken(text)]))))
 
     def decode(self, action_ids: Sequence[int]) -> str:
-        """Returns the text of an action without its reasoning, end-of-turn token and outer whitespace.
-
-        The environment receives this text. The reasoning is all text up to the last ``</think>``. Special tokens inside
-        the action are kept.
-        """
+        """Returns an action's text after the last ``</think>``, without end-of-turn token and outer whitespace."""
         return self.written(action_ids).rpartition("</think>")[2].strip()
 
     def written(self, action_ids: Sequence[int]) -> str:
@@ -143,8 +136,8 @@ class ChatTokens:
         """Returns the whole trajectory as one list of token ids, without the messages after the last assistant turn.
 
         Raises:
-            ChatTemplateError: the template rewrites earlier turns (for example, it drops their reasoning). One list of
-                ids then cannot hold the history of every turn. :meth:`spines` splits the trajectory.
+            ChatTemplateError: the template rewrites earlier turns (for example, it drops their reasoning), so the
+                trajectory needs several lists (:meth:`spines`).
         """
         spines = self._split(messages, tools)
         if len(spines) > 1:
@@ -174,12 +167,10 @@ class ChatTokens:
     def _split(
         self, messages: Sequence[Message], tools: Sequence[Any], each: bool = False, last: bool = False
     ) -> list[Spine]:
-        """Splits a trajectory into spines. A new spine begins before a turn whose rendered history differs from the
-        spine so far.
+        """Splits a trajectory into spines (see :meth:`spines`).
 
-        With ``each``, the histories of all turns are compared with the spine, otherwise the histories of the turns that
-        ``compared`` selects. With ``thinking=keep``, only the first turn's history is rendered. Otherwise ``last``
-        means that only the last turn is rendered.
+        With ``each``, the histories of all turns are compared with the spine, else those that ``compared`` selects.
+        With ``thinking=keep``, only the first history is rendered; otherwise ``last`` selects only the last turn.
         """
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
@@ -284,10 +275,7 @@ class ChatTokens:
         return encoded(self.tokenizer, text)
 
     def _encode_after_uncached(self, text: str) -> tuple[int, ...]:
-        """Returns the token ids of a text after an end-of-turn token.
-
-        At the start of a text, some tokenizers give other ids.
-        """
+        """Returns the ids of a text after an end-of-turn token, which may differ from those at the start of a text."""
         return tuple(self._encode(self._end + text)[1:])
 
     def _encode_action_uncached(self, body: str) -> tuple[int, ...]:

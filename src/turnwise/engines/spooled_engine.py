@@ -160,8 +160,7 @@ class Spooled:
     ) -> list[Sample]:
         """Samples one action per node (see :class:`turnwise.engines.engine.Engine`).
 
-        With ``steps``, only parts of actions are sampled, and these parts are not stored. :meth:`keep` stores whole
-        actions.
+        With ``steps``, only parts of actions are sampled, and not stored; :meth:`keep` stores whole actions.
         """
         if steps is not None:
             inner: Any = self.engine
@@ -273,8 +272,7 @@ class Spooled:
         calls, self._unheard = self._unheard or [], None
         if self.exact and not self._repeat(calls, draw=True):
             self.tell(
-                "the actions that were sampled again differ from the stored actions; the stored actions are used, as "
-                "with rollout.spool=quick"
+                "actions that were sampled again differ from the stored actions, which are used as with spool=quick"
             )
             self.engine.close(list(self._inner.values()))
             self._inner.clear()
@@ -285,8 +283,8 @@ class Spooled:
     def _repeat(self, calls: Sequence[tuple[Any, ...]], draw: bool) -> bool:
         """Replays recorded calls on the inner engine.
 
-        With ``draw``, stored actions are sampled again. If other tokens are sampled, the method stops and returns
-        False. Without ``draw``, stored actions are appended as tokens.
+        With ``draw``, stored actions are sampled again, and the result is False if other tokens are sampled. Otherwise
+        stored actions are appended as tokens.
         """
         for what, *told in calls:
             if what != "sample":

@@ -105,10 +105,7 @@ class VllmEngine:
         self._nodes[node].ids.extend(ids)
 
     def close(self, nodes: Sequence[int]) -> None:
-        """Closes nodes and cancels their requests in :meth:`sample`, which returns empty samples for them.
-
-        Any thread may call this method.
-        """
+        """Closes nodes and cancels their requests; :meth:`sample` returns empty samples. Any thread may call this."""
         self._nodes.close(nodes)
         if self._background is not None:
             self._background.submit(self._cancel(list(nodes))).result()
