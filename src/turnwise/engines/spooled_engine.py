@@ -272,7 +272,7 @@ class Spooled:
         calls, self._unheard = self._unheard or [], None
         if self.exact and not self._repeat(calls, draw=True):
             self.tell(
-                "actions that were sampled again differ from the stored actions, which are used as with spool=quick"
+                "new samples differ from the stored actions; stored actions are used, as with rollout.spool=quick"
             )
             self.engine.close(list(self._inner.values()))
             self._inner.clear()
