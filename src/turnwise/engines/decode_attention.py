@@ -140,7 +140,7 @@ class DecodeAttention:
         return self._columns[group]
 
     def _near(self, group: int, window: int) -> list[Tensor]:
-        """Returns the attention bias of each group of twigs for a sliding window at the current decoding step."""
+        """Returns the attention bias of each group of twigs (branches of sampled tokens), for a sliding window."""
         key = (group, window, self.length)
         if key not in self._windows:
             self._windows = {old: found for old, found in self._windows.items() if old[2] == self.length}

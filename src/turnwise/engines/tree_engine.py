@@ -27,7 +27,7 @@ from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.engines.recurrent_states import Mark, Stops, segments_from
 from turnwise.engines.sampling_schedule import Named, check_schedule
 from turnwise.engines.stored_rows import Rows, StoredRow
-from turnwise.models.attention import use_tree_attention
+from turnwise.models.attention import unwrapped, use_tree_attention
 from turnwise.models.cache_layout import Needs, needs_of
 from turnwise.models.fast_llama import FastLlama, forward_of, uses_compiled_kernels
 from turnwise.models.head import Head
@@ -80,7 +80,7 @@ class TreeEngine:
         """Sets the weights that are sampled from. Open nodes are closed and all keys and values are dropped."""
         self.release()  # so that old packed weights are neither used with new weights nor in memory at the same time
         self._model = plain_copy(model, into=self._model) if self.copy else model
-        use_tree_attention(self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model)
+        use_tree_attention(unwrapped(self._model))
         self.renew(version)
 
     @property

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrai
 from transformers.utils import logging as hf_logging
 
 from turnwise.errors import InputError
-from turnwise.models.attention import use_tree_attention
+from turnwise.models.attention import unwrapped, use_tree_attention
 from turnwise.models.check_adapter import ADAPTER, check_adapter
 from turnwise.models.check_tokenizer import check_patterns, check_special, check_tokenizer, check_vocabulary
 from turnwise.models.check_weights import (
@@ -45,7 +45,7 @@ def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedMod
     Raises:
         PolicyError: the architecture or its adapters cannot be copied.
     """
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = unwrapped(model)
     try:
         return _copied(base, into)
     except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:

@@ -210,9 +210,9 @@ def _costs(entry: Entry) -> Table:
     ]
     if profiled:
         table.notes.append(
-            "`profile turns`: the actions that profiles sampled (in runs of older versions of the code, the actions "
-            "that were judged). `profile s`: the wall-clock time of the profiles in the last start of the run. Columns "
-            "without the word profile exclude profiles."
+            "A profile samples actions at demonstrated turns, to choose the states to train on. `profile turns`: these "
+            "actions (in runs of older code, only those that were judged). `profile s`: the wall-clock time of the "
+            "profiles in the last start of the run. All other columns leave out the cost of profiles."
         )
     if unknown := [labels[name] for name in profiled if _mean(entry.rows[name], "profile_cpu_seconds") is None]:
         version = "The version of the code that ran these rows"
@@ -257,7 +257,7 @@ def _provenance(entry: Entry) -> list[str]:
     for place, names in entry.kept.items():
         commits = {run.result.commit[:12] for name in names for run in entry.rows[name].values()}
         notes.append(
-            f"The runs of these rows are in {place}/ (commit {', '.join(sorted(commits))}): {', '.join(names)}."
+            f"Rows whose runs are in {place}/, made with the code of {' and '.join(sorted(commits))}: {', '.join(names)}."
         )
     if base := [name for name in untrained(entry.asked, entry.rows) if len(entry.rows[name]) > 1]:
         notes.append(f"These rows have no training, so all seeds have equal results: {', '.join(sorted(base))}.")

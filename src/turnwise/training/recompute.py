@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from turnwise.models.attention import unwrapped
+
 
 def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
     """Enables gradient checkpointing for the layers of ``model`` and returns the layers.
@@ -16,7 +18,7 @@ def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
     Within :func:`recomputing`, the layers then store only their inputs for the backward pass. With ``offload``, and if
     there is an accelerator, the stored inputs are kept in CPU memory.
     """
-    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    causal = unwrapped(model)
     away = offload and torch.accelerator.is_available()
     causal.activation_checkpointing_enable({"use_reentrant": False}, offload=away)
     return [layer for layer in causal.modules() if isinstance(layer, GradientCheckpointingLayer)]

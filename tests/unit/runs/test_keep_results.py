@@ -157,7 +157,7 @@ def test_own_runs_of_a_row_come_before_kept_ones(tmp_path: Path) -> None:
 
     assert entry().verdict == "holds"
     told = to_markdown(entry_tables(entry(), mean_interval))
-    assert f"The runs of these rows are in {kept}/ (commit 0123456789ab): base, ours." in told
+    assert f"Rows whose runs are in {kept}/, made with the code of 0123456789ab: base, ours." in told
     assert f"the table uses the runs in {kept}/." in to_markdown([summary_table([entry()])])
     save(own / "p/tab1/ours/seed0", 10)
     found = entry()

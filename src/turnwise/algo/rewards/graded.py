@@ -10,12 +10,12 @@ from typing import ClassVar
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from turnwise.algo.rewards.demonstrated_calls import check_form, demonstrated_calls
 from turnwise.algo.rewards.reward import single_actions
-from turnwise.data.toolcalls.formats import PARSERS, Format, parser_of
+from turnwise.data.toolcalls.formats import Format, parser_of
 from turnwise.data.toolcalls.match import same_value
 from turnwise.data.toolcalls.parsing import ToolCallError
-from turnwise.errors import InputError
-from turnwise.types import Rewards, RolloutTree, State, ToolCall
+from turnwise.types import Rewards, RolloutTree, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,7 @@ class Graded:
     most: ClassVar[float] = 2.0
 
     def __post_init__(self) -> None:
-        if self.format is not None and self.format not in PARSERS:
-            raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {self.format!r}")
+        check_form(self.format)
 
     def __call__(self, tree: RolloutTree) -> Rewards:
         """Returns the rewards of a tree whose rollouts have one turn each.
@@ -47,7 +46,7 @@ class Graded:
             ValueError: a rollout has more than one turn, or the state has no demonstrated action.
             InputError: the demonstrated action is not in ``format``, the format of calls that this reward reads.
         """
-        expected = self._expected(tree.state)
+        expected = demonstrated_calls(tree.state, self.format)
         form, execution = [], []
         for leaf in single_actions(tree, "graded"):
             turn = tree.turns[leaf]
@@ -63,17 +62,6 @@ class Graded:
                 form.append(0.0)
         outcome = [f + e for f, e in zip(form, execution, strict=True)]
         return {"format": form, "exec": execution, "outcome": outcome, "total": outcome}
-
-    def _expected(self, state: State) -> Sequence[ToolCall]:
-        if state.expert is None:
-            raise ValueError(f"state {state.id!r} has no demonstrated calls to compare with; set states=expert_turns")
-        try:
-            return parser_of(self.format)(state.expert).calls
-        except ToolCallError as error:
-            raise InputError(
-                f"{state.id}: the demonstrated action is not in the format {self.format} ({error}): set reward.format to the "
-                "format of the demonstrated calls, or correct the demonstrations"
-            ) from error
 
 
 def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> float:

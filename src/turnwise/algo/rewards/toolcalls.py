@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from turnwise.algo.rewards.demonstrated_calls import check_form, demonstrated_calls
 from turnwise.algo.rewards.reward import single_actions
-from turnwise.data.toolcalls.formats import PARSERS, Format, parser_of
+from turnwise.data.toolcalls.formats import Format, parser_of
 from turnwise.data.toolcalls.match import equivalent, identical
 from turnwise.data.toolcalls.parsing import ToolCallError
-from turnwise.errors import InputError
-from turnwise.types import Rewards, RolloutTree, State, ToolCall
+from turnwise.types import Rewards, RolloutTree, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,7 @@ class ToolCalls:
     most: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        if self.format is not None and self.format not in PARSERS:
-            raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {self.format!r}")
+        check_form(self.format)
 
     def __call__(self, tree: RolloutTree) -> Rewards:
         """Returns the rewards of a tree whose rollouts have one turn each.
@@ -46,7 +45,7 @@ class ToolCalls:
             ValueError: a rollout has more than one turn, or the state has no demonstrated action.
             InputError: the demonstrated action is not in ``format``, the format of calls that this reward reads.
         """
-        expected = self._expected(tree.state)
+        expected = demonstrated_calls(tree.state, self.format)
         form, functional, strict = [], [], []
         for leaf in single_actions(tree, "toolcalls"):
             turn = tree.turns[leaf]
@@ -72,14 +71,3 @@ class ToolCalls:
             return parser_of(self.format)(text).calls
         except ToolCallError:
             return None
-
-    def _expected(self, state: State) -> tuple[ToolCall, ...]:
-        if state.expert is None:
-            raise ValueError(f"state {state.id!r} has no demonstrated calls to compare with; set states=expert_turns")
-        made = self._made(state.expert)
-        if made is None:
-            raise InputError(
-                f"{state.id}: the demonstrated action is not in the format {self.format}: set reward.format to the "
-                "format of the demonstrated calls, or correct the demonstrations"
-            )
-        return made
