@@ -15,7 +15,7 @@ SECTION = re.compile(r"<!-- table:([\w-]+) -->(.*?)<!-- /table:\1 -->", re.DOTAL
 WRITTEN = re.compile(
     r"^Written by `python scripts/report\.py ((?:summary|sweep=|results/).*?) --markdown (\S+) .*`\.$", re.MULTILINE
 )
-APART = ("Written by ", "![", "The runs of these rows are in results/", "For rows that you have not run, ")
+APART = ("Written by ", "![", "Rows whose runs are in results/", "For rows that you have not run, ")
 
 
 def sections() -> list[tuple[Path, str, list[str]]]:
