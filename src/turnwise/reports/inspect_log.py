@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from turnwise.errors import InputError
 from turnwise.reports.model_card import base_of
+from turnwise.reports.recorded_paths import paths_of
 from turnwise.reports.remove_secrets import cleaner
 from turnwise.runs.config_file import read_record
 from turnwise.runs.json_lines import checked_lines
@@ -72,17 +73,8 @@ def training_rollouts(path: Path) -> Iterator[Rollout]:
 
 def _leaves(tree: Mapping[str, Any]) -> Iterator[Rollout]:
     state, turns = tree["state"], tree["turns"]
-    parents = {turn["parent"] for turn in turns}
-    leaves = [i for i in range(len(turns)) if i not in parents]
     counted: set[int] = set()
-    for number, leaf in enumerate(leaves):
-        path: list[int] = []
-        at = leaf
-        while at >= 0:
-            path.insert(0, at)
-            if turns[at]["parent"] >= at:
-                raise ValueError(f"turn {at} comes before its parent")
-            at = turns[at]["parent"]
+    for number, path in enumerate(paths_of(turns)):
         said: list[Message] = []
         for turn in (turns[i] for i in path):
             said.append(("assistant", turn["text"]))

@@ -12,8 +12,9 @@ from turnwise.experiments.jobs import preset
 from turnwise.experiments.sweep_file import Sweep, read_sweep
 from turnwise.reports.find_runs import Estimate, Interval, RunRow
 from turnwise.reports.metric_labels import words
+from turnwise.reports.run_metrics import is_change
 from turnwise.reports.sentences import all_on_dialogues
-from turnwise.reports.tables import Table, estimate_text, is_change_metric, metric_cell
+from turnwise.reports.tables import Table, estimate_text, metric_cell
 
 Direction = Literal["holds", "opposite", "open", "-"]
 
@@ -106,7 +107,7 @@ def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) 
         beside = [
             ["ours", *(metric_cell(ours[key], metric, interval) if key in ours else "not run" for key in paper.rows)]
         ]
-        form = "{:+.2f}" if is_change_metric(metric) else "{:.2f}"
+        form = "{:+.2f}" if is_change(metric) else "{:.2f}"
         for name, numbers in columns.items():
             beside.append([f"paper, {name}", *(form.format(numbers[k]) if k in numbers else "-" for k in paper.rows)])
         said = words(metric, dialogues)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from statistics import stdev
 from typing import Any
 
 from turnwise.evaluation.stats import seeds_for, tasks_factor
@@ -95,7 +96,4 @@ def power_json(decision: Decision, power: float) -> dict[str, Any]:
 
 
 def _spread(values: tuple[float, ...]) -> float | None:
-    if len(values) < 2:
-        return None
-    mean = sum(values) / len(values)
-    return float((sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5)
+    return stdev(values) if len(values) > 1 else None

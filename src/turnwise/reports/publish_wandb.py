@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.reports.find_runs import FinishedRuns
+from turnwise.reports.recorded_paths import paths_of
 from turnwise.reports.tables import Table
 from turnwise.runs.json_lines import json_object
 
@@ -105,18 +106,13 @@ def rollout_rows(folder: Path) -> Iterator[list[Any]]:
         if tree is None:
             continue
         turns = tree["turns"]
-        parents = {turn["parent"] for turn in turns}
-        leaves = [i for i in range(len(turns)) if i not in parents]
-        totals = tree.get("rewards", {}).get("total") or [None] * len(leaves)
-        for leaf, total in zip(leaves, totals, strict=False):
-            path_up, at = [], leaf
-            while at >= 0:
-                path_up.append(turns[at]["text"])
-                at = turns[at]["parent"]
-            actions = "\n".join(reversed(path_up))
+        paths = paths_of(turns)
+        totals = tree.get("rewards", {}).get("total") or [None] * len(paths)
+        for path, total in zip(paths, totals, strict=False):
+            actions = "\n".join(turns[i]["text"] for i in path)
             name, seed = folder.parent.name, folder.name.removeprefix("seed")
             state = tree["state"]["id"]
-            yield [name, seed, tree["iteration"], state, leaf, len(path_up), total, actions, tree.get("expert") or ""]
+            yield [name, seed, tree["iteration"], state, path[-1], len(path), total, actions, tree.get("expert") or ""]
 
 
 def write_report(published: Published, title: str, markdown: str) -> str | None:

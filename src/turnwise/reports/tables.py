@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
 from turnwise.reports.find_runs import Estimate, FinishedRuns, Interval, RunRow
+from turnwise.reports.run_metrics import is_change
 from turnwise.reports.same_tasks import task_notes
 from turnwise.reports.sentences import all_on_dialogues, count, duration, scale_sentence, signed
 from turnwise.reports.sentences import interval as bounds_text
@@ -136,15 +137,10 @@ def metric_cell(row: RunRow, metric: str, interval: Interval, part: str = "", bo
         return "-"
     if metric.endswith(".base") and len(set(values)) == 1:
         values = values[:1]  # the base policy has the same value for all seeds
-    show = signed if is_change_metric(metric) else lambda value: f"{value:.1f}"
+    show = signed if is_change(metric) else lambda value: f"{value:.1f}"
     if len(values) == 1 and bounds and (own := getattr(getattr(row.first, part), bounds)) is not None:
         return f"{show(values[0])} {bounds_text(own)}"
     return estimate_text(interval(values), show)
-
-
-def is_change_metric(metric: str) -> bool:
-    """Returns whether a metric is a change through training, which is shown with its sign."""
-    return metric.rsplit(".", 1)[-1] in {"delta", "mean_change"}
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from turnwise.envs.caches import LastTasks
-from turnwise.envs.environment import check_horizon
+from turnwise.envs.environment import check_horizon, hashed_split
 from turnwise.envs.reasoning_gym.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.reasoning_gym.package import NUMBERS, Dataset, Item
 from turnwise.envs.reasoning_gym.session import Form, ReasoningSession
@@ -22,7 +21,6 @@ EASY: Mapping[str, Mapping[str, Any]] = {
     "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 }
 _MISSES = 2000  # number of consecutive items without a new question of the split after which a data set is used up
-_SHARES = ("train", "train", "seen", "unseen")  # a hash assigns a quarter of all questions to each entry
 
 
 class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
@@ -96,7 +94,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
             number = rng.randrange(NUMBERS)
             question = dataset.item(number).question
             misses += 1
-            if question in seen or split_of(question) != split:
+            if question in seen or hashed_split(question) != split:
                 continue
             misses = 0
             seen.add(question)
@@ -163,8 +161,3 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
 def _place(name: Any, settings: Any) -> str:
     """Returns a text that identifies a data set with given settings."""
     return json.dumps([name, settings], sort_keys=True, default=str)
-
-
-def split_of(question: str) -> str:
-    """Returns the split of a question. Half of all questions are in train, a quarter in seen, a quarter in unseen."""
-    return _SHARES[hashlib.sha256(question.encode()).digest()[0] % len(_SHARES)]

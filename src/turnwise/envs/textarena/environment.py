@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from turnwise.envs.environment import check_horizon
+from turnwise.envs.environment import check_horizon, hashed_split
 from turnwise.envs.experts import Chances, Clumsy, Expert
 from turnwise.envs.replay import ReplayedEnv
 from turnwise.envs.scripted_environment import ScriptedEnv
@@ -30,7 +29,6 @@ SAMPLES: Mapping[str, str] = {
 }
 """Name of a game without an expert -> moves that the test at start-up plays. An underscore stands for a space."""
 UNLIMITED = 100  # maximum number of turns in a game without an own limit
-_SHARES = ("train", "train", "seen", "unseen")  # a hash assigns a quarter of all games to each entry
 _MISSES = 1000  # number of consecutive boards without a new board of the split after which the search ends
 
 
@@ -127,7 +125,7 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
                     f"{len(found)} were found; lower data.trajectories, states.count or eval.tasks, or choose settings "
                     "with more boards"
                 )
-            if key not in found and _split_of(key) == split:
+            if key not in found and hashed_split(key) == split:
                 misses = 0
                 data = {"game": self.id, "settings": self.settings, "seed": dealt}
                 found[key] = Task(NAME, f"{split}/{dealt}", split, data)
@@ -192,8 +190,3 @@ def solver_of(task: Task) -> Solver:
 
 def _base(task: Task) -> str:
     return str(task.data["game"]).partition("-")[0]
-
-
-def _split_of(key: str) -> str:
-    """Returns the split of a board or seed. Half of all boards are in train, a quarter in seen, a quarter in unseen."""
-    return _SHARES[hashlib.sha256(key.encode()).digest()[0] % len(_SHARES)]

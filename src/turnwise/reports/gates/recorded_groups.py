@@ -15,6 +15,7 @@ from turnwise.algo.gates.predicted import mixed_probability
 from turnwise.algo.gates.prefixes import prefixes
 from turnwise.algo.gates.signals import SIGNALS
 from turnwise.errors import InputError
+from turnwise.reports.recorded_paths import paths_of
 from turnwise.runs.json_lines import checked_lines
 
 Label = Literal["all_fail", "mixed", "all_succeed"]
@@ -169,28 +170,6 @@ def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[
     if len(rewarded) < 2:
         return "with fewer than two rewarded rollouts"
     return [p for p, _ in rewarded], [r for _, r in rewarded]
-
-
-def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Returns, for each leaf of a recorded rollout tree, the indices of the turns from the root to the leaf.
-
-    Raises:
-        ValueError: a turn comes before its parent.
-    """
-    parents = {turn["parent"] for turn in turns}
-    return [_path(turns, leaf) for leaf in range(len(turns)) if leaf not in parents]
-
-
-def _path(turns: Sequence[Mapping[str, Any]], leaf: int) -> list[int]:
-    path = []
-    while leaf >= 0:
-        path.append(leaf)
-        if not turns[leaf]["parent"] < leaf:
-            raise ValueError(
-                f"turn {leaf} has turn {turns[leaf]['parent']} as its parent, but a parent must come before its turn"
-            )
-        leaf = turns[leaf]["parent"]
-    return path[::-1]
 
 
 def _group(

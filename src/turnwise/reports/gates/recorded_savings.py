@@ -12,8 +12,9 @@ import numpy as np
 
 from turnwise.errors import InputError
 from turnwise.reports.gates.cut_counts import counts
-from turnwise.reports.gates.recorded_groups import TOLERANCE, Buffer, paths_of, recordings
+from turnwise.reports.gates.recorded_groups import TOLERANCE, Buffer, recordings
 from turnwise.reports.gates.resample import intervals
+from turnwise.reports.recorded_paths import paths_of
 from turnwise.runs.json_lines import checked_lines
 
 Played = Mapping[str, Any]

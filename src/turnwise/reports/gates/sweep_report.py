@@ -26,6 +26,7 @@ _PACKAGE = Path(__file__).parents[2]
 # source files on which a gate report depends
 CODE = (
     _PACKAGE / "reports" / "gates",
+    _PACKAGE / "reports" / "recorded_paths.py",
     _PACKAGE / "algo" / "gates",
     _PACKAGE / "evaluation" / "stats.py",
     _PACKAGE / "runs" / "json_lines.py",
