@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,13 +14,12 @@ from turnwise.algo.gates.never import Never
 from turnwise.data.steps import TurnInContext
 from turnwise.engines.engine import Sampling
 from turnwise.evaluation.reply_statistics import Reply
+from turnwise.evaluation.suites import at_once
 from turnwise.models.packed_logprobs import score
 from turnwise.rollouts.demonstrate import demonstrated_paths, demonstration
 from turnwise.rollouts.pack import pack
 from turnwise.rollouts.player import Player
 from turnwise.types import Credit, State
-
-CHUNK = 64  # number of states whose replies are sampled together
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class HeldOut:
         """Samples the policy's replies at ``states``, judges them, and returns one record for each state.
 
         The token limit of a reply is the limit of training, or the length of the longest demonstrated reply if that is
-        larger. The limit is lower if the player's ``max_length`` leaves less room after the longest history of a batch.
+        larger. The limit is lower if the player's ``max_length`` leaves less room after the state's history.
 
         Args:
             player: samples the replies. Its engine holds the policy's weights, and its sampling settings are those of
@@ -59,22 +59,20 @@ class HeldOut:
             attempts: number of sampled replies for each state. One greedy reply is added.
             advance: is called with the number of replies that have just been sampled.
         """
+        served = getattr(player.engine, "served", False)
         sampled = replace(player.sampling, max_tokens=max(player.sampling.max_tokens, self.longest))
         verdicts: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {}
         said: dict[str, dict[str, str]] = {}
         ways = [("sampled", sampled, attempts), ("greedy", Sampling(0, max_tokens=sampled.max_tokens), 1)]
         for mode, how, count in ways:
             verdicts[mode], said[mode] = {}, {}
-            for start in range(0, len(states), CHUNK) if count else ():
-                part = states[start : start + CHUNK]
-                room = player.max_length - max(len(state.ids) for state in part)  # servers refuse longer replies
-                acting = player.using(replace(how, max_tokens=min(how.max_tokens, room)), max_turns=1)
-                for tree in acting.play(part, Uniform(count), Never(), "held-out"):
+            for limit, part in by_reply_limit(states, how.max_tokens, player.max_length, served) if count else ():
+                acting = player.using(replace(how, max_tokens=limit), max_turns=1)
+                for tree in acting.play(part, Uniform(count), Never(), "held-out", on_turns=advance):
                     infos = [turn.info for turn in tree.turns]
                     verdicts[mode][tree.state.id] = tuple((info["functional"], info["strict"]) for info in infos)
                     said[mode][tree.state.id] = tree.turns[0].text
                 acting.forget()
-                advance(len(part) * count)
         return [
             Reply(
                 state.id,
@@ -95,6 +93,24 @@ class HeldOut:
     def longest(self) -> int:
         """Returns the number of tokens of the longest demonstrated reply."""
         return max(len(state.expert_ids) for state in self.states)
+
+
+def by_reply_limit(
+    states: Sequence[State], most: int, max_length: int, served: bool
+) -> Iterator[tuple[int, Sequence[State]]]:
+    """Yields the states in parts whose replies are sampled together, each with the token limit of its replies.
+
+    The limit of a state is ``most``, or the room that ``max_length`` leaves after the state's history if that is less,
+    because servers refuse longer replies. All states of a part have the same limit. If servers sample (``served``), a
+    limit has one part, else parts of 64 states (:func:`turnwise.evaluation.suites.at_once`).
+    """
+    alike: dict[int, list[State]] = defaultdict(list)
+    for state in states:
+        alike[min(most, max_length - len(state.ids))].append(state)
+    for limit, found in alike.items():
+        step = at_once(served, len(found))
+        for start in range(0, len(found), step):
+            yield limit, found[start : start + step]
 
 
 def called_tools(step: TurnInContext) -> tuple[str, ...]:
