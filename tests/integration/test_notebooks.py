@@ -97,7 +97,7 @@ def test_pivotrl_shows_the_numbers_of_the_pages(outputs: Path, tmp_path: Path, c
                 if ">" not in cell and "`" not in cell
             )
     assert any(text.startswith("<svg") for text in shown)
-    assert any("turns have mixed outcomes" in text for text in shown)
+    assert any("turns have different rewards" in text for text in shown)
 
 
 @pytest.mark.parametrize("name", ["trace", "selective", "awpo"])
