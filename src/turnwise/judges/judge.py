@@ -32,7 +32,7 @@ class Judge(Protocol):
         ...
 
     def __call__(self, candidates: Iterable[Candidate]) -> list[float | None]:
-        """Scores all candidates, and returns the scores in the order of ``candidates``."""
+        """Returns the scores of all candidates in the order of ``candidates``; None where scoring failed."""
         ...
 
     def report(self) -> dict[str, float]:

@@ -118,7 +118,7 @@ class OutOfDomain(_Part):
 
 
 class Result(_Part):
-    """The result of one run."""
+    """The result of one run. Success rates are percentages (0 to 100), and times are in seconds."""
 
     method: str
     env: str

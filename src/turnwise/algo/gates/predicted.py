@@ -55,5 +55,5 @@ class Predicted(AtStep):
 
 
 def mixed_probability(success_G: Sequence[float]) -> float:
-    """Returns the probability of mixed outcomes. ``success_G`` are the success probabilities of the rollouts."""
+    """Returns the probability that independent rollouts with success probabilities ``success_G`` differ in outcome."""
     return 1 - math.prod(success_G) - math.prod(1 - v for v in success_G)
