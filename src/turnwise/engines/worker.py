@@ -77,7 +77,7 @@ class Worker:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def renew(self, version: int) -> None:
-        """Prepares the worker for weights that were changed in place, and closes all nodes (histories of the engine)."""
+        """Prepares the worker for weights that were changed in place, and closes all nodes (stored histories)."""
         self._version, self._histories, self._notes = version, {}, [("renew", version)]
 
     def open(self, node: int, ids: Sequence[int]) -> None:

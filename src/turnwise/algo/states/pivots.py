@@ -86,7 +86,7 @@ class ProfileSummary:
     states: int
     zero_signal: float  # fraction of states whose samples all have the same reward
     solved: float  # fraction of states at which every sample has the greatest reward, 1
-    # share of functionally correct samples that the strict rule refuses; None if there are no functionally correct samples
+    # share of functionally correct samples that the strict rule refuses; None if no sample is functionally correct
     miss_rate: float | None
     yield_curve: tuple[tuple[float, int], ...]  # pairs of lambda_diff and the number of states that ``adv`` then keeps
 
