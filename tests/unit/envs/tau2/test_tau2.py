@@ -288,13 +288,12 @@ def test_success_is_the_mean_of_the_domains():
 def test_rollout_and_demonstration_have_the_same_tokens(task, domain, name):
     chat = ChatTokens(AutoTokenizer.from_pretrained(ASSETS))
     env = Tau2Env(rules=False)
-    trajectory = env.demonstrate(task(domain, name), "clumsy")
-    spine = chat.spine(trajectory.messages, trajectory.tools)
-    session = env.reset(task(domain, name))
+    shown = env.demonstrate(task(domain, name), "clumsy")
+    spine, session = chat.spine(shown.messages, shown.tools), env.reset(task(domain, name))
     ids = chat.prompt(session.opening(), tools_of(session))
     for start, stop in spine.turns:
-        assert ids == list(spine.ids[:start])
         action = list(spine.ids[start:stop])
+        assert ids == list(spine.ids[:start])
         step = session.step(chat.decode(action))
         if not step.done:
             ids += action + chat.bridge(step.shown)
