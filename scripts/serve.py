@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
         default=0,
         help="value of rollout.staleness of the run; the server gets a place for the adapter of each collection (default 0)",
     )
-    add("--rows", type=int, default=64, help="maximum number of sequences decoded together (default 64)")
+    add("--rows", type=int, default=256, help="maximum number of sequences decoded together (default 256)")
     add("--devices", help="GPUs to use, such as 0,1 (default: all)")
     add("--kv-gb", type=int, help="memory for keys and values in GiB, only on a CPU")
     add(

@@ -49,6 +49,7 @@ def busy(name: str, simulation: Simulation) -> Figure:
     load = assumed.workload
     key = (
         f"Simulated: {shared if site.shared else servers}, {count} iterations of {load.groups} groups of {load.size}. "
-        "A server counts by its share of the throughput with all of its places taken. Dashed: an update ends."
+        "A sampling GPU counts as the tokens per second of its server, divided by the server's largest tokens per "
+        "second. Dashed: an update ends."
     )
     return Figure(f"{name}: GPUs busy over time", svg, alt, key=key)

@@ -65,7 +65,7 @@ class Local:
     devices: Sequence[str] | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     lora_rank: int = 0
-    rows: int = 64
+    rows: int = 256
     kv_gb: int | None = None
     ahead: int = 0
     eager: bool = False
