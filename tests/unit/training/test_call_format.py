@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from turnwise.algo.rewards.demonstrated_calls import demonstrated_calls
 from turnwise.algo.rewards.exact import Exact
 from turnwise.algo.rewards.graded import Graded
 from turnwise.algo.rewards.toolcalls import ToolCalls
@@ -83,4 +84,4 @@ def test_rewards_that_read_no_calls_are_not_asked() -> None:
 
 def test_a_reward_without_a_settled_format_says_so() -> None:
     with pytest.raises(ValueError, match="format"):
-        Graded(None)._expected(states("[f()]")[0])
+        demonstrated_calls(states("[f()]")[0], None)

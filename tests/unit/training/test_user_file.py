@@ -182,22 +182,23 @@ def test_the_likelihood_is_that_of_the_model_alone(tmp_path: Path) -> None:
         assert found[state.id] == pytest.approx(wanted, rel=1e-4)
 
 
-def test_held_out_replies_end_within_the_longest_history(tmp_path: Path) -> None:
+def test_a_held_out_reply_ends_within_the_longest_history(tmp_path: Path) -> None:
     own, _ = read(bookings_file(tmp_path, 12))
     turns = Turns(own.demonstrations)
     _, held = hold_out(own, turns, Steps(turns), 3, ROLLOUT, False, lambda line: None)
     assert held is not None and held.longest > 10
     longest = max(len(state.ids) for state in held.states)
-    asked: list[int] = []
+    limits: dict[str, int] = {}
 
     class Recorded:
-        sampling, max_length = Sampling(max_tokens=8), longest + 10
+        engine, sampling, max_length = None, Sampling(max_tokens=8), longest + 10
 
         def using(self, sampling: Sampling, max_turns: int) -> Recorded:
-            asked.append(sampling.max_tokens)
+            self.limit = sampling.max_tokens
             return self
 
-        def play(self, states: Any, *more: Any) -> list[RolloutTree]:
+        def play(self, states: Any, *more: Any, **callbacks: Any) -> list[RolloutTree]:
+            limits.update({state.id: self.limit for state in states})
             judged = {"functional": 1.0, "strict": 0.0}
             return [RolloutTree(state, turns=[Turn(-1, [1], [0.0], "said", info=judged)]) for state in states]
 
@@ -206,10 +207,11 @@ def test_held_out_replies_end_within_the_longest_history(tmp_path: Path) -> None
 
     player: Any = Recorded()
     replies = held.measure(player, held.states, {state.id: 1.0 for state in held.states}, 1, lambda done: None)
-    assert asked == [10, 10] and len(replies) == len(held.states)
+    assert min(limits.values()) == 10 and len(replies) == len(held.states)
+    assert limits == {state.id: min(held.longest, longest + 10 - len(state.ids)) for state in held.states}
     player.max_length = 10_000
     held.measure(player, held.states, {state.id: 1.0 for state in held.states}, 1, lambda done: None)
-    assert asked[2:] == [held.longest] * 2
+    assert set(limits.values()) == {held.longest}
 
 
 def test_the_new_keys_leave_the_hashes_of_kept_runs_alone() -> None:

@@ -112,6 +112,7 @@ class QuestionEnv(ToolEnv[Q]):
         self.floor = floor
         self._source = Source(level, edition, countries, files, corpus, hops)
         self.source, self.retriever, self.corpus = self._source.name, retriever, corpus
+        self.waits = retriever is not None  # searches then wait for a server
         self._pages = self._source.pages
         if self._pages is None and (self.opens or retriever is None):
             other = "" if self.opens else ", or set retriever to the address of a server"

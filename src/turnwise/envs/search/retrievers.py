@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol
@@ -102,6 +103,7 @@ class Served:
         self._worked = False
         self._logged: set[str] = set()
         self._background: Background | None = None
+        self._lock = threading.Lock()  # guards the start of the background loop, because several threads search
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
@@ -144,8 +146,9 @@ class Served:
             raise EnvironmentFault(f"{self._url}: the answer is not in the /retrieve format ({error})") from error
 
     def _post(self, body: Mapping[str, Any]) -> bytes:
-        if self._background is None:
-            self._background = Background("retriever")
+        with self._lock:
+            if self._background is None:
+                self._background = Background("retriever")
         return self._background.submit(self._asked(body)).result()
 
     async def _asked(self, body: Mapping[str, Any]) -> bytes:

@@ -97,10 +97,19 @@ class EndpointUser:
             **self.extra,
         }
 
-    def _ask(self, request: dict[str, Any]) -> str:
+    def open(self) -> None:
+        """Opens the cache and starts the thread that sends requests. Call this before several threads use this object.
+
+        Raises:
+            InputError: the cache cannot be opened.
+        """
         if self._background is None:
             self._store = Cache(self.cache) if self.cache else None
             self._background = Background("tau2-user")
+
+    def _ask(self, request: dict[str, Any]) -> str:
+        self.open()
+        assert self._background is not None
         key = key_of(request)
         stored = self._kept(key)
         if stored is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from statistics import fmean
 from typing import Literal
 
 from turnwise.envs.dialogues import Mistakes
-from turnwise.envs.environment import Quality, check_horizon, first_tasks
+from turnwise.envs.environment import EnvironmentFault, Quality, check_horizon, first_tasks
 from turnwise.envs.experts import by_quality, played, trajectory_of
 from turnwise.envs.scripted_environment import ScriptedEnv
 from turnwise.envs.tau2 import experts, verifier
@@ -82,6 +84,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         self.horizon = check_horizon(horizon)
         self.format = check_format(format)
         self.user: User = endpoint if user == "endpoint" and endpoint is not None else ScriptedUser(patience)
+        self.waits = not self.user.scripted  # replies to the user then wait for a model
         self.mistakes = mistakes or Mistakes()
         self._kept: dict[tuple[str, str], Reference] = {}
         self._keep = kept
@@ -106,6 +109,27 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         shipped = splits(domain)["train" if split == "train" else "test"]
         kept = [name for name in shipped if name not in self.left_out[domain]]
         return kept if split == "train" else kept[split == "unseen" :: 2]
+
+    def prepare(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
+        """Lets the model that plays the user write the first messages of several tasks at the same time.
+
+        The cache of the model's answers keeps the messages for :meth:`reset`, which asks again for a message that the
+        model did not write. Without a cache, or with the scripted user, this method does nothing.
+
+        Raises:
+            InputError: the cache cannot be opened.
+        """
+        if not isinstance(self.user, EndpointUser) or self.user.cache is None:
+            return
+        problems = [self._reference(str(task.data.get("domain")), str(task.data.get("task"))).problem for task in tasks]
+        self.user.open()
+        with ThreadPoolExecutor(self.user.client.concurrency, thread_name_prefix="tau2") as pool:
+            asked = [pool.submit(self.user.begin, problem.scenario) for problem in problems if not problem.solo]
+            on_done(len(tasks) - len(asked))
+            for answer in as_completed(asked):
+                with suppress(EnvironmentFault):
+                    answer.result()
+                on_done(1)
 
     def begin(self, task: Task) -> Tau2Session:
         reference = self._reference(str(task.data.get("domain")), str(task.data.get("task")))

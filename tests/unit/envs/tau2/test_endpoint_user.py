@@ -12,6 +12,8 @@ from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.tau2 import EndpointUser, Tau2Env
 from turnwise.judges.client import ChatClient
 
+TICKET = "[service_issue]airplane_mode_on|lock_sim_card_pin[PERSONA:Easy]"  # without a user
+
 pytestmark = pytest.mark.extra("tau2")
 
 
@@ -115,3 +117,17 @@ def test_a_message_is_accepted_where_the_expert_writes_one_too(server, make, tas
 def test_a_wrong_setting_is_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         EndpointUser(ChatClient("http://127.0.0.1:1/v1"), **wrong)
+
+
+def test_first_messages_are_asked_for_together_and_replies_are_waited_for_in_threads(server, make, task):
+    _, asked, answers = server
+    answers += [f"Hi {i}." for i in range(3)]
+    env, done = make(), []
+    tasks = [task("airline", name) for name in ("39", "2", "9")] + [task("telecom", TICKET)]
+    env.prepare(tasks, done.append)
+    assert sum(done) == len(tasks) and len(asked) == 3
+    first = {each.id: env.reset(each).opening()[-1]["content"] for each in tasks[:3]}
+    assert sorted(first.values()) == ["Hi 0.", "Hi 1.", "Hi 2."] and len(asked) == 3  # reset reads the cache
+    answers[:] = [500, 500]
+    env.prepare([task("airline", "10")], done.append)  # reset will ask again
+    assert env.waits and not Tau2Env().waits

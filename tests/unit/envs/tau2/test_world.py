@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -142,3 +143,17 @@ def test_the_phone_learns_at_once_what_the_company_changed():
     call(world, "check_status_bar")
     assert world.state() == before
     assert before["TelecomUserTools:TelecomUserTools:db"]["surroundings"]["roaming_allowed"]
+
+
+def test_episodes_in_threads_answer_as_one_after_the_other(world):
+    tasks = world.tasks("train", 12)
+    told = {task.id: world.demonstrate(task, "clumsy").messages for task in tasks}
+
+    def replayed(task):
+        session = world.reset(task)
+        actions = [message["content"] for message in told[task.id] if message["role"] == "assistant"]
+        return [session.step(action).observation for action in actions], session.world.state(), session.won
+
+    alone = [replayed(task) for task in tasks]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(replayed, tasks * 3)) == alone * 3
