@@ -62,6 +62,7 @@ class MathEnv(ToolEnv[MathSession]):
             check_split(split, f"files.{split}")
         super().__init__(level, horizon, calls, (PYTHON, ANSWER) if python else (ANSWER,))
         self.python, self.shown, self.mistakes = python, shown, mistakes or Mistakes()
+        self.waits = python  # for snippets in the sandbox
         self._read = {split: read_problems(path, f"files.{split}") for split, path in (files or {}).items()}
         self.source = hashlib.sha256(repr(sorted((files or {}).items())).encode()).hexdigest()[:12] if files else level
         self._interpreter, self._equal = interpreter or Interpreter(), equality or Equality()
