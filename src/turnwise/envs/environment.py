@@ -113,7 +113,8 @@ class Environment(Protocol):
     These attributes are optional:
 
     - ``waits = True``: the environment's steps wait for commands, worker processes or servers. Several threads then
-      step the sessions, and each session is stepped by only one thread at a time (``rollouts.environment_steps``).
+      step the sessions (``rollouts.environment_steps``), or call ``accepts`` and ``same`` in rollouts of one turn. Each
+      session is used by only one thread at a time.
     - ``together``: the maximum number of rollouts that run at once, for environments in which each rollout holds a
       process or a server (``rollouts.live_limit``). The rollouts of a group that is larger than ``together`` still run
       at once, but no other group runs meanwhile.

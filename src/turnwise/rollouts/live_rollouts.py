@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count as numbers
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
@@ -21,8 +21,6 @@ from turnwise.types import RolloutTree, State, Turn
 
 if TYPE_CHECKING:
     from turnwise.rollouts.player import Player
-
-T = TypeVar("T")
 
 OnReply = Callable[[State, Sequence[int]], None]
 """A callback that gets a state and the token ids of the single action that was sampled there."""
@@ -48,8 +46,11 @@ class Live:
         self.allocator, self.gate, self.key = allocator, gate, key
         self.on_reply, self.on_tree = on_reply, on_tree
         self.local = player.max_turns == 1
-        waits = not self.local and getattr(player.environment, "waits", False)
-        self.answers = Answers(player.environment_threads if waits else 0, player.environment_seconds)
+        threads = player.environment_threads if getattr(player.environment, "waits", False) else 0
+        self.together: int | None = getattr(player.environment, "together", None)
+        if self.local and self.together is not None:
+            threads = min(threads, self.together)  # each verifier may hold a process
+        self.answers = Answers(threads, player.environment_seconds)
         self.schedule = schedule_of(player.engine, player.sampling, on_turns or (lambda actions: None))
         self._number = numbers()
         self._opened: dict[int, None] = {}  # the engine's open nodes (stored prefixes), in order
@@ -58,7 +59,7 @@ class Live:
     async def run(self, trees: Sequence[RolloutTree], counts: Sequence[int]) -> None:
         """Samples every tree to its end. ``counts`` are the numbers of rollouts that start at the roots."""
         act = self.act if self.local else None
-        room = Room(None if self.local else getattr(self.player.environment, "together", None), self.schedule)
+        room = Room(None if self.local else self.together, self.schedule)
         groups = [
             Group(number, tree, count, self.gate, self.schedule, self.start, self.roll_out, self.expand, room, act)
             for number, (tree, count) in enumerate(zip(trees, counts, strict=True))
@@ -121,23 +122,36 @@ class Live:
         while left:
             requests = [Request(b.number, b.node, b.seed(self.key), self._begin_of(b)) for b in left]
             actions = await self.schedule.sample_all(group, requests)
-            left = [
-                branch for branch, action in zip(left, actions, strict=True) if not self.judged(branch, action.sample)
-            ]
+            turns = [self.record(branch, action.sample) for branch, action in zip(left, actions, strict=True)]
+            for turn in turns:
+                turn.done = True
+            if self._in_threads(group.tree.state):
+                judged = await asyncio.gather(*map(self.judged_in_thread, left, turns))
+            else:
+                judged = list(map(self.judged, left, turns))
+            left = [branch for branch, done in zip(left, judged, strict=True) if not done]
 
-    def judged(self, branch: Branch, sample: Sample) -> bool:
-        """Adds a single action to the tree and judges the action. Returns False if the environment failed and the
-        rollout was restarted, else True.
-        """
-        turn = self.record(branch, sample)
-        turn.done = True
+    def judged(self, branch: Branch, turn: Turn) -> bool:
+        """Judges a single action. Returns False if the environment failed and the rollout was restarted, else True."""
         try:
             with self.player.lock:
                 self.player.verdicts.judge(branch.tree.state, turn)
-            return True
         except EnvironmentFault:
-            branch.tree.invalid.add(branch.parent)
-            return not self.begin(branch, again=True)
+            return self._ends(branch)
+        return True
+
+    async def judged_in_thread(self, branch: Branch, turn: Turn) -> bool:
+        """Does the same as :meth:`judged`, for an environment whose verifier waits."""
+        try:
+            await self.player.verdicts.judge_in_thread(branch.tree.state, turn, self.answers, self.player.lock)
+        except EnvironmentFault:
+            return self._ends(branch)
+        return True
+
+    def _ends(self, branch: Branch) -> bool:
+        """Restarts a rollout whose action could not be judged. Returns True if no retry is left."""
+        branch.tree.invalid.add(branch.parent)
+        return not self.begin(branch, again=True)
 
     async def step(self, branch: Branch, turn: Turn, begun: Any) -> bool:
         """Waits for the environment's answer to a turn, and returns whether the rollout may take another turn."""
@@ -259,10 +273,15 @@ class Live:
         state, session = branch.tree.state, branch.session
         if self.local:
             return None if self.on_reply is None else partial(_reply, self.on_reply, state)
-        environment = environment_of(self.player.environment, state.task)
-        if session is None or not self.answers.threads or not getattr(environment, "waits", False):
+        if session is None or not self._in_threads(state):
             return None
         return lambda sample: self.answers.begin(session, self.player.chat.decode(sample.ids))
+
+    def _in_threads(self, state: State) -> bool:
+        """Returns whether the steps and the verifier of the state's environment run in threads."""
+        if not self.answers.threads or not state.task.env:
+            return False
+        return bool(getattr(environment_of(self.player.environment, state.task), "waits", False))
 
 
 def _reply(on_reply: OnReply, state: State, sample: Sample) -> None:
@@ -277,18 +296,3 @@ async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None])
     if endless.done():
         endless.result()
     together.result()
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end in this thread. A signal such as Ctrl-C is raised at once, even during sampling."""
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.set_exception_handler(lambda *_: None)  # only the first error is raised; errors of other tasks are dropped
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left))
-        loop.close()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
-from turnwise.envs.environment import environment_of
+from turnwise.envs.environment import Session, environment_of
 from turnwise.rollouts.demonstrated_reply import Anchored
 from turnwise.rollouts.environment_faults import guarded
+from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.episodes import Episodes
 from turnwise.types import State, Turn
 
@@ -17,6 +21,10 @@ class Verdict(NamedTuple):
 
     functional: bool  # the action is as good as the demonstrated action (PivotRL Eq. 6)
     strict: bool  # the action equals the demonstrated action (PivotRL Eq. 2)
+
+    def write(self, turn: Turn) -> None:
+        """Writes the verdicts into ``turn.info`` as 0.0 or 1.0."""
+        turn.info["functional"], turn.info["strict"] = float(self.functional), float(self.strict)
 
 
 class Verifier(Protocol):
@@ -42,10 +50,17 @@ class ByEnvironment:
     episodes: Episodes
 
     def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
-        assert state.expert is not None
         if turn.truncated:
             return False, False
-        session = self.episodes.after(state.task, state.actions)
+        return self.decide(self.episodes.after(state.task, state.actions), state, turn)
+
+    def decide(self, session: Session, state: State, turn: Turn) -> tuple[bool, bool]:
+        """Returns the verdicts on an action, given a session at its state. Only this call uses the session.
+
+        Raises:
+            EnvironmentFault: the environment failed.
+        """
+        assert state.expert is not None
         environment = environment_of(self.episodes.environment, state.task)
         with guarded(self.episodes.seconds):
             accepted = environment.accepts(session, turn.text, state.expert)
@@ -61,6 +76,7 @@ class Verdicts:
     episodes: Episodes
     dialogues: Verifier = field(default_factory=Anchored)
     kept: dict[tuple[str, str, bool], Verdict] = field(default_factory=dict)
+    _under_way: dict[tuple[str, str, bool], asyncio.Task[Verdict]] = field(default_factory=dict)
 
     def judge(self, state: State, turn: Turn) -> None:
         """Writes the verdicts ``functional`` and ``strict`` (0.0 or 1.0) into ``turn.info``.
@@ -69,13 +85,41 @@ class Verdicts:
             ValueError: the state has no demonstrated action.
             EnvironmentFault: the environment failed.
         """
-        if state.expert is None:
-            raise ValueError(
-                f"state {state.id!r} has no demonstrated action to compare with: use states=expert_turns or pivots"
-            )
-        key = state.id, turn.text, turn.truncated
+        key = _key(state, turn)
         verdict = self.kept.get(key)
         if verdict is None:
             verifier = ByEnvironment(self.episodes) if state.task.env else self.dialogues
             verdict = self.kept[key] = Verdict(*verifier(state, turn))
-        turn.info["functional"], turn.info["strict"] = float(verdict.functional), float(verdict.strict)
+        verdict.write(turn)
+
+    async def judge_in_thread(
+        self, state: State, turn: Turn, answers: Answers, lock: AbstractContextManager[Any]
+    ) -> None:
+        """Does the same as :meth:`judge`, for an environment whose verifier waits: the verifier runs in a thread of
+        ``answers``. Equal actions at a state share one decision. ``lock`` is held while the session is made.
+        """
+        key = _key(state, turn)
+        if key not in self.kept:
+            if key not in self._under_way:
+                decision = asyncio.ensure_future(self._decision(state, turn, answers, lock))
+                decision.add_done_callback(lambda _: self._under_way.pop(key, None))
+                self._under_way[key] = decision
+            self.kept[key] = await asyncio.shield(self._under_way[key])
+        self.kept[key].write(turn)
+
+    async def _decision(self, state: State, turn: Turn, answers: Answers, lock: AbstractContextManager[Any]) -> Verdict:
+        if turn.truncated:
+            return Verdict(False, False)
+        async with answers.room:  # a session may hold a process, so it is made only when a thread is free
+            with lock:
+                session = self.episodes.after(state.task, state.actions)
+            decide = partial(ByEnvironment(self.episodes).decide, session, state, turn)
+            return Verdict(*await answers.wait(answers.start(session, decide)))
+
+
+def _key(state: State, turn: Turn) -> tuple[str, str, bool]:
+    if state.expert is None:
+        raise ValueError(
+            f"state {state.id!r} has no demonstrated action to compare with: use states=expert_turns or pivots"
+        )
+    return state.id, turn.text, turn.truncated

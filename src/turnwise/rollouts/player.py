@@ -19,8 +19,9 @@ from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.environment import Environment
 from turnwise.rollouts.demonstrated_reply import Anchored
 from turnwise.rollouts.episodes import Episodes
-from turnwise.rollouts.live_rollouts import Live, OnReply, OnTree, run
+from turnwise.rollouts.live_rollouts import Live, OnReply, OnTree
 from turnwise.rollouts.local_verdicts import Verdicts, Verifier
+from turnwise.rollouts.run_coroutine import run
 from turnwise.types import Message, RolloutTree, State
 
 KEPT = 10_000  # greatest number of cached episodes, and of cached verdicts, that are kept between calls

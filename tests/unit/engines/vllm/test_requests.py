@@ -13,7 +13,7 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.sampling_schedule import Requests, schedule_of
 from turnwise.engines.spool_file import Spool
 from turnwise.engines.spooled_engine import Spooled
-from turnwise.rollouts.live_rollouts import run
+from turnwise.rollouts.run_coroutine import run
 
 SAMPLING = Sampling(max_tokens=6)
 Make = Callable[..., Any]

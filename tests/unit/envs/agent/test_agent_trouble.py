@@ -97,9 +97,9 @@ def test_a_program_that_waits_is_ended_with_its_step(agent: Make) -> None:
     time.sleep(0.5)
     answers.close()
     for each in (begun, under_way):
-        assert each.step is not None
+        assert each.answer is not None
         with contextlib.suppress(Exception):
-            each.step.result(20)
+            each.answer.result(20)
     assert time.monotonic() - began < 20
 
 
