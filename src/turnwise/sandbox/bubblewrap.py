@@ -173,7 +173,7 @@ class Bubblewrap:
         rules = _pipe_of(self._server_filter)
         try:
             return subprocess.Popen(
-                [*walls, "--seccomp", str(rules), "--", self.python_path, "-I", "-c", source, settings],
+                [*walls, "--seccomp", str(rules), "--", self.python_path, "-s", "-c", source, settings],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

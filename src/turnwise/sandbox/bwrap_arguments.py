@@ -47,6 +47,7 @@ def server_walls(owner: int | None, python: str, folders: Sequence[str], mark: s
     proc = f"{_CLOSED}/proc"
     return [
         *_walls(owner, python, folders, mark),
+        *("--setenv", "PYTHONSAFEPATH", "1"),  # instead of Python's option -I, which would ignore PYTHONHASHSEED
         *("--cap-add", "CAP_DAC_READ_SEARCH", "--perms", "0000", "--dir", _CLOSED, "--proc", proc, "--chdir", proc),
         *("--dev", "/dev", "--remount-ro", "/dev/pts", "--remount-ro", "/dev", "--remount-ro", "/"),
     ]

@@ -19,6 +19,10 @@ _STATES = 96  # maximum number of Python states that are kept in one sandbox, wh
 _SANDBOXES = 16  # maximum number of sandboxes on machines with at least as many cores
 
 
+class _DiffersError(Exception):
+    """A snippet that ran again, in another sandbox, gave another result than before."""
+
+
 @dataclass(eq=False, slots=True)
 class _Box:
     """A sandbox and the Python states in it that are kept: snippets of an episode -> state after these snippets."""
@@ -26,6 +30,13 @@ class _Box:
     sandbox: Sandbox | None = None  # started by the first snippet
     states: OrderedDict[tuple[str, ...], PythonState] = field(default_factory=OrderedDict)
     busy: bool = False
+    closed: bool = False
+
+    def end(self) -> None:
+        self.closed = True
+        self.states.clear()
+        if self.sandbox is not None:
+            self.sandbox.close()
 
     def keep(self, snippets: tuple[str, ...], state: PythonState) -> None:
         self.states[snippets] = state
@@ -42,7 +53,9 @@ class Interpreter:
     """Runs snippets of Python code in sandboxes. Several threads may call :meth:`run`.
 
     An episode holds only the text of its snippets so far, because this text determines the Python state. If a Python
-    state is no longer kept, the snippets run again. A further sandbox starts if all others are running snippets.
+    state is no longer kept, or if its sandbox is running another snippet, the snippets run again. A snippet that gives
+    another result then, such as a random number, is not used: the call waits for the sandbox that keeps the state. A
+    further sandbox starts if all others are running snippets.
 
     Args:
         backend: ``bubblewrap`` or ``auto``, which both mean bubblewrap.
@@ -58,6 +71,7 @@ class Interpreter:
     _outcomes: Remembered[tuple[str, ...], CallResult] = field(
         default_factory=Remembered, init=False, repr=False, compare=False
     )
+    _under_way: set[tuple[str, ...]] = field(default_factory=set, init=False, repr=False, compare=False)
     _turn: threading.Condition = field(default_factory=threading.Condition, init=False, repr=False, compare=False)
 
     def run(self, before: tuple[str, ...], code: str) -> CallResult:
@@ -71,18 +85,35 @@ class Interpreter:
         """
         key = (*before, code)
         with self._turn:
+            self._turn.wait_for(lambda: key not in self._under_way)  # equal snippets share the first result
             outcome = self._outcomes.get(key)
-        if outcome is not None:
-            return outcome
-        with self._box(before) as box:
+            if outcome is not None:
+                return outcome
+            self._under_way.add(key)
+        try:
             try:
-                outcome, state = self._state(box, before).run(code)
+                outcome = self._ran(before, code, again=False)
+            except _DiffersError:
+                outcome = self._ran(before, code, again=True)
+            with self._turn:
+                self._outcomes.keep(key, outcome, len(outcome.output) + sum(map(len, key)))
+            return outcome
+        finally:
+            with self._turn:
+                self._under_way.discard(key)
+                self._turn.notify_all()
+
+    def _ran(self, before: tuple[str, ...], code: str, again: bool) -> CallResult:
+        """Runs a snippet in a sandbox and keeps the state after it. ``again`` says that the results of the snippets in
+        ``before`` differed in another sandbox: the call waits for the sandbox that keeps the state, if there is one.
+        """
+        with self._box(before, again) as box:
+            try:
+                outcome, state = self._state(box, before, again).run(code)
             except SandboxFault as error:
                 box.states.clear()  # the server is dead, so all its states are lost
                 raise EnvironmentFault(f"sandbox: {error}") from error
-            box.keep(key, state)
-        with self._turn:
-            self._outcomes.keep(key, outcome, len(outcome.output) + sum(map(len, key)))
+            box.keep((*before, code), state)
         return outcome
 
     def open(self) -> None:
@@ -95,48 +126,65 @@ class Interpreter:
             self._opened(box)
 
     def close(self) -> None:
-        """Ends all sandboxes."""
+        """Ends all sandboxes. A snippet that is running fails with an ``EnvironmentFault``."""
         with self._turn:
             boxes, self._boxes = self._boxes, []
+            self._turn.notify_all()
         for box in boxes:
-            box.states.clear()
-            if box.sandbox is not None:
-                box.sandbox.close()
+            box.end()
 
     @contextmanager
-    def _box(self, snippets: tuple[str, ...]) -> Iterator[_Box]:
+    def _box(self, snippets: tuple[str, ...], keeping: bool = False) -> Iterator[_Box]:
         """Yields a sandbox that no other thread uses meanwhile, if possible the one that keeps a state of ``snippets``.
-        Waits if the maximum number of sandboxes is busy.
+        Waits if the maximum number of sandboxes is busy, and with ``keeping``, if all that keep the state are busy.
         """
-        most = min(_SANDBOXES, os.cpu_count() or 1)
         with self._turn:
-            self._turn.wait_for(lambda: len(self._boxes) < most or not all(box.busy for box in self._boxes))
-            idle = [box for box in self._boxes if not box.busy]
-            if not idle:
-                idle = [_Box()]
-                self._boxes += idle
-            box = max(idle, key=lambda box: box.known(snippets))
+            box = self._turn.wait_for(lambda: self._idle(snippets, keeping))
+            assert box is not None
             box.busy = True
         try:
             yield box
         finally:
             with self._turn:
                 box.busy = False
-                self._turn.notify()
+                self._turn.notify_all()
+            if box.closed:  # another thread called close()
+                box.end()
 
-    def _state(self, box: _Box, snippets: tuple[str, ...]) -> PythonState:
-        """Returns the Python state after the given snippets. Runs only the snippets whose state is not kept."""
+    def _idle(self, snippets: tuple[str, ...], keeping: bool) -> _Box | None:
+        """Returns the sandbox to use next, or None if there is none now."""
+        boxes = [box for box in self._boxes if snippets in box.states] if keeping else []
+        idle = [box for box in boxes or self._boxes if not box.busy]
+        if not idle and not boxes and len(self._boxes) < min(_SANDBOXES, os.cpu_count() or 1):
+            idle = [_Box()]
+            self._boxes += idle
+        return max(idle, key=lambda box: box.known(snippets), default=None)
+
+    def _state(self, box: _Box, snippets: tuple[str, ...], again: bool) -> PythonState:
+        """Returns the Python state after the given snippets. Runs only the snippets whose state is not kept.
+
+        Raises:
+            _DiffersError: a snippet gave another result than before. With ``again``, the new state is used.
+        """
         if snippets in box.states:
             box.states.move_to_end(snippets)
             return box.states[snippets]
         if snippets:
-            _, state = self._state(box, snippets[:-1]).run(snippets[-1])
+            state = self._state(box, snippets[:-1], again)
+            with self._turn:
+                known = self._outcomes.get(snippets)
+            if known is None or not known.stopped:  # a snippet that exceeded a limit has changed nothing
+                outcome, state = state.run(snippets[-1])
+                if known is not None and outcome != known and not again:
+                    raise _DiffersError
         else:
             state = self._opened(box).python()
         box.keep(snippets, state)
         return state
 
     def _opened(self, box: _Box) -> Sandbox:
+        if box.closed:
+            raise SandboxFault("the Python tool was closed")
         if box.sandbox is None:
             try:
                 box.sandbox = open_sandbox(self.backend, self.limits, self.python)
@@ -146,7 +194,7 @@ class Interpreter:
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the attributes without the sandboxes, because a copy in another process starts its own."""
-        own: dict[str, Any] = {"_boxes": [], "_outcomes": Remembered()}
+        own: dict[str, Any] = {"_boxes": [], "_outcomes": Remembered(), "_under_way": set()}
         return {name: value for name, value in (self.__dict__ | own).items() if name != "_turn"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
