@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from turnwise.daemon_threads import DaemonThreads
 from turnwise.envs.environment import EnvironmentFault, Session, Step
 from turnwise.rollouts.environment_faults import guarded
 
@@ -43,7 +44,7 @@ class Answers:
 
     def __init__(self, threads: int, seconds: float | None) -> None:
         self.threads, self.seconds, self.room = threads, seconds, asyncio.Semaphore(threads)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="environment") if threads else None
+        self._pool = DaemonThreads(threads, "environment") if threads else None
         self._moved = time.monotonic()  # when a thread last began or ended a step
         self._under_way: set[Begun] = set()
 
@@ -56,7 +57,7 @@ class Answers:
         assert self._pool is not None
         begun = Begun(session)
         self._under_way.add(begun)
-        begun.answer = self._pool.submit(self._run, begun, function)
+        begun.answer = self._pool.submit(partial(self._run, begun, function))
         return begun
 
     def take(self, session: Session, text: str) -> Step:
@@ -92,7 +93,7 @@ class Answers:
     def close(self) -> None:
         """Cancels the queued steps, and closes the episodes of queued and running steps."""
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.close()
         for begun in list(self._under_way):
             _close(begun.session)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import suppress
+from functools import partial
 from statistics import fmean
 from typing import Literal
 
+from turnwise.daemon_threads import DaemonThreads
 from turnwise.envs.dialogues import Mistakes
 from turnwise.envs.environment import EnvironmentFault, Quality, check_horizon, first_tasks
 from turnwise.envs.experts import by_quality, played, trajectory_of
@@ -120,16 +122,21 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
             InputError: the cache cannot be opened.
         """
         if not isinstance(self.user, EndpointUser) or self.user.cache is None:
+            on_done(len(tasks))
             return
         problems = [self._reference(str(task.data.get("domain")), str(task.data.get("task"))).problem for task in tasks]
         self.user.open()
-        with ThreadPoolExecutor(self.user.client.concurrency, thread_name_prefix="tau2") as pool:
-            asked = [pool.submit(self.user.begin, problem.scenario) for problem in problems if not problem.solo]
+        threads = DaemonThreads(self.user.client.concurrency, "tau2")
+        try:
+            begin = self.user.begin
+            asked = [threads.submit(partial(begin, problem.scenario)) for problem in problems if not problem.solo]
             on_done(len(tasks) - len(asked))
             for answer in as_completed(asked):
                 with suppress(EnvironmentFault):
                     answer.result()
                 on_done(1)
+        finally:  # an interrupt asks no further question
+            threads.close()
 
     def begin(self, task: Task) -> Tau2Session:
         reference = self._reference(str(task.data.get("domain")), str(task.data.get("task")))
