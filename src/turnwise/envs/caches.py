@@ -52,7 +52,8 @@ class Remembered(Generic[K, V]):
 class LastTasks(Generic[V]):
     """A cache that computes one value for each task and holds the values of the latest tasks.
 
-    A value is used again only for a task that is equal in all its fields. An equal id is not enough.
+    A value is used again only for a task that is equal in all its fields. An equal id is not enough. Several threads
+    may use the cache. If two of them ask for a new task at the same time, its value is computed twice.
 
     Args:
         make: function that computes the value of a task.
@@ -68,7 +69,7 @@ class LastTasks(Generic[V]):
         kept = self._kept.get(task.id)
         if kept is None or (kept[0] is not task and kept[0] != task):
             value = self._make(task)
-            while len(self._kept) >= self._most:
-                self._kept.pop(next(iter(self._kept)))
+            for old in list(self._kept)[: max(0, len(self._kept) - self._most + 1)]:  # list() is one step for threads
+                self._kept.pop(old, None)
             kept = self._kept[task.id] = (task, value)
         return kept[1]

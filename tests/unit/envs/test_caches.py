@@ -1,0 +1,45 @@
+"""The cache of the latest tasks in several threads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from turnwise.envs.caches import LastTasks
+from turnwise.types import Task
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Lets the interpreter change threads as often as it can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_threads_that_drop_old_tasks_do_not_disturb_each_other() -> None:
+    cache, tasks = LastTasks(lambda task: task.id, 1), [Task("e", str(n), "train", {}) for n in range(100)]
+
+    def wrong(start: int) -> int:
+        asked = [tasks[(start + place) % len(tasks)] for place in range(6000)]
+        return sum(cache(task) != task.id for task in asked)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert not any(pool.map(wrong, range(0, 80, 10)))
+    assert len(cache._kept) <= 8  # one task, or one of each thread that stored a task at the same time
+
+
+def test_a_full_cache_drops_the_task_that_came_first() -> None:
+    made: list[str] = []
+    cache = LastTasks(lambda task: made.append(task.id) or task.id, 2)  # type: ignore[func-returns-value]
+    for name in "abcab":
+        cache(Task("e", name, "train", {}))
+    assert made == ["a", "b", "c", "a", "b"] and len(cache._kept) == 2
+    assert cache(Task("e", "b", "train", {})) == "b" and made[-1] == "b" and len(made) == 5
+    cache(Task("e", "b", "train", {"changed": 1}))
+    assert len(made) == 6
