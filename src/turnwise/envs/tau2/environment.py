@@ -144,12 +144,13 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         return Tau2Session(task, reference, self.user, talk, self.format, self.horizon, self.rules)
 
     def _reference(self, domain: str, name: str) -> Reference:
-        if (domain, name) not in self._kept:
-            made = Reference.of(problem_of(domain, name))
-            while len(self._kept) >= self._keep:
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[domain, name] = made
-        return self._kept[domain, name]
+        found = self._kept.get((domain, name))
+        if found is None:
+            found = Reference.of(problem_of(domain, name))
+            for old in list(self._kept)[: max(0, len(self._kept) - self._keep + 1)]:  # list() is one step for threads
+                self._kept.pop(old, None)
+            self._kept[domain, name] = found
+        return found
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         """Runs a scripted expert on the task and returns its episode as a trajectory.

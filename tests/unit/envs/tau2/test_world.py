@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.tau2 import package
+from turnwise.envs.tau2 import Tau2Env, package
 from turnwise.envs.tau2.package import DOMAINS, toolbox
 from turnwise.envs.tau2.world import FAILED, World, pristine
 from turnwise.types import ToolCall
@@ -157,3 +157,11 @@ def test_episodes_in_threads_answer_as_one_after_the_other(world):
     alone = [replayed(task) for task in tasks]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(replayed, tasks * 3)) == alone * 3
+
+
+def test_start_states_that_are_let_go_are_made_again_in_any_thread():
+    env, alone = Tau2Env(kept=1), Tau2Env()
+    tasks = env.tasks("train", 6)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda task: env.reset(task).world.state(), tasks * 4))
+    assert found == [alone.reset(task).world.state() for task in tasks] * 4 and len(env._kept) <= 4
