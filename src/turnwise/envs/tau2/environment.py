@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Literal
 
 from turnwise.daemon_threads import DaemonThreads
+from turnwise.envs.caches import LastTasks
 from turnwise.envs.dialogues import Mistakes
 from turnwise.envs.environment import EnvironmentFault, Quality, check_horizon, first_tasks
 from turnwise.envs.experts import by_quality, played, trajectory_of
@@ -88,8 +89,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         self.user: User = endpoint if user == "endpoint" and endpoint is not None else ScriptedUser(patience)
         self.waits = not self.user.scripted  # replies to the user then wait for a model
         self.mistakes = mistakes or Mistakes()
-        self._kept: dict[tuple[str, str], Reference] = {}
-        self._keep = kept
+        self._references = LastTasks(_reference, kept)
 
     @property
     def left_out(self) -> Mapping[str, tuple[str, ...]]:
@@ -124,7 +124,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         if not isinstance(self.user, EndpointUser) or self.user.cache is None:
             on_done(len(tasks))
             return
-        problems = [self._reference(str(task.data.get("domain")), str(task.data.get("task"))).problem for task in tasks]
+        problems = [self._references(task).problem for task in tasks]
         self.user.open()
         threads = DaemonThreads(self.user.client.concurrency, "tau2")
         try:
@@ -139,18 +139,9 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
             threads.close()
 
     def begin(self, task: Task) -> Tau2Session:
-        reference = self._reference(str(task.data.get("domain")), str(task.data.get("task")))
+        reference = self._references(task)
         talk = None if reference.problem.solo else self.user.begin(reference.problem.scenario)
         return Tau2Session(task, reference, self.user, talk, self.format, self.horizon, self.rules)
-
-    def _reference(self, domain: str, name: str) -> Reference:
-        found = self._kept.get((domain, name))
-        if found is None:
-            found = Reference.of(problem_of(domain, name))
-            for old in list(self._kept)[: max(0, len(self._kept) - self._keep + 1)]:  # list() is one step for threads
-                self._kept.pop(old, None)
-            self._kept[domain, name] = found
-        return found
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         """Runs a scripted expert on the task and returns its episode as a trajectory.
@@ -169,6 +160,10 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
     def accepts(self, session: Tau2Session, action: str, expert: str) -> bool:
         return verifier.accepts(session, action, expert)
+
+
+def _reference(task: Task) -> Reference:
+    return Reference.of(problem_of(str(task.data.get("domain")), str(task.data.get("task"))))
 
 
 def by_domain(success: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -164,4 +164,4 @@ def test_start_states_that_are_let_go_are_made_again_in_any_thread():
     tasks = env.tasks("train", 6)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda task: env.reset(task).world.state(), tasks * 4))
-    assert found == [alone.reset(task).world.state() for task in tasks] * 4 and len(env._kept) <= 4
+    assert found == [alone.reset(task).world.state() for task in tasks] * 4 and len(env._references._kept) <= 4
