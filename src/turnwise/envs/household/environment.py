@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from turnwise.envs.caches import LastTasks
 from turnwise.envs.environment import Verifier, check_horizon, check_verifier
-from turnwise.envs.household import demonstrated_verifier, planner
+from turnwise.envs.household import demonstrated_verifier
 from turnwise.envs.household import verifier as oracle
 from turnwise.envs.household.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.household.rooms import make_task
@@ -34,11 +34,7 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
     good, clumsy = GoodExpert, ClumsyExpert
 
     def __init__(
-        self,
-        horizon: int = 30,
-        mistakes: Mistakes | None = None,
-        worlds: int = 256,
-        verifier: Verifier = "oracle",
+        self, horizon: int = 30, mistakes: Mistakes | None = None, worlds: int = 256, verifier: Verifier = "oracle"
     ) -> None:
         if worlds < 1:
             raise ValueError(f"worlds: must be at least 1, got {worlds}")
@@ -61,13 +57,6 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
                 break
             session.step(action)
         return session
-
-    def remaining(self, session: HouseholdSession) -> int:
-        """Returns the number of actions of the shortest plan from the session's state to the goal; 0 at the goal.
-
-        The plan may use the places of all objects, even of those that the policy has not seen.
-        """
-        return planner.remaining(session.world, session.state)
 
     def accepts(self, session: HouseholdSession, action: str, expert: str) -> bool:
         if self.verifier == "oracle":

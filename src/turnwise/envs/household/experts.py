@@ -14,18 +14,7 @@ from turnwise.envs.household.planner import distance, known_aim
 from turnwise.envs.household.rooms import weight
 from turnwise.envs.household.session import HouseholdSession
 from turnwise.envs.household.state import NOWHERE
-from turnwise.envs.household.world import (
-    CLEAN,
-    COOL,
-    GO,
-    HEAT,
-    MOVE,
-    OPEN,
-    TAKE,
-    USE,
-    Command,
-    bits,
-)
+from turnwise.envs.household.world import CLEAN, COOL, GO, HEAT, MOVE, OPEN, TAKE, USE, Command, bits
 
 _PLANNED = frozenset({OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE})
 
@@ -151,10 +140,7 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
         if state.held != NOWHERE or state.at == NOWHERE or not state.accessible(world, state.at):
             return None
         things = bits(state.contents[state.at] & ~world.targets & ~world.lamps)
-        return self._choose(
-            session,
-            [(TAKE, o, state.at) for o in things if world.fits[o] >> state.at & 1],
-        )
+        return self._choose(session, [(TAKE, o, state.at) for o in things if world.fits[o] >> state.at & 1])
 
     def _premature(self, session: HouseholdSession, planned: Command) -> str | None:
         world, state = session.world, session.state
@@ -172,9 +158,7 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
         or the expert's hands are full.
         """
         world, state = session.world, session.state
-        known = 0 if state.held == NOWHERE else 1 << state.held
-        for r in bits(state.seen):
-            known |= state.contents[r]
+        known = state.known()
         places = [state.at] if state.at != NOWHERE else range(len(world.receptacles))
         choices = [
             command

@@ -39,9 +39,7 @@ def known_aim(world: World, state: State) -> Aim | None:
     If the goal asks for two objects and only one object was found, the aim is to place the found object. If the lamp
     was not found yet, the aim is to take the object to look at.
     """
-    known = 0 if state.held == NOWHERE else 1 << state.held
-    for r in bits(state.seen):
-        known |= state.contents[r]
+    known = state.known()
     targets, lamps = world.targets & known, world.toggles & known
     if not targets:
         return None
@@ -53,14 +51,6 @@ def known_aim(world: World, state: State) -> Aim | None:
     wanted = min(world.wanted, targets.bit_count())
     aim = Aim(targets, 0, wanted)
     return None if wanted < world.wanted and distance(world, state, aim) == 0 else aim
-
-
-def remaining(world: World, state: State) -> int:
-    """Returns the number of actions of the shortest plan that reaches the goal; 0 at the goal.
-
-    The plan may use the places of all objects, even of those that the agent has not seen.
-    """
-    return distance(world, state, full_aim(world))
 
 
 def distance(world: World, state: State, aim: Aim) -> int:
@@ -89,29 +79,15 @@ def distance(world: World, state: State, aim: Aim) -> int:
             continue
         after = contents[:]
         after[d] |= 1 << held
-        best = min(
-            best,
-            cost + _empty_handed(world, aim, d, closed & ~(1 << d), after, treated, state.lit),
-        )
+        best = min(best, cost + _empty_handed(world, aim, d, closed & ~(1 << d), after, treated, state.lit))
     return best
 
 
-def _empty_handed(
-    world: World,
-    aim: Aim,
-    at: int,
-    closed: int,
-    contents: list[int],
-    treated: int,
-    lit: int,
-) -> int:
+def _empty_handed(world: World, aim: Aim, at: int, closed: int, contents: list[int], treated: int, lit: int) -> int:
     sources = _places(contents, aim.targets)
     if world.looking:
         if not aim.wanted:
-            return min(
-                ((at != p) + (closed >> p & 1) + 1 for p in sources),
-                default=UNREACHABLE,
-            )
+            return min(((at != p) + (closed >> p & 1) + 1 for p in sources), default=UNREACHABLE)
         lamps = [(q, not aim.lamps & contents[q] & lit) for q in _places(contents, aim.lamps)]
         return min(
             ((at != p) + (closed >> p & 1) + 1 + (p != q) + unlit for p in sources for q, unlit in lamps),
@@ -127,10 +103,7 @@ def _empty_handed(
         take = (at != p) + (closed >> p & 1) + 1
         shut = closed & ~(1 << p)
         if contents[p] & ready:
-            carry = min(
-                ((p != r) + (shut >> r & 1) + 1 for r in bits(world.destinations)),
-                default=UNREACHABLE,
-            )
+            carry = min(((p != r) + (shut >> r & 1) + 1 for r in bits(world.destinations)), default=UNREACHABLE)
             best = min(best, take + carry)
         for o in bits(contents[p] & aim.targets & ~treated):
             best = min(best, take + _treat_and_place(world, o, p, shut))
@@ -153,14 +126,7 @@ def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
     )
 
 
-def _pair(
-    world: World,
-    aim: Aim,
-    at: int,
-    closed: int,
-    contents: list[int],
-    sources: list[int],
-) -> int:
+def _pair(world: World, aim: Aim, at: int, closed: int, contents: list[int], sources: list[int]) -> int:
     best = UNREACHABLE
     for r in bits(world.destinations):
         others = [p for p in sources if p != r]

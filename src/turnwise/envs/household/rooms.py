@@ -48,33 +48,19 @@ _KINDS = {
     "pick_cool_then_place_in_recep": ("kitchen",),
     "pick_two_obj_and_place": tuple(ROOMS),
 }
-_TREATED = {
+# goal -> types of the objects that can be treated, and the type of the appliance
+TREATED = {
     "pick_clean_then_place_in_recep": (CLEANABLE, CLEANING),
     "pick_heat_then_place_in_recep": (HEATABLE, HEATING),
     "pick_cool_then_place_in_recep": (COOLABLE, COOLING),
 }
 _TEMPLATES = {
     "pick_and_place_simple": ("put a {obj} in {recep}", "put some {obj} on {recep}"),
-    "look_at_obj_in_light": (
-        "look at {obj} under the {toggle}",
-        "examine the {obj} with the {toggle}",
-    ),
-    "pick_clean_then_place_in_recep": (
-        "put a clean {obj} in {recep}",
-        "clean some {obj} and put it in {recep}",
-    ),
-    "pick_heat_then_place_in_recep": (
-        "put a hot {obj} in {recep}",
-        "heat some {obj} and put it in {recep}",
-    ),
-    "pick_cool_then_place_in_recep": (
-        "put a cool {obj} in {recep}",
-        "cool some {obj} and put it in {recep}",
-    ),
-    "pick_two_obj_and_place": (
-        "put two {obj} in {recep}",
-        "find two {obj} and put them in {recep}",
-    ),
+    "look_at_obj_in_light": ("look at {obj} under the {toggle}", "examine the {obj} with the {toggle}"),
+    "pick_clean_then_place_in_recep": ("put a clean {obj} in {recep}", "clean some {obj} and put it in {recep}"),
+    "pick_heat_then_place_in_recep": ("put a hot {obj} in {recep}", "heat some {obj} and put it in {recep}"),
+    "pick_cool_then_place_in_recep": ("put a cool {obj} in {recep}", "cool some {obj} and put it in {recep}"),
+    "pick_two_obj_and_place": ("put two {obj} in {recep}", "find two {obj} and put them in {recep}"),
 }
 
 
@@ -129,11 +115,7 @@ def make_task(split: str, seed: int, index: int) -> Task:
         data = _draw(split, rng)
         if data is not None and (split == "unseen" or (fingerprint(data) % 8 == 0) == (split == "seen")):
             return Task(
-                env="household",
-                id=f"{split}/{seed}/{index:06d}",
-                split=split,
-                data=data,
-                subset=data["goal"]["type"],
+                env="household", id=f"{split}/{seed}/{index:06d}", split=split, data=data, subset=data["goal"]["type"]
             )
         attempt += 1
 
@@ -153,7 +135,7 @@ def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
     kind, receptacles = layout(room)
     types = sorted({name.split()[0] for name in receptacles})
     looking = goal == "look_at_obj_in_light"
-    treated, station = _TREATED.get(goal, (None, None))
+    treated, station = TREATED.get(goal, (None, None))
     pairs = [
         (obj, dest)
         for obj in OBJECTS[kind]
@@ -174,12 +156,7 @@ def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
         if other != target and homes and sum(o == other for o, _ in spots) < 3:
             spots.append((other, _pick(homes, rng)))
     if kind in ("bedroom", "livingroom"):
-        spots.append(
-            (
-                "desklamp",
-                rng.choice([r for r in receptacles if r.split()[0] in LAMP_PLACES]),
-            )
-        )
+        spots.append(("desklamp", rng.choice([r for r in receptacles if r.split()[0] in LAMP_PLACES])))
     if len(spots) < 8:
         return None
     rng.shuffle(spots)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 from turnwise.envs.environment import Step, check_open
 from turnwise.envs.household.state import State
-from turnwise.envs.household.world import GO, NOTHING, OPEN, World
+from turnwise.envs.household.world import NOTHING, World
 from turnwise.types import Message, Task
 
 
@@ -50,34 +52,11 @@ class HouseholdSession:
         return Step(observation, float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> HouseholdSession:
-        twin = HouseholdSession.__new__(HouseholdSession)
-        twin.task = self.task
-        twin.world = self.world
-        twin.horizon = self.horizon
+        twin = copy.copy(self)
         twin.state = self.state.copy()
-        twin.turns = self.turns
-        twin.won = self.won
-        twin.done = self.done
         return twin
 
     def admissible(self) -> list[str]:
         """Returns all commands that are possible now, in alphabetical order as in TextWorld."""
         world, state = self.world, self.state
         return sorted(world.texts[c] for c in world.nearby[state.at] if state.admits(world, c))
-
-    def gains_information(self, action: str) -> bool:
-        """Returns whether the action shows the inside of a new receptacle, or walks to a new receptacle that is closed.
-
-        A receptacle is new if the policy has not looked into it yet. A walk to a closed receptacle does not count if
-        the policy stands before another new receptacle, which the policy should open first.
-        """
-        world, state = self.world, self.state
-        command = world.commands.get(action.strip())
-        if command is None or not state.admits(world, command):
-            return False
-        op, _, r = command
-        if op not in (GO, OPEN) or state.seen >> r & 1:
-            return False
-        if op == OPEN or state.accessible(world, r):
-            return True
-        return state.at < 0 or bool(state.seen >> state.at & 1)

@@ -40,18 +40,7 @@ class State:
     into which the agent has looked. Only the agent moves objects, so it still knows the content of these receptacles.
     """
 
-    __slots__ = (
-        "at",
-        "clean",
-        "contents",
-        "cool",
-        "held",
-        "hot",
-        "lit",
-        "opened",
-        "seen",
-        "sliced",
-    )
+    __slots__ = ("at", "clean", "contents", "cool", "held", "hot", "lit", "opened", "seen", "sliced")
 
     def __init__(self, contents: list[int]) -> None:
         self.at = NOWHERE
@@ -88,6 +77,13 @@ class State:
             self.lit,
             *self.contents,
         )
+
+    def known(self) -> int:
+        """Returns a bit mask of the objects whose places the agent knows."""
+        known = 0 if self.held == NOWHERE else 1 << self.held
+        for r in bits(self.seen):
+            known |= self.contents[r]
+        return known
 
     def accessible(self, world: World, r: int) -> bool:
         """Returns whether receptacle ``r`` is open or has no door, so that objects can be put in and taken out."""

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from turnwise.envs.household.planner import distance, full_aim, known_aim
 from turnwise.envs.household.session import HouseholdSession
-from turnwise.envs.household.world import MOVE, USE
+from turnwise.envs.household.state import NOWHERE, State
+from turnwise.envs.household.world import GO, MOVE, OPEN, USE, Command, World
 
 
 def accepts(session: HouseholdSession, action: str) -> bool:
@@ -28,7 +29,7 @@ def accepts(session: HouseholdSession, action: str) -> bool:
         return False
     aim = known_aim(world, state)
     if aim is None:
-        if session.gains_information(action):
+        if _gains_information(world, state, command):
             return True
         if command[0] not in (MOVE, USE):
             return False
@@ -36,3 +37,15 @@ def accepts(session: HouseholdSession, action: str) -> bool:
     after = state.copy()
     after.apply(world, command)
     return distance(world, after, aim) < distance(world, state, aim)
+
+
+def _gains_information(world: World, state: State, command: Command) -> bool:
+    """Returns whether the command shows the inside of a new receptacle, or walks to a new receptacle that is closed.
+
+    A receptacle is new if the policy has not looked into it yet. A walk to a closed receptacle does not count if the
+    policy stands before another new receptacle, which the policy should open first.
+    """
+    op, _, r = command
+    if op not in (GO, OPEN) or state.seen >> r & 1:
+        return False
+    return op == OPEN or state.accessible(world, r) or state.at == NOWHERE or bool(state.seen >> state.at & 1)

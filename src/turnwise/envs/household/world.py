@@ -12,43 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from turnwise.envs.household.catalog import (
-    CLEANABLE,
-    CLEANING,
-    CONTAINS,
-    COOLABLE,
-    COOLING,
-    HEATABLE,
-    HEATING,
-    KNIVES,
-    LAMPS,
-    OPENABLE,
-    SLICEABLE,
-    VESSELS,
-)
-from turnwise.envs.household.rooms import TYPES, listing
+from turnwise.envs.household.catalog import CONTAINS, KNIVES, LAMPS, OPENABLE, SLICEABLE, VESSELS
+from turnwise.envs.household.rooms import TREATED, TYPES, listing
 
-(
-    GO,
-    OPEN,
-    CLOSE,
-    TAKE,
-    MOVE,
-    CLEAN,
-    HEAT,
-    COOL,
-    USE,
-    SLICE,
-    LOOK_INTO,
-    LOOK_AT,
-    INVENTORY,
-    LOOK,
-    HELP,
-) = range(15)
+(GO, OPEN, CLOSE, TAKE, MOVE, CLEAN, HEAT, COOL, USE, SLICE, LOOK_INTO, LOOK_AT, INVENTORY, LOOK, HELP) = range(15)
 
 Command = tuple[int, int, int]
 """A command as three numbers: operation, object (0 if none), receptacle (0 if none; for SLICE, the knife)."""
 
+_TREATMENTS = {
+    "pick_clean_then_place_in_recep": ("clean", CLEAN),
+    "pick_heat_then_place_in_recep": ("heat", HEAT),
+    "pick_cool_then_place_in_recep": ("cool", COOL),
+}
 _ANYWHERE = frozenset({GO, USE, SLICE, LOOK_AT, INVENTORY, LOOK, HELP})
 
 NOTHING = "Nothing happens."
@@ -127,14 +103,6 @@ class World:
             _mask(self.receptacle_types, {kind for kind, held in CONTAINS.items() if obj in held})
             for obj in self.object_types
         ]
-        self.cleaning = _mask(self.receptacle_types, {CLEANING})
-        self.heating = _mask(self.receptacle_types, {HEATING})
-        self.cooling = _mask(self.receptacle_types, {COOLING})
-        self.cleanable = _mask(self.object_types, CLEANABLE)
-        self.heatable = _mask(self.object_types, HEATABLE)
-        self.coolable = _mask(self.object_types, COOLABLE)
-        self.sliceable = _mask(self.object_types, SLICEABLE)
-        self.knives = _mask(self.object_types, KNIVES)
         self.lamps = _mask(self.object_types, LAMPS)
         self.vessels = _mask(self.object_types, VESSELS)
 
@@ -149,11 +117,8 @@ class World:
         for key, mask in (("object", self.targets), ("receptacle", self.looking or self.destinations)):
             if not mask:
                 raise ValueError(f"task data: the goal needs {goal[key]!r}, but the task has no {key} of this type")
-        self.treatment = {  # masks of the objects that can be treated, and of the appliances for the treatment
-            "pick_clean_then_place_in_recep": (self.cleanable, self.cleaning),
-            "pick_heat_then_place_in_recep": (self.heatable, self.heating),
-            "pick_cool_then_place_in_recep": (self.coolable, self.cooling),
-        }.get(self.goal, (0, 0))
+        # masks of the objects that can be treated as the goal requires, and of the appliances for the treatment
+        self.treatment = self._masks(self.goal) if self.goal in TREATED else (0, 0)
         self.toggles = _mask(self.object_types, {goal["toggle"]})
 
         room = MIDDLE.format(enumerate_names(self.receptacles))
@@ -183,24 +148,21 @@ class World:
             self._inside[receptacle, mask] = text
         return text
 
+    def _masks(self, goal: str) -> tuple[int, int]:
+        things, station = TREATED[goal]
+        return _mask(self.object_types, things), _mask(self.receptacle_types, {station})
+
     def _commands(self) -> dict[str, Command]:
         """Returns all commands that can become possible in some state of this task: text -> command."""
-        found: dict[str, Command] = {
-            "inventory": (INVENTORY, 0, 0),
-            "look": (LOOK, 0, 0),
-            "help": (HELP, 0, 0),
-        }
+        found: dict[str, Command] = {"inventory": (INVENTORY, 0, 0), "look": (LOOK, 0, 0), "help": (HELP, 0, 0)}
         for r, place in enumerate(self.receptacles):
             found[f"go to {place}"] = (GO, 0, r)
             found[f"examine {place}"] = (LOOK_INTO, 0, r)
             if self.openable >> r & 1:
                 found[f"open {place}"] = (OPEN, 0, r)
                 found[f"close {place}"] = (CLOSE, 0, r)
-        treatments = (
-            ("clean", CLEAN, self.cleanable, self.cleaning),
-            ("heat", HEAT, self.heatable, self.heating),
-            ("cool", COOL, self.coolable, self.cooling),
-        )
+        treatments = [(*words, *self._masks(goal)) for goal, words in _TREATMENTS.items()]
+        sliceable, knives = _mask(self.object_types, SLICEABLE), _mask(self.object_types, KNIVES)
         for o, name in enumerate(self.objects):
             found[f"examine {name}"] = (LOOK_AT, o, 0)
             if self.lamps >> o & 1:
@@ -213,16 +175,8 @@ class World:
             for verb, operation, things, stations in treatments:
                 if things >> o & 1:
                     for r in bits(stations):
-                        found[f"{verb} {name} with {self.receptacles[r]}"] = (
-                            operation,
-                            o,
-                            r,
-                        )
-            if self.sliceable >> o & 1:
-                for knife in bits(self.knives):
-                    found[f"slice {name} with {self.objects[knife]}"] = (
-                        SLICE,
-                        o,
-                        knife,
-                    )
+                        found[f"{verb} {name} with {self.receptacles[r]}"] = (operation, o, r)
+            if sliceable >> o & 1:
+                for knife in bits(knives):
+                    found[f"slice {name} with {self.objects[knife]}"] = (SLICE, o, knife)
         return found
