@@ -30,12 +30,7 @@ class ToolEnv(ScriptedEnv[S]):
     """
 
     def __init__(
-        self,
-        level: Level,
-        horizon: int,
-        calls: Style | None,
-        tools: Sequence[Mapping[str, Any]],
-        bare: bool = False,
+        self, level: Level, horizon: int, calls: Style | None, tools: Sequence[Mapping[str, Any]], bare: bool = False
     ) -> None:
         if level not in get_args(Level):
             raise ValueError(f"level: must be {' or '.join(get_args(Level))}, got {level!r}")

@@ -59,11 +59,7 @@ class Encyclopaedia:
     """
 
     def __init__(
-        self,
-        level: Level = "full",
-        edition: int = 0,
-        countries: int | None = None,
-        hops: Sequence[int] | None = None,
+        self, level: Level = "full", edition: int = 0, countries: int | None = None, hops: Sequence[int] | None = None
     ) -> None:
         if level not in SCHEMAS:
             raise ValueError(f"level must be one of {', '.join(SCHEMAS)}, got {level!r}")

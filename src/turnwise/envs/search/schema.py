@@ -58,12 +58,7 @@ class Schema:
 
 TINY = Schema(
     counts={"town": 4, "person": 6, "book": 4, "firm": 3},
-    defines={
-        "town": "A town.",
-        "person": "A person.",
-        "book": "A book.",
-        "firm": "A firm.",
-    },
+    defines={"town": "A town.", "person": "A person.", "book": "A book.", "firm": "A firm."},
     relations={
         "town": {
             "head": Relation(["Its head is {y}."], "the head of {x}", "Who is the head of {x}?", "person"),
@@ -107,7 +102,7 @@ FULL = Schema(
                 "the capital of {x}",
                 "What is the capital of {x}?",
                 "town",
-            ),
+            )
         },
         "river": {
             "source": Relation(

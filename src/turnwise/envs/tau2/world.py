@@ -23,16 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FAILED = "Error: "
-READS = (
-    "calculate",
-    "can_",
-    "check_",
-    "find_",
-    "get_",
-    "list_",
-    "run_",
-    "search_",
-)  # tools with these prefixes change nothing
+# tools with these prefixes change nothing
+READS = ("calculate", "can_", "check_", "find_", "get_", "list_", "run_", "search_")
 _SHOWN = 500  # maximum length of an error message in characters
 _RANDOM_BILL = re.compile(r"B[0-9a-f]{8}")
 # name under which inspect-ai's store holds the phone company's database
