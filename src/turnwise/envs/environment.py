@@ -234,6 +234,13 @@ def check_split(split: str, key: str = "split") -> None:
         raise ValueError(f"{key}: must be one of {', '.join(SPLITS)}, got {split!r}")
 
 
+def check_tasks(split: str, count: int) -> None:
+    """Raises ``ValueError`` if an environment has no tasks for these arguments: unknown split or negative count."""
+    check_split(split)
+    if count < 0:
+        raise ValueError(f"count: must be at least 0, got {count}")
+
+
 def hashed_split(text: str) -> str:
     """Returns the split of a generated task by a hash of its text. Half of all texts are in train, a quarter in seen
     and a quarter in unseen.

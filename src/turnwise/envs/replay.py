@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
-from turnwise.envs.environment import EnvironmentFault, Step, check_open, tools_of
+from turnwise.envs.environment import EnvironmentFault, Step, check_open, check_task, same_text, tools_of
 from turnwise.envs.shared_episode import Episode, Live
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
@@ -74,8 +74,8 @@ class ReplayedSession:
         self._me = object()  # identifies this session to the running episode, which notes who uses it
         self._holder: Live | None = None
         if known is None:
-            self._holder = self._hold(open_episode())
-            episode = self._holder.episode
+            episode = open_episode()
+            self._holder = Live(episode, self.taken)
             known = episode.opening(), tools_of(episode)
             self.form = getattr(episode, "form", self.form)
         self._opening, self.tools = list(known[0]), tuple(known[1])
@@ -140,15 +140,6 @@ class ReplayedSession:
         holder.leave(self.taken)
         return listed
 
-    def repeat(self) -> None:
-        """Opens a fresh episode and repeats the actions of this session there.
-
-        Raises:
-            EnvironmentFault: the package failed.
-            ReplayDiffersError: an action gets another answer than before.
-        """
-        self._holder = self._repeated()
-
     def _claimed(self) -> Live:
         """Returns a running episode in which this session's actions were taken, reserved for this session.
 
@@ -156,14 +147,20 @@ class ReplayedSession:
         """
         holder = self._holder
         if holder is None or not holder.claim(self.taken, self._me):
-            holder = self._repeated()
+            holder = self.repeat()
             if not holder.claim(self.taken, self._me):
                 raise EnvironmentFault(f"task {self.task.id}: another thread closed the episode")
         return holder
 
-    def _repeated(self) -> Live:
+    def repeat(self) -> Live:
+        """Opens a fresh episode, repeats the actions of this session there, and returns the episode.
+
+        Raises:
+            EnvironmentFault: the package failed.
+            ReplayDiffersError: an action gets another answer than before.
+        """
         # ``_holder`` is set before the actions are repeated, so that the episode can be closed even if an action fails.
-        holder = self._holder = self._hold(self._open())
+        holder = self._holder = Live(self._open(), self.taken)
         again = _shown(holder.episode.opening(), tools_of(holder.episode))
         if (seen := _shown(self._opening, self._first_tools)) != again:
             self._differs(0, seen, again)
@@ -173,9 +170,6 @@ class ReplayedSession:
             if (seen := _answer(taken)) != again:
                 self._differs(turn, seen, again)
         return holder
-
-    def _hold(self, episode: Episode) -> Live:
-        return Live(episode, self.taken)
 
     def _limited(self, step: Step, turn: int) -> Step:
         return replace(step, done=True) if turn >= self.horizon and not step.done else step
@@ -197,8 +191,8 @@ class ReplayedSession:
 class ReplayedEnv(ABC):
     """Base class of environments that play an external package. Their sessions are :class:`ReplayedSession`.
 
-    A subclass lists ``ReplayedEnv`` first among its base classes, because the ``reset`` of another base class calls
-    :meth:`begin`. The subclass defines ``name``, ``horizon``, ``tasks`` and :meth:`open_episode`.
+    A subclass lists ``ReplayedEnv`` first among its base classes, because :meth:`reset` calls :meth:`begin`. The
+    subclass defines ``name``, ``horizon``, ``tasks``, ``accepts``, ``demonstrate`` and :meth:`open_episode`.
     """
 
     name: str
@@ -216,6 +210,20 @@ class ReplayedEnv(ABC):
     def session(self, task: Task) -> ReplayedSession:
         """Returns a fresh session. An environment with its own session class overrides this method."""
         return ReplayedSession(task, partial(self.open_episode, task), self.horizon)
+
+    def reset(self, task: Task) -> Any:
+        """Opens a fresh episode of the task.
+
+        Raises:
+            ValueError: the task belongs to another environment, or its data does not describe a task.
+            EnvironmentFault: the package failed.
+        """
+        check_task(task, self.name)
+        return self.begin(task)
+
+    def same(self, action: str, expert: str) -> bool:
+        """Returns whether two actions are equal after whitespace is normalised: the strict verifier (PivotRL Eq. 2)."""
+        return same_text(action, expert)
 
     def begin(self, task: Task) -> Any:
         """Opens a session and checks that it begins with the same messages and tools as earlier sessions of the task.

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic
 
-from turnwise.envs.environment import Quality, check_split, check_task, same_text
+from turnwise.envs.environment import Quality, check_task, check_tasks, same_text
 from turnwise.envs.experts import Chances, Clumsy, Expert, S, by_quality, demonstration
 from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
@@ -54,9 +54,7 @@ class ScriptedEnv(ABC, Generic[S]):
             ValueError: there is no split of this name, or the count is negative.
             InputError: the split has fewer than ``count`` tasks.
         """
-        check_split(split)
-        if count < 0:
-            raise ValueError(f"count: must be at least 0, got {count}")
+        check_tasks(split, count)
         return self.draw(split, count, seed)
 
     def reset(self, task: Task) -> S:

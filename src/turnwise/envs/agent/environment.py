@@ -13,15 +13,7 @@ from turnwise.envs.agent.gateway import Gateway
 from turnwise.envs.agent.program import Program, with_variables
 from turnwise.envs.agent.tasks import folder_of, hidden_of, read_tasks
 from turnwise.envs.boxed import Box
-from turnwise.envs.environment import (
-    EnvironmentFault,
-    Quality,
-    check_horizon,
-    check_split,
-    check_task,
-    same_text,
-    tried,
-)
+from turnwise.envs.environment import EnvironmentFault, Quality, check_horizon, check_tasks, same_text, tried
 from turnwise.envs.replay import Opening, ReplayedEnv, ReplayedSession
 from turnwise.envs.tool_messages import check_format, read_calls
 from turnwise.errors import InputError
@@ -95,9 +87,7 @@ class AgentEnv(ReplayedEnv):
             InputError: the file has fewer than ``count`` tasks of the split.
             ValueError: there is no split of this name, or the count is negative.
         """
-        check_split(split)
-        if count < 0:
-            raise ValueError(f"count: must be at least 0, got {count}")
+        check_tasks(split, count)
         found = list(self._tasks[split])
         if count > len(found):
             raise InputError(
@@ -107,16 +97,12 @@ class AgentEnv(ReplayedEnv):
         random.Random(f"{split} {seed}").shuffle(found)
         return found[:count]
 
-    def reset(self, task: Task) -> ReplayedSession:
+    def begin(self, task: Task) -> ReplayedSession:
         """Opens a session of the task.
 
         The program's first request is kept for each task. If the request is known, the program starts only when the
         session takes its first action.
         """
-        check_task(task, self.name)
-        return self.begin(task)
-
-    def begin(self, task: Task) -> ReplayedSession:
         session = ReplayedSession(task, partial(self.open_episode, task), self.horizon, self._first.get(task.id))
         self._first.setdefault(task.id, (session.opening(), session.tools))
         session.form = self.format
@@ -171,6 +157,3 @@ class AgentEnv(ReplayedEnv):
         """
         calls = read_calls(expert, self.format, session.tools)
         return read_calls(action, self.format, session.tools) == calls if calls else same_text(action, expert)
-
-    def same(self, action: str, expert: str) -> bool:
-        return same_text(action, expert)

@@ -12,7 +12,7 @@ from turnwise.data.toolcalls.match import equivalent
 from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.envs.caches import LastTasks
-from turnwise.envs.environment import Quality, check_horizon, check_split, check_task, first_tasks, same_text
+from turnwise.envs.environment import Quality, check_horizon, check_tasks, first_tasks
 from turnwise.envs.experts import Chances, by_quality, played, trajectory_of
 from turnwise.envs.mcp import example
 from turnwise.envs.mcp.episode import McpEpisode, read_reply
@@ -103,22 +103,10 @@ class McpEnv(ReplayedEnv):
             ValueError: there is no split of this name, or the count is negative.
             InputError: the file has fewer than ``count`` tasks of this split.
         """
-        check_split(split)
-        if count < 0:
-            raise ValueError(f"count: must be at least 0, got {count}")
+        check_tasks(split, count)
         if self._read is None:
             return example.tasks(self.name, split, count, seed)
         return first_tasks(self._read.get(split, []), count, f"split {split} of {self.file}")
-
-    def reset(self, task: Task) -> ReplayedSession:
-        """Opens a fresh episode of the task.
-
-        Raises:
-            ValueError: the task belongs to another environment.
-            InputError: the task's data does not describe a task of this environment, or a server cannot be used.
-        """
-        check_task(task, self.name)
-        return self.begin(task)
 
     def open_episode(self, task: Task) -> McpEpisode:
         problem, where = self._problems(task), f"task {task.id}"
@@ -169,9 +157,6 @@ class McpEnv(ReplayedEnv):
         if made.calls or shown.calls:
             return equivalent(made.calls, shown.calls, self._servers.shown())
         return self._problems(session.task).answered(made.content)
-
-    def same(self, action: str, expert: str) -> bool:
-        return same_text(action, expert)
 
     def close(self) -> None:
         """Ends the servers that no episode is using, and the servers that episodes share."""

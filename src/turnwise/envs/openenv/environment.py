@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.envs.environment import SPLITS, Quality, check_horizon, check_split, check_task, same_text
+from turnwise.envs.environment import SPLITS, Quality, check_horizon, check_split, same_text
 from turnwise.envs.experts import check_quality
 from turnwise.envs.openenv.connection import Connection, action_schema, check_package
 from turnwise.envs.openenv.episode import ACT, OpenenvEpisode
@@ -98,16 +98,6 @@ class OpenenvEnv(ReplayedEnv):
             numbers.setdefault(first + order.randrange(_SEEDS))
         return [Task(self.name, f"{split}/{number}", split, {"reset": {"seed": number}}) for number in numbers]
 
-    def reset(self, task: Task) -> ReplayedSession:
-        """Opens a fresh episode of the task.
-
-        Raises:
-            ValueError: the task belongs to another environment.
-            EnvironmentFault: the server failed.
-        """
-        check_task(task, self.name)
-        return self.begin(task)
-
     def open_episode(self, task: Task) -> OpenenvEpisode:
         check_package()
         tools = self._action_tools()
@@ -130,9 +120,6 @@ class OpenenvEnv(ReplayedEnv):
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
         """Returns whether the policy's reply equals the expert's reply, because equally good replies are not known."""
-        return same_text(action, expert)
-
-    def same(self, action: str, expert: str) -> bool:
         return same_text(action, expert)
 
     def _action_tools(self) -> Tools:

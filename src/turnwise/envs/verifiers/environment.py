@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from turnwise.envs.environment import Quality, check_horizon, check_split, check_task, first_tasks, same_text
+from turnwise.envs.environment import Quality, check_horizon, check_tasks, first_tasks, same_text
 from turnwise.envs.experts import check_quality, demonstration
 from turnwise.envs.replay import ReplayedEnv, ReplayedSession
 from turnwise.envs.tool_messages import check_format
@@ -78,9 +78,7 @@ class VerifiersEnv(ReplayedEnv):
             ValueError: there is no split of this name, or the count is negative.
             InputError: the split has fewer than ``count`` rows.
         """
-        check_split(split)
-        if count < 0:
-            raise ValueError(f"count: must be at least 0, got {count}")
+        check_tasks(split, count)
         return first_tasks(self._rows(split), count, f"split {split} of {self.id}")
 
     def _listed(self, split: str) -> list[Task]:
@@ -88,16 +86,6 @@ class VerifiersEnv(ReplayedEnv):
             Task(self.name, name, split, row, str(row["task"]) if isinstance(row.get("task"), str) else "")
             for name, row in rows(self._environment, split)
         ]
-
-    def reset(self, task: Task) -> ReplayedSession:
-        """Opens a fresh episode of the task.
-
-        Raises:
-            ValueError: the task belongs to another environment.
-            EnvironmentFault: the environment failed.
-        """
-        check_task(task, self.name)
-        return self.begin(task)
 
     def open_episode(self, task: Task) -> VerifiersEpisode:
         where = f"env.id={self.id}, task {task.id}"
@@ -135,6 +123,3 @@ class VerifiersEnv(ReplayedEnv):
             EnvironmentFault: the environment failed.
         """
         return same_text(action, expert) or session.fork().step(action).won
-
-    def same(self, action: str, expert: str) -> bool:
-        return same_text(action, expert)
