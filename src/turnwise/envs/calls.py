@@ -138,6 +138,6 @@ def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False)
     raise ValueError(f"calls must be one of short, hermes, got {style!r}")
 
 
-def refusal(error: ToolCallError) -> str:
+def refusal(error: Exception) -> str:
     """Returns what the policy reads after a reply without a valid call: the error message, cut to 160 characters."""
     return f"Error: {str(error)[:_SHOWN]}."

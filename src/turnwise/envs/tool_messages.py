@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.data.tool_schema import arguments_of, check_call, function_of
+from turnwise.data.tool_schema import arguments_of, check_call, function_of, signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.types import Message, ToolCall
+
+HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
 
 Tools = tuple[Mapping[str, Any], ...]
 
@@ -33,6 +35,18 @@ def check_format(form: str) -> Format:
 def templated(form: Format) -> bool:
     """Returns whether the chat template writes the tools and calls, as in all formats except ``bfcl_python``."""
     return form != "bfcl_python"
+
+
+def opened(system: str, tools: Sequence[Mapping[str, Any]], form: Format, user: str, how: str = HOW) -> list[Message]:
+    """Returns a system message and the user message ``user``.
+
+    The system message has the text ``system`` and, if the chat template does not write the tools, a list of the tools
+    and the text ``how``, which says how to call them. An empty system message is left out.
+    """
+    listed = ["\n".join(map(signature, tools)), how] if tools and not templated(form) else []
+    told = "\n\n".join(filter(None, [system, *listed]))
+    messages: list[Message] = [{"role": "system", "content": told}] if told else []
+    return [*messages, {"role": "user", "content": user}]
 
 
 def said(

@@ -6,19 +6,17 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.data.tool_schema import check_call, signature
+from turnwise.data.tool_schema import check_call
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.parsing import Reply, ToolCallError
+from turnwise.envs.calls import refusal
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.mcp.connection import Answer, Connection
 from turnwise.envs.mcp.problem import Problem
 from turnwise.envs.mcp.servers import Servers
-from turnwise.envs.tool_messages import Tools, answered, templated
+from turnwise.envs.tool_messages import Tools, answered, opened, templated
 from turnwise.errors import InputError
 from turnwise.types import Message, ToolCall
-
-HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
-_SHOWN = 160  # maximum length of an error message in characters
 
 
 def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> Reply:
@@ -71,12 +69,7 @@ class McpEpisode:
         """Returns the user's request. A system message before it has the text ``system`` and, if the chat template does
         not show the tools, a list of the tools.
         """
-        system = [self.system]
-        if not templated(self.form):
-            system += ["\n".join(map(signature, self._tools)), HOW]
-        told = "\n\n".join(filter(None, system))
-        user: Message = {"role": "user", "content": self.problem.prompt}
-        return [{"role": "system", "content": told}, user] if told else [user]
+        return opened(self.system, self._tools, self.form, self.problem.prompt)
 
     def act(self, text: str) -> Step:
         """Makes the tool calls in a reply of the policy, one after the other, and returns the answers.
@@ -109,7 +102,7 @@ class McpEpisode:
         try:
             reply = read_reply(text, self.form, self._tools)
         except ToolCallError as error:
-            return self._told([f"Error: {str(error)[:_SHOWN]}."], admissible=False)
+            return self._told([refusal(error)], admissible=False)
         if reply.calls:
             return self._told([self._called(call) for call in reply.calls], admissible=True)
         said = self.problem.answered(reply.content)
@@ -128,8 +121,7 @@ class McpEpisode:
         check = self.problem.check
         if check is None:
             return True
-        answer = self._own(check.made(), "check")
-        return check.holds(answer.text)
+        return check.holds(self._own(check.made(), "check").text)
 
     def _live(self, call: ToolCall) -> Answer:
         if not self._set_up:

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnwise.data.thinking import split_thinking
-from turnwise.data.tool_schema import check_call, signature
+from turnwise.data.tool_schema import check_call
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.envs.calls import refusal
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.openenv.connection import Connection, RefusedActionError
-from turnwise.envs.tool_messages import Tools, answered, templated
+from turnwise.envs.tool_messages import Tools, answered, opened, templated
 from turnwise.types import Message
 
 ACT = "act"
 HOW = "Write the action as act(parameter=value)."
 _OWN = ("done", "reward", "metadata")  # fields that the package openenv adds to every observation
-_SHOWN = 160  # maximum length of an error message in characters
 
 
 class OpenenvEpisode:
@@ -60,12 +60,7 @@ class OpenenvEpisode:
 
     def opening(self) -> list[Message]:
         """Returns the observation after the reset, with a system message before it unless that would be empty."""
-        system = [self.system]
-        if self._tools and not templated(self.form):
-            system += ["\n".join(map(signature, self._tools)), HOW]
-        told = "\n\n".join(filter(None, system))
-        user: Message = {"role": "user", "content": self._text(self._connection.first.observation)}
-        return [{"role": "system", "content": told}, user] if told else [user]
+        return opened(self.system, self._tools, self.form, self._text(self._connection.first.observation), HOW)
 
     def act(self, text: str) -> Step:
         """Sends the action in the policy's reply to the server and returns the server's answer.
@@ -79,7 +74,7 @@ class OpenenvEpisode:
         try:
             result = self._connection.step(self._action(text))
         except (ToolCallError, RefusedActionError) as error:
-            return self._step(f"Error: {str(error)[:_SHOWN]}.", 0.0, False, {"admissible": False})
+            return self._step(refusal(error), 0.0, False, {"admissible": False})
         reward = float(result.reward or 0.0)
         if not math.isfinite(reward):
             raise EnvironmentFault(

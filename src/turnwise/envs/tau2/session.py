@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 
-from turnwise.data.tool_schema import signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.parsing import Reply, ToolCallError
+from turnwise.envs.calls import refusal
 from turnwise.envs.environment import Step, check_open
 from turnwise.envs.tau2.end_check import UNFINISHED, Reference
 from turnwise.envs.tau2.package import policy
 from turnwise.envs.tau2.problem import DONE, TRANSFER, Gold
 from turnwise.envs.tau2.user import Talk, User
-from turnwise.envs.tau2.world import FAILED, World
-from turnwise.envs.tool_messages import Tools, answered, templated
+from turnwise.envs.tau2.world import World
+from turnwise.envs.tool_messages import Tools, answered, opened, templated
 from turnwise.types import Message, Task, ToolCall
 
-HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
 ROLE = (
     "You work in the customer service of a company and talk to a customer. Keep to the policy below. In a reply you either call "
     "tools or write to the customer, never both; the customer sees nothing of your calls and their answers."
@@ -25,7 +24,6 @@ SOLO_ROLE = (
     "You work in the customer service of a company and are given a ticket. Keep to the policy below. You cannot talk to the "
     "customer: solve the ticket by calling tools, those of the customer's phone among them, and call done alone at the end."
 )
-_SHOWN = 160  # maximum length of an error message in characters
 
 
 class Tau2Session:
@@ -72,10 +70,8 @@ class Tau2Session:
         system = [SOLO_ROLE if problem.solo else ROLE]
         if self.rules:
             system.append(f"<policy>\n{policy(problem.domain)}\n</policy>")
-        if not templated(self.form):
-            system += ["\n".join(map(signature, problem.tools)), HOW]
-        opened = self.shown[0] if not problem.solo else f"<ticket>\n{problem.ticket}\n</ticket>"
-        return [{"role": "system", "content": "\n\n".join(system)}, {"role": "user", "content": opened}]
+        user = self.shown[0] if not problem.solo else f"<ticket>\n{problem.ticket}\n</ticket>"
+        return opened("\n\n".join(system), problem.tools, self.form, user)
 
     def read(self, action: str) -> Reply:
         """Parses a reply of the agent into its text and its tool calls.
@@ -109,7 +105,7 @@ class Tau2Session:
         try:
             reply = self.read(action)
         except ToolCallError as error:
-            results = [f"{FAILED}{str(error)[:_SHOWN]}."]
+            results = [refusal(error)]
         else:
             if self.talk is None and reply.calls[0].name == "done":
                 self._end()

@@ -17,11 +17,9 @@ from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.envs import event_loop
 from turnwise.envs.environment import EnvironmentFault, Step
-from turnwise.envs.tool_messages import Tools, templated
+from turnwise.envs.tool_messages import HOW, Tools, templated
 from turnwise.errors import InputError
 from turnwise.types import Message
-
-HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
 
 
 class _Asked:
