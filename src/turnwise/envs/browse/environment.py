@@ -61,7 +61,7 @@ class BrowseEnv(QuestionEnv[BrowseSession]):
         self.results, self.window, self.mistakes = results, window, mistakes or Mistakes()
 
     def begin(self, task: Task) -> BrowseSession:
-        question, pages = self._source.question(task), self._pages
+        question, pages = self.question(task), self._pages
         assert pages is not None  # always true, because the constructor refuses files without pages
         found = (self._retriever, self.results, self.window, self._calls, self.horizon, self.floor)
         return BrowseSession(task, question, pages, *found)

@@ -70,7 +70,7 @@ class SearchEnv(QuestionEnv[SearchSession]):
         self.results, self.mistakes = results or (1 if level == "tiny" else 3), mistakes or Mistakes()
 
     def begin(self, task: Task) -> SearchSession:
-        question = self._source.question(task)
+        question = self.question(task)
         return SearchSession(task, question, self._retriever, self.results, self._calls, self.horizon, self.floor)
 
     def accepts(self, session: SearchSession, action: str, expert: str) -> bool:
