@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from turnwise.judges.cache import Cache, CacheError
 from turnwise.judges.client import ChatClient
 
 logger = logging.getLogger(__name__)
+_OPENING = threading.Lock()  # no field of the model, because an object with a lock could not be pickled
 
 
 @dataclass(slots=True)
@@ -55,15 +57,16 @@ class CachedModel:
             raise ValueError(f"extra must not set {', '.join(taken)}: every request sets them anyway; leave them out")
 
     def open(self) -> Background:
-        """Opens the cache and returns the thread that sends requests. Call this before several threads use this object.
+        """Opens the cache and returns the thread that sends requests. Several threads may call this method.
 
         Raises:
             InputError: the cache cannot be opened.
         """
-        if self._background is None:
-            self._store = Cache(self.cache) if self.cache else None
-            self._background = Background(self.what)
-        return self._background
+        with _OPENING:
+            if self._background is None:
+                self._store = Cache(self.cache) if self.cache else None
+                self._background = Background(self.what)
+            return self._background
 
     def close(self) -> None:
         """Ends the running requests. This object can be used again afterwards."""
