@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from turnwise.envs.agent.conversation import Conversation, continuation, spoken
-from turnwise.envs.agent.gateway import Desk, Gateway
+from turnwise.envs.agent.gateway import Desk, leave, serve
 
 pytestmark = pytest.mark.extra("agent")
 
@@ -20,11 +20,11 @@ CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call
 
 @pytest.fixture
 def served() -> Iterator[tuple[Desk, str]]:
-    gateway, desk = Gateway(), Desk()
+    desk = Desk()
     listener = socket.create_server(("127.0.0.1", 0))
-    gateway.serve(listener, desk)
+    serve(listener, desk)
     yield desk, f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-    gateway.leave(desk)
+    leave(desk)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from turnwise.envs.agent.episode import AgentEpisode, Scoring
-from turnwise.envs.agent.gateway import Gateway
 from turnwise.envs.agent.program import Program, with_variables
 from turnwise.envs.agent.tasks import folder_of, hidden_of, read_tasks
 from turnwise.envs.boxed import Box
@@ -77,7 +76,6 @@ class AgentEnv(ReplayedEnv):
         self._tasks = read_tasks(Path(tasks_file), self.name)
         self._code: Tree = read_folder(Path(code), "env.code") if code else {}
         self._box = box or Box()
-        self._gateway = Gateway()
         self._first: dict[str, Opening] = {}  # task id -> messages and tools of the program's first request
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
@@ -111,7 +109,7 @@ class AgentEnv(ReplayedEnv):
     def open_episode(self, task: Task) -> AgentEpisode:
         sandbox = self._box.open()
         folder = laid_over(self._code, folder_of(task))
-        program = Program(self._gateway, sandbox, self.command, folder, self.variables)
+        program = Program(sandbox, self.command, folder, self.variables)
         files = laid_over(self._code, hidden_of(task))
         scoring = Scoring(with_variables(self.score, self.variables), files, self.threshold)
         return AgentEpisode(program, sandbox, scoring, self.format, f"env=agent, task {task.id}")

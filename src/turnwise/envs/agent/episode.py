@@ -91,7 +91,8 @@ class AgentEpisode:
             InputError: the program ended without an error, but its score cannot be read.
         """
         self.opening()
-        asked = self._waiting()
+        asked = self._asked
+        assert asked is not None  # the session only steps while a request waits
         before = asked.conversation
         reply = spoken(text, before.tools, self.form, self.number)
         self.number += 1
@@ -110,10 +111,6 @@ class AgentEpisode:
 
     def close(self) -> None:
         self.program.close()
-
-    def _waiting(self) -> Asked:
-        assert self._asked is not None  # the session only steps while a request waits
-        return self._asked
 
     def _ended(self) -> tuple[Any, Tree]:
         try:
@@ -149,13 +146,10 @@ class AgentEpisode:
 
 def _step(before: Conversation, reply: Message, after: Conversation) -> Step:
     added = continuation(before, reply, after)
-    shown = added if added is not None else after.messages
-    text = "\n".join(str(message["content"]) for message in shown)
-    return (
-        Step(text, messages=added)
-        if added is not None
-        else Step(text, conversation=after.messages, info={"anew": True})
-    )
+    text = "\n".join(str(message["content"]) for message in (after.messages if added is None else added))
+    if added is None:
+        return Step(text, conversation=after.messages, info={"anew": True})
+    return Step(text, messages=added)
 
 
 def _number(output: str) -> float | None:

@@ -3,7 +3,7 @@
     agent program  --request-->  gateway  --Asked-->  Desk  -->  the rollout's thread
                    <--answer---           <--reply--
 
-One thread with an event loop serves all episodes. Each episode has its own desk (the queue of its requests), its own
+The thread of ``envs.event_loop`` serves all episodes. Each episode has its own desk (the queue of its requests), its own
 listening socket (the sandbox's only connection to the outside) and its own token. The gateway handles text. Only the
 rollout holds the sampled token ids.
 """
@@ -17,7 +17,7 @@ import queue
 import secrets
 import socket
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from typing import Any
 
 from aiohttp import web
 
+from turnwise.envs import event_loop
 from turnwise.envs.agent import chat_completions, responses
 from turnwise.envs.agent.conversation import Conversation, RequestError
 from turnwise.json_and_yaml import parse_json
@@ -60,11 +61,13 @@ class Desk:
         earlier: id of an earlier answer -> the messages of the conversation up to and including this answer. A request
             of the Responses API can refer to an earlier answer by its id.
         refused: number of refused requests so far.
+        runner: the task that starts the episode's HTTP server. Only the event loop's thread uses it.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     earlier: dict[str, list[Message]] = field(default_factory=dict)
     refused: int = 0
+    runner: asyncio.Task[web.AppRunner] | None = None
     _waiting: queue.SimpleQueue[Asked | None] = field(default_factory=queue.SimpleQueue)
     _open: set[Asked] = field(default_factory=set)
     _ended: bool = False
@@ -107,44 +110,25 @@ class Desk:
         self._waiting.put(None)
 
 
-class Gateway:
-    """Serves the desks (queues of requests) of all episodes in one thread, which starts with the first desk."""
+def serve(listener: socket.socket, desk: Desk) -> None:
+    """Starts to serve an episode's requests on a listening socket, which the server then owns. Returns at once."""
+    event_loop.start(_serve(listener, desk))
 
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = threading.Lock()
-        self._serving: dict[Desk, asyncio.Task[web.AppRunner]] = {}  # used only by the event loop's thread
 
-    def serve(self, listener: socket.socket, desk: Desk) -> None:
-        """Starts to serve an episode's requests on a listening socket, which the gateway then owns. Returns at once."""
-        self._do(self._serve(listener, desk))
+def leave(desk: Desk) -> None:
+    """Ends an episode's queue of requests and starts to close the socket. Returns before the socket is closed."""
+    desk.end()
+    event_loop.start(_leave(desk))
 
-    def leave(self, desk: Desk) -> None:
-        """Ends an episode's queue of requests and starts to close the socket. Returns before the socket is closed."""
-        desk.end()
-        self._do(self._leave(desk))
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="gateway", daemon=True).start()
-        asyncio.run_coroutine_threadsafe(work, self._loop)
+async def _serve(listener: socket.socket, desk: Desk) -> None:
+    desk.runner = asyncio.create_task(_runner(listener, desk))
 
-    async def _serve(self, listener: socket.socket, desk: Desk) -> None:
-        self._serving[desk] = asyncio.create_task(_runner(listener, desk))
 
-    async def _leave(self, desk: Desk) -> None:
-        starting = self._serving.pop(desk, None)
-        if starting is not None:
-            await (await starting).cleanup()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns no attributes: nothing is pickled, because a gateway in another process serves its own desks."""
-        return {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
+async def _leave(desk: Desk) -> None:
+    runner, desk.runner = desk.runner, None
+    if runner is not None:
+        await (await runner).cleanup()
 
 
 async def _runner(listener: socket.socket, desk: Desk) -> web.AppRunner:
@@ -177,12 +161,7 @@ async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
         return answer
     except RequestError as error:
         return _refused(desk, 400, str(error))
-    except (
-        TypeError,
-        AttributeError,
-        KeyError,
-        ValueError,
-    ) as error:  # a field has another type than the interface defines
+    except (TypeError, AttributeError, KeyError, ValueError) as error:  # a field has a type that OpenAI does not define
         return _refused(desk, 400, f"the request cannot be read: {type(error).__name__}: {error}"[:500])
     except web.HTTPException as error:
         return _refused(desk, error.status, error.text or error.reason)

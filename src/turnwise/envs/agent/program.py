@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
-from turnwise.envs.agent.gateway import Desk, Gateway
+from turnwise.envs.agent.gateway import Desk, leave, serve
 from turnwise.sandbox.folder_value import Tree
 from turnwise.sandbox.sandbox import CallResult, Sandbox
 from turnwise.sandbox.socket_forward import HOST, Door
@@ -28,16 +28,13 @@ class Program:
     token of the episode.
 
     Args:
-        gateway: the server that answers the program's requests.
         command: a line of bash that starts the program.
         tree: the initial content of the program's folder.
         variables: additional environment variables of the program.
     """
 
-    def __init__(
-        self, gateway: Gateway, sandbox: Sandbox, command: str, tree: Tree, variables: Mapping[str, str]
-    ) -> None:
-        self.desk, self._gateway = Desk(), gateway
+    def __init__(self, sandbox: Sandbox, command: str, tree: Tree, variables: Mapping[str, str]) -> None:
+        self.desk = Desk()
         self.result: Future[tuple[CallResult, Tree]] = Future()
         self._kill: Callable[[], None] | None = None
         self._closed = False
@@ -62,10 +59,10 @@ class Program:
         finally:
             with self._lock:
                 self._kill = None
-            self._gateway.leave(self.desk)
+            leave(self.desk)
 
     def _opened(self, listener: socket.socket, kill: Callable[[], None]) -> None:
-        self._gateway.serve(listener, self.desk)
+        serve(listener, self.desk)
         with self._lock:
             self._kill = kill
         if self._closed:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from turnwise.envs.agent import AgentEnv
-from turnwise.envs.agent.gateway import Desk, Gateway
+from turnwise.envs.agent.gateway import Desk, leave, serve
 from turnwise.envs.boxed import Box
 from turnwise.sandbox.sandbox import Limits
 
@@ -44,12 +44,12 @@ open("score.txt", "w").write(str(answers.count("yes") / 3))
 @pytest.fixture
 def served() -> Iterator[tuple[Desk, str]]:
     """A desk, and the address at which its gateway answers."""
-    gateway, desk = Gateway(), Desk()
+    desk = Desk()
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    gateway.serve(listener, desk)
+    serve(listener, desk)
     yield desk, f"http://127.0.0.1:{port}/v1"
-    gateway.leave(desk)
+    leave(desk)
 
 
 @pytest.fixture
