@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from turnwise.envs.alfworld.pddl_problem import Scene, problem, type_of
+from turnwise.envs.alfworld.pddl_problem import Scene, problem
 from turnwise.envs.alfworld.session import AlfworldSession
 from turnwise.envs.environment import Quality
-from turnwise.envs.household import HouseholdEnv, catalog
+from turnwise.envs.household import HouseholdEnv
 from turnwise.types import Task
 
 
@@ -20,25 +20,7 @@ def scene(data: Mapping[str, Any]) -> Scene:
         goal["lamp"] = data["goal"]["toggle"]
     if data["goal"]["receptacle"]:
         goal["receptacle"] = data["goal"]["receptacle"]
-    things = frozenset(type_of(name) for name in data["objects"])
-    return Scene(
-        receptacles=tuple(data["receptacles"]),
-        objects=dict(data["objects"]),
-        kind=data["goal"]["type"],
-        goal=goal,
-        sentence=data["text"],
-        affords=catalog.CONTAINS,
-        openable=catalog.OPENABLE,
-        abilities={
-            "pickupable": things - catalog.LAMPS,
-            "cleanable": catalog.CLEANABLE,
-            "heatable": catalog.HEATABLE,
-            "coolable": catalog.COOLABLE,
-            "toggleable": catalog.LAMPS,
-            "sliceable": catalog.SLICEABLE,
-        },
-        containers=catalog.VESSELS,
-    )
+    return Scene(tuple(data["receptacles"]), dict(data["objects"]), data["goal"]["type"], goal, data["text"])
 
 
 class GeneratedGames:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
+
+from turnwise.envs.household.catalog import CLEANABLE, CONTAINS, COOLABLE, HEATABLE, LAMPS, OPENABLE, SLICEABLE, VESSELS
 
 _TYPE, _SENTENCE = re.compile("[a-z]+"), re.compile("[a-z]+(?: [a-z]+)*")
 
@@ -32,6 +34,13 @@ STATE_GOALS = {
 }
 DOMAIN_OTYPES = ("knife", "butterknife")  # the domain's actions name these types, so every problem must declare them
 DOMAIN_RTYPES = ("sinkbasin", "microwave", "fridge")
+ABILITIES = {  # property of objects -> types of the objects that have it, besides ``pickupable``
+    "cleanable": CLEANABLE,
+    "coolable": COOLABLE,
+    "heatable": HEATABLE,
+    "sliceable": SLICEABLE,
+    "toggleable": LAMPS,
+}
 LIMIT = 999  # maximum number of objects or receptacles of one type, because ids have three digits
 
 
@@ -55,13 +64,6 @@ class Scene:
     # look_at_obj_in_light, "lamp" -> the type of the lamp
     goal: Mapping[str, str]
     sentence: str  # the task in words, as it stands after "Your task is to: ", without a full stop
-    affords: Mapping[str, frozenset[str]]  # type of a receptacle -> types of the objects that it may hold
-    openable: frozenset[str] = frozenset()  # types of receptacles that can be opened and closed
-    opened: frozenset[str] = frozenset()  # receptacles that are open at the start
-    abilities: Mapping[str, frozenset[str]] = field(
-        default_factory=dict
-    )  # a property such as "heatable" -> object types
-    containers: frozenset[str] = frozenset()  # object types that the engine calls receptacle objects (a bowl, a mug)
 
     def __post_init__(self) -> None:
         for name in (*self.receptacles, *self.objects):
@@ -136,19 +138,17 @@ def problem(scene: Scene) -> str:
             f"(receptacleAtLocation {ids[name]} {places[name]})",
             f"(receptacleType {ids[name]} {type_of(name)}Type)",
         ]
-        init += [f"(openable {ids[name]})"] * (type_of(name) in scene.openable)
-        init += [f"(opened {ids[name]})"] * (name in scene.opened)
+        init += [f"(openable {ids[name]})"] * (type_of(name) in OPENABLE)
     for name, place in scene.objects.items():
         kind = type_of(name)
         init += [f"(inReceptacle {ids[name]} {ids[place]})", f"(objectAtLocation {ids[name]} {places[place]})"]
         init += [f"(objectType {ids[name]} {kind}Type)"]
-        init += [f"({ability} {ids[name]})" for ability, kinds in sorted(scene.abilities.items()) if kind in kinds]
-        init += [f"(isReceptacleObject {ids[name]})"] * (kind in scene.containers)
+        abilities = [ability for ability, kinds in ABILITIES.items() if kind in kinds]
+        abilities += ["pickupable"] * (kind not in LAMPS)
+        init += [f"({ability} {ids[name]})" for ability in sorted(abilities)]
+        init += [f"(isReceptacleObject {ids[name]})"] * (kind in VESSELS)
     init += [
-        f"(canContain {place}Type {kind}Type)"
-        for place in rtypes
-        for kind in otypes
-        if kind in scene.affords.get(place, frozenset())
+        f"(canContain {place}Type {kind}Type)" for place in rtypes for kind in otypes if kind in CONTAINS.get(place, ())
     ]
     lines = "\n    ".join
     # There must be no (:metric ...) before (:init ...), because the translator would reject the problem.
