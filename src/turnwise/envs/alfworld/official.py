@@ -99,12 +99,15 @@ class OfficialGames:
             return False
         if action.split() == expert.split():
             return True
-        now, after, wanted = _distance(session), _distance(session, action), _distance(session, expert)
+        if session.done:
+            return False
+        taken, shown = _after(session, action), _after(session, expert)
+        now, after, wanted = _distance(session), _distance(taken), _distance(shown)
         if after is None or now is None:
             return False
         if wanted is not None and wanted < now:
             return after <= wanted
-        return after < now or _shows_new(session, action)
+        return after < now or taken.seen > session.seen
 
     def _paths(self, split: str) -> list[str]:
         if split not in self._found:
@@ -140,26 +143,15 @@ def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:
     return session.won
 
 
-def _distance(session: AlfworldSession, action: str | None = None) -> int | None:
-    """Returns the number of actions in the planner's plan from the session's state to the goal; 0 at the goal.
-
-    If ``action`` is given, the plan starts from the state after this action. The result is None if there is no plan, or
-    if ``action`` is given and the episode is over.
-    """
-    if action is not None:
-        session = session.fork()
-        if session.done:
-            return None
-        session.step(action)
-    if session.won:
-        return 0
-    return len(session.plan()) or None
-
-
-def _shows_new(session: AlfworldSession, action: str) -> bool:
-    """Returns whether the action shows the inside of a receptacle that no earlier action has shown."""
-    if session.done:
-        return False
+def _after(session: AlfworldSession, action: str) -> AlfworldSession:
     twin = session.fork()
     twin.step(action)
-    return twin.seen > session.seen
+    return twin
+
+
+def _distance(session: AlfworldSession) -> int | None:
+    """Returns the number of actions in the planner's plan from the session's state to the goal; 0 at the goal.
+
+    The result is None if there is no plan.
+    """
+    return 0 if session.won else len(session.plan()) or None
