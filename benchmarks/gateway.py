@@ -24,7 +24,7 @@ from typing import Any
 from common import finish
 from turnwise.console import number
 from turnwise.envs.agent.conversation import spoken
-from turnwise.envs.agent.gateway import Desk, Gateway
+from turnwise.envs.agent.gateway import Desk, serve
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 REPLY = 'I look.\n<tool_call>{"name": "f", "arguments": {}}</tool_call>'
@@ -70,8 +70,7 @@ def main() -> None:
 
 def measure(sessions: int, requests: int, reply: float) -> dict[str, Any]:
     """Returns the overhead of a request in milliseconds."""
-    gateway = Gateway()
-    runs = [Session(gateway, requests, reply) for _ in range(sessions)]
+    runs = [Session(requests, reply) for _ in range(sessions)]
     overhead = sorted(ms for run in runs for ms in run.overhead())
     return {"requests": len(overhead), "median_ms": median(overhead), "p95_ms": quantiles(overhead, n=20)[-1]}
 
@@ -79,11 +78,11 @@ def measure(sessions: int, requests: int, reply: float) -> dict[str, Any]:
 class Session:
     """One client, and the thread that answers the client's requests."""
 
-    def __init__(self, gateway: Gateway, requests: int, reply: float) -> None:
+    def __init__(self, requests: int, reply: float) -> None:
         self.desk, self.reply, self.taken = Desk(), reply, list[float]()
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        gateway.serve(listener, self.desk)
+        serve(listener, self.desk)
         self.client = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
