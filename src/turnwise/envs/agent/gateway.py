@@ -3,9 +3,9 @@
     agent program  --request-->  gateway  --Asked-->  Desk  -->  the rollout's thread
                    <--answer---           <--reply--
 
-The thread of ``envs.event_loop`` serves all episodes. Each episode has its own desk (the queue of its requests), its own
-listening socket (the sandbox's only connection to the outside) and its own token. The gateway handles text. Only the
-rollout holds the sampled token ids.
+The thread of ``envs.event_loop`` serves all episodes. Each episode has its own desk (the queue of its requests), its
+own listening socket (the sandbox's only connection to the outside) and its own token. The gateway handles text. Only
+the rollout holds the sampled token ids.
 """
 
 from __future__ import annotations

@@ -168,8 +168,9 @@ class QuestionEnv(ToolEnv[Q]):
         made = task.data.get("source")
         if made is not None and made != self.source:
             raise ValueError(
-                f"task {task.id}: the task was made with the pages {made!r}, but this run has the pages {self.source!r} "
-                "(level, edition, countries and hops, or a digest of files); use the settings of the task"
+                f"task {task.id}: the task was made with the pages {made!r}, but this run has the pages "
+                f"{self.source!r} (level, edition, countries and hops, or a digest of files); use the settings of the "
+                "task"
             )
         return Question.of(task.data)
 
