@@ -78,12 +78,14 @@ class Equality:
         with self._lock:
             if self._worker is None:
                 self._worker = _Worker(self._python)
-            reply = self._worker.ask({"answer": answer, "reference": reference}, self.seconds)
-            if reply is None:
-                self._worker.close()
-                self._worker = None
-                return False
-        return bool(reply["equal"])
+            reply = None
+            try:
+                reply = self._worker.ask({"answer": answer, "reference": reference}, self.seconds)
+            finally:
+                if reply is None:  # also after an alarm: the next comparison would read the reply to this one
+                    self._worker.close()
+                    self._worker = None
+        return reply is not None and bool(reply["equal"])
 
 
 def _number(text: str) -> Fraction | None:

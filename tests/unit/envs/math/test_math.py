@@ -92,6 +92,20 @@ def test_an_answer_is_never_executed_and_one_that_takes_too_long_is_wrong(tmp_pa
         Equality(seconds=0)
 
 
+def test_an_interrupted_comparison_leaves_no_reply_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ring(stream: int, seconds: float) -> bool:
+        raise KeyboardInterrupt
+
+    equality = Equality(seconds=20)
+    assert equality("\\sqrt{8}", "2\\sqrt{2}")
+    with monkeypatch.context() as patched:
+        patched.setattr("turnwise.envs.math.equality.readable", ring)
+        with pytest.raises(KeyboardInterrupt):
+            equality("\\sqrt{9}", "3")
+    assert not equality("\\sqrt{5}", "2")
+    equality.close()
+
+
 @pytest.mark.parametrize("level", ["tiny", "full"])
 def test_splits_share_no_problem_and_lists_grow_at_the_end(level: Level) -> None:
     texts = {split: [p.text for p in make_problems(level, split, 60, 0)] for split in SPLITS}
