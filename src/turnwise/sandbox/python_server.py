@@ -93,8 +93,12 @@ class PythonServer:
                 raise SandboxFault(f"{STATES} Python states exist, which is the maximum; release some of them")
             freed, self._freed = self._freed, []
             self._kept -= len(freed)
-            self._send({"run": number, "code": code, "free": freed})
-            reply = self._receive(self._limits.seconds + _GRACE)
+            try:
+                self._send({"run": number, "code": code, "free": freed})
+                reply = self._receive(self._limits.seconds + _GRACE)
+            except BaseException:  # for example an alarm: the next call would read the reply to this request
+                self.close("the Python server was ended, because a call was interrupted")
+                raise
             if "lost" in reply:
                 raise SandboxFault(f"Python state {number}: {reply['lost']}")
             self._kept += reply["state"] != number
@@ -105,8 +109,8 @@ class PythonServer:
         # only appends to a list, which is safe in a finalizer
         self._freed.append(number)
 
-    def close(self) -> None:
-        self.fault = self.fault or "the Python server was closed"
+    def close(self, why: str = "the Python server was closed") -> None:
+        self.fault = self.fault or why
         self._stop()
 
     def _send(self, request: Mapping[str, Any]) -> None:

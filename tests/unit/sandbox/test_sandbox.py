@@ -164,6 +164,25 @@ def test_a_dead_server_is_a_fault_and_is_replaced() -> None:
     sandbox.close()
 
 
+def test_an_alarm_during_a_snippet_leaves_no_reply_to_a_later_snippet() -> None:
+    def ring(number: int, frame: object) -> None:
+        raise InterruptedError("the alarm")
+
+    sandbox = _bubblewrap(Limits(seconds=20))
+    _, state = sandbox.python().run("x = 1")
+    handler = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(InterruptedError):
+            state.run("import time; time.sleep(1); print('late')")
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    with pytest.raises(SandboxFault, match="interrupted"):
+        state.run("x")
+    assert sandbox.python().run("2")[0].output == "2\n"
+    sandbox.close()
+
+
 def test_a_failing_bwrap_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = _bubblewrap(Limits())
     monkeypatch.setattr(sandbox, "_folders", ["/no/such/folder"])

@@ -110,9 +110,13 @@ class Interpreter:
         with self._box(before, again) as box:
             try:
                 outcome, state = self._state(box, before, again).run(code)
-            except SandboxFault as error:
+            except _DiffersError:
+                raise
+            except BaseException as error:  # for example an alarm
                 box.states.clear()  # the server is dead, so all its states are lost
-                raise EnvironmentFault(f"sandbox: {error}") from error
+                if isinstance(error, SandboxFault):
+                    raise EnvironmentFault(f"sandbox: {error}") from error
+                raise
             box.keep((*before, code), state)
         return outcome
 

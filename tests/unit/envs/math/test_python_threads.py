@@ -115,3 +115,17 @@ def test_a_fault_of_a_sandbox_lets_other_threads_try(tool: Interpreter, monkeypa
     with pytest.raises(EnvironmentFault, match="died"):
         tool.run((), "1 + 1")
     assert tool.run((), "1 + 1").output == "2\n" and not tool._under_way
+
+
+def test_after_an_interrupted_snippet_the_next_one_runs_in_a_fresh_server(
+    tool: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ring(self: PythonServer, seconds: float) -> Any:
+        raise KeyboardInterrupt
+
+    assert tool.run(("x = 4",), "x").output == "4\n"
+    with monkeypatch.context() as patched:
+        patched.setattr(PythonServer, "_receive", ring)
+        with pytest.raises(KeyboardInterrupt):
+            tool.run(("x = 4",), "x + 1")
+    assert tool.run(("x = 4",), "x + 2").output == "6\n"
