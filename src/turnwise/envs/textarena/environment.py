@@ -12,8 +12,7 @@ from turnwise.envs.environment import check_horizon, hashed_split
 from turnwise.envs.experts import Chances, Clumsy, Expert
 from turnwise.envs.replay import ReplayedEnv
 from turnwise.envs.scripted_environment import ScriptedEnv
-from turnwise.envs.textarena.episode import GameEpisode, package
-from turnwise.envs.textarena.session import GameSession
+from turnwise.envs.textarena.episode import GameEpisode, GameSession, package
 from turnwise.envs.textarena.solvers import SOLVERS, Moves, Solver
 from turnwise.errors import InputError
 from turnwise.types import Task

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from turnwise.envs.environment import Step
+from turnwise.envs.replay import ReplayedSession
 from turnwise.errors import InputError
 from turnwise.types import Message
 
@@ -109,3 +110,17 @@ class GameEpisode:
         finally:
             self._draws = random.getstate()
             random.setstate(outer)
+
+
+class GameSession(ReplayedSession):
+    """A running game of ``env=textarena``."""
+
+    def texts(self) -> list[tuple[str, str]]:
+        """Returns a pair (action, observation) for each turn, after an empty action with the first observation."""
+        opened = [("", str(message["content"])) for message in self.opening()]
+        return [*opened, *((taken.action, taken.step.observation) for taken in self.taken)]
+
+    @property
+    def warned(self) -> bool:
+        """Returns whether the player's last action was invalid, so that another invalid action would end the game."""
+        return bool(self.taken) and bool(self.taken[-1].step.info.get("invalid"))
