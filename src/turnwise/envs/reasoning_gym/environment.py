@@ -73,7 +73,6 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         self._datasets: dict[str, Dataset] = {}
         self._train = [self._dataset(name, given or {}, "tasks") for name, given in tasks.items()]
         self._unseen = [self._dataset(name, given or {}, "unseen") for name, given in (unseen or tasks).items()]
-        self._own = frozenset(self._datasets)
         self._items = LastTasks(self._item, kept)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
@@ -122,7 +121,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
             InputError: this environment has no data set with the name and settings that the task names.
         """
         name, settings = task.data.get("dataset"), task.data.get("settings") or {}
-        if (place := _place(name, settings)) not in self._own:
+        if (place := _place(name, settings)) not in self._datasets:
             raise InputError(
                 f"task {task.id}: the task comes from the data set and settings {place}, which do not belong to this "
                 "run; add them to env.tasks or env.unseen"
