@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from copy import deepcopy
 from decimal import localcontext
 from functools import lru_cache
@@ -129,13 +129,9 @@ def _lists(owner: str, method: str) -> Mapping[str, Any]:
 
 
 def _shown(result: Any) -> str:
-    if isinstance(result, str):
-        return result
-    if isinstance(result, dict):
-        try:
+    with suppress(TypeError, ValueError):
+        if isinstance(result, dict):
             return json.dumps(result)
-        except (TypeError, ValueError):
-            return str(result)
     return str(result)
 
 

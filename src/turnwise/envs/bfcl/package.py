@@ -12,22 +12,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from turnwise.data.tool_schema import function_of, json_schema
+from turnwise.data.tool_schema import json_schema
 from turnwise.envs.tool_messages import Tools
 from turnwise.errors import InputError
 
 INSTALL = "install bfcl-eval with `make bfcl` (pip install --no-deps -r requirements-bfcl.txt)"
 SUBSETS = ("base", "miss_func", "miss_param", "long_context")
 
-_MODULES = {  # class of an API -> (its module, the file that describes its functions)
-    "GorillaFileSystem": ("gorilla_file_system", "gorilla_file_system"),
-    "MathAPI": ("math_api", "math_api"),
-    "MessageAPI": ("message_api", "message_api"),
-    "TwitterAPI": ("posting_api", "posting_api"),
-    "TicketAPI": ("ticket_api", "ticket_api"),
-    "TradingBot": ("trading_bot", "trading_bot"),
-    "TravelAPI": ("travel_booking", "travel_booking"),
-    "VehicleControlAPI": ("vehicle_control", "vehicle_control"),
+_MODULES = {  # class of an API -> the name of its module, and of the file that describes its functions
+    "GorillaFileSystem": "gorilla_file_system",
+    "MathAPI": "math_api",
+    "MessageAPI": "message_api",
+    "TwitterAPI": "posting_api",
+    "TicketAPI": "ticket_api",
+    "TradingBot": "trading_bot",
+    "TravelAPI": "travel_booking",
+    "VehicleControlAPI": "vehicle_control",
 }
 
 
@@ -59,7 +59,7 @@ def api_class(name: str) -> Any:
         raise ValueError(f"there is no API {name!r}; choose one of {', '.join(_MODULES)}")
     root()
     try:
-        module = import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{_MODULES[name][0]}")
+        module = import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{_MODULES[name]}")
     except ImportError as error:
         raise MissingBfclError(f"env=bfcl: an API of bfcl-eval cannot be imported ({error}); {INSTALL}") from error
     return getattr(module, name)
@@ -68,7 +68,7 @@ def api_class(name: str) -> Any:
 @lru_cache(maxsize=len(_MODULES))
 def tools_of_class(name: str) -> Tools:
     """Returns one tool definition for each function of an API, with the parameters as JSON Schema."""
-    records = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name][1]}.json")
+    records = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")
     return tuple(
         {
             "type": "function",
@@ -82,15 +82,6 @@ def tools_of_class(name: str) -> Tools:
     )
 
 
-def tools_of_classes(names: tuple[str, ...]) -> Tools:
-    return tuple(tool for name in names for tool in tools_of_class(name))
-
-
-def without(tools: Tools, names: set[str]) -> Tools:
-    """Returns ``tools`` without the tools called ``names``."""
-    return tuple(tool for tool in tools if function_of(tool)["name"] not in names)
-
-
 @lru_cache(maxsize=1)
 def announcement() -> str:
     """Returns the user message with which BFCL tells the model that more functions are available from now on."""
@@ -102,11 +93,8 @@ def entries(subset: str) -> dict[str, dict[str, Any]]:
     """Returns the tasks of a subset of BFCL: id -> the benchmark's entry together with its ``ground_truth``.
 
     Raises:
-        ValueError: there is no subset of this name.
         MissingBfclError: the package is not installed, or its version lacks the subset's file.
     """
-    if subset not in SUBSETS:
-        raise ValueError(f"subsets: must be among {', '.join(SUBSETS)}, got {subset!r}")
     name = f"BFCL_v4_multi_turn_{subset}.json"
     try:
         questions = read_lines(root() / "data" / name)

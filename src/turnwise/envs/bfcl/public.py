@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+from turnwise.data.tool_schema import name_of
 from turnwise.envs.bfcl.apis import Apis
-from turnwise.envs.bfcl.package import SUBSETS, announcement, entries, tools_of_classes, without
+from turnwise.envs.bfcl.package import SUBSETS, announcement, entries, tools_of_class
 from turnwise.envs.bfcl.truth import read_truth
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn
 from turnwise.envs.environment import first_tasks
@@ -93,13 +94,11 @@ def _problem(name: str) -> DialogueProblem:
     if entry is None:
         raise ValueError(f"the installed version of bfcl-eval has no task {name!r}")
     classes = tuple(entry["involved_classes"])
-    everything = tools_of_classes(classes)
+    everything = [tool for name in classes for tool in tools_of_class(name)]
     held = {int(turn): set(names) for turn, names in entry.get("missed_function", {}).items()}
-    hidden = set().union(*held.values()) if held else set()
-    shown = without(everything, hidden)
-    given = {
-        turn: tuple(tool for tool in everything if tool["function"]["name"] in names) for turn, names in held.items()
-    }
+    hidden = set().union(*held.values())
+    shown = tuple(tool for tool in everything if name_of(tool) not in hidden)
+    given = {turn: tuple(tool for tool in everything if name_of(tool) in names) for turn, names in held.items()}
     unable = NO_FUNCTION if held else NO_VALUE
     turns = []
     for at, (messages, truth) in enumerate(zip(entry["question"], entry["ground_truth"], strict=True)):
