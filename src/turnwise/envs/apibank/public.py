@@ -129,20 +129,14 @@ class PublicTasks:
 def _records(path: Path) -> list[Any]:
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(records, list):
+            return records
+        why = f"must contain a list of records, got {type(records).__name__}"
     except OSError as error:
-        raise InputError(
-            f"{path}: the file cannot be read ({error.strerror}); set env.data to API-Bank's folder json_test_data"
-        ) from error
+        why = f"cannot be read ({error.strerror})"
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: the file is not valid JSON ({error}); set env.data to API-Bank's folder json_test_data"
-        ) from error
-    if not isinstance(records, list):
-        raise InputError(
-            f"{path}: the file must contain a list of records, got {type(records).__name__}; set env.data to "
-            "API-Bank's folder json_test_data"
-        )
-    return records
+        why = f"is not valid JSON ({error})"
+    raise InputError(f"{path}: the file {why}; set env.data to API-Bank's folder json_test_data")
 
 
 def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
