@@ -59,4 +59,3 @@ class ApiBankEnv(DialogueEnv):
         )
         self.data = data
         self.levels = " ".join(map(str, levels))
-        self.closing = "done" if data is None else "Done."

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from turnwise.envs.apibank.apis import APIS, SEARCHER, Office, tools_named
-from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, split_of, turns_data, turns_from
+from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, split_of, turn_of, turns_data, turns_from
 from turnwise.types import Task, ToolCall
 
 OTHERS = 2  # number of APIs that a task of level 1 shows in addition to those it needs
@@ -43,19 +44,8 @@ HELD_OUT: Names = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """One request of a user (``text``), and the calls that fulfil the request."""
-
-    text: str
-    calls: tuple[ToolCall, ...]
-
-
-Kind = Callable[[random.Random, Names, dict[str, Any]], Wish]
-
-
-def _wish(text: str, *calls: tuple[str, dict[str, Any]]) -> Wish:
-    return Wish(text, tuple(ToolCall(name, arguments) for name, arguments in calls))
+Kind = Callable[[random.Random, Names, dict[str, Any]], UserTurn]
+"""A function that draws a request of a user and fills the tables of the office, its last argument."""
 
 
 def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -76,10 +66,10 @@ def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.R
         value: a function that draws a value of the table.
     """
 
-    def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
+    def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
         keys = rng.sample(names[name], 3)
         tables[table] = {key: value(rng, names) for key in keys}
-        return _wish(say.format(keys[0]), (api, {next(iter(APIS[api].parameters)): keys[0]}))
+        return turn_of(say.format(keys[0]), (api, {next(iter(APIS[api].parameters)): keys[0]}))
 
     return kind
 
@@ -96,70 +86,63 @@ def _address(rng: random.Random, names: Names) -> str:
     return f"m{rng.randint(10, 99)}@x.org"
 
 
+def _weather(rng: random.Random, names: Names) -> str:
+    return rng.choice(("rain", "sun", "wind"))
+
+
 _SINGLE: tuple[Kind, ...] = (
     _lookup("QueryStock", "stocks", "stock", "what is the price of {}?", _number),
     _lookup("QueryBalance", "accounts", "person", "what is the balance of {}?", _number),
     _lookup("Dictionary", "words", "word", "translate {}", lambda rng, names: f"m{rng.randint(10, 99)}"),
-    _lookup(
-        "QueryWeather",
-        "weather",
-        "city",
-        "how is the weather in {}?",
-        lambda rng, _: rng.choice(("rain", "sun", "wind")),
-    ),
+    _lookup("QueryWeather", "weather", "city", "how is the weather in {}?", _weather),
     _lookup("QueryMeeting", "rooms", "topic", "where is the {} meeting?", _of("room")),
     _lookup("FindDoctor", "symptoms", "symptom", "who treats {}?", _of("doctor")),
-    _lookup(
-        "QueryAddress",
-        "addresses",
-        "person",
-        "what is the email address of {}?",
-        _address,
-    ),
+    _lookup("QueryAddress", "addresses", "person", "what is the email address of {}?", _address),
 )
 
 
-def _alarm(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
+def _alarm(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
     token, user = _user(rng, names, tables)
     time = rng.choice(names["time"])
     text = f"i am {user['username']}, password {user['password']}. set an alarm for {time}"
-    return _wish(text, ("GetUserToken", user), ("AddAlarm", {"token": token, "time": time}))
+    return turn_of(text, ("GetUserToken", user), ("AddAlarm", {"token": token, "time": time}))
 
 
-def _alarm_off(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
+def _alarm_off(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
     token, user = _user(rng, names, tables)
     times = rng.sample(names["time"], 2)
     tables["alarms"] = [{"user": user["username"], "time": time} for time in times]
     text = f"i am {user['username']}, password {user['password']}. delete my alarm of {times[0]}"
-    return _wish(text, ("GetUserToken", user), ("DeleteAlarm", {"token": token, "time": times[0]}))
+    return turn_of(text, ("GetUserToken", user), ("DeleteAlarm", {"token": token, "time": times[0]}))
 
 
-def _reminder(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
+def _reminder(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
     token, user = _user(rng, names, tables)
     content, time = rng.choice(names["content"]), rng.choice(names["time"])
     text = f"i am {user['username']}, password {user['password']}. set a reminder for {time}: {content}"
-    return _wish(text, ("GetUserToken", user), ("AddReminder", {"token": token, "content": content, "time": time}))
+    return turn_of(text, ("GetUserToken", user), ("AddReminder", {"token": token, "content": content, "time": time}))
 
 
-def _mail(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
+def _mail(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
     people = rng.sample(names["person"], 2)
     tables["addresses"] = {person: f"m{rng.randint(10, 99)}@x.org" for person in people}
     content = rng.choice(names["content"])
     text = f"send {people[0]} an email: {content}"
     address = tables["addresses"][people[0]]
-    return _wish(text, ("QueryAddress", {"person": people[0]}), ("SendEmail", {"address": address, "content": content}))
+    return turn_of(
+        text, ("QueryAddress", {"person": people[0]}), ("SendEmail", {"address": address, "content": content})
+    )
 
 
-def _doctor(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
+def _doctor(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
     symptom, doctor, date = (rng.choice(names[name]) for name in ("symptom", "doctor", "date"))
     tables["symptoms"] = {symptom: doctor}
     tables["doctors"] = {name: list(names["date"]) for name in names["doctor"]}
     text = f"book a doctor for my {symptom} on {date}"
-    return _wish(text, ("FindDoctor", {"symptom": symptom}), ("BookDoctor", {"doctor": doctor, "date": date}))
+    return turn_of(text, ("FindDoctor", {"symptom": symptom}), ("BookDoctor", {"doctor": doctor, "date": date}))
 
 
 _PLANS: tuple[Kind, ...] = (_alarm, _alarm_off, _reminder, _mail, _doctor)
-_KEYWORDS = {name: api.about for name, api in APIS.items()}
 
 
 @dataclass(frozen=True)
@@ -220,16 +203,13 @@ def _data(rng: random.Random, names: Names, level: int) -> dict[str, Any]:
     """
     tables: dict[str, Any] = {}
     kinds = _PLANS if level == 3 else _SINGLE if level == 2 else _SINGLE + _PLANS
-    wish = rng.choice(kinds)(rng, names, tables)
-    needed = list(dict.fromkeys(call.name for call in wish.calls))
-    calls: list[ToolCall] = []
+    turn = rng.choice(kinds)(rng, names, tables)
     if level == 1:
+        needed = list(dict.fromkeys(call.name for call in turn.calls))
         others = [name for name in APIS if name not in (*needed, SEARCHER)]
         apis = sorted([*needed, *rng.sample(others, OTHERS)])
-        calls = list(wish.calls)
     else:
         apis = [SEARCHER]
-        for call in wish.calls:
-            calls += [ToolCall(SEARCHER, {"keywords": _KEYWORDS[call.name]}), call]
-    turns = turns_data([UserTurn(wish.text, tuple(calls))])
-    return {"level": level, "apis": apis, "tables": tables, "turns": turns}
+        searches = [ToolCall(SEARCHER, {"keywords": APIS[call.name].about}) for call in turn.calls]
+        turn = replace(turn, calls=tuple(chain.from_iterable(zip(searches, turn.calls, strict=True))))
+    return {"level": level, "apis": apis, "tables": tables, "turns": turns_data([turn])}

@@ -60,4 +60,3 @@ class BfclEnv(DialogueEnv):
             source, turns, steps, form, mistakes, brief=tiny, kept=kept, thinks=thinks, muddle=muddle, verifier=verifier
         )
         self.level = level
-        self.closing = "done" if tiny else "Done."

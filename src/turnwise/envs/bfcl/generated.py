@@ -81,5 +81,5 @@ def _data(rng: random.Random, split: str, names: Names) -> dict[str, Any]:
         pairs = [(a, b) for a in known for b in known if a != b and {a, b} not in map(set, UNSEEN_PAIRS)]
         classes = rng.choice(pairs) if rng.random() < PAIRED else (rng.choice(known),)
     requests = [rng.choice(FAMILIES[name])(rng, names) for name in classes]
-    config = {name: request.config for name, request in zip(classes, requests, strict=True)}
-    return {"classes": list(classes), "config": config, "turns": turns_data([request.turn for request in requests])}
+    config = {name: config for name, (config, _) in zip(classes, requests, strict=True)}
+    return {"classes": list(classes), "config": config, "turns": turns_data([turn for _, turn in requests])}

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.envs.dialogues.problem import UserTurn
-from turnwise.types import ToolCall
+from turnwise.envs.dialogues.problem import UserTurn, turn_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +50,9 @@ class Names:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request: the initial state of one API (``config``), and the user's turn with its ground truth."""
-
-    config: Mapping[str, Any]
-    turn: UserTurn
-
-
+Request = tuple[Mapping[str, Any], UserTurn]
+"""The initial state of one API, and the user's turn with its ground truth."""
 Family = Callable[[random.Random, Names], Request]
-
-
-def _turn(user: str, *calls: tuple[str, dict[str, Any]]) -> UserTurn:
-    return UserTurn(user, tuple(ToolCall(name, arguments) for name, arguments in calls))
 
 
 # -- files
@@ -94,24 +83,24 @@ def _files(rng: random.Random, names: Names) -> tuple[dict[str, Any], str, str, 
 
 def _remove(rng: random.Random, names: Names) -> Request:
     config, here, _, file = _files(rng, names)
-    return Request(config, _turn(f"remove {file} in {here}", ("cd", {"folder": here}), ("rm", {"file_name": file})))
+    return config, turn_of(f"remove {file} in {here}", ("cd", {"folder": here}), ("rm", {"file_name": file}))
 
 
 def _read(rng: random.Random, names: Names) -> Request:
     config, here, _, file = _files(rng, names)
-    return Request(config, _turn(f"show {file} in {here}", ("cd", {"folder": here}), ("cat", {"file_name": file})))
+    return config, turn_of(f"show {file} in {here}", ("cd", {"folder": here}), ("cat", {"file_name": file}))
 
 
 def _find(rng: random.Random, names: Names) -> Request:
     config, here, _, file = _files(rng, names)
     calls = ("find", {"name": file}), ("cd", {"folder": here}), ("rm", {"file_name": file})
-    return Request(config, _turn(f"find {file} and remove it", *calls))
+    return config, turn_of(f"find {file} and remove it", *calls)
 
 
 def _move(rng: random.Random, names: Names) -> Request:
     config, here, there, file = _files(rng, names)
     calls = ("cd", {"folder": here}), ("mkdir", {"dir_name": there}), ("mv", {"source": file, "destination": there})
-    return Request(config, _turn(f"in {here} make {there} and move {file} to it", *calls))
+    return config, turn_of(f"in {here} make {there} and move {file} to it", *calls)
 
 
 # -- tickets
@@ -136,14 +125,14 @@ def _tickets(rng: random.Random, names: Names) -> tuple[dict[str, Any], dict[str
 
 def _close(rng: random.Random, names: Names) -> Request:
     config, ticket = _tickets(rng, names)
-    return Request(config, _turn(f"close ticket {ticket['id']}", ("close_ticket", {"ticket_id": ticket["id"]})))
+    return config, turn_of(f"close ticket {ticket['id']}", ("close_ticket", {"ticket_id": ticket["id"]}))
 
 
 def _resolve(rng: random.Random, names: Names) -> Request:
     config, ticket = _tickets(rng, names)
     word = rng.choice(names.words)
     calls = ("resolve_ticket", {"ticket_id": ticket["id"], "resolution": word})
-    return Request(config, _turn(f"resolve ticket {ticket['id']} with {word}", calls))
+    return config, turn_of(f"resolve ticket {ticket['id']} with {word}", calls)
 
 
 def _raise(rng: random.Random, names: Names) -> Request:
@@ -153,14 +142,14 @@ def _raise(rng: random.Random, names: Names) -> Request:
         ("get_ticket", {"ticket_id": ticket["id"]}),
         ("edit_ticket", {"ticket_id": ticket["id"], "updates": updates}),
     )
-    return Request(config, _turn(f"add one to the priority of ticket {ticket['id']}", *calls))
+    return config, turn_of(f"add one to the priority of ticket {ticket['id']}", *calls)
 
 
 def _create(rng: random.Random, names: Names) -> Request:
     config, _ = _tickets(rng, names)
     title, priority = rng.choice(names.titles), rng.randint(2, 5)
     calls = ("create_ticket", {"title": title, "priority": priority})
-    return Request(config, _turn(f"create ticket {title} of priority {priority}", calls))
+    return config, turn_of(f"create ticket {title} of priority {priority}", calls)
 
 
 # -- cars
@@ -176,12 +165,12 @@ def _car(rng: random.Random) -> dict[str, Any]:
 
 def _start(rng: random.Random, names: Names) -> Request:
     calls = ("pressBrakePedal", {"pedalPosition": 1}), ("startEngine", {"ignitionMode": "START"})
-    return Request(_car(rng), _turn("press the brake and start the car", *calls))
+    return _car(rng), turn_of("press the brake and start the car", *calls)
 
 
 def _fill(rng: random.Random, names: Names) -> Request:
     amount = rng.randint(1, 20)
-    return Request(_car(rng), _turn(f"fill in {amount} gallons", ("fillFuelTank", {"fuelAmount": amount})))
+    return _car(rng), turn_of(f"fill in {amount} gallons", ("fillFuelTank", {"fuelAmount": amount}))
 
 
 def _fill_up(rng: random.Random, names: Names) -> Request:
@@ -191,13 +180,13 @@ def _fill_up(rng: random.Random, names: Names) -> Request:
         ("displayCarStatus", {"option": "fuel"}),
         ("fillFuelTank", {"fuelAmount": wanted - int(config["fuelLevel"])}),
     )
-    return Request(config, _turn(f"fill up to {wanted} gallons", *calls))
+    return config, turn_of(f"fill up to {wanted} gallons", *calls)
 
 
 def _lights(rng: random.Random, names: Names) -> Request:
     mode = rng.choice(["on", "off"])
     config = {**_car(rng), "headLightStatus": "off" if mode == "on" else "on"}
-    return Request(config, _turn(f"turn the lights {mode}", ("setHeadlights", {"mode": mode})))
+    return config, turn_of(f"turn the lights {mode}", ("setHeadlights", {"mode": mode}))
 
 
 # -- stocks
@@ -219,23 +208,21 @@ def _market(rng: random.Random, names: Names) -> tuple[dict[str, Any], list[str]
 
 def _watch(rng: random.Random, names: Names) -> Request:
     config, symbols = _market(rng, names)
-    return Request(config, _turn(f"watch {symbols[2]}", ("add_to_watchlist", {"stock": symbols[2]})))
+    return config, turn_of(f"watch {symbols[2]}", ("add_to_watchlist", {"stock": symbols[2]}))
 
 
 def _unwatch(rng: random.Random, names: Names) -> Request:
     config, symbols = _market(rng, names)
-    return Request(
-        config, _turn(f"no longer watch {symbols[0]}", ("remove_stock_from_watchlist", {"symbol": symbols[0]}))
-    )
+    return (config, turn_of(f"no longer watch {symbols[0]}", ("remove_stock_from_watchlist", {"symbol": symbols[0]})))
 
 
 def _buy(rng: random.Random, names: Names) -> Request:
     config, symbols = _market(rng, names)
     symbol, amount = rng.choice(symbols), rng.randint(2, 9)
     order = {"order_type": "Buy", "symbol": symbol, "price": config["stocks"][symbol]["price"], "amount": amount}
-    return Request(
+    return (
         config,
-        _turn(f"buy {amount} {symbol} at its price", ("get_stock_info", {"symbol": symbol}), ("place_order", order)),
+        turn_of(f"buy {amount} {symbol} at its price", ("get_stock_info", {"symbol": symbol}), ("place_order", order)),
     )
 
 
@@ -249,7 +236,7 @@ def _send(rng: random.Random, names: Names) -> Request:
     config = {"user_map": users, "user_count": 3, "inbox": [], "message_count": 0, "current_user": users[people[0]]}
     word = rng.choice(names.words)
     calls = ("get_user_id", {"user": people[1]}), ("send_message", {"receiver_id": users[people[1]], "message": word})
-    return Request(config, _turn(f"send {word} to {people[1]}", *calls))
+    return config, turn_of(f"send {word} to {people[1]}", *calls)
 
 
 # -- sums
@@ -257,13 +244,13 @@ def _send(rng: random.Random, names: Names) -> Request:
 
 def _mean(rng: random.Random, names: Names) -> Request:
     numbers = [rng.randint(1, 20) for _ in range(3)]
-    return Request({}, _turn(f"mean of {', '.join(map(str, numbers))}", ("mean", {"numbers": numbers})))
+    return {}, turn_of(f"mean of {', '.join(map(str, numbers))}", ("mean", {"numbers": numbers}))
 
 
 def _compute(rng: random.Random, names: Names) -> Request:
     word, function = rng.choice([("plus", "add"), ("minus", "subtract"), ("times", "multiply"), ("over", "divide")])
     a, b = rng.randint(2, 40), rng.randint(2, 9)
-    return Request({}, _turn(f"{a} {word} {b}", (function, {"a": a, "b": b})))
+    return {}, turn_of(f"{a} {word} {b}", (function, {"a": a, "b": b}))
 
 
 FAMILIES: Mapping[str, tuple[Family, ...]] = {

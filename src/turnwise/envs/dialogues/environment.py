@@ -63,7 +63,6 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         ValueError: a number is below 1, ``muddle`` is not a probability, or the format or verifier is unknown.
     """
 
-    closing = "Done."
     mistakes: Mistakes
 
     def __init__(
@@ -84,7 +83,7 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         if not 0 <= muddle <= 1:
             raise ValueError(f"muddle: must be a probability in [0, 1], got {muddle}")
         self.source, self.brief, self.steps, self.thinks = source, brief, steps, thinks
-        self.muddle = muddle
+        self.muddle, self.closing = muddle, "done" if brief else "Done."
         self.horizon = check_horizon(horizon)
         self.format: Format = check_format(format)
         self.mistakes = mistakes or Mistakes()

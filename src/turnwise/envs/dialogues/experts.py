@@ -20,7 +20,6 @@ from turnwise.envs.experts import Chances
 from turnwise.envs.tool_messages import Tools
 from turnwise.types import ToolCall
 
-DONE = "Done."
 # To one user message, the experts plan at most ``steps`` minus this number of correct replies with calls. The rest of
 # the limit ``steps`` is for the clumsy expert's mistakes.
 _ROOM = 4

@@ -63,6 +63,11 @@ class DialogueProblem:
         return self.tools + tuple(tool for at, more in self.given.items() if at <= turn for tool in more)
 
 
+def turn_of(user: str, *calls: tuple[str, dict[str, Any]]) -> UserTurn:
+    """Returns a message of the user with its ground truth, which is given as pairs (tool's name, arguments)."""
+    return UserTurn(user, tuple(ToolCall(name, arguments) for name, arguments in calls))
+
+
 def split_of(turns: Sequence[Mapping[str, Any]]) -> str | None:
     """Returns the split of a dialogue task with the user turns ``turns``.
 
