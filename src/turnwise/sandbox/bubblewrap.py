@@ -8,22 +8,21 @@ import math
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from turnwise.sandbox import cleanup
 from turnwise.sandbox.bwrap_arguments import DISKS, command_walls, interpreter, server_walls, shown
 from turnwise.sandbox.folder_value import Tree, acting_as, opened, read_tree, write_tree
 from turnwise.sandbox.python_server import PythonServer
-from turnwise.sandbox.sandbox import CallResult, Limits, PythonState, SandboxFault
+from turnwise.sandbox.sandbox import CallResult, Limits, PythonState, SandboxFault, Stop
 from turnwise.sandbox.seccomp import broker, confined, connected
 from turnwise.sandbox.socket_forward import Door, Passage
-from turnwise.sandbox.watch_command import Watched, children, descendants, readable, refused, watch
+from turnwise.sandbox.watch_command import Running, readable, refused, watch
 
 NOBODY = 65534
 INSTALL = "apt-get install bubblewrap"
@@ -82,11 +81,10 @@ class Bubblewrap:
                 raise SandboxFault(f"the work folder cannot be prepared: {error}") from error
             assert process.stdin is not None
             process.stdin.close()  # lets the command begin
-            running = _Running(process)
+            running = Running(process)
             if passage:
                 passage.open(running.kill)
-            seen = watch(running, self.limits, disks)
-            outcome = _judged(seen, _drain(reports))
+            outcome = _judged(*watch(running, self.limits, disks), _drain(reports))
             try:
                 with acting_as(self.owner):
                     left, whole = read_tree(disks[0], self.limits.folder_mib << 20, self.limits.files)
@@ -186,34 +184,6 @@ class Bubblewrap:
             os.close(rules)
 
 
-class _Running:
-    """A command in bwrap. The only child of bwrap is process 1 of the sandbox, whose end also ends the command."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        self.process, self.pid, self.stdout = process, process.pid, process.stdout
-
-    def members(self) -> list[int]:
-        return list(descendants(self.pid))
-
-    def kill(self) -> None:
-        """Kills process 1 of the sandbox. The outer bwrap then ends, because no process is left in the sandbox."""
-        if self.process.poll() is not None:  # bwrap has ended, so its process id may belong to another process
-            return
-        for child in children(self.pid) or [self.pid]:
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-
-    def end(self) -> None:
-        self.kill()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise SandboxFault("a command that was killed did not end within 10 s") from None
-
-
 def reason() -> str | None:
     """Returns the reason why bubblewrap cannot be used on this machine, or None if a test command ran."""
     if not sys.platform.startswith("linux"):
@@ -250,7 +220,7 @@ def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> 
 
 def _abandon(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:
-        _Running(process).end()
+        Running(process).end()
     for stream in (process.stdin, process.stdout):
         stream.close()  # type: ignore[union-attr]
 
@@ -264,16 +234,14 @@ def _pipe_of(data: bytes) -> int:
 
 def _drain(descriptor: int) -> str:
     """Reads a pipe until all writers have closed it. Returns the text."""
-    parts = []
-    while chunk := os.read(descriptor, 4096):
-        parts.append(chunk)
-    return b"".join(parts).decode()
+    with open(descriptor, encoding="utf-8", closefd=False) as stream:
+        return stream.read()
 
 
-def _judged(seen: Watched, reports: str) -> CallResult:
-    text = seen.output.decode("utf-8", "replace")
-    if seen.stopped:
-        return CallResult(text, None, seen.stopped)
+def _judged(output: bytes, stopped: Stop, reports: str) -> CallResult:
+    text = output.decode("utf-8", "replace")
+    if stopped:
+        return CallResult(text, None, stopped)
     status = next((json.loads(line)["exit-code"] for line in reports.splitlines() if "exit-code" in line), None)
     if status is None:
         raise SandboxFault(f"bwrap ended without reporting an exit status: {text.strip()[-500:] or 'no output'}")

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 import select
+import signal
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from turnwise.sandbox.channels import take
 from turnwise.sandbox.processes import resident
-from turnwise.sandbox.sandbox import CallResult, Limits, Stop
+from turnwise.sandbox.sandbox import CallResult, Limits, SandboxFault, Stop
 
 _TICK = 0.025  # seconds between two checks of the limits
 _LONGEST = 100_000  # maximum length of a command in bytes; the kernel refuses arguments of more than 128 KiB
@@ -27,15 +28,20 @@ class HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 
-class Running(Protocol):
-    """A command that is running in a sandbox."""
+class Running:
+    """A command in bwrap. The only child of bwrap is process 1 of the sandbox, whose end also ends the command."""
 
-    pid: int  # id of a process that ends when the command ends
-    stdout: IO[bytes]
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        self.process, self.pid, self.stdout = process, process.pid, process.stdout
 
-    def members(self) -> list[int]:
-        """Returns the ids of all processes of the command."""
-        ...
+    def kill(self) -> None:
+        """Kills process 1 of the sandbox. The outer bwrap then ends, because no process is left in the sandbox."""
+        if self.process.poll() is not None:  # bwrap has ended, so its process id may belong to another process
+            return
+        for child in children(self.pid) or [self.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
 
     def end(self) -> None:
         """Kills the command, and returns when all of its processes have ended.
@@ -43,15 +49,13 @@ class Running(Protocol):
         Raises:
             SandboxFault: a process of the command does not end.
         """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """The output of a command, cut to the largest allowed size, and the name of the limit that ended the command."""
-
-    output: bytes
-    stopped: Stop
+        self.kill()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise SandboxFault("a command that was killed did not end within 10 s") from None
 
 
 def refused(command: str) -> CallResult | None:
@@ -65,10 +69,11 @@ def refused(command: str) -> CallResult | None:
     return CallResult("bash: the command is too long\n", 2) if len(data) > _LONGEST else None
 
 
-def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watched:
+def watch(process: Running, limits: Limits, disks: Sequence[int]) -> tuple[bytes, Stop]:
     """Reads a command's output until the command has ended. A command that exceeds a limit is killed.
 
-    ``disks`` are the descriptors of the file systems to which the command can write.
+    Returns the output, cut to the largest allowed size, and the name of the limit that ended the command. ``disks`` are
+    the descriptors of the file systems to which the command can write.
 
     Raises:
         SandboxFault: a killed process does not end.
@@ -95,7 +100,7 @@ def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watche
             now = time.monotonic()
             if now - looked > _TICK:
                 looked = now
-                stopped = _excess(process.members(), limits, disks)
+                stopped = _excess(list(descendants(process.pid)), limits, disks)
             if now > deadline:
                 stopped = "time"
             if len(output) > most:
@@ -108,7 +113,7 @@ def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watche
         process.stdout.close()
     if len(output) > most:
         stopped = "output"
-    return Watched(bytes(output[:most]), stopped)
+    return bytes(output[:most]), stopped
 
 
 def readable(stream: int | HasFileno, seconds: float) -> bool:

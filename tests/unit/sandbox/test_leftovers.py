@@ -16,7 +16,6 @@ from turnwise.sandbox import bubblewrap, cleanup
 from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.folder_value import File
 from turnwise.sandbox.sandbox import Limits, Sandbox
-from turnwise.sandbox.watch_command import Watched
 
 
 def _bubblewrap(limits: Limits) -> Bubblewrap:
@@ -117,7 +116,7 @@ def test_the_host_looks_at_a_folder_only_when_nothing_runs_there(monkeypatch: py
     running = False
     watch, read_tree = bubblewrap.watch, bubblewrap.read_tree
 
-    def watched(*rest: Any) -> Watched:
+    def watched(*rest: Any) -> Any:
         nonlocal running
         running = True
         seen = watch(*rest)

@@ -20,7 +20,7 @@ from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import open_sandbox
 from turnwise.sandbox.folder_value import File, tree_of
 from turnwise.sandbox.sandbox import Limits, NoSandboxError, Sandbox, SandboxFault
-from turnwise.sandbox.watch_command import Watched, children, descendants
+from turnwise.sandbox.watch_command import children, descendants
 
 
 def test_a_command_maps_a_folder_to_a_folder(sandbox: Sandbox) -> None:
@@ -211,7 +211,7 @@ def test_a_bwrap_that_does_not_come_to_the_command_in_time_is_a_fault(monkeypatc
 
 def test_a_bwrap_that_ends_without_a_report_is_a_fault() -> None:
     with pytest.raises(SandboxFault, match="words"):
-        bubblewrap._judged(Watched(b"words", ""), '{ "child-pid": 7 }\n')
+        bubblewrap._judged(b"words", "", '{ "child-pid": 7 }\n')
 
 
 def test_a_host_that_cannot_write_is_a_fault(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
