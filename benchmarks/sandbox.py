@@ -24,9 +24,11 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import open_sandbox
 from turnwise.sandbox.folder_value import File, tree_of
-from turnwise.sandbox.sandbox import Limits, PythonState, Sandbox
+from turnwise.sandbox.python_server import PythonState
+from turnwise.sandbox.sandbox import Limits
 from turnwise.sandbox.watch_command import descendants
 from turnwise.training.provenance import machine
 
@@ -68,7 +70,7 @@ def snippets_cpu(state: PythonState, calls: int) -> float:
     return (spent() - began) / len(held)
 
 
-def escapes(sandbox: Sandbox) -> Mapping[str, bool]:
+def escapes(sandbox: Bubblewrap) -> Mapping[str, bool]:
     """Returns for each way to escape whether it succeeded. ``sandbox`` should have low limits."""
 
     def shell(command: str) -> str:

@@ -11,9 +11,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnwise.sandbox.bubblewrap import NOBODY
+from turnwise.sandbox.bubblewrap import NOBODY, Bubblewrap
 from turnwise.sandbox.folder_value import Tree, tree_of
-from turnwise.sandbox.sandbox import CallResult, Limits, PythonState, Sandbox
+from turnwise.sandbox.python_server import PythonState
+from turnwise.sandbox.sandbox import CallResult, Limits
 from turnwise.sandbox.system_calls import calls
 
 LIMITS = Limits(seconds=15, memory_mib=160, processes=16, file_mib=2, folder_mib=4, files=200, output_kib=16)
@@ -44,7 +45,7 @@ class Ground:
     was reached has a connection or a message waiting.
     """
 
-    sandbox: Sandbox
+    sandbox: Bubblewrap
     outside: Path
     secret: str
     victim: subprocess.Popen[bytes]
@@ -91,7 +92,7 @@ Probes = Iterator[tuple[str, bool]]
 Family = Callable[[Ground], Probes]
 
 
-def prepared(sandbox: Sandbox, stack: ExitStack) -> Ground:
+def prepared(sandbox: Bubblewrap, stack: ExitStack) -> Ground:
     """The ground of one run; what it made ends with the stack."""
     outside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="turnwise-escape-")))
     outside.chmod(0o777)

@@ -11,9 +11,10 @@ from typing import Any
 
 from turnwise.envs.caches import ENTRY, Remembered
 from turnwise.envs.environment import EnvironmentFault
+from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.folder_value import File, Link, Tree
-from turnwise.sandbox.sandbox import CallResult, Limits, Sandbox, SandboxFault, Stop
+from turnwise.sandbox.sandbox import CallResult, Limits, SandboxFault, Stop
 
 STOPPED: Mapping[Stop, str] = {
     "time": "timed out",
@@ -41,7 +42,7 @@ class Box:
     limits: Limits = field(default_factory=lambda: Limits(seconds=3))
     python: str | None = None
     reads: Sequence[str] = ()
-    _sandbox: Sandbox | None = field(default=None, init=False, repr=False, compare=False)
+    _sandbox: Bubblewrap | None = field(default=None, init=False, repr=False, compare=False)
     # The results are cached because the rollouts of a group start with equal folders and often run the same commands.
     _results: Remembered[bytes, tuple[CallResult, Tree]] = field(
         default_factory=Remembered, init=False, repr=False, compare=False
@@ -87,7 +88,7 @@ class Box:
                 if mine.exception() is None and not mine.result()[0].stopped:
                     self._results.keep(key, mine.result(), _size(*mine.result()))
 
-    def open(self) -> Sandbox:
+    def open(self) -> Bubblewrap:
         """Returns the sandbox of this box. The first call starts and tests the sandbox.
 
         Raises:

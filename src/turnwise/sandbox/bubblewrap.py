@@ -18,8 +18,8 @@ from pathlib import Path
 from turnwise.sandbox import cleanup
 from turnwise.sandbox.bwrap_arguments import DISKS, command_walls, interpreter, server_walls, shown
 from turnwise.sandbox.folder_value import Tree, acting_as, opened, read_tree, write_tree
-from turnwise.sandbox.python_server import PythonServer
-from turnwise.sandbox.sandbox import CallResult, Limits, PythonState, SandboxFault, Stop
+from turnwise.sandbox.python_server import PythonServer, PythonState
+from turnwise.sandbox.sandbox import CallResult, Limits, SandboxFault, Stop
 from turnwise.sandbox.seccomp import broker, confined, connected
 from turnwise.sandbox.socket_forward import Door, Passage
 from turnwise.sandbox.watch_command import Running, readable, refused, watch
@@ -34,7 +34,10 @@ _START = 30.0  # time limit in seconds for bwrap to start its command
 
 
 class Bubblewrap:
-    """Runs code in bubblewrap sandboxes (implements :class:`turnwise.sandbox.sandbox.Sandbox`).
+    """Runs model-written code in bubblewrap sandboxes with limits. Several threads may call its methods at once.
+
+    A command maps a tree (the files of a work folder) to a new tree. A snippet maps a :class:`PythonState` to a new
+    state. The old tree or state stays unchanged, so several rollouts can start from it.
 
     A sandbox contains the host's /usr (read-only), the folders ``reads`` (read-only), and a work folder in memory. It
     has no capabilities and no network, and it sees only its own processes. A seccomp filter refuses system calls. Only
@@ -66,6 +69,15 @@ class Bubblewrap:
         self._lock = threading.Lock()
 
     def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
+        """Runs a bash command in a fresh folder that contains the files of ``tree``, until all of its processes have
+        ended.
+
+        Returns the result and the folder's content after the command. With a ``door``, the command can connect to one
+        server of the host, on the door's port of 127.0.0.1 (see ``socket_forward.py``).
+
+        Raises:
+            SandboxFault: the sandbox did not start, or it failed.
+        """
         if no := refused(command):
             return no, tree
         with ExitStack() as stack:
@@ -93,12 +105,16 @@ class Bubblewrap:
         return (outcome if whole else CallResult(outcome.output, None, "disk")), left
 
     def python(self) -> PythonState:
-        """Returns a Python state in which no names are defined yet. The first call starts the Python server."""
+        """Returns a Python state in which no names are defined yet. The first call starts the Python server.
+
+        Raises:
+            SandboxFault: the Python server did not start.
+        """
         self._marked()
         with self._lock:
             if self._server is None or self._server.fault:
                 self._server = PythonServer(self._start_server, self.limits)
-            return self._server.first()
+            return PythonState(self._server, 0)
 
     def close(self) -> None:
         """Ends the Python server. Each call of :meth:`shell` has already ended all processes of its command."""

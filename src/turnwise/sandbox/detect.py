@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from turnwise.sandbox import bubblewrap
-from turnwise.sandbox.sandbox import Limits, NoSandboxError, Sandbox
+from turnwise.sandbox.sandbox import Limits, NoSandboxError
 
 Backend = Literal["auto", "bubblewrap"]
 TRIES = 3  # number of failed test commands after which bubblewrap counts as unusable
@@ -15,7 +15,7 @@ TRIES = 3  # number of failed test commands after which bubblewrap counts as unu
 
 def open_sandbox(
     backend: Backend = "auto", limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()
-) -> Sandbox:
+) -> bubblewrap.Bubblewrap:
     """Returns a bubblewrap sandbox. Bubblewrap is the only back end, so ``auto`` also means bubblewrap.
 
     ``limits``, ``python`` and ``reads`` are the arguments of :class:`~turnwise.sandbox.bubblewrap.Bubblewrap`.

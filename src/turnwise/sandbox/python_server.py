@@ -72,10 +72,6 @@ class PythonServer:
         self._stop = weakref.finalize(self, _stop, self._process, os.getpid())
         self._receive(_GRACE)
 
-    def first(self) -> _State:
-        """Returns the Python state in which no names are defined yet."""
-        return _State(self, 0)
-
     def run(self, number: int, code: str) -> tuple[CallResult, int]:
         """Runs a snippet in a copy of the Python state ``number``. Returns the result and the number of the new state.
 
@@ -146,17 +142,29 @@ class PythonServer:
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class _State:
-    """The state ``number`` of a Python server (implements :class:`turnwise.sandbox.sandbox.PythonState`)."""
+class PythonState:
+    """A state of a Python interpreter: the names that earlier snippets have defined.
+
+    A process of the server holds the state. The process ends when the state is no longer referenced.
+    """
 
     server: PythonServer
     number: int
 
-    def run(self, code: str) -> tuple[CallResult, _State]:
+    def run(self, code: str) -> tuple[CallResult, PythonState]:
+        """Runs a snippet in a copy of this state. Returns the result and the state after the snippet.
+
+        The output consists of the texts that the snippet printed, followed by the ``repr`` of its last expression or by
+        the traceback of its exception (status 1). If the snippet exceeded a limit or its process died, the returned
+        state is this state.
+
+        Raises:
+            SandboxFault: the Python server or this state's process died, or too many states exist.
+        """
         outcome, number = self.server.run(self.number, code)
         if number == self.number:
             return outcome, self
-        state = _State(self.server, number)
+        state = PythonState(self.server, number)
         weakref.finalize(state, self.server.free, number).atexit = False
         return outcome, state
 

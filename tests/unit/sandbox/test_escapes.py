@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.folder_value import File, tree_of
-from turnwise.sandbox.sandbox import Sandbox
 
 
 def alive(mark: str) -> list[int]:
@@ -26,7 +26,7 @@ def alive(mark: str) -> list[int]:
     return found
 
 
-def test_the_home_folder_is_not_there(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_the_home_folder_is_not_there(sandbox: Bubblewrap, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("hidden")
     places = [secret, Path.home(), Path(__file__), "/etc/passwd", "/root", "/var"]
@@ -38,13 +38,13 @@ def test_the_home_folder_is_not_there(sandbox: Sandbox, tmp_path: Path) -> None:
     assert outcome.status == 1 and "hidden" not in outcome.output
 
 
-def test_the_environment_of_the_host_is_not_there(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_the_host_is_not_there(sandbox: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNWISE_TEST_TOKEN", "hidden")
     assert "hidden" not in sandbox.shell("env; cat /proc/*/environ 2>&1", {})[0].output
     assert "hidden" not in sandbox.python().run("import os; print(os.environ)")[0].output
 
 
-def test_nothing_outside_the_work_folder_is_written(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_nothing_outside_the_work_folder_is_written(sandbox: Bubblewrap, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     for place in (tmp_path / "x", "/x", "/usr/x", "/etc/x", "/bin/x", "/dev/x", "/proc/x"):
         assert sandbox.shell(f"echo out > {place}", {})[0].status != 0
@@ -53,7 +53,7 @@ def test_nothing_outside_the_work_folder_is_written(sandbox: Sandbox, tmp_path: 
         assert not Path(place).exists()
 
 
-def test_a_link_out_of_the_folder_is_not_followed_by_the_host(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_is_not_followed_by_the_host(sandbox: Bubblewrap, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hidden")
     _, left = sandbox.shell(f"ln -s {tmp_path}/secret link; ln -s / root; mkfifo pipe", {})
     assert "pipe" not in left
@@ -64,7 +64,7 @@ def test_a_link_out_of_the_folder_is_not_followed_by_the_host(sandbox: Sandbox, 
     assert (tmp_path / "secret").read_text() == "hidden"
 
 
-def test_the_network_is_out_of_reach(sandbox: Sandbox) -> None:
+def test_the_network_is_out_of_reach(sandbox: Bubblewrap) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         outcome, _ = sandbox.shell(f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached", {})
@@ -78,7 +78,7 @@ def test_the_network_is_out_of_reach(sandbox: Sandbox) -> None:
     assert vsock.status == 1
 
 
-def test_a_fork_bomb_stays_inside(hasty: Sandbox) -> None:
+def test_a_fork_bomb_stays_inside(hasty: Bubblewrap) -> None:
     started = time.monotonic()
     outcome, _ = hasty.shell("f() { f | f & }; f; sleep 60 # mark-of-the-bomb", {})
     assert outcome.status != 0 or "fork" in outcome.output
@@ -93,20 +93,20 @@ def test_a_fork_bomb_stays_inside(hasty: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("command", ["head -c {} /dev/zero | tail", "python3 -c 'x = bytearray({})'"])
-def test_a_memory_bomb_fails(sandbox: Sandbox, command: str) -> None:
+def test_a_memory_bomb_fails(sandbox: Bubblewrap, command: str) -> None:
     small, _ = sandbox.shell(command.format(1 << 10), {})
     assert small.status == 0, small  # it is there and works, so that what follows is the memory's doing
     outcome, _ = sandbox.shell(command.format(3 << 30), {})
     assert outcome.status != 0
 
 
-def test_many_processes_share_one_memory_limit(sandbox: Sandbox) -> None:
+def test_many_processes_share_one_memory_limit(sandbox: Bubblewrap) -> None:
     one = "python3 -c 'x = bytearray(60 << 20); import time; time.sleep(6)' &\n"
     outcome, _ = sandbox.shell(one * 8 + "wait", {})
     assert outcome.stopped == "memory" or "Killed" in outcome.output  # together, or one by one
 
 
-def test_a_memory_bomb_in_a_snippet_fails(sandbox: Sandbox) -> None:
+def test_a_memory_bomb_in_a_snippet_fails(sandbox: Bubblewrap) -> None:
     state = sandbox.python()
     outcome, after = state.run("x = bytearray(3 << 30)")
     assert not outcome.ok
@@ -116,11 +116,11 @@ def test_a_memory_bomb_in_a_snippet_fails(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     "call", ["os.memfd_create('x')", "ctypes.CDLL(None, use_errno=True).shmget(0, 1 << 30, 0o1600) < 0 and 1/0"]
 )
-def test_memory_that_belongs_to_no_process_is_refused(sandbox: Sandbox, call: str) -> None:
+def test_memory_that_belongs_to_no_process_is_refused(sandbox: Bubblewrap, call: str) -> None:
     assert sandbox.python().run(f"import os, ctypes\n{call}")[0].status == 1
 
 
-def test_a_disk_is_not_filled(sandbox: Sandbox) -> None:
+def test_a_disk_is_not_filled(sandbox: Bubblewrap) -> None:
     outcome, left = sandbox.shell("head -c 100M /dev/zero > one", {})
     assert outcome.status != 0
     assert sum(len(entry.content) for entry in left.values() if isinstance(entry, File)) <= 4 << 20
@@ -137,7 +137,7 @@ def test_a_disk_is_not_filled(sandbox: Sandbox) -> None:
         assert outcome.status != 0
 
 
-def test_endless_output_is_cut(sandbox: Sandbox) -> None:
+def test_endless_output_is_cut(sandbox: Bubblewrap) -> None:
     outcome, _ = sandbox.shell("yes", {})
     assert outcome.stopped == "output" and len(outcome.output) == 16 << 10
     outcome, after = sandbox.python().run("while True: print('y')")
@@ -145,7 +145,7 @@ def test_endless_output_is_cut(sandbox: Sandbox) -> None:
     assert after.run("1")[0].ok
 
 
-def test_an_endless_loop_is_stopped(hasty: Sandbox) -> None:
+def test_an_endless_loop_is_stopped(hasty: Bubblewrap) -> None:
     for command in ("while :; do :; done", "sleep 60", "trap '' TERM INT HUP; sleep 60 & wait; sleep 60"):
         started = time.monotonic()
         assert hasty.shell(command, {})[0].stopped == "time"
@@ -156,7 +156,7 @@ def test_an_endless_loop_is_stopped(hasty: Sandbox) -> None:
     assert after.run("x")[0].output == "1\n"
 
 
-def test_background_processes_do_not_outlive_the_call(sandbox: Sandbox) -> None:
+def test_background_processes_do_not_outlive_the_call(sandbox: Bubblewrap) -> None:
     mark = f"outliving{os.getpid()}"
     command = (
         f"setsid bash -c 'trap \"\" HUP TERM; while :; do sleep 0.05; done # {mark}' > /dev/null 2>&1 & disown; echo ok"
@@ -171,7 +171,7 @@ def test_background_processes_do_not_outlive_the_call(sandbox: Sandbox) -> None:
     assert after.run("1")[0].ok
 
 
-def test_a_thread_of_a_snippet_stands_still_between_snippets(sandbox: Sandbox) -> None:
+def test_a_thread_of_a_snippet_stands_still_between_snippets(sandbox: Bubblewrap) -> None:
     loop = "def count():\n    global n\n    while True:\n        n += 1\n        time.sleep(0.001)\n"
     state = sandbox.python().run(
         f"import threading, time\nn = 0\n{loop}threading.Thread(target=count, daemon=True).start()"
@@ -181,7 +181,7 @@ def test_a_thread_of_a_snippet_stands_still_between_snippets(sandbox: Sandbox) -
     assert int(state.run("n")[0].output) - first < 50
 
 
-def test_the_parent_cannot_be_killed(sandbox: Sandbox) -> None:
+def test_the_parent_cannot_be_killed(sandbox: Bubblewrap) -> None:
     outcome, _ = sandbox.shell(f"kill -9 -1; kill -9 $PPID; kill -9 1; kill -9 {os.getpid()}; echo still here", {})
     assert (outcome.stopped == "" and "still here" in outcome.output) or outcome.status != 0
     state = sandbox.python().run("x = 5")[1]
@@ -190,7 +190,7 @@ def test_the_parent_cannot_be_killed(sandbox: Sandbox) -> None:
     assert state.run("x")[0].output == "5\n"
 
 
-def test_one_state_cannot_reach_into_another(sandbox: Sandbox) -> None:
+def test_one_state_cannot_reach_into_another(sandbox: Bubblewrap) -> None:
     state = sandbox.python().run("word = 'hid' + 'den'")[1]
     code = (
         "import os\nfor name in os.listdir('/proc'):\n"
@@ -207,14 +207,14 @@ def test_one_state_cannot_reach_into_another(sandbox: Sandbox) -> None:
     assert state.run("word")[0].output == "'hidden'\n"
 
 
-def test_a_snippet_that_lies_to_the_server_harms_only_itself(hasty: Sandbox) -> None:
+def test_a_snippet_that_lies_to_the_server_harms_only_itself(hasty: Bubblewrap) -> None:
     state = hasty.python().run("x = 5")[1]
     lie = "import os\nfor d in range(3, 64):\n    try:\n        os.write(d, b'\\0' * 4)\n    except OSError:\n        pass\n"
     state.run(lie + "while True: pass")
     assert state.run("x")[0].output == "5\n"
 
 
-def test_callers_do_not_wait_for_each_other_for_ever(sandbox: Sandbox) -> None:
+def test_callers_do_not_wait_for_each_other_for_ever(sandbox: Bubblewrap) -> None:
     outcomes: list[str] = []
     threads = [
         threading.Thread(

@@ -15,7 +15,7 @@ import pytest
 from turnwise.sandbox import bubblewrap, cleanup
 from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.folder_value import File
-from turnwise.sandbox.sandbox import Limits, Sandbox
+from turnwise.sandbox.sandbox import Limits
 
 
 def _bubblewrap(limits: Limits) -> Bubblewrap:
@@ -102,7 +102,7 @@ def test_commands_leave_nothing_in_the_hosts_folders(monkeypatch: pytest.MonkeyP
     sandbox.close()
 
 
-def test_a_file_that_a_snippet_left_open_is_closed(sandbox: Sandbox) -> None:
+def test_a_file_that_a_snippet_left_open_is_closed(sandbox: Bubblewrap) -> None:
     _, state = sandbox.python().run("f = open('/usr/bin/env', 'rb'); x = 1")
     outcome, state = state.run("f.read(1)")
     assert "Bad file descriptor" in outcome.output

@@ -19,11 +19,11 @@ from turnwise.sandbox import bubblewrap, python_server
 from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import open_sandbox
 from turnwise.sandbox.folder_value import File, tree_of
-from turnwise.sandbox.sandbox import Limits, NoSandboxError, Sandbox, SandboxFault
+from turnwise.sandbox.sandbox import Limits, NoSandboxError, SandboxFault
 from turnwise.sandbox.watch_command import children, descendants
 
 
-def test_a_command_maps_a_folder_to_a_folder(sandbox: Sandbox) -> None:
+def test_a_command_maps_a_folder_to_a_folder(sandbox: Bubblewrap) -> None:
     before = tree_of({"a/x.txt": "one\n", "y.sh": "echo ran\n"})
     outcome, after = sandbox.shell("cat a/x.txt; mv a/x.txt b; chmod +x y.sh; ./y.sh; rmdir a; exit 3", before)
     assert (outcome.output, outcome.status, outcome.stopped, outcome.ok) == ("one\nran\n", 3, "", False)
@@ -31,30 +31,30 @@ def test_a_command_maps_a_folder_to_a_folder(sandbox: Sandbox) -> None:
     assert before == tree_of({"a/x.txt": "one\n", "y.sh": "echo ran\n"})
 
 
-def test_both_streams_come_in_their_order(sandbox: Sandbox) -> None:
+def test_both_streams_come_in_their_order(sandbox: Bubblewrap) -> None:
     assert sandbox.shell("echo 1; echo 2 >&2; echo 3", {})[0].output == "1\n2\n3\n"
 
 
 @pytest.mark.parametrize(
     "command", ["echo '", "\0", "\ud800", "", "  ", "exit 300", "kill -9 $$", "\x1b[2J", "x" * 200_000]
 )
-def test_odd_commands_are_outcomes(sandbox: Sandbox, command: str) -> None:
+def test_odd_commands_are_outcomes(sandbox: Bubblewrap, command: str) -> None:
     outcome, after = sandbox.shell(command, {})
     assert outcome.stopped == "" and after == {}
 
 
-def test_standard_input_is_empty(sandbox: Sandbox) -> None:
+def test_standard_input_is_empty(sandbox: Bubblewrap) -> None:
     assert sandbox.shell("cat; read x || echo end", {})[0].output == "end\n"
 
 
-def test_a_snippet_continues_a_state_and_shows_its_last_value(sandbox: Sandbox) -> None:
+def test_a_snippet_continues_a_state_and_shows_its_last_value(sandbox: Bubblewrap) -> None:
     outcome, state = sandbox.python().run("import math\nx = [1]\nprint('said')\nmath.floor(2.5)")
     assert (outcome.output, outcome.status) == ("said\n2\n", 0)
     assert state.run("x = x + [2]; x")[0].output == "[1, 2]\n"
     assert state.run("None")[0].output == ""
 
 
-def test_branches_of_a_state_are_independent(sandbox: Sandbox) -> None:
+def test_branches_of_a_state_are_independent(sandbox: Bubblewrap) -> None:
     _, root = sandbox.python().run("x = [0]")
     _, left = root.run("x.append(1)")
     _, right = root.run("x.append(2); y = 5")
@@ -64,7 +64,7 @@ def test_branches_of_a_state_are_independent(sandbox: Sandbox) -> None:
     assert "NameError" in leaf.run("y")[0].output
 
 
-def test_a_snippet_that_raises_keeps_what_came_before(sandbox: Sandbox) -> None:
+def test_a_snippet_that_raises_keeps_what_came_before(sandbox: Bubblewrap) -> None:
     outcome, state = sandbox.python().run("x = 1\nraise ValueError('no')\nx = 2")
     assert outcome.status == 1
     assert outcome.output.splitlines()[-1] == "ValueError: no"
@@ -75,7 +75,7 @@ def test_a_snippet_that_raises_keeps_what_came_before(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     "code", ["def", "\0", "\ud800", "(" * 500, "import sys; sys.exit(4)", "raise KeyboardInterrupt"]
 )
-def test_odd_snippets_are_outcomes(sandbox: Sandbox, code: str) -> None:
+def test_odd_snippets_are_outcomes(sandbox: Bubblewrap, code: str) -> None:
     outcome, state = sandbox.python().run(code)
     assert outcome.status not in (0, None)
     assert state.run("1")[0].ok
@@ -214,7 +214,7 @@ def test_a_bwrap_that_ends_without_a_report_is_a_fault() -> None:
         bubblewrap._judged(b"words", "", '{ "child-pid": 7 }\n')
 
 
-def test_a_host_that_cannot_write_is_a_fault(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_cannot_write_is_a_fault(sandbox: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*rest: object) -> None:
         raise OSError(5, "Input/output error")
 
@@ -261,7 +261,7 @@ def _bubblewrap(limits: Limits) -> Bubblewrap:
     return Bubblewrap(limits)
 
 
-def test_copies_made_beside_a_snippet_are_of_the_state_and_of_nothing_else(sandbox: Sandbox) -> None:
+def test_copies_made_beside_a_snippet_are_of_the_state_and_of_nothing_else(sandbox: Bubblewrap) -> None:
     """The next copy of a state that is asked again is made while a snippet runs, whatever that one leaves behind."""
     state = sandbox.python().run("x = [0]")[1]
     leaves = "import os\nif os.fork() == 0:\n    while True: pass\nx.append(len(x))\nprint(x)"
@@ -273,7 +273,7 @@ def test_copies_made_beside_a_snippet_are_of_the_state_and_of_nothing_else(sandb
     assert state.run("x")[0].output == "[0]\n"
 
 
-def test_a_snippet_that_hits_a_limit_spoils_no_copy_made_beside_it(hasty: Sandbox) -> None:
+def test_a_snippet_that_hits_a_limit_spoils_no_copy_made_beside_it(hasty: Bubblewrap) -> None:
     state = hasty.python().run("x = 7")[1]
     for code in ("x", "while True: pass", "x", "b = bytearray(1 << 30)", "x", "print('y' * (1 << 20))", "x"):
         outcome, _ = state.run(code)

@@ -17,8 +17,9 @@ from turnwise.envs.agent.gateway import Asked
 from turnwise.envs.agent.program import Program
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.errors import InputError
+from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.folder_value import Tree, laid_over
-from turnwise.sandbox.sandbox import Sandbox, SandboxFault
+from turnwise.sandbox.sandbox import SandboxFault
 from turnwise.types import Message
 
 SECONDS = 120  # time limit for computing a score, in seconds
@@ -52,7 +53,7 @@ class AgentEpisode:
         place: the beginning of error messages, which names the task.
     """
 
-    def __init__(self, program: Program, sandbox: Sandbox, scoring: Scoring, form: Format, place: str) -> None:
+    def __init__(self, program: Program, sandbox: Bubblewrap, scoring: Scoring, form: Format, place: str) -> None:
         self.program, self.sandbox, self.scoring = program, sandbox, scoring
         self.form, self.place = form, place
         self.number = 0  # number of replies so far

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from turnwise.envs.agent.gateway import Desk, leave, serve
+from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.folder_value import Tree
-from turnwise.sandbox.sandbox import CallResult, Sandbox
+from turnwise.sandbox.sandbox import CallResult
 from turnwise.sandbox.socket_forward import HOST, Door
 
 PORT = 8000  # the gateway's port inside the sandbox, where no other program listens
@@ -33,7 +34,7 @@ class Program:
         variables: additional environment variables of the program.
     """
 
-    def __init__(self, sandbox: Sandbox, command: str, tree: Tree, variables: Mapping[str, str]) -> None:
+    def __init__(self, sandbox: Bubblewrap, command: str, tree: Tree, variables: Mapping[str, str]) -> None:
         self.desk = Desk()
         self.result: Future[tuple[CallResult, Tree]] = Future()
         self._kill: Callable[[], None] | None = None
@@ -51,7 +52,7 @@ class Program:
         if kill is not None:
             kill()
 
-    def _run(self, sandbox: Sandbox, script: str, tree: Tree) -> None:
+    def _run(self, sandbox: Bubblewrap, script: str, tree: Tree) -> None:
         try:
             self.result.set_result(sandbox.shell(script, tree, Door(PORT, self._opened)))
         except BaseException as error:  # the error is stored and raised where the result is read

@@ -12,8 +12,10 @@ from typing import Any
 
 from turnwise.envs.caches import Remembered
 from turnwise.envs.environment import EnvironmentFault
+from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import Backend, open_sandbox
-from turnwise.sandbox.sandbox import CallResult, Limits, NoSandboxError, PythonState, Sandbox, SandboxFault
+from turnwise.sandbox.python_server import PythonState
+from turnwise.sandbox.sandbox import CallResult, Limits, NoSandboxError, SandboxFault
 
 _STATES = 96  # maximum number of Python states that are kept in one sandbox, which can hold 480
 _SANDBOXES = 16  # maximum number of sandboxes on machines with at least as many cores
@@ -27,7 +29,7 @@ class _DiffersError(Exception):
 class _Box:
     """A sandbox and the Python states in it that are kept: snippets of an episode -> state after these snippets."""
 
-    sandbox: Sandbox | None = None  # started by the first snippet
+    sandbox: Bubblewrap | None = None  # started by the first snippet
     states: OrderedDict[tuple[str, ...], PythonState] = field(default_factory=OrderedDict)
     busy: bool = False
     closed: bool = False
@@ -186,7 +188,7 @@ class Interpreter:
         box.keep(snippets, state)
         return state
 
-    def _opened(self, box: _Box) -> Sandbox:
+    def _opened(self, box: _Box) -> Bubblewrap:
         if box.closed:
             raise SandboxFault("the Python tool was closed")
         if box.sandbox is None:
