@@ -80,21 +80,14 @@ class Cache:
             CacheError: the cache cannot be written at this moment.
         """
         text = json.dumps(value, allow_nan=False)
-        with self._lock:
-            try:
-                self._connection.execute(
-                    "INSERT INTO answers VALUES (?, ?, ?, ?) ON CONFLICT (key) DO NOTHING",
-                    (key, about, text, time.time()),
-                )
-                row = self._connection.execute("SELECT value FROM answers WHERE key = ?", (key,)).fetchone()
-            except sqlite3.Error as error:
-                raise CacheError(f"{self.path}: {error}") from error
-        return json.loads(row[0])
+        statement = "INSERT INTO answers VALUES (?, ?, ?, ?) ON CONFLICT (key) DO NOTHING"
+        self._row(statement, key, about, text, time.time())
+        return json.loads(self._row("SELECT value FROM answers WHERE key = ?", key)[0])
 
     def __len__(self) -> int:
         return int(self._row("SELECT COUNT(*) FROM answers")[0])
 
-    def _row(self, statement: str, *values: str) -> Any:
+    def _row(self, statement: str, *values: str | float) -> Any:
         with self._lock:
             try:
                 return self._connection.execute(statement, values).fetchone()

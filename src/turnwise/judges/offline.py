@@ -123,7 +123,8 @@ def dimensions(candidate: Candidate) -> Grades:
     if calls is None:
         return Grades(reasoning, 0.0, 0.0, 0.0)
     tools = _overlap([call.name for call in calls], [call.name for call in true])
-    surplus = max(len(calls) - len(true), len(calls) - _distinct(calls))
+    different = {calls_text([call]) for call in calls}
+    surplus = max(len(calls) - len(true), len(calls) - len(different))
     conduct = 1 - surplus / len(calls) if calls else float(not true)
     return Grades(reasoning, tools, _parameters(calls, true), conduct)
 
@@ -156,10 +157,6 @@ def _overlap(a: Sequence[str], b: Sequence[str]) -> float:
     Returns 1 if both sequences are empty.
     """
     return 2 * LCSseq.similarity(a, b) / (len(a) + len(b)) if a or b else 1.0
-
-
-def _distinct(calls: Sequence[ToolCall]) -> int:
-    return len({calls_text([call]) for call in calls})
 
 
 def _parameters(calls: Sequence[ToolCall], true: Sequence[ToolCall]) -> float:
