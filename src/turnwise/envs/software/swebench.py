@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 from turnwise.errors import InputError
@@ -205,12 +206,7 @@ def patch_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
         if old is None or new is None:
             parts.append("new file mode 100644\n" if old is None else "deleted file mode 100644\n")
         names = ("/dev/null" if old is None else f"a/{path}", "/dev/null" if new is None else f"b/{path}")
-        lines = difflib.unified_diff(_lines(old), _lines(new), *names)
+        # as in git, only a newline ends a line, so ``str.splitlines`` cannot be used
+        lines = difflib.unified_diff(StringIO(old).readlines(), StringIO(new).readlines(), *names)
         parts += [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
     return "".join(parts)
-
-
-def _lines(text: str | None) -> list[str]:
-    """Returns the lines of a text with their line ends. As in git, only a newline ends a line."""
-    *ended, rest = (text or "").split("\n")
-    return [*(line + "\n" for line in ended), *[rest] * bool(rest)]
