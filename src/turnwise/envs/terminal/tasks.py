@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from turnwise.envs.environment import Level
@@ -139,16 +140,8 @@ def _create(path: str, files: Mapping[str, str], folders: list[str], sizes: Size
     return _chore("create", f"write {word} to {place}", None, place, want={place: f"{word}\n"}, command=command)
 
 
-def _copy(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
-    return _carry("copy", "cp", path, files, folders, rng)
-
-
-def _move(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
-    return _carry("move", "mv", path, files, folders, rng)
-
-
 def _carry(
-    kind: str, command: str, path: str, files: Mapping[str, str], folders: list[str], rng: random.Random
+    kind: str, command: str, path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random
 ) -> dict[str, Any] | None:
     home, _, name = path.partition("/")
     other = next((f for f in folders if f != home), home)
@@ -226,8 +219,8 @@ def _sort(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes,
 
 _CHORES: Mapping[str, _Draw] = {
     "create": _create,
-    "copy": _copy,
-    "move": _move,
+    "copy": partial(_carry, "copy", "cp"),
+    "move": partial(_carry, "move", "mv"),
     "delete": _delete,
     "count": _count,
     "extract": _extract,
