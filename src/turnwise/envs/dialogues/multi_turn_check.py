@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from turnwise.envs.dialogues.problem import DialogueProblem, World
-from turnwise.types import ToolCall
 
 EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "stopped"
 
@@ -57,23 +56,3 @@ class Reference:
 def holds(seen: Iterable[str], wanted: Iterable[str]) -> bool:
     """Returns whether ``seen`` contains each text of ``wanted`` at least as often as ``wanted`` does, in any order."""
     return not Counter(wanted) - Counter(seen)
-
-
-def check(reference: Reference, turns: Sequence[Sequence[Sequence[ToolCall]]]) -> str:
-    """Checks the policy's calls in a whole dialogue. Returns the first fault; an empty text if the task is solved.
-
-    Args:
-        reference: the result of running the task's ground truth.
-        turns: for each user turn, a list of the policy's replies; each reply is a list of calls. If the number of user
-            turns is not that of the task, the fault is ``STOPPED``.
-    """
-    if len(turns) != len(reference.states):
-        return STOPPED
-    world = reference.start.fork()
-    seen: list[str] = []
-    for at, steps in enumerate(turns):
-        made = [call for step in steps for call in step]
-        seen += [world.call(call) for call in made]
-        if fault := reference.fault(at, world, seen, bool(made)):
-            return fault
-    return ""
