@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from random import Random
 
 from turnwise.envs.apibank.generated import HELD_OUT
+from turnwise.envs.bfcl import requests
 from turnwise.envs.bfcl.requests import Names
 
 _ONSETS = ("b", "br", "c", "ch", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "sh", "st", "t", "w", "z")
@@ -37,7 +38,7 @@ def drawn(draw: Callable[[], str], count: int, taken: Collection[str]) -> tuple[
 
 def simulated(rng: Random) -> Names:
     """Returns names for the simulated APIs, without held-out names."""
-    held = Names.held_out()
+    held = requests.HELD_OUT
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     return Names(
         folders=words(rng, 4, held.folders),

@@ -14,8 +14,8 @@ from transformers import AutoTokenizer
 
 from turnwise.config.schema import compose_config
 from turnwise.envs.apibank.generated import HELD_OUT, TRAINING, OfficeTasks
+from turnwise.envs.bfcl import requests
 from turnwise.envs.bfcl.generated import TinyTasks
-from turnwise.envs.bfcl.requests import Names
 from turnwise.errors import InputError
 from turnwise.models.shipped import BASES, WORLDS, tiny_path, unknown_to
 
@@ -57,7 +57,7 @@ def test_the_mixture_travels_to_another_process():
 
 def test_made_up_names_are_never_held_out_ones():
     rng = random.Random(0)
-    held = asdict(Names.held_out())
+    held = asdict(requests.HELD_OUT)
     drawn = [(names.simulated(rng), names.office(rng)) for _ in range(300)]
     assert not any(set(values) & set(held[kind]) for made, _ in drawn for kind, values in asdict(made).items())
     assert not any(set(values) & set(HELD_OUT[kind]) for _, made in drawn for kind, values in made.items())

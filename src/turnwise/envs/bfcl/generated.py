@@ -11,13 +11,13 @@ from typing import Any
 from turnwise.data.tool_schema import function_of
 from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import tools_of_class
-from turnwise.envs.bfcl.requests import FAMILIES, SHOWN, UNSEEN_PAIRS, Names
+from turnwise.envs.bfcl.requests import FAMILIES, HELD_OUT, SHOWN, TRAINING, UNSEEN_PAIRS, Names
 from turnwise.envs.dialogues.problem import DialogueProblem, split_of, turns_data, turns_from
 from turnwise.envs.tool_messages import Tools
 from turnwise.types import Task
 
 PAIRED = 0.4  # fraction of the training tasks that have two requests
-_HELD_OUT = tuple(name for names in asdict(Names.held_out()).values() for name in names)
+_HELD_OUT = tuple(name for names in asdict(HELD_OUT).values() for name in names)
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TinyTasks:
 
     Args:
         names: a function that draws the names (of files, people and so on) for one task of ``train`` or ``seen``. None
-            means that these tasks use ``Names.training()``.
+            means that these tasks use ``TRAINING``.
     """
 
     names: Callable[[random.Random], Names] | None = None
@@ -48,7 +48,7 @@ class TinyTasks:
     def _task(self, split: str, seed: int, index: int) -> Task:
         for attempt in range(1000):
             rng = random.Random(f"bfcl/{split}/{seed}/{index}/{attempt}")
-            names = Names.held_out() if split == "unseen" else self.names(rng) if self.names else Names.training()
+            names = HELD_OUT if split == "unseen" else self.names(rng) if self.names else TRAINING
             data = _data(rng, split, names)
             if _is_of(data["turns"], split):
                 apis = "one_api" if len(data["classes"]) == 1 else "two_apis"

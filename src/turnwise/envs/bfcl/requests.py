@@ -25,31 +25,25 @@ class Names:
     stocks: tuple[str, ...]
     people: tuple[str, ...]
 
-    @classmethod
-    def training(cls) -> Names:
-        """Returns the names in tasks of the splits train and seen."""
-        return cls(
-            ("docs", "work", "old", "lab", "home", "pics"),
-            ("a.txt", "b.txt", "notes.txt", "plan.txt", "list.txt", "data.txt"),
-            ("hello", "thanks", "yes", "no", "red", "blue", "green", "late"),
-            ("printer", "screen", "desk", "phone", "door", "lamp"),
-            ("AAA", "BBB", "CCC", "DDD", "EEE"),
-            ("Ann", "Bob", "Cid", "Dan", "Eve"),
-        )
 
-    @classmethod
-    def held_out(cls) -> Names:
-        """Returns the names in tasks of the split unseen."""
-        return cls(
-            ("box", "mail", "play"),
-            ("c.txt", "log.txt", "text.txt"),
-            ("good", "bad", "white", "black"),
-            ("chair", "mouse", "clock"),
-            ("FFF", "GGG", "HHH"),
-            ("Fay", "Gus", "Hal"),
-        )
-
-
+TRAINING = Names(
+    ("docs", "work", "old", "lab", "home", "pics"),
+    ("a.txt", "b.txt", "notes.txt", "plan.txt", "list.txt", "data.txt"),
+    ("hello", "thanks", "yes", "no", "red", "blue", "green", "late"),
+    ("printer", "screen", "desk", "phone", "door", "lamp"),
+    ("AAA", "BBB", "CCC", "DDD", "EEE"),
+    ("Ann", "Bob", "Cid", "Dan", "Eve"),
+)
+"""The names in tasks of the splits train and seen."""
+HELD_OUT = Names(
+    ("box", "mail", "play"),
+    ("c.txt", "log.txt", "text.txt"),
+    ("good", "bad", "white", "black"),
+    ("chair", "mouse", "clock"),
+    ("FFF", "GGG", "HHH"),
+    ("Fay", "Gus", "Hal"),
+)
+"""The names in tasks of the split unseen."""
 Request = tuple[Mapping[str, Any], UserTurn]
 """The initial state of one API, and the user's turn with its ground truth."""
 Family = Callable[[random.Random, Names], Request]
