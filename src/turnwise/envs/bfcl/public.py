@@ -6,6 +6,7 @@ at first) and ``long_context`` (with additional data in the APIs).
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 from collections.abc import Sequence
@@ -13,12 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from turnwise.data.tool_schema import name_of
-from turnwise.envs.bfcl.apis import Apis
+from turnwise.envs.bfcl.apis import Apis, owners, parameters
 from turnwise.envs.bfcl.package import SUBSETS, announcement, entries, tools_of_class
-from turnwise.envs.bfcl.truth import read_truth
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn
 from turnwise.envs.environment import first_tasks
-from turnwise.types import Task
+from turnwise.types import Task, ToolCall
 
 NO_FUNCTION = "None of the functions that I have does this."
 NO_VALUE = "A value that this needs was not given. What is it?"
@@ -110,3 +110,25 @@ def _problem(name: str) -> DialogueProblem:
         turns.append(UserTurn(user, calls, "" if calls else unable))
     world = partial(Apis, classes, entry["initial_config"], subset == "long_context")
     return DialogueProblem(world, tuple(turns), shown, given)
+
+
+def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
+    """Returns the call that ``source``, a call in Python, describes. The text is parsed and never evaluated.
+
+    A positional argument gets the name of its parameter.
+
+    Raises:
+        ValueError: ``source`` is not a call of a function of the APIs ``classes`` with literal arguments.
+    """
+    node = ast.parse(source, mode="eval").body
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError(f"{source!r}: the text is not a function call")
+    owner = owners(classes).get(node.func.id)
+    if owner is None:
+        raise ValueError(f"{source!r}: the APIs {', '.join(classes)} have no such function")
+    names = [parameter.name for parameter in parameters(owner, node.func.id)]
+    if len(node.args) > len(names) or any(keyword.arg is None for keyword in node.keywords):
+        raise ValueError(f"{source!r}: the call has more arguments than the function has parameters, or uses **")
+    arguments = {name: ast.literal_eval(value) for name, value in zip(names, node.args)}
+    arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
+    return ToolCall(node.func.id, arguments)

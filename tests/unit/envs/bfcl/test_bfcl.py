@@ -17,8 +17,7 @@ pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl`
 from turnwise.envs.bfcl import BfclEnv
 from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import SUBSETS, entries
-from turnwise.envs.bfcl.public import UNSEEN_PAIRS, subset_of
-from turnwise.envs.bfcl.truth import read_truth
+from turnwise.envs.bfcl.public import UNSEEN_PAIRS, read_truth, subset_of
 
 COUNTS = {"train": 640, "seen": 80, "unseen": 80}
 
