@@ -16,6 +16,7 @@ from pathlib import Path
 from turnwise.errors import InputError
 
 _TIME = 1_735_689_600  # 2025-01-01, the date of every file, so that listings are the same in every episode
+_MOST_MIB, _MOST_ENTRIES = 64, 5000  # maximum size and number of entries of a folder that the user names
 _DEPTH = 32  # maximum depth of nested folders
 _NOTHING = object()
 _LIBRARY = ctypes.CDLL(None)
@@ -68,26 +69,24 @@ def laid_over(tree: Tree, over: Tree) -> Tree:
     return {**kept, **over}
 
 
-def read_folder(path: Path, key: str, most_bytes: int = 64 << 20, most_entries: int = 5000) -> Tree:
+def read_folder(path: Path, key: str) -> Tree:
     """Returns the content of a folder of the host as a tree.
 
     Args:
         path: path of the folder.
         key: the configuration key that contains the path, for error messages.
-        most_bytes: maximum total size of the files in bytes.
-        most_entries: maximum number of files, links and folders.
 
     Raises:
-        InputError: the folder cannot be read, or it exceeds ``most_bytes`` or ``most_entries``.
+        InputError: the folder cannot be read, or it contains more than 64 MiB or 5000 files, links and folders.
     """
     try:
         with opened(str(path.expanduser().resolve())) as folder:
-            tree, whole = read_tree(folder, most_bytes, most_entries)
+            tree, whole = read_tree(folder, _MOST_MIB << 20, _MOST_ENTRIES)
     except OSError as error:
         raise InputError(f"{key}: {path} is not a readable folder ({error.strerror})") from error
     if not whole:
         raise InputError(
-            f"{key}: {path} contains more than {most_bytes >> 20} MiB or {most_entries:,} files; name a smaller folder"
+            f"{key}: {path} contains more than {_MOST_MIB} MiB or {_MOST_ENTRIES:,} files; name a smaller folder"
         )
     return tree
 
