@@ -153,7 +153,6 @@ def check_hostile(
     sequences: int,
     seed: int = 0,
     forges: Callable[[Step], bool] = lambda step: False,
-    on_done: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
     """Plays episodes of hostile and random actions. Returns one message for each episode in which something went wrong.
 
@@ -162,7 +161,6 @@ def check_hostile(
         known: well-formed actions of the environment. The best choice is the experts' actions in these tasks.
         sequences: number of episodes.
         forges: a function that returns whether the policy would read an observation as more than one chat turn.
-        on_done: called after each episode with the number of finished episodes.
     """
     rng = random.Random(f"hostile {seed}")
     problems: list[str] = []
@@ -176,7 +174,6 @@ def check_hostile(
                 canary.unlink()
             if problem is not None:
                 problems.append(f"sequence {number}: {problem}")
-            on_done(number + 1)
     return problems
 
 
