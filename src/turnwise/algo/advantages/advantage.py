@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -79,6 +79,37 @@ def spread_turns(tree: RolloutTree, path_advantage: Mapping[int, Sequence[float]
     return Credit(advantage, weight)
 
 
+def branch_credit(
+    tree: RolloutTree,
+    used: Collection[int],
+    advantages: Callable[[int, Sequence[int]], Mapping[int, float] | None],
+    quiet: float,
+) -> Credit:
+    """Returns the credit of every turn for advantages among the children of a node.
+
+    All turns from one branch point to the next have the advantage of the first of them and are one sample of the loss.
+
+    Args:
+        used: the turns above a valid leaf. Other turns have weight 0.
+        advantages: returns the advantages of the children of a node, or None if their values are equal. Its arguments
+            are the node (-1 is the root) and its children in ``used``.
+        quiet: weight of children whose values are equal.
+    """
+    credit = Credit([0.0] * len(tree.turns), [0.0] * len(tree.turns), sample=list(range(len(tree.turns))))
+    assert credit.sample is not None
+    children = tree.children()
+    for parent in range(-1, len(tree.turns)):  # parents come before their children
+        group = [child for child in children[parent] if child in used]
+        found = advantages(parent, group) if group else None
+        for child in group:
+            if len(group) == 1 and parent >= 0:
+                credit.advantage[child], credit.weight[child] = credit.advantage[parent], credit.weight[parent]
+                credit.sample[child] = credit.sample[parent]
+            else:
+                credit.advantage[child], credit.weight[child] = (found[child], 1.0) if found else (0.0, quiet)
+    return credit
+
+
 def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, float]:
     """Returns the reward called ``name`` of every valid leaf, as a mapping from the leaf's turn index to the reward. A
     leaf is valid if its environment did not fail.
@@ -101,7 +132,11 @@ def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, fl
 
 
 def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, float]:
-    """Returns the result of :func:`leaf_rewards`. Raises its errors, and a ValueError if a value is not finite."""
+    """Returns the result of :func:`leaf_rewards`, or an empty mapping for a tree that a gate stopped. Raises the errors
+    of :func:`leaf_rewards`, and a ValueError if a value is not finite.
+    """
+    if tree.stopped:
+        return {}
     found = leaf_rewards(tree, rewards, name)
     for leaf, value in found.items():
         if not math.isfinite(value):

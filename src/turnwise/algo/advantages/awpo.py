@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from turnwise.algo.advantages.advantage import Credited, finite_rewards, leaf_rewards, mean, spread, std
-from turnwise.algo.advantages.statistics import ZeroVariance, check_settings
+from turnwise.algo.advantages.statistics import ZeroVariance, check_settings, normalised
 from turnwise.types import Credit, Rewards, RolloutTree
 
 PEAK = "peak_outcome"  # the rule's memory stores R_max (the highest mean outcome of any group so far) under this key
@@ -146,8 +146,6 @@ class Awpo:
         """Returns the statistics of a tree (Eqs. 18-20), or None if a gate stopped it or it has fewer than two valid
         leaves.
         """
-        if tree.stopped:
-            return None
         outcome = finite_rewards(tree, rewards, "outcome" if "outcome" in rewards else "total")
         if len(outcome) < 2:
             return None
@@ -172,10 +170,7 @@ class Awpo:
 
     def _normalised(self, rewards: _Leaves) -> _Leaves:
         """Returns (reward - mean) / (std + eps) of each leaf (Eq. 19), or 0 if the std is at most ``tolerance``."""
-        centre, scale = mean(rewards.values()), std(rewards.values())
-        if scale <= self.tolerance:
-            return dict.fromkeys(rewards, 0.0)
-        return {leaf: (value - centre) / (scale + self.eps) for leaf, value in rewards.items()}
+        return normalised(rewards, self.eps, self.tolerance) or dict.fromkeys(rewards, 0.0)
 
     def _weight(self, group: _Group, peak: float) -> float:
         """Returns the mixing weight w of a group (Eq. 21)."""

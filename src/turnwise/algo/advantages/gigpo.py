@@ -59,7 +59,7 @@ class GiGPO:
 
     def __post_init__(self) -> None:
         check_settings(self.eps, self.tolerance, self.zero_variance)
-        check_discount("gamma", self.gamma)
+        check_discount(self.gamma)
         if not self.omega >= 0:
             raise ValueError(f"omega must be at least 0, got {self.omega}")
         if self.anchor not in ("observation", "history"):
@@ -67,8 +67,6 @@ class GiGPO:
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
-        if tree.stopped:
-            return spread(tree, {})
         total = finite_rewards(tree, rewards, "total")
         episode = self._relative(total)
         step = self._relative_by_anchor(tree, self._returns(tree, total))

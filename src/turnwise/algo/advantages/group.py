@@ -43,8 +43,6 @@ class GroupAdvantage:
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
-        if tree.stopped:
-            return spread(tree, {})
         total = finite_rewards(tree, rewards, "total")
         if self._is_uniform(total.values()):
             return spread(tree, dict.fromkeys(total, 0.0) if self.zero_variance == "keep" else {})

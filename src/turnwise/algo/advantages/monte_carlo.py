@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnwise.algo.advantages.advantage import finite_rewards, mean, spread, std
+from turnwise.algo.advantages.advantage import branch_credit, finite_rewards, mean, std
 from turnwise.algo.advantages.statistics import ZeroVariance, check_settings
 from turnwise.types import Credit, Rewards, RolloutTree
 
@@ -45,27 +46,16 @@ class MonteCarlo:
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
-        if tree.stopped:
-            return spread(tree, {})
         total = finite_rewards(tree, rewards, "total")
         value = leaf_means(tree, total)
         norm = std(total.values()) + self.eps if self.scale and total else 1.0
-        credit = Credit([0.0] * len(tree.turns), [0.0] * len(tree.turns), sample=list(range(len(tree.turns))))
-        assert credit.sample is not None
-        quiet = 1.0 if self.zero_variance == "keep" else 0.0
-        children = tree.children()
-        for parent in range(-1, len(tree.turns)):  # parents come before their children
-            group = [child for child in children[parent] if child in value]
-            if len(group) == 1 and parent >= 0:
-                (only,) = group
-                credit.advantage[only], credit.weight[only] = credit.advantage[parent], credit.weight[parent]
-                credit.sample[only] = credit.sample[parent]
-                continue
-            differ = len(group) > 1 and std([value[child] for child in group]) > self.tolerance
-            for child in group:
-                credit.advantage[child] = (value[child] - value[parent]) / norm if differ else 0.0
-                credit.weight[child] = 1.0 if differ else quiet
-        return credit
+
+        def differences(parent: int, children: Sequence[int]) -> dict[int, float] | None:
+            if std([value[child] for child in children]) <= self.tolerance:
+                return None
+            return {child: (value[child] - value[parent]) / norm for child in children}
+
+        return branch_credit(tree, value, differences, 1.0 if self.zero_variance == "keep" else 0.0)
 
 
 def leaf_means(tree: RolloutTree, total: dict[int, float]) -> dict[int, float]:

@@ -80,8 +80,6 @@ class MTGRPO:
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards` and :func:`paid`."""
-        if tree.stopped:
-            return spread(tree, {})
         total = finite_rewards(tree, rewards, "total")
         turns = {leaf: [r + self.turn_offset for r in paid(tree, leaf, self.turn_reward)] for leaf in total}
         found = self._naive(total, turns) if self.form == "naive" else self._unbiased(tree, total, turns)
@@ -99,8 +97,7 @@ class MTGRPO:
         return found
 
     def _relative(self, group: dict[int, float]) -> dict[int, float]:
-        values = normalised(list(group.values()), self.eps, self.tolerance)
-        return dict(zip(group, values, strict=True)) if values else dict.fromkeys(group, 0.0)
+        return normalised(group, self.eps, self.tolerance) or dict.fromkeys(group, 0.0)
 
     def _unbiased(self, tree: RolloutTree, total: dict[int, float], turns: _Paths) -> _Paths:
         rest = {leaf: to_go([*turns[leaf], self.outcome_weight * total[leaf]], 1.0) for leaf in total}

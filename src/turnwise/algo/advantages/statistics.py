@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from turnwise.algo.advantages.advantage import mean, std
@@ -14,15 +14,15 @@ rollouts from another state instead (DAPO, arXiv:2503.14476).
 """
 
 
-def normalised(values: Sequence[float], eps: float, tolerance: float) -> list[float] | None:
-    """Returns (value - mean) / (std + eps), or None for fewer than two values or a std of at most ``tolerance``."""
-    if len(values) < 2:
-        return None
-    spread = std(values)
+def normalised(group: Mapping[int, float], eps: float, tolerance: float) -> dict[int, float] | None:
+    """Returns (value - mean) / (std + eps) of each value of a group, or None for fewer than two values or a std of at
+    most ``tolerance``.
+    """
+    spread = std(group.values()) if len(group) > 1 else 0.0
     if spread <= tolerance:
         return None
-    centre = mean(values)
-    return [(value - centre) / (spread + eps) for value in values]
+    centre = mean(group.values())
+    return {key: (value - centre) / (spread + eps) for key, value in group.items()}
 
 
 def check_settings(eps: float, tolerance: float, zero_variance: str) -> None:

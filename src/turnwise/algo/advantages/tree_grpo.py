@@ -42,16 +42,13 @@ class TreeGRPO:
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
-        if tree.stopped:
-            return spread(tree, {})
         total = finite_rewards(tree, rewards, "total")
-        inter = normalised(list(total.values()), self.eps, self.tolerance)
-        if inter is None:
+        advantage = normalised(total, self.eps, self.tolerance)
+        if advantage is None:
             return spread(tree, dict.fromkeys(total, 0.0) if self.zero_variance == "keep" else {})
-        advantage = dict(zip(total, inter, strict=True))
         for leaf, group in self._groups(tree, total).items():
-            if intra := normalised([total[member] for member in group], self.eps, self.tolerance):
-                advantage[leaf] += intra[group.index(leaf)]
+            if intra := normalised({member: total[member] for member in group}, self.eps, self.tolerance):
+                advantage[leaf] += intra[leaf]
         return spread(tree, advantage)
 
     def _groups(self, tree: RolloutTree, total: dict[int, float]) -> dict[int, list[int]]:

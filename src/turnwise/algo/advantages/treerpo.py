@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnwise.algo.advantages.advantage import finite_rewards, spread
+from turnwise.algo.advantages.advantage import branch_credit, finite_rewards
 from turnwise.algo.advantages.statistics import ZeroVariance, check_settings, normalised
 from turnwise.types import Credit, Rewards, RolloutTree
 
@@ -36,27 +37,12 @@ class TreeRPO:
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
-        if tree.stopped:
-            return spread(tree, {})
-        children = tree.children()
-        value = backed_up(children, finite_rewards(tree, rewards, "total"))
-        credit = Credit([0.0] * len(tree.turns), [0.0] * len(tree.turns), sample=list(range(len(tree.turns))))
-        assert credit.sample is not None
-        quiet = 1.0 if self.zero_variance == "keep" else 0.0
-        for parent in range(-1, len(tree.turns)):  # parents come before their children
-            group = [child for child in children[parent] if child in value]
-            if len(group) == 1:
-                only = group[0]
-                above = parent >= 0
-                credit.advantage[only] = credit.advantage[parent] if above else 0.0
-                credit.weight[only] = credit.weight[parent] if above else quiet
-                credit.sample[only] = credit.sample[parent] if above else only
-                continue
-            advantages = normalised([value[child] for child in group], self.eps, self.tolerance)
-            for place, child in enumerate(group):
-                credit.advantage[child] = advantages[place] if advantages else 0.0
-                credit.weight[child] = 1.0 if advantages else quiet
-        return credit
+        value = backed_up(tree.children(), finite_rewards(tree, rewards, "total"))
+
+        def relative(parent: int, children: Sequence[int]) -> dict[int, float] | None:
+            return normalised({child: value[child] for child in children}, self.eps, self.tolerance)
+
+        return branch_credit(tree, value, relative, 1.0 if self.zero_variance == "keep" else 0.0)
 
 
 def backed_up(children: dict[int, list[int]], total: dict[int, float]) -> dict[int, float]:

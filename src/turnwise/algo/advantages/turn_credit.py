@@ -74,7 +74,7 @@ class TurnCredit:
 
     def __post_init__(self) -> None:
         check_settings(self.eps, self.tolerance, self.zero_variance)
-        check_discount("gamma", self.gamma)
+        check_discount(self.gamma)
         if self.form not in ("smeared", "to_go"):
             raise ValueError(f"form must be smeared or to_go, got {self.form!r}")
         if not self.beta >= 0:
@@ -93,8 +93,6 @@ class TurnCredit:
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards` and :func:`paid`."""
-        if tree.stopped:
-            return spread(tree, {})
         total = finite_rewards(tree, rewards, "total")
         found = (self._smeared(tree, total) if self.form == "smeared" else self._to_go(tree, total)) if total else {}
         if any(any(values) for values in found.values()) or self.zero_variance == "keep":

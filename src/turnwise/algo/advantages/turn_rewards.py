@@ -63,10 +63,10 @@ def credit_and_tell(
     )
 
 
-def check_discount(name: str, gamma: float) -> None:
-    """Raises a ValueError that names the parameter ``name`` if the discount ``gamma`` is outside [0, 1]."""
+def check_discount(gamma: float) -> None:
+    """Raises a ValueError if the discount ``gamma`` is outside [0, 1]."""
     if not 0 <= gamma <= 1:
-        raise ValueError(f"{name} must be in [0, 1], got {gamma}")
+        raise ValueError(f"gamma must be in [0, 1], got {gamma}")
 
 
 def rollout_moments(paths: Collection[Sequence[float]]) -> tuple[float, float]:

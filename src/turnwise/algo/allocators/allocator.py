@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from turnwise.types import RolloutTree, State
@@ -29,8 +28,3 @@ def anchors(tree: RolloutTree) -> list[list[int]]:
     environment failed are left out.
     """
     return [tree.path(leaf)[:-1] for leaf in tree.valid_leaves()]
-
-
-def counted(turns: Iterable[int]) -> dict[int, int]:
-    """Returns how often each turn occurs, ordered by first occurrence."""
-    return dict(Counter(turns))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.algo.allocators.allocator import anchors, counted
+from turnwise.algo.allocators.allocator import anchors
 from turnwise.algo.allocators.concave import even
 from turnwise.algo.allocators.prefix import prefix_allocation, same_outcome
 from turnwise.algo.allocators.root import root_allocation
@@ -85,7 +86,7 @@ class Trace:
         rng = random.Random(f"{self.seed}/{tree.state.id}/{tree.version}")
         if self.prefix == "random":
             turns = [turn for path in rollouts for turn in path]
-            return counted(rng.choice(turns) for _ in range(budget))
+            return Counter(rng.choice(turns) for _ in range(budget))
         totals = [r for leaf, r in zip(tree.leaves(), self.reward(tree)["total"]) if leaf not in tree.invalid]
         places = [(turn, total) for path, total in zip(rollouts, totals, strict=True) for turn in path]
         rng.shuffle(places)  # so that ties between equally good turns do not always favour the first rollout

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from turnwise.algo.allocators.allocator import anchors, counted
+from turnwise.algo.allocators.allocator import anchors
 from turnwise.types import RolloutTree, State
 
 
@@ -43,7 +44,7 @@ class TreePO:
         turns = [turn for path in rollouts if path for turn in _draw(rng, path, self.branches)]
         everywhere = [turn for path in rollouts for turn in path]
         turns += [rng.choice(everywhere) for _ in range(budget - len(turns))]
-        return counted(turns)
+        return Counter(turns)
 
 
 def _draw(rng: random.Random, path: Sequence[int], count: int) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from turnwise.algo.gates.distance_bounds import certain
-from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.gate import AtStep, check_settings
 from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.algo.gates.signals import DISTANCE, prefix_edit_distance
 from turnwise.types import GateDecision, RolloutTree
@@ -30,10 +30,7 @@ class Divergence(AtStep):
     over: bool = False
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold must be a share in [0, 1], got {self.threshold}")
+        check_settings(self.k, threshold=self.threshold)
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         distance = prefix_edit_distance(group)

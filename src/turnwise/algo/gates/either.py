@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.gate import AtStep, check_settings
 from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.algo.gates.signals import DISTANCE, TERMINATION, prefix_edit_distance, termination_fraction
 from turnwise.types import GateDecision, RolloutTree
@@ -31,11 +31,7 @@ class Either(AtStep):
     over: bool = False
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
-        for name in ("threshold", "ended"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be a share in [0, 1], got {getattr(self, name)}")
+        check_settings(self.k, threshold=self.threshold, ended=self.ended)
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         distance, ended = prefix_edit_distance(group), termination_fraction(group)

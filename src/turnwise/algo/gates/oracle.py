@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.gate import AtStep, check_settings
 from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.types import GateDecision, RolloutTree
 
@@ -29,8 +29,7 @@ class Oracle(AtStep):
     def __post_init__(self) -> None:
         if isinstance(self.zero_variance, str):
             raise ValueError(f"zero_variance must be a list of state ids, got {self.zero_variance!r}")
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
+        check_settings(self.k)
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         return GateDecision(self.k, {}, tree.state.id in self.zero_variance)

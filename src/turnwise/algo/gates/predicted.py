@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.gate import AtStep, check_settings
 from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.types import GateDecision, Judge, RolloutTree, Value
 
@@ -35,10 +35,7 @@ class Predicted(AtStep):
     threshold: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold must be a probability in [0, 1], got {self.threshold}")
+        check_settings(self.k, threshold=self.threshold)
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         step = group.step

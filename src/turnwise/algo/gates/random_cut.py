@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.gate import AtStep, check_settings
 from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.types import GateDecision, RolloutTree
 
@@ -24,10 +24,7 @@ class RandomCut(AtStep):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share must be in [0, 1], got {self.share}")
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
+        check_settings(self.k, share=self.share)
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         draw = random.Random(f"{self.seed} {tree.version} {tree.state.id}").random()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.gate import AtStep, check_settings
 from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.algo.gates.signals import SIGNALS
 from turnwise.types import GateDecision, RolloutTree
@@ -30,10 +30,7 @@ class Signal(AtStep):
     def __post_init__(self) -> None:
         if self.signal not in SIGNALS:
             raise ValueError(f"signal must be one of {', '.join(SIGNALS)}, got {self.signal!r}")
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold must be a share in [0, 1], got {self.threshold}")
+        check_settings(self.k, threshold=self.threshold)
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         value = SIGNALS[self.signal](group)

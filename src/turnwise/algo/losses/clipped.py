@@ -8,16 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from turnwise.algo.losses.correction import Correction, Weights
+from turnwise.algo.losses.correction import LOG_RATIO_LIMIT, Correction, Weights, bounded_exp
 from turnwise.algo.losses.loss import AGGREGATIONS, Aggregation, LossInputs, LossOutput, Max, Mean, Metrics, token_scale
 from turnwise.models.segment_sum import segment_sum
 
 RatioLevel = Literal["token", "sequence", "action"]
 KlEstimator = Literal["k1", "k2", "k3"]
-
-# exp(20) is far outside any clip range. Larger log ratios are cut, because a product over a long action would overflow
-# and 0 * inf is NaN.
-_LOG_RATIO_LIMIT = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +109,7 @@ class Clipped:
         if self.correction is not None:
             near_K = batch.logprobs_K.detach() if batch.near_logprobs_K is None else batch.near_logprobs_K
         weights = self.correction(batch, old_K, near_K) if self.correction else None
-        token_ratio_K = _exp(batch.logprobs_K - near_K)
+        token_ratio_K = bounded_exp(batch.logprobs_K - near_K)
         ratio_K = self._ratio(batch, near_K)
         low_K = _override(batch.clip_low_K, self.clip_low, ratio_K)
         high_K = _override(batch.clip_high_K, self.clip_high, ratio_K)
@@ -149,7 +145,7 @@ class Clipped:
         elif self.ratio == "sequence":
             tokens_K = segment_sum(torch.ones_like(log_ratio_K), batch.sequence_K)
             log_ratio_K = segment_sum(log_ratio_K, batch.sequence_K) / tokens_K
-        return _exp(log_ratio_K)
+        return bounded_exp(log_ratio_K)
 
     def _kl(self, batch: LossInputs, reference_K: Tensor, ratio_K: Tensor, token_ratio_K: Tensor) -> Tensor:
         kl_K = _KL[self.kl_estimator](reference_K - batch.logprobs_K)
@@ -163,14 +159,10 @@ class Clipped:
 
 def _k3(x: Tensor) -> Tensor:
     # expm1 keeps the digits that exp(x) - 1 loses near x = 0
-    return torch.expm1(x.clamp(max=_LOG_RATIO_LIMIT)) - x
+    return torch.expm1(x.clamp(max=LOG_RATIO_LIMIT)) - x
 
 
 _KL = {"k1": lambda x: -x, "k2": lambda x: x.square() / 2, "k3": _k3}
-
-
-def _exp(log_ratio_K: Tensor) -> Tensor:
-    return log_ratio_K.clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT).exp()
 
 
 def _given(value_K: Tensor | None, name: str, what: str) -> Tensor:

@@ -21,7 +21,13 @@ from turnwise.models.segment_sum import segment_sum
 
 Level = Literal["token", "action", "sequence"]
 
-_LOG_LIMIT = 20.0  # limit of a log ratio, because a product over a long action would overflow
+# exp(20) is far outside any clip range. Larger log ratios are cut, because a product over a long action would overflow
+# and 0 * inf is NaN.
+LOG_RATIO_LIMIT = 20.0
+
+
+def bounded_exp(log_ratio_K: Tensor) -> Tensor:
+    return log_ratio_K.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +78,11 @@ class Correction:
         recorded, ``near_K`` those of the near policy.
         """
         log_K = near_K.detach() - old_K
-        ratio_K = self._at_level(log_K, batch).clamp(-_LOG_LIMIT, _LOG_LIMIT).exp()
+        ratio_K = bounded_exp(self._at_level(log_K, batch))
         cap = float("inf") if self.cap is None else self.cap
         weight_K = torch.ones_like(ratio_K) if self.cap is None else ratio_K.clamp(max=cap)
-        mean_K = segment_sum(log_K, batch.sequence_K) / segment_sum(torch.ones_like(log_K), batch.sequence_K)
-        geometric_K = mean_K.clamp(-_LOG_LIMIT, _LOG_LIMIT).exp()
+        tokens_K = segment_sum(torch.ones_like(log_K), batch.sequence_K)
+        geometric_K = bounded_exp(segment_sum(log_K, batch.sequence_K) / tokens_K)
         kept_K = torch.ones_like(ratio_K, dtype=torch.bool)
         if self.mask_low is not None:
             kept_K &= geometric_K >= self.mask_low

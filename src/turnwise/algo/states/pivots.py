@@ -88,7 +88,6 @@ class ProfileSummary:
     solved: float  # fraction of states at which every sample has the greatest reward, 1
     # share of functionally correct samples that the strict rule refuses; None if no sample is functionally correct
     miss_rate: float | None
-    yield_curve: tuple[tuple[float, int], ...]  # pairs of lambda_diff and the number of states that ``adv`` then keeps
 
     def result(self, kept: int) -> dict[str, float]:
         """Returns the entries ``pivots.*`` of a run's result; ``kept`` is the number of states that the rule kept."""
@@ -96,21 +95,13 @@ class ProfileSummary:
         return {"candidates": self.states, "kept": kept, **{name: round(value, 4) for name, value in shares.items()}}
 
 
-def summarise(profiles: Iterable[Profile], lambdas: Sequence[float] | None = None) -> ProfileSummary:
-    """Returns a summary of the profiles of states (one per state), or raises a ValueError if there are none.
-    ``lambdas`` are the values of ``lambda_diff`` for the yield curve; by default they are 0.1, 0.2 ... 1.0.
-    """
-    lambdas = [step / 10 for step in range(1, 11)] if lambdas is None else lambdas
+def summarise(profiles: Iterable[Profile]) -> ProfileSummary:
+    """Returns a summary of the profiles of states (one per state), or raises a ValueError if there are none."""
     states = mixed = solved = functional = misses = 0
-    below = [0] * len(lambdas)
     for profile in profiles:
         states += 1
-        mean = profile.mean
-        if profile.mixed:
-            mixed += 1
-            below = [count + (mean < limit) for count, limit in zip(below, lambdas)]
-        else:
-            solved += mean >= 1 - STD_TOLERANCE
+        mixed += profile.mixed
+        solved += not profile.mixed and profile.mean >= 1 - STD_TOLERANCE
         strict_of_functional = [strict for paid, strict in zip(profile.functional, profile.strict) if paid >= 1]
         functional += len(strict_of_functional)
         misses += sum(strict <= 0 for strict in strict_of_functional)
@@ -121,5 +112,4 @@ def summarise(profiles: Iterable[Profile], lambdas: Sequence[float] | None = Non
         zero_signal=1 - mixed / states,
         solved=solved / states,
         miss_rate=misses / functional if functional else None,
-        yield_curve=tuple(zip(lambdas, below)),
     )
