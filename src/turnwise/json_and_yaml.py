@@ -24,6 +24,14 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def refuse_constant(constant: str) -> None:
+    """Refuses NaN and infinities, which Python's JSON reader passes to ``parse_constant``."""
+    raise ValueError(f"{constant} is not JSON")
+
+
+STRICT = json.JSONDecoder(object_pairs_hook=once, parse_constant=refuse_constant)
+
+
 def parse_json(text: str | bytes) -> Any:
     """Returns the value of an untrusted JSON text, after checking that all strings in it can be written as UTF-8.
 
@@ -34,7 +42,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8-sig")  # ``json.loads`` of bytes would accept half of a surrogate pair
-        return whole_characters(json.loads(text, parse_constant=_refuse))
+        return whole_characters(json.loads(text, parse_constant=refuse_constant))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -52,10 +60,6 @@ def whole_characters(value: Any) -> Any:
     except RecursionError as error:
         raise ValueError("the JSON value is nested too deeply") from error
     return value
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def parse_yaml(text: str | bytes) -> Any:

@@ -132,20 +132,9 @@ class ChatTokens:
         suffix = self._closing.removesuffix(self._end).strip()
         return text.removesuffix(suffix).strip()
 
-    def spine(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Spine:
-        """Returns the whole trajectory as one list of token ids, without the messages after the last assistant turn.
-
-        Raises:
-            ChatTemplateError: the template rewrites earlier turns (for example, it drops their reasoning), so the
-                trajectory needs several lists (:meth:`spines`).
-        """
-        spines = self._split(messages, tools)
-        if len(spines) > 1:
-            raise ChatTemplateError(rewritten(self.name, spines))
-        return spines[0]
-
     def spines(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[Spine]:
-        """Returns the trajectory as token sequences (spines), only one if the template never rewrites earlier turns.
+        """Returns the trajectory, without the messages after the last assistant turn, as token sequences (spines); only
+        one if the template never rewrites earlier turns.
 
         If the rendered history of a turn differs from the spine so far, a new spine begins with this rendered history.
         So the history of each turn is exactly the text that the template shows the policy.

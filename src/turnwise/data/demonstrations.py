@@ -39,7 +39,7 @@ class Demonstrations:
         self.chat = chat
         self.names = Names(folder)
         self._kept: DiskList[Demonstration] = DiskList(folder)
-        self._starts = array("Q", [0])  # number of turns before each trajectory; the last entry counts all turns
+        self.starts = array("Q", [0])  # number of turns before each trajectory; the last entry counts all turns
         self.histories = array("I")  # for each turn, the number of tokens before it in its spine
         self.ends = array("I")  # for each turn, the number of tokens of its spine up to the turn's end
         self.number = lru_cache(maxsize=_NEAR)(self.names.place)
@@ -78,7 +78,7 @@ class Demonstrations:
         self._kept.append(Demonstration(trajectory, spines))
         self.histories.extend(start for spine in spines for start, _ in spine.turns)
         self.ends.extend(stop for spine in spines for _, stop in spine.turns)
-        self._starts.append(len(self.histories))
+        self.starts.append(len(self.histories))
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -97,13 +97,8 @@ class Demonstrations:
     @property
     def turns(self) -> int:
         """Number of assistant turns in all trajectories."""
-        return self._starts[-1]
-
-    @property
-    def starts(self) -> Sequence[int]:
-        """For each trajectory, the number of turns in all earlier trajectories. The last element counts all turns."""
-        return self._starts
+        return self.starts[-1]
 
     def of_turn(self, place: int) -> int:
         """Returns the index of the trajectory that contains turn ``place``, counted over all trajectories."""
-        return bisect_right(self._starts, place) - 1
+        return bisect_right(self.starts, place) - 1

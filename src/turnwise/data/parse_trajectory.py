@@ -37,17 +37,8 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
         UnusableError: the record has a mistake; the error describes the first mistake. If ``record`` is an
             UnusableError, because the record could not be read, this error is raised.
     """
-    if isinstance(record, UnusableError):
-        raise record
-    if not isinstance(record, Mapping):
-        raise UnusableError(
-            f"the record must be a JSON object, but it is of type {type(record).__name__}",
-            "write one JSON object per line",
-            "no object",
-        )
-    if is_row(record):
-        record = record_of(record, source)
-    record = {key: value for key, value in record.items() if value is not None}
+    record = checked_record(record)
+    record = _without_nulls(record_of(record, source) if is_row(record) else record)
     if "messages" not in record:
         raise UnusableError(
             f"the record has no 'messages', only the keys {sorted(map(str, record))}",
@@ -70,15 +61,39 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
     return Trajectory(identity, messages, tools, _task(record.get("task")), success, source, pivot)
 
 
-def _tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
-    tools = parse_field(tools, "tools") if isinstance(tools, str) and tools else tools or []
-    if not isinstance(tools, list):
+def checked_record(record: Any) -> Mapping[str, Any]:
+    """Returns a record of a file after checking that it is a JSON object.
+
+    Raises:
+        UnusableError: the record is no object. If ``record`` is an UnusableError, because the record could not be read,
+            this error is raised.
+    """
+    if isinstance(record, UnusableError):
+        raise record
+    if not isinstance(record, Mapping):
         raise UnusableError(
-            f"tools must be a list, got {type(tools).__name__}",
-            "list the tools, or leave 'tools' out",
-            "unusable tools",
+            f"the record must be a JSON object, but it is of type {type(record).__name__}",
+            "write each record as one JSON object",
+            "no object",
         )
-    tools = [parse_field(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
+    return record
+
+
+def listed_tools(given: Any) -> list[Any]:
+    """Returns the tools of a record, which may be a list, JSON text or absent. Each tool may be JSON text too.
+
+    Raises:
+        UnusableError: the tools are not a list.
+    """
+    tools = parse_field(given, "tools") if isinstance(given, str) and given else given or []
+    if not isinstance(tools, list):
+        what = f"tools must be a list, got {type(tools).__name__}"
+        raise UnusableError(what, "list the tools, or leave 'tools' out", "unusable tools")
+    return [parse_field(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
+
+
+def _tools(given: Any) -> tuple[Mapping[str, Any], ...]:
+    tools = listed_tools(given)
     for tool in tools:
         if problem := check_tool(tool):
             raise UnusableError(problem, "correct 'tools'", "unusable tools")

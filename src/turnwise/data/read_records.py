@@ -14,7 +14,7 @@ import pyarrow.parquet
 
 from turnwise.data.toolcalls.parsing import skip_space
 from turnwise.errors import InputError
-from turnwise.json_and_yaml import TwiceError, once
+from turnwise.json_and_yaml import STRICT, TwiceError
 
 MAX_BYTES = 8 * 2**20  # largest length of a line or record in bytes; longer lines are not kept in memory
 _JSON = (".jsonl", ".ndjson", ".json")
@@ -140,7 +140,7 @@ def _parse(line: bytes | None, limit: int) -> Any:
     if not line.strip():
         raise UnusableError("the line is empty", "remove the line", "empty line")
     try:
-        record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse, object_pairs_hook=once)
+        record = STRICT.decode(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UnusableError(
             f"the line is not UTF-8: its byte {error.start} is invalid", "save the file as UTF-8", "not UTF-8"
@@ -188,10 +188,6 @@ def _too_long(limit: int) -> UnusableError:
     return UnusableError(f"the record is longer than {limit} bytes", "shorten the trajectory, or split it", "too long")
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
 def _is_array(file: BinaryIO) -> bool:
     """Returns whether a file begins with ``[``, as one JSON array does. A record in JSON lines begins with ``{``."""
     start = file.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip()
@@ -224,12 +220,11 @@ class _Array:
             )
 
     def _item(self) -> Any:
-        decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=once)
         self._next()
         place = f"{self.name}: line {self.line}"
         while True:
             try:
-                item, end = decoder.raw_decode(self.text, self.at)
+                item, end = STRICT.raw_decode(self.text, self.at)
                 if end < len(self.text) or not self.more:  # a number may continue in the unread part
                     break
             except RecursionError as error:

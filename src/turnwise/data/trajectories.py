@@ -17,7 +17,7 @@ import pyarrow
 import pyarrow.parquet
 
 from turnwise.data.parse_trajectory import parse_trajectory
-from turnwise.data.read_records import MAX_BYTES, UnusableError, read_records
+from turnwise.data.read_records import UnusableError, read_records
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, no_room
 from turnwise.types import Trajectory
@@ -61,9 +61,7 @@ class Read:
     problems: tuple[BadTrajectory, ...] = ()
 
 
-def read_trajectories(
-    paths: str | Path | Sequence[str | Path], strict: bool = False, max_line_bytes: int = MAX_BYTES
-) -> Read:
+def read_trajectories(paths: str | Path | Sequence[str | Path], strict: bool = False) -> Read:
     """Reads and checks trajectory files.
 
     Args:
@@ -71,8 +69,6 @@ def read_trajectories(
             (``.parquet``).
         strict: whether one unusable trajectory raises an error. If False, unusable trajectories are skipped and listed
             in ``problems``.
-        max_line_bytes: largest length of a line in bytes. A longer line counts as an unusable trajectory and is not
-            kept in memory.
 
     Raises:
         DataError: a file is missing or unreadable, no trajectory is usable, or one is unusable and ``strict`` is set.
@@ -84,15 +80,12 @@ def read_trajectories(
             raise used_twice(trajectory.id, good[trajectory.id].source)
         good[trajectory.id] = trajectory
 
-    problems = each_trajectory(take, paths, strict, max_line_bytes)
+    problems = each_trajectory(take, paths, strict)
     return Read(tuple(good.values()), problems)
 
 
 def each_trajectory(
-    take: Callable[[Trajectory], None],
-    paths: str | Path | Sequence[str | Path],
-    strict: bool = False,
-    max_line_bytes: int = MAX_BYTES,
+    take: Callable[[Trajectory], None], paths: str | Path | Sequence[str | Path], strict: bool = False
 ) -> tuple[BadTrajectory, ...]:
     """Passes every usable trajectory of the files to ``take``, one at a time in file order.
 
@@ -108,7 +101,7 @@ def each_trajectory(
     problems: list[BadTrajectory] = []
     good = 0
     for name in names:
-        for source, record in _records(Path(name), max_line_bytes):
+        for source, record in _records(Path(name)):
             try:
                 take(parse_trajectory(record, source))
                 good += 1
@@ -196,9 +189,9 @@ def _write_rows(part: Path, records: Iterable[Mapping[str, Any]], keys: Sequence
             file.write_table(pyarrow.Table.from_pylist(rows, pyarrow.schema(columns)))
 
 
-def _records(name: Path, limit: int) -> Iterator[tuple[str, Any]]:
+def _records(name: Path) -> Iterator[tuple[str, Any]]:
     try:
-        yield from read_records(name, limit)
+        yield from read_records(name)
     except InputError as error:
         raise DataError(str(error)) from error
 

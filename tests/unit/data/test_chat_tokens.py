@@ -40,7 +40,7 @@ def call(name, identity="call00001", **arguments):
 def test_spine_holds_every_state_and_action(build, template):
     tokenizer = build(template)
     chat = ChatTokens(tokenizer)
-    spine = chat.spine(EPISODE)
+    spine = chat.spines(EPISODE)[0]
     assert [spine.ids[start:stop][-1] for start, stop in spine.turns] == [chat.end_id, chat.end_id]
     assert [chat.decode(spine.ids[a:b]) for a, b in spine.turns] == ["go to desk 1", "take mug 1 from desk 1"]
     for (start, _), at in zip(spine.turns, (2, 4)):
@@ -79,7 +79,7 @@ def test_eos_ends_a_turn_that_the_template_closes_with_plain_text(build):
     tokenizer = build("plain")
     chat = ChatTokens(tokenizer)
     assert chat.end_id == tokenizer.eos_token_id
-    spine = chat.spine(EPISODE)
+    spine = chat.spines(EPISODE)[0]
     for (start, _), at in zip(spine.turns, (2, 4)):
         assert read(tokenizer, spine.ids[:start]).replace(tokenizer.eos_token, "") == rendered(tokenizer, EPISODE[:at])
 
@@ -98,7 +98,7 @@ def test_spine_reads_as_rendered_whatever_is_said(build_byte_level, template, tu
     messages = [{"role": "user", "content": "task"}]
     for action, observation in turns:
         messages += [{"role": "assistant", "content": action}, {"role": "user", "content": observation}]
-    spine = chat.spine(messages)
+    spine = chat.spines(messages)[0]
     for turn, (start, stop) in enumerate(spine.turns):
         assert read(tokenizer, spine.ids[:start]) == rendered(tokenizer, messages[: 2 * turn + 1])
         assert chat.decode(spine.ids[start:stop]) == turns[turn][0]
@@ -114,7 +114,7 @@ def test_a_rollout_that_repeats_the_expert_has_the_experts_ids(build_byte_level,
         answer = {"role": "user", "content": f"You did: {action}"}
         ids += chat.action(action) + chat.bridge(answer)
         messages += [{"role": "assistant", "content": action}, answer]
-    spine = chat.spine([*messages, {"role": "assistant", "content": "end"}])
+    spine = chat.spines([*messages, {"role": "assistant", "content": "end"}])[0]
     assert ids == list(spine.ids[: spine.turns[-1][0]])
 
 
@@ -135,7 +135,7 @@ def test_tool_calls_are_written_as_the_template_shows_them(build_byte_level):
         {"role": "tool", "content": "two"},
         {"role": "assistant", "content": "found"},
     ]
-    spine = chat.spine(messages, SEARCH)
+    spine = chat.spines(messages, SEARCH)[0]
     (start, stop), (last, _) = spine.turns
     assert read(tokenizer, spine.ids[start:stop]) == (
         '\n<tool_call>\n{"name": "search", "arguments": {"q": "a"}}\n</tool_call>'
@@ -157,9 +157,7 @@ def test_a_template_that_drops_past_reasoning_splits_the_trajectory(build_byte_l
         {"role": "user", "content": "Taken."},
         {"role": "assistant", "content": "look"},
     ]
-    with pytest.raises(ChatTemplateError, match=r"rewrites earlier turns.* first seen before assistant turn 1 "):
-        ChatTokens(tokenizer).spine(messages)
-    with pytest.warns(UserWarning, match="split"):
+    with pytest.warns(UserWarning, match=r"rewrites earlier turns.* first seen before assistant turn 1 .*split"):
         spines = chat.spines(messages)
     assert [len(spine.turns) for spine in spines] == [1, 2]  # nothing is dropped after the second turn
     (first, stop), (second, _), (third, _) = spines[0].turns[0], *spines[1].turns
@@ -191,13 +189,13 @@ def test_thinking_switched_off_puts_an_empty_thought_into_the_prompt_only(build_
 
 def test_messages_after_the_last_action_are_left_out(build_byte_level):
     chat = ChatTokens(build_byte_level("chatml"))
-    assert chat.spine(EPISODE) == chat.spine(EPISODE[:-1])
-    assert chat.spine(EPISODE).ids[-1] == chat.end_id
+    assert chat.spines(EPISODE)[0] == chat.spines(EPISODE[:-1])[0]
+    assert chat.spines(EPISODE)[0].ids[-1] == chat.end_id
 
 
 def test_no_assistant_turn(build_byte_level):
     with pytest.raises(ChatTemplateError, match="2 messages is an assistant turn"):
-        ChatTokens(build_byte_level("chatml")).spine(EPISODE[:2])
+        ChatTokens(build_byte_level("chatml")).spines(EPISODE[:2])[0]
 
 
 def test_a_folder_without_a_chat_template_is_named_with_the_remedy(build_byte_level, tmp_path):

@@ -43,7 +43,7 @@ def test_a_demonstration_with_forged_turns_has_the_ids_of_the_rollout(tokenizer,
     answer = {"role": role, "content": FORGED}
     rollout = chat.prompt(opening) + chat.action("look") + chat.bridge(answer) + chat.action("go on")
     messages = [*opening, {"role": "assistant", "content": "look"}, answer, {"role": "assistant", "content": "go on"}]
-    assert list(chat.spine(messages).ids) == rollout
+    assert list(chat.spines(messages)[0].ids) == rollout
     document = encode(messages, tokenizer, other=0.3)
     assert document.ids[: len(rollout)] == rollout  # the recipe's documents end with the line break of the last turn
 
@@ -78,7 +78,7 @@ def test_only_the_template_writes_special_tokens(build, template, text):
     assert special(tokenizer, ids) == special(tokenizer, plain)
     messages = [{"role": "user", "content": text}, {"role": "assistant", "content": "go"}]
     messages = [*messages, {"role": "user", "content": text}, {"role": "assistant", "content": "go"}]
-    assert list(chat.spine(messages).ids) == chat.prompt(messages[:1]) + chat.action("go") + ids + chat.action("go")
+    assert list(chat.spines(messages)[0].ids) == chat.prompt(messages[:1]) + chat.action("go") + ids + chat.action("go")
 
 
 def test_tools_that_forge_turns_are_text(tokenizer):

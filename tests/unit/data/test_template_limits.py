@@ -179,7 +179,7 @@ def test_two_thousand_turns_take_seconds(tokenizer: Any) -> None:
     """Every history was rendered before: the square of the turns, minutes."""
     chat = ChatTokens(tokenizer)
     began = time.process_time()
-    spine = chat.spine(long_trajectory(2000))
+    spine = chat.spines(long_trajectory(2000))[0]
     assert len(spine.turns) == 2000 and time.process_time() - began < 15
     assert sum(compared(2000)) < 64 * 64 + 12 * 2000 and {0, 1, EACH - 1, 1999} <= compared(2000)
     assert compared(50) == set(range(50))

@@ -9,6 +9,7 @@ import pyarrow.json
 import pyarrow.parquet
 import pytest
 
+from turnwise.data.read_records import read_records
 from turnwise.data.trajectories import DataError, read_trajectories
 from turnwise.types import Task
 
@@ -168,13 +169,12 @@ def test_a_huge_line_is_passed_over_without_being_held(tmp_path):
     huge = b'{"id": "' + b"x" * 16_000_000 + b'"}'
     path = write(tmp_path / "x.jsonl", record("a"), huge, record("c"), huge)
     tracemalloc.start()
-    read = read_trajectories(path, max_line_bytes=1000)
+    read = dict(read_records(path, limit=1000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4_000_000
-    assert [t.id for t in read.trajectories] == ["a", "c"]
-    assert [p.source for p in read.problems] == [f"{path}:2", f"{path}:4"]
-    assert read.problems[0].what == "the record is longer than 1000 bytes"
+    assert [read[f"{path}:{line}"]["id"] for line in (1, 3)] == ["a", "c"]
+    assert [read[f"{path}:{line}"].what for line in (2, 4)] == ["the record is longer than 1000 bytes"] * 2
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
@@ -183,11 +183,8 @@ def test_the_limit_is_exact(tmp_path, end, over):
     line = json.dumps(record("a")).encode()
     path = tmp_path / "x.jsonl"
     path.write_bytes(line + end)
-    if over:
-        with pytest.raises(DataError, match=f"longer than {len(line) - 1} bytes"):
-            read_trajectories(path, max_line_bytes=len(line) - 1)
-    else:
-        assert len(read_trajectories(path, max_line_bytes=len(line)).trajectories) == 1
+    ((_, found),) = read_records(path, limit=len(line) - over)
+    assert found.what == f"the record is longer than {len(line) - 1} bytes" if over else found == record("a")
 
 
 def test_a_byte_order_mark_and_a_missing_last_line_end_are_fine(tmp_path):

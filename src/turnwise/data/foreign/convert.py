@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from turnwise.data.foreign.conversations import conversation_of
 from turnwise.data.foreign.tool_calls import structured
-from turnwise.data.foreign.tool_definitions import openai_tool, tools_in, tools_of_record
-from turnwise.data.parse_trajectory import parse_trajectory
+from turnwise.data.foreign.tool_definitions import openai_tool, tools_in
+from turnwise.data.parse_trajectory import checked_record, listed_tools, parse_trajectory
 from turnwise.data.pivot_rows.read import is_row, name_of
 from turnwise.data.read_records import OnBytes, UnusableError, read_records
 from turnwise.data.toolcalls.detect_format import written
@@ -42,17 +42,11 @@ def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool
     Raises:
         UnusableError: the record has a mistake; the error describes the first mistake.
     """
-    if isinstance(record, UnusableError):
-        raise record
-    if not isinstance(record, Mapping):
-        raise UnusableError(
-            f"the record must be a JSON object, but it is of type {type(record).__name__}",
-            "write each record as one JSON object",
-            "no object",
-        )
+    record = checked_record(record)
     if is_row(record) or record.get("pivot") is not None:
         return parse_trajectory(record, source)
-    messages, tools = conversation_of(record), tools_of_record(record)
+    messages = conversation_of(record)
+    tools = listed_tools(record.get("tools") or record.get("functions"))
     ours = record.get("task") is not None
     if calls == "auto" and ours:
         calls = "none"

@@ -6,13 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from turnwise.data.parse_trajectory import parse_field
-from turnwise.data.read_records import UnusableError
 from turnwise.data.tool_schema import check_tool, function_of, json_type
 from turnwise.data.toolcalls.bfcl_python import python_literal
 from turnwise.data.toolcalls.parsing import ToolCallError, decode_json, skip_space
 
-TOOLS = ("tools", "functions")  # keys of a record that may hold its tools
 _TAGGED = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _LIST = re.compile(r"\[\s*\{")
 _PLAIN = {"string", "integer", "number", "boolean", "object", "array"}  # types of JSON Schema
@@ -115,17 +112,3 @@ def _values(text: str) -> list[Any]:
             return found
         return value if isinstance(value, list) else [value]
     return found
-
-
-def tools_of_record(record: Mapping[str, Any]) -> list[Any]:
-    """Returns the tools of a record in their original form, or an empty list if the record lists no tools.
-
-    Raises:
-        UnusableError: the tools are not a list.
-    """
-    given: Any = next((record[key] for key in TOOLS if record.get(key)), [])
-    tools = parse_field(given, "tools") if isinstance(given, str) else given
-    if not isinstance(tools, list):
-        what = f"tools must be a list, got {type(tools).__name__}"
-        raise UnusableError(what, "list the tools, or leave them out", "unusable tools")
-    return [parse_field(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]

@@ -43,16 +43,6 @@ def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
     )
 
 
-def miss_rate(functional: Sequence[bool], strict: Sequence[bool]) -> float | None:
-    """Returns Pr[strict = 0 | functional = 1]: the fraction of functionally correct actions that ``strict`` rejects.
-
-    The result is None if no action is functionally correct. For each action, ``functional`` and ``strict`` say whether
-    the rule accepts it.
-    """
-    missed = [not exact for good, exact in zip(functional, strict, strict=True) if good]
-    return sum(missed) / len(missed) if missed else None
-
-
 def same_value(a: Any, b: Any) -> bool:
     """Returns whether two JSON values are equal. 1 equals 1.0, but unlike in Python, True does not equal 1."""
     if isinstance(a, bool) or isinstance(b, bool):

@@ -6,13 +6,12 @@ arguments are limited. Every mistake in a reply raises :class:`ToolCallError`.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from turnwise.json_and_yaml import once
+from turnwise.json_and_yaml import STRICT
 from turnwise.types import ToolCall
 
 MAX_CHARS = 65_536  # largest length of a reply in characters
@@ -81,10 +80,10 @@ def decode_json(text: str, start: int) -> tuple[Any, int]:
     """
     start = skip_space(text, start)
     try:
-        return _DECODER.raw_decode(text, start)
+        return STRICT.raw_decode(text, start)
     except RecursionError as error:
         raise ToolCallError("JSON nested too deeply") from error
-    except ValueError as error:  # JSONDecodeError, or an error that the hooks of _DECODER raise
+    except ValueError as error:  # JSONDecodeError, or an error that the hooks of STRICT raise
         raise ToolCallError(f"broken JSON at character {start}: {error}") from error
 
 
@@ -135,10 +134,3 @@ def _check_value(value: Any, depth: int) -> None:
             raise ToolCallError("half a surrogate pair in a name or value") from error
     elif value is not None and not isinstance(value, bool | int | float):
         raise ToolCallError(f"{type(value).__name__} is no JSON value")
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=once, parse_constant=_refuse)

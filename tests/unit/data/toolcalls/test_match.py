@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.data.toolcalls.formats import PARSERS
-from turnwise.data.toolcalls.match import equivalent, identical, miss_rate
+from turnwise.data.toolcalls.match import equivalent, identical
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.types import ToolCall
 
@@ -58,11 +58,6 @@ PARIS, ROME = call("weather", city="Paris"), call("weather", city="Rome")
 def test_verdicts(made: list[ToolCall], expected: list[ToolCall], good: bool, same: bool) -> None:
     assert equivalent(made, expected, [TOOL]) is good
     assert identical(made, expected) is same
-
-
-def test_miss_rate_counts_only_what_was_acceptable() -> None:
-    assert miss_rate([True, True, True, False], [True, False, False, False]) == pytest.approx(2 / 3)
-    assert miss_rate([False], [False]) is None
 
 
 VALUES = st.recursive(

@@ -22,7 +22,7 @@ def test_rollout_and_demonstration_have_the_same_tokens(chat, build, name, quali
     world = build(name)
     for task in world.tasks("train", 3):
         trajectory = world.demonstrate(task, quality)
-        spine = chat.spine(trajectory.messages, trajectory.tools)
+        spine = chat.spines(trajectory.messages, trajectory.tools)[0]
         session = world.reset(task)
         ids = chat.prompt(session.opening(), tools_of(session))
         for start, stop in spine.turns:

@@ -289,7 +289,7 @@ def test_rollout_and_demonstration_have_the_same_tokens(task, domain, name):
     chat = ChatTokens(AutoTokenizer.from_pretrained(ASSETS))
     env = Tau2Env(rules=False)
     shown = env.demonstrate(task(domain, name), "clumsy")
-    spine, session = chat.spine(shown.messages, shown.tools), env.reset(task(domain, name))
+    spine, session = chat.spines(shown.messages, shown.tools)[0], env.reset(task(domain, name))
     ids = chat.prompt(session.opening(), tools_of(session))
     for start, stop in spine.turns:
         action = list(spine.ids[start:stop])
