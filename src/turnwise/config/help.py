@@ -31,19 +31,18 @@ These launchers can start the runs of -m or sweep=
 All keys of a run, with their values: python train.py method=pivotrl --cfg job"""
 
 
-def help_text(folder: Path, width: int = 118) -> str:
-    """Returns the help text of ``train.py``: the options of every group, in lines of at most ``width`` characters."""
+def help_text(folder: Path) -> str:
+    """Returns the help text of ``train.py``, with the options of every group."""
     found: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*.yaml")):
         group = path.parent.relative_to(folder).as_posix()
         if group != ".":
             found.setdefault(group, []).append(path.stem)
-    groups = [_line(group, names, width) for group, names in found.items() if not group.startswith("hydra")]
-    launchers = _line("hydra/launcher", found.get("hydra/launcher", []), width)
+    groups = [_line(group, names) for group, names in found.items() if not group.startswith("hydra")]
+    launchers = _line("hydra/launcher", found.get("hydra/launcher", []))
     return _TEXT.format(groups="\n".join(groups), launchers=launchers)
 
 
-def _line(group: str, names: list[str], width: int) -> str:
-    return fill(
-        f"{group}: {', '.join(names)}", width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
+def _line(group: str, names: list[str]) -> str:
+    line = f"{group}: {', '.join(names)}"
+    return fill(line, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -32,13 +32,12 @@ _SEVERAL = ("callbacks", "logger")  # groups from which a run may choose several
 _OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups from which a run may choose no option
 
 
-def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: str = "train") -> ConfigError:
+def explain(error: Exception, arguments: Sequence[str], folder: Path) -> ConfigError:
     """Returns an error that explains why Hydra refused the ``arguments`` of a command line.
 
     Refused overrides are removed one by one until Hydra can compose a configuration with the remaining ones. Then
     :func:`turnwise.config.check.check_config` checks this configuration, so that one message names all mistakes. The
-    message of ``error`` (Hydra's own) is used if no override caused it. ``folder`` is the configuration folder,
-    ``primary`` the name of the primary configuration.
+    message of ``error`` (Hydra's own) is used if no override caused it. ``folder`` is the configuration folder.
     """
     if isinstance(error, OverrideParseException):
         return ConfigError(
@@ -56,7 +55,7 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
         refused.append((blamed, error))
     while cfg is None:
         try:
-            cfg = compose_config([override.input_line or "" for override in kept], folder, primary)
+            cfg = compose_config([override.input_line or "" for override in kept], folder)
         except (HydraException, OmegaConfBaseException) as refusal:
             blamed = _blame(refusal, kept)
             if blamed is None:

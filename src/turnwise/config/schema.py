@@ -122,9 +122,7 @@ class _ReadOnce(CachingConfigRepository):
         return found
 
 
-def compose_config(
-    overrides: Sequence[str], folder: Path, primary: str = "train", read: dict[str, bytes] | None = None
-) -> DictConfig:
+def compose_config(overrides: Sequence[str], folder: Path, read: dict[str, bytes] | None = None) -> DictConfig:
     """Returns the configuration that ``python train.py <overrides>`` would use, for scripts, notebooks and tests.
 
     Args:
@@ -143,7 +141,7 @@ def compose_config(
         if read is not None:
             loader: Any = GlobalHydra.instance().config_loader()
             loader.repository = _ReadOnce(loader.repository, read)
-        cfg = compose(primary, list(overrides), return_hydra_config=True)
+        cfg = compose("train", list(overrides), return_hydra_config=True)
         try:
             hydra_config.set_config(cfg)
             with open_dict(cfg):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ast
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.machinery import PathFinder
@@ -147,8 +147,8 @@ def _absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
 
 
 def _class_signature(found: _Definition) -> Signature:
-    assert isinstance(found.node, ast.ClassDef)
     node = found.node
+    assert isinstance(node, ast.ClassDef)
     if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
         return _dataclass_signature(found)
     for item in node.body:
@@ -207,22 +207,17 @@ def _function_signature(node: ast.FunctionDef | ast.AsyncFunctionDef, module: st
     return signature
 
 
-class _Scope(Mapping[str, Any]):
+class _Scope(dict[str, Any]):
     """Resolves the names in a type annotation: those in ``_NAMES``, and aliases such as ``X = Literal[...]`` in the
     module that contains the annotation.
     """
 
     def __init__(self, module: str) -> None:
+        super().__init__(_NAMES)
         self.module = module
 
-    def __getitem__(self, name: str) -> Any:
-        return _NAMES[name] if name in _NAMES else _alias(self.module, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_NAMES)
-
-    def __len__(self) -> int:
-        return len(_NAMES)
+    def __missing__(self, name: str) -> Any:
+        return _alias(self.module, name)
 
 
 def _annotation(node: ast.expr | None, module: str) -> Any:
