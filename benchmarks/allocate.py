@@ -7,17 +7,15 @@ one JSON object.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from common import finish
+from common import finish, program
 from turnwise.algo.allocators.concave import Array, Counts
 from turnwise.algo.allocators.prefix import prefix_allocation
 from turnwise.algo.allocators.root import mixed_probability, root_allocation
@@ -81,7 +79,7 @@ def root_gains(values: Array, budget: int) -> Array:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program(__doc__)
     parser.add_argument("--prompts", type=int, default=512, help="number of prompts, B in the paper")
     parser.add_argument("--budget", type=int, default=1024, help="number of rollouts, M in the paper; at least 2")
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds of the alternating comparison")
@@ -92,7 +90,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="number of small random instances that are compared with the dynamic programme",
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the last line to FILE")
     given = parser.parse_args(arguments)
     if given.prompts < 1 or given.budget < 2 or given.rounds < 1:
         parser.error("--prompts and --rounds must be at least 1 and --budget at least 2")

@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from common import finish
+from common import finish, program
 from turnwise.config.schema import compose_config
 from turnwise.training.durations import FILE, hash_at_seed_0
 from turnwise.training.provenance import machine
@@ -36,14 +36,11 @@ MINUTES = 10.0  # most minutes, on two cores
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = program(__doc__)
     add = parser.add_argument
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="names of the methods (default: all six)")
     add("--seed", type=int, default=0, help="seed of the runs (default 0)")
     add("--ship", action="store_true", help="write the times into the package")
-    add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     return parser
 
 

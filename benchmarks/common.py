@@ -66,11 +66,18 @@ class Contender:
         return statistics.median(r.seconds for r in self.rounds)
 
 
-def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
-    """Returns a parser with the options that every benchmark has."""
+def program(doc: str | None) -> argparse.ArgumentParser:
+    """Returns a parser whose help is ``doc``, with the option ``--json``."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
+    return parser
+
+
+def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
+    """Returns a parser with the options of the benchmarks that compare contenders."""
+    parser = program(doc)
     add = parser.add_argument
     add(
         "--rounds",
@@ -84,7 +91,6 @@ def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
     add("--shape", choices=["tiny", *SHAPES], default="tiny", help="tiny: the shipped policy; others: random weights")
     add("--seed", type=int, default=0)
     add("--peers", nargs="*", default=None, metavar="NAME", help="measure only these peers (default: all installed)")
-    add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     add("--keep-going", action="store_true", help="list peers that fail under `absent`, and measure the others")
     return parser
 

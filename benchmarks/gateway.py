@@ -10,18 +10,16 @@ minus the time that the rollout took for the reply. The last line is one JSON ob
 
 from __future__ import annotations
 
-import argparse
 import json
 import socket
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from common import finish
+from common import finish, program
 from turnwise.console import number
 from turnwise.envs.agent.conversation import spoken
 from turnwise.envs.agent.gateway import Desk, serve
@@ -47,7 +45,7 @@ print(json.dumps(seconds))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program(__doc__)
     parser.add_argument("--sessions", type=number(1, 1e3, whole=True), default=16)
     parser.add_argument(
         "--requests", type=number(3, 1e5, whole=True), default=40, help="number of requests of a session (default 40)"
@@ -58,7 +56,6 @@ def main() -> None:
         default=100.0,
         help="milliseconds that the policy takes for a reply (default 100)",
     )
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     results = {str(n): measure(n, args.requests, args.reply_ms / 1000) for n in sorted({1, args.sessions})}
     for sessions, found in results.items():

@@ -107,17 +107,11 @@ def chosen_parts(names: str | None, parts: Sequence[Part]) -> list[Part]:
     Raises:
         InputError: a name is unknown.
     """
-    wanted = names.split(",") if names else [part.name for part in parts]
-    known = {part.name for part in parts}
+    known = [part.name for part in parts]
+    wanted = names.split(",") if names else known
     if strange := [name for name in wanted if name not in known]:
-        raise InputError(
-            f"parts={names}: no part is called {', '.join(strange)}; choose from {', '.join(known_in_order(parts))}"
-        )
+        raise InputError(f"parts={names}: no part is called {', '.join(strange)}; choose from {', '.join(known)}")
     return [part for part in parts if part.name in wanted]
-
-
-def known_in_order(parts: Sequence[Part]) -> list[str]:
-    return [part.name for part in parts]
 
 
 def before(folder: Path) -> Outcome | None:

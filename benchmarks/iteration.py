@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from transformers import TrainerCallback
 
@@ -42,7 +41,7 @@ from common import (
 )
 from household import Work
 from turnwise.algo.states.batches import Batches
-from turnwise.config.schema import register
+from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
 from turnwise.rollouts.player import Player
 from turnwise.training.build_parts import BasePolicy, Parts, Settings, build_parts
@@ -97,7 +96,6 @@ def main() -> None:
 
 def configuration(args: argparse.Namespace, folder: Path) -> DictConfig:
     """Returns the configuration of ``method=pivotrl``, composed as by the main program, at this benchmark's sizes."""
-    register()
     overrides = [
         "method=pivotrl",
         "name=benchmark",
@@ -113,8 +111,7 @@ def configuration(args: argparse.Namespace, folder: Path) -> DictConfig:
     ]
     if args.device == "cuda":
         overrides.append("trainer=gpu")
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("train", overrides)
+    return compose_config(overrides, CONF)
 
 
 class Clock(L.Callback):

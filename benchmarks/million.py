@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import finish, positive, prepare, show
+from common import finish, positive, prepare, program, show
 from turnwise.data.trajectories import write_trajectories
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.types import Task, Trajectory
@@ -124,9 +124,7 @@ def command(file: Path, folder: Path, k: int) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = program(__doc__)
     add = parser.add_argument
     add(
         "--trajectories",
@@ -149,7 +147,6 @@ def parser() -> argparse.ArgumentParser:
         default=None,
         help="folder for the files, about 4 GB for a million (default: a temporary folder)",
     )
-    add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     parser.set_defaults(device="cpu", threads=1, seed=0, rounds=1)
     return parser
 

@@ -21,20 +21,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import finish, positive
+from common import finish, positive, program
 
 ROOT = Path(__file__).resolve().parents[1]
 WAYS = {"fresh": 0, "ahead": 1}
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = program(__doc__)
     add = parser.add_argument
     add("--rounds", type=positive, default=3, help="number of measured rounds; the result is their median (default 3)")
     add("--seed", type=int, default=0, help="seed of the runs (default 0)")
-    add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     add("--method", default="pivotrl", help="method to train (default pivotrl)")
     add("--epochs", type=positive, default=8, help="number of iterations of a run (default 8)")
     add(

@@ -7,7 +7,6 @@ measured, which a trainer could not do. Without the package ``kernels``, torch's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -18,13 +17,13 @@ import torch
 from torch import Tensor
 
 from gathered import variable
-from turnwise.algo.losses.loss import LossInputs
+from turnwise.algo.losses.loss import Counts, LossInputs
 from turnwise.models.attention import backbone
 from turnwise.models.head import Head
 from turnwise.models.token_logprobs import selected_logprobs_and_entropy
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree
-from updates import NORM, Credits, Padded, Trees, casting, taken
+from updates import LOSS, Credits, Padded, Trees, casting
 
 WHOLE = 1 << 30
 
@@ -91,30 +90,19 @@ class TrlTrie(Padded):
         super().__init__(shape, dtype, device)
         self.model.get_base_model().set_attn_implementation(attention())
 
-    def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
-        """Returns a function that makes one step. Its rows, one per tree, are prepared here; ``tokens`` is not used."""
-        rows = list(self.rows(trees, credits))
-        counts = pack(trees, credits, WHOLE, WHOLE, merge=False).counts
+    def rows(self, trees: Trees, credits: Credits, tokens: int) -> tuple[list[Row], Counts]:
+        """Returns a row for each tree, and the denominators of the loss; ``tokens`` is not used."""
+        rows = [row_of(tree, credit, self.device) for tree, credit in zip(trees, credits, strict=True)]
+        return rows, pack(trees, credits, WHOLE, WHOLE, merge=False).counts
 
-        def step() -> None:
-            self.optimizer.zero_grad(set_to_none=True)
-            for row in rows:
-                self.backward_row(row, counts)
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), NORM)
-            self.optimizer.step()
+    def backward(self, prepared: tuple[list[Row], Counts]) -> None:
+        rows, counts = prepared
+        for row in rows:
+            with casting(self.device, self.dtype):
+                loss = LOSS(self.trie_inputs(row, counts)).loss
+            loss.backward()
 
-        return step
-
-    def rows(self, trees: Trees, credits: Credits) -> Iterator[Row]:
-        for tree, credit in zip(trees, credits, strict=True):
-            yield row_of(tree, credit, self.device)
-
-    def backward_row(self, row: Row, counts: Any) -> None:
-        with casting(self.device, self.dtype):
-            loss = self.loss(self.trie_inputs(row, counts)).loss
-        loss.backward()
-
-    def trie_inputs(self, row: Row, counts: Any) -> LossInputs:
+    def trie_inputs(self, row: Row, counts: Counts) -> LossInputs:
         given = row.inputs
         longest = given["tree_max_seqlens"].tolist()
         out = backbone(self.model)(
@@ -142,10 +130,3 @@ class TrlTrie(Padded):
             share_K=torch.ones_like(row.advantage_K),
             counts=counts,
         )
-
-    def gradients(self, trees: Trees, credits: Credits, tokens: int) -> dict[str, Tensor]:
-        self.model.zero_grad()
-        counts = pack(trees, credits, WHOLE, WHOLE, merge=False).counts
-        for row in self.rows(trees, credits):
-            self.backward_row(row, counts)
-        return taken(self.model)

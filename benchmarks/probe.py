@@ -12,18 +12,16 @@ again in float32. Seconds are processor time and wall-clock time. The last line 
 
 from __future__ import annotations
 
-import argparse
 import copy
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
-from common import finish, positive, show
+from common import finish, positive, program, show
 from shapes import SHAPES, config_of
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.probe import probe
@@ -81,7 +79,7 @@ def rate(dtype: torch.dtype, config: Any) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program(__doc__)
     parser.add_argument(
         "--shape", choices=list(SHAPES), default="qwen3-4b", help="shape of the model with random weights (qwen3-4b)"
     )
@@ -91,7 +89,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=positive, default=3, help="number of rounds; the result is their median (3)")
     parser.add_argument("--threads", type=positive, default=None, help="number of threads (default: torch's choice)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights (0)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the last line to FILE")
     args = parser.parse_args(arguments)
     whole = config_of(args.shape).num_hidden_layers
     if not 3 <= args.layers <= whole:

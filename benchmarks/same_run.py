@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from common import finish, positive
+from common import finish, positive, program
 from turnwise.training.evaluate import load_evaluation
 from turnwise.training.run_result import comparison
 
@@ -38,9 +38,7 @@ SMALL = [
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = program(__doc__)
     add = parser.add_argument
     add("--seed", type=int, default=0, help="seed of the runs (default 0)")
     add(
@@ -49,7 +47,6 @@ def parser() -> argparse.ArgumentParser:
         default=48,
         help="number of held-out tasks of each split, with one attempt each (default 48)",
     )
-    add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     add("--overrides", nargs="*", default=[], help="additional settings of both runs")
     return parser
 

@@ -106,31 +106,41 @@ class Grouped(Ours):
 
 
 class Padded:
-    """One right-padded row per sample or leaf's path. A pass takes rows of similar length, up to ``tokens`` tokens."""
+    """One right-padded row per sample or leaf's path. A pass takes rows of similar length, up to ``tokens`` tokens.
+
+    Other peers override ``rows``, which arranges the samples before the time is measured, and ``backward``.
+    """
 
     def __init__(self, shape: str, dtype: str, device: torch.device) -> None:
         self.device, self.dtype = device, dtype
         self.model = policy_of(shape, dtype, device, RANK, ALPHA).train()
         self.model.get_base_model().set_attn_implementation("sdpa")
-        self.loss = LOSS
         self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE, fused=True)
 
     def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
         """Returns a function that makes one step. Its rows are prepared here."""
-        update = pack(trees, credits, row_tokens=1 << 30, batch_tokens=tokens, merge=False)
+        rows = self.rows(trees, credits, tokens)
 
         def step() -> None:
             self.optimizer.zero_grad(set_to_none=True)
-            self.backward(update)
+            self.backward(rows)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), NORM)
             self.optimizer.step()
 
         return step
 
-    def backward(self, update: Update) -> None:
+    def gradients(self, trees: Trees, credits: Credits, tokens: int) -> dict[str, Tensor]:
+        self.model.zero_grad()
+        self.backward(self.rows(trees, credits, tokens))
+        return taken(self.model)
+
+    def rows(self, trees: Trees, credits: Credits, tokens: int) -> Any:
+        return pack(trees, credits, row_tokens=1 << 30, batch_tokens=tokens, merge=False)
+
+    def backward(self, update: Any) -> None:
         for batch in update.batches:
             with casting(self.device, self.dtype):
-                loss = self.loss(self.inputs(batch.to(self.device), update)).loss
+                loss = LOSS(self.inputs(batch.to(self.device), update)).loss
             loss.backward()
 
     def inputs(self, batch: Packed, update: Update) -> LossInputs:
@@ -150,40 +160,22 @@ class Padded:
             counts=update.counts,
         )
 
-    def gradients(self, trees: Trees, credits: Credits, tokens: int) -> dict[str, Tensor]:
-        self.model.zero_grad()
-        self.backward(pack(trees, credits, row_tokens=1 << 30, batch_tokens=tokens, merge=False))
-        return taken(self.model)
 
-
-class Trl:
-    """TRL's loss on the same samples; the tensors are prepared beforehand."""
+class Trl(Padded):
+    """TRL's loss on the same samples. TRL accumulates gradients over passes of equally many rows, whose tensors are
+    prepared beforehand. ``tokens`` bounds the tokens of a pass.
+    """
 
     def __init__(self, shape: str, dtype: str, device: torch.device, samples: int) -> None:
         from peers_trl import Loss
 
-        self.device, self.dtype = device, dtype
-        model = policy_of(shape, dtype, device, RANK, ALPHA).train()
-        model.get_base_model().set_attn_implementation("sdpa")
-        self.loss = Loss(model, samples)
+        super().__init__(shape, dtype, device)
+        self.loss = Loss(self.model, samples)
         self.model = self.loss.trainer.model.train()
-        self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE, fused=True)
 
-    def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
-        """Returns a function that makes one step. TRL accumulates gradients over passes of equally many rows.
-
-        ``tokens`` bounds the tokens of a pass.
-        """
+    def rows(self, trees: Trees, credits: Credits, tokens: int) -> list[dict[str, Tensor]]:
         (tree,), (credit,) = trees, credits
-        passes = parts_of(trl_inputs(tree, credit, self.device), tokens)
-
-        def step() -> None:
-            self.optimizer.zero_grad(set_to_none=True)
-            self.backward(passes)
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), NORM)
-            self.optimizer.step()
-
-        return step
+        return parts_of(trl_inputs(tree, credit, self.device), tokens)
 
     def backward(self, passes: list[dict[str, Tensor]]) -> None:
         self.loss.trainer.current_gradient_accumulation_steps = len(passes)
@@ -191,12 +183,6 @@ class Trl:
             with casting(self.device, self.dtype):
                 loss = self.loss(inputs)
             loss.backward()
-
-    def gradients(self, trees: Trees, credits: Credits, tokens: int) -> dict[str, Tensor]:
-        (tree,), (credit,) = trees, credits
-        self.model.zero_grad()
-        self.backward(parts_of(trl_inputs(tree, credit, self.device), tokens))
-        return taken(self.model)
 
 
 def parts_of(inputs: dict[str, Tensor], tokens: int) -> list[dict[str, Tensor]]:
