@@ -10,11 +10,9 @@ from typing import ClassVar
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from turnwise.algo.rewards.demonstrated_calls import check_form, demonstrated_calls
-from turnwise.algo.rewards.reward import single_actions
-from turnwise.data.toolcalls.formats import Format, parser_of
+from turnwise.algo.rewards.reward import check_form, demonstrated_calls, made_calls, single_actions
+from turnwise.data.toolcalls.formats import Format
 from turnwise.data.toolcalls.match import same_value
-from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.types import Rewards, RolloutTree, ToolCall
 
 
@@ -54,12 +52,9 @@ class Graded:
                 form.append(math.nan)
                 execution.append(math.nan)
                 continue
-            try:
-                execution.append(execution_score(expected, parser_of(self.format)(turn.text).calls))
-                form.append(float(not turn.truncated))
-            except ToolCallError:
-                execution.append(0.0)
-                form.append(0.0)
+            made = made_calls(turn.text, self.format)
+            execution.append(0.0 if made is None else execution_score(expected, made))
+            form.append(float(made is not None and not turn.truncated))
         outcome = [f + e for f, e in zip(form, execution, strict=True)]
         return {"format": form, "exec": execution, "outcome": outcome, "total": outcome}
 

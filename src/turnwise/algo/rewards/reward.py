@@ -1,4 +1,4 @@
-"""The interface of a reward, and functions that read verdicts from the turns of a rollout.
+"""The interface of a reward, and functions that read verdicts and tool calls from the turns of a rollout.
 
 A verdict says how well an action agrees with the demonstrated action (for example ``functional``).
 """
@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from turnwise.types import Rewards, RolloutTree
+from turnwise.data.toolcalls.formats import PARSERS, Format, parser_of
+from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.errors import InputError
+from turnwise.types import Rewards, RolloutTree, State, ToolCall
 
 
 class Reward(Protocol):
@@ -63,3 +66,35 @@ def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
     remedy = f"reward={reward} needs states with a demonstrated action: set states=expert_turns or states=pivots"
     values = recorded(tree, key, remedy)
     return {key: values, "total": values}
+
+
+def check_form(form: str | None) -> None:
+    """Raises ValueError if ``form`` is neither a format of tool calls nor None."""
+    if form is not None and form not in PARSERS:
+        raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {form!r}")
+
+
+def demonstrated_calls(state: State, form: Format | None) -> tuple[ToolCall, ...]:
+    """Returns the tool calls of the state's demonstrated action, which is written in the format ``form``.
+
+    Raises:
+        ValueError: the state has no demonstrated action, or ``form`` is None.
+        InputError: the demonstrated action is not in the format ``form``.
+    """
+    if state.expert is None:
+        raise ValueError(f"state {state.id!r} has no demonstrated calls to compare with; set states=expert_turns")
+    try:
+        return parser_of(form)(state.expert).calls
+    except ToolCallError as error:
+        raise InputError(
+            f"{state.id}: the demonstrated action is not in the format {form} ({error}): set reward.format to the "
+            "format of the demonstrated calls, or correct the demonstrations"
+        ) from error
+
+
+def made_calls(text: str, form: Format | None) -> tuple[ToolCall, ...] | None:
+    """Returns the tool calls of an action, or None if the action is not in the format ``form``."""
+    try:
+        return parser_of(form)(text).calls
+    except ToolCallError:
+        return None

@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from turnwise.algo.rewards.demonstrated_calls import check_form, demonstrated_calls
-from turnwise.algo.rewards.reward import single_actions
-from turnwise.data.toolcalls.formats import Format, parser_of
+from turnwise.algo.rewards.reward import check_form, demonstrated_calls, made_calls, single_actions
+from turnwise.data.toolcalls.formats import Format
 from turnwise.data.toolcalls.match import equivalent, identical
-from turnwise.data.toolcalls.parsing import ToolCallError
-from turnwise.types import Rewards, RolloutTree, ToolCall
+from turnwise.types import Rewards, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class ToolCalls:
             readable = good = same = math.nan
             if leaf not in tree.invalid:
                 readable = good = same = 0.0
-                made = self._made(turn.text)
+                made = made_calls(turn.text, self.format)
                 if made is not None and not turn.truncated:
                     readable = 1.0
                     good, same = float(equivalent(made, expected)), float(identical(made, expected))
@@ -65,9 +63,3 @@ class ToolCalls:
             "strict": strict,
             "total": strict if self.exact else functional,
         }
-
-    def _made(self, text: str) -> tuple[ToolCall, ...] | None:
-        try:
-            return parser_of(self.format)(text).calls
-        except ToolCallError:
-            return None
