@@ -7,6 +7,7 @@ from typing import Any
 
 from turnwise.data.pivot_rows.read import is_row, record_of
 from turnwise.data.read_records import UnusableError
+from turnwise.data.thinking import REASONING
 from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
 from turnwise.data.toolcalls.parsing import ToolCallError, checked_call
 from turnwise.json_and_yaml import parse_json
@@ -15,13 +16,8 @@ from turnwise.types import Pivot, Task, Trajectory
 ROLES = ("system", "user", "assistant", "tool")
 # largest number of messages of a trajectory; so many exceed any model's context, but can be rendered within seconds
 MOST = 20_000
-_TEXTS = (
-    "name",
-    "tool_call_id",
-    "reasoning_content",
-    "reasoning",
-    "thinking",
-)  # keys of a message, other than ``content``, whose values must be text
+# keys of a message, other than ``content``, whose values must be text
+_TEXTS = ("name", "tool_call_id", *REASONING)
 SPLITS = ("train", "seen", "unseen")
 
 

@@ -34,23 +34,9 @@ _LOOK = 0.1  # seconds between two checks of the time and memory of running rend
 _GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # removed filters: slow on long texts, or random
 _REFUSED = {"translate", "maketrans"}  # removed methods: they may replace each character by a text of any length
 _QUICK = {  # names of functions that only copy a text, so they may get long texts; "" stands for macros
-    *(
-        "",
-        "count",
-        "d",
-        "default",
-        "e",
-        "endswith",
-        "escape",
-        "first",
-        "format",
-        "join",
-        "last",
-        "length",
-        "lower",
-        "lstrip",
-    ),
-    *("raise_exception", "replace", "rstrip", "safe", "startswith", "string", "strip", "tojson", "trim", "upper"),
+    *("", "count", "d", "default", "e", "endswith", "escape", "first", "format", "join", "last", "length", "lower"),
+    *("lstrip", "raise_exception", "replace", "rstrip", "safe", "startswith", "string", "strip"),
+    *("tojson", "trim", "upper"),
 }
 _AT_ONCE = {"count", "d", "default", "first", "last", "length"}  # filters that do not read the items of a list
 

@@ -61,11 +61,7 @@ def rate_keys(rate: Pivot | None) -> dict[str, float | int]:
     """Returns the keys with which published pivot rows store a pass rate, or {} without samples."""
     if rate is None or not rate.total:
         return {}
-    return {
-        "pass_rate": rate.passed / rate.total,
-        "pass_rate_total": rate.total,
-        "pass_rate_passed": rate.passed,
-    }
+    return {"pass_rate": rate.passed / rate.total, "pass_rate_total": rate.total, "pass_rate_passed": rate.passed}
 
 
 def rated(row: Mapping[str, Any], agent: str | None, rate: Pivot | None) -> dict[str, Any]:
