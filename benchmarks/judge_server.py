@@ -25,19 +25,7 @@ from typing import Any, Literal
 
 Fence = Literal["read", "ignored"]
 Fault = str
-FAULTS = (
-    "refuse",
-    "hang",
-    "429",
-    "500",
-    "404",
-    "garbage",
-    "stream",
-    "cut",
-    "out_of_range",
-    "prose",
-    "empty",
-)
+FAULTS = ("refuse", "hang", "429", "500", "404", "garbage", "stream", "cut", "out_of_range", "prose", "empty")
 
 _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>|\Z)", re.DOTALL)
 _BEGIN, _END = re.compile(r"<<<BEGIN (\w+)[^>]*>>>"), re.compile(r"<<<END\b")

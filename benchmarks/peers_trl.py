@@ -167,9 +167,5 @@ def single_turn_trainer(
     tokenizer = action_tokenizer()
     config = trainer_config(sampling, 1, group, max_completion_length=sampling.max_tokens, **more)
     return GRPOTrainer(
-        model=model,
-        args=config,
-        train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-        reward_funcs=reward,
+        model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, reward_funcs=reward
     )

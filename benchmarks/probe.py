@@ -124,11 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, case in cases.items()
         ],
     )
-    told = {
-        "cases": cases,
-        "whole_layers": whole,
-        "gflop_a_second": {k: round(v / 1e9, 1) for k, v in rates.items()},
-    }
+    told = {"cases": cases, "whole_layers": whole, "gflop_a_second": {k: round(v / 1e9, 1) for k, v in rates.items()}}
     finish("probe", args, {name: case["passed_2"]["cpu_seconds"] for name, case in cases.items()}, told)
 
 

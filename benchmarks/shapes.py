@@ -31,12 +31,7 @@ GROWTH: dict[str, dict[str, int]] = {
 }
 # Published architectures (from their configuration files). The weights are random; speed does not depend on them.
 SHAPES: dict[str, dict[str, int]] = {
-    "qwen3-0.6b": {
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-    },
+    "qwen3-0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16},
     "qwen3-4b": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
     **GROWTH,
     # a shape of two layers for make gpu DRY=cpu
