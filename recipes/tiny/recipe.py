@@ -207,13 +207,7 @@ class Training:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        mixture: Mixture,
-        tokenizer: Any,
-        folder: Path,
-        device: str = "cpu",
-        workers: int = 1,
+        self, recipe: Recipe, mixture: Mixture, tokenizer: Any, folder: Path, device: str = "cpu", workers: int = 1
     ) -> None:
         self.recipe, self.mixture, self.tokenizer, self.folder = recipe, mixture, tokenizer, folder
         self.device, self.workers = device, workers

@@ -52,10 +52,7 @@ def _search(errant: bool) -> list[Environment]:
     """
     given: dict[str, Any] = {}
     if errant:
-        given = {
-            "horizon": _LONG,
-            "mistakes": search.Mistakes(repeat=0.1, stray=0.15, vague=0.15, malformed=0.1),
-        }
+        given = {"horizon": _LONG, "mistakes": search.Mistakes(repeat=0.1, stray=0.15, vague=0.15, malformed=0.1)}
     return [search.SearchEnv("tiny", edition, **given) for edition in range(1, 9)]
 
 
