@@ -82,8 +82,8 @@ class ChatTokens:
     def _try_out(self) -> None:
         """Renders test conversations to find out what text the template writes around the messages."""
         tokenizer = self.tokenizer
-        self._opening = self._render([_ASKED])
-        if _SPOKEN not in self._render([{"role": "user", "content": _SPOKEN}]):
+        self._opening = self.text([_ASKED])
+        if _SPOKEN not in self.text([{"role": "user", "content": _SPOKEN}]):
             raise ChatTemplateError(f"{self.name}: the chat template omits or changes the text of user messages")
         tail = self._cut([_ASKED, _spoken(_SPOKEN), _ANSWER])[1]
         self._last_tail = self._cut([_ASKED, _spoken(_SPOKEN)], prompt=False)[1]
@@ -101,9 +101,12 @@ class ChatTokens:
         """Returns the token ids of the conversation so far and of the generation prompt."""
         return self._encode(self.text(messages, tools))
 
-    def text(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
-        """Returns the text that the chat template renders for the conversation so far, with the generation prompt."""
-        return self._render(messages, tools)
+    def text(self, messages: Sequence[Message], tools: Sequence[Any] = (), prompt: bool = True) -> str:
+        """Returns the text that the chat template renders for the conversation so far, with the generation prompt
+        unless ``prompt`` is False.
+        """
+        shown = [dict(self._disarmed(m)) for m in messages]
+        return rendered(self.tokenizer, self.name, shown, self._disarmed_tools(tools), prompt, self._options)
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
         """Returns the bridge between two actions: template text, observation and generation prompt, as token ids.
@@ -195,15 +198,11 @@ class ChatTokens:
     # -- the text of the template
 
     def _history(self, messages: Sequence[Message], tools: Sequence[Any]) -> str:
-        return self._render([without_thinking(m) for m in messages] if self.thinking == "drop" else messages, tools)
-
-    def _render(self, messages: Sequence[Message], tools: Sequence[Any] = (), prompt: bool = True) -> str:
-        shown = [dict(self._disarmed(m)) for m in messages]
-        return rendered(self.tokenizer, self.name, shown, self._disarmed_tools(tools), prompt, self._options)
+        return self.text([without_thinking(m) for m in messages] if self.thinking == "drop" else messages, tools)
 
     def _cut(self, messages: Sequence[Message], prompt: bool = True) -> tuple[str, str]:
         """Returns the rendered text before and after the test action ``_SPOKEN``."""
-        head, found, tail = self._render(messages, prompt=prompt).partition(_SPOKEN)
+        head, found, tail = self.text(messages, prompt=prompt).partition(_SPOKEN)
         if not found:
             raise ChatTemplateError(f"{self.name}: the chat template omits or changes the text of assistant messages")
         return head, tail
@@ -226,11 +225,11 @@ class ChatTokens:
         calls = message.get("tool_calls") or ()
         answers = [{"role": "tool", "content": "v", "tool_call_id": call.get("id")} for call in calls] or [_ANSWER]
         tail = self._closing + self._bridge(_key(answers))
-        body = self._between(self._render([_ASKED, message, *answers]), tail)
+        body = self._between(self.text([_ASKED, message, *answers]), tail)
         said = [message.get(key) for key in ("content", *REASONING)]
         if body is None or not all(part.strip() in body for part in said if isinstance(part, str)):
             # The template shortens past turns, but shows the last turn as the policy writes it.
-            body = self._between(self._render([_ASKED, message], prompt=False), self._last_tail)
+            body = self._between(self.text([_ASKED, message], prompt=False), self._last_tail)
         if body is None:
             raise ChatTemplateError(
                 f"{self.name}: the chat template does not write an assistant message as generation prompt, message and "

@@ -86,10 +86,7 @@ class Names:
         """Returns the first index of the text ``name`` in the list, or None if the text was never added."""
         digest = _digest(name)
         wanted = np.uint64(digest)
-        begin = int(np.searchsorted(self._digests, wanted))
-        end = begin
-        while end < len(self._digests) and self._digests[end] == wanted:
-            end += 1
+        begin, end = np.searchsorted(self._digests, wanted), np.searchsorted(self._digests, wanted, "right")
         places = [*self._places[begin:end].tolist(), *self._recent.get(digest, ())]
         return next((place for place in places if self._names[place] == name), None)
 

@@ -7,8 +7,10 @@ with the server's default settings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from turnwise.data.toolcalls.parsing import Reply
 from turnwise.types import ToolCall
@@ -27,8 +29,10 @@ def accepts(made: Reply, expected: Reply, least: float) -> bool:
     """
     if not expected.calls:
         return bool(made.content) and not made.calls
-    fits = [[at for at, call in enumerate(made.calls) if same_call(call, true, least)] for true in expected.calls]
-    return _all_matched(fits)
+    from scipy.optimize import linear_sum_assignment  # imported here because it is slow to import
+
+    fits = np.array([[same_call(call, true, least) for call in made.calls] for true in expected.calls], float)
+    return bool(fits[linear_sum_assignment(fits, maximize=True)].sum() == len(expected.calls))
 
 
 def same_call(made: ToolCall, expected: ToolCall, least: float) -> bool:
@@ -65,23 +69,3 @@ def _same(made: Any, expected: Any, least: float) -> bool:
     if isinstance(expected, str) and min(len(made.split()), len(expected.split())) > 1:
         return overlap(made, expected) >= least
     return bool(made == expected)
-
-
-def _all_matched(fits: Sequence[Sequence[int]]) -> bool:
-    """Returns whether each expected tool call can be matched to a different call of the policy.
-
-    ``fits`` holds, for each expected call, the indices of the policy's calls that equal the expected call. A bipartite
-    matching is computed by augmenting paths.
-    """
-    taken: dict[int, int] = {}
-
-    def place(number: int, tried: set[int]) -> bool:
-        for at in fits[number]:
-            if at not in tried:
-                tried.add(at)
-                if at not in taken or place(taken[at], tried):
-                    taken[at] = number
-                    return True
-        return False
-
-    return all(place(number, set()) for number in range(len(fits)))
