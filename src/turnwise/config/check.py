@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -87,15 +87,9 @@ def _named(path: str, keys: Sequence[str] | None) -> bool:
 def _walk(node: Any, path: str, slow: list[Waiting]) -> list[str]:
     """Returns the mistakes in a node and in all nodes below it. Parts that need torch are only added to ``slow``."""
     mistakes: list[str] = []
-    for key, child in _children(node):
+    children = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ()
+    for key, child in children:
         mistakes += _walk(child, f"{path}.{key}" if path else str(key), slow)
     if isinstance(node, Mapping) and "_target_" in node:
         mistakes += parameter_mistakes(node, path, not mistakes, slow)
     return mistakes
-
-
-def _children(node: Any) -> Iterator[tuple[str | int, Any]]:
-    if isinstance(node, Mapping):
-        yield from node.items()
-    elif isinstance(node, list):
-        yield from enumerate(node)
