@@ -14,8 +14,7 @@ from typing import Any
 from recipes.tiny.tokenizer import TURN_END
 
 from turnwise.data.special_tokens import disarming
-from turnwise.envs.environment import Environment, Quality
-from turnwise.evaluation.skills import SKILLS, Split, stream
+from turnwise.evaluation.skills import SKILLS, stream
 from turnwise.types import Message
 
 
@@ -51,18 +50,9 @@ def encode(messages: Sequence[Message], tokenizer: Any, other: float) -> Documen
     return Document(ids, weights)
 
 
-def demonstration_documents(
-    env: Environment, tokenizer: Any, count: int, seed: int, quality: Quality = "clumsy", other: float = 0.3
-) -> Iterator[Document]:
-    """Returns documents of new training tasks with one demonstration each."""
-    for i, task in enumerate(env.tasks("train", count, seed)):
-        trajectory = env.demonstrate(task, quality=quality, seed=seed + i)
-        yield encode(trajectory.messages, tokenizer, other)
-
-
-def skill_conversations(count: int, seed: int, split: Split = "train") -> Iterator[list[Message]]:
+def skill_conversations(count: int, seed: int) -> Iterator[list[Message]]:
     """Returns ``count`` question-and-answer pairs, with equal shares of all skills."""
-    streams = [stream(skill, split, seed) for skill in SKILLS.values()]
+    streams = [stream(skill, "train", seed) for skill in SKILLS.values()]
     order = Random(seed)
     for _ in range(-(-count // len(streams))):
         order.shuffle(streams)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipes.tiny.corpus import Document, demonstration_documents
+from recipes.tiny.corpus import Document, encode
 from recipes.tiny.measure import reads
 from recipes.tiny.reading import drill_documents
 from recipes.tiny.recipe import Recipe
@@ -41,8 +41,10 @@ class Household:
             yield from (m["content"] for m in self.env.demonstrate(task, quality="clumsy").messages)
 
     def demonstrations(self, tokenizer: Any, count: int, seed: int, errant: bool, other: float) -> Iterator[Document]:
+        """Returns documents of new training tasks with one demonstration of the clumsy expert each."""
         env = HouseholdEnv(self.env.horizon, ERRANT if errant else Mistakes())
-        return demonstration_documents(env, tokenizer, count, seed, other=other)
+        for number, task in enumerate(env.tasks("train", count, seed), seed):
+            yield encode(env.demonstrate(task, quality="clumsy", seed=number).messages, tokenizer, other)
 
     def drills(self, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
         """Returns drills on the lists of rooms; see ``recipes.tiny.reading``."""
