@@ -112,13 +112,12 @@ def value_of(cfg: Mapping[str, Any], *keys: str) -> Any:
 def _stepping(cfg: Mapping[str, Any]) -> list[str]:
     """Reports ``update.steps`` if an update has more optimiser steps than there are rollout trees in its batch."""
     steps, drawn = value_of(cfg, "update", "steps"), value_of(cfg, "rollout", "states")
-    mistakes = []
-    if isinstance(steps, int) and isinstance(drawn, int) and steps > drawn > 0:  # another check reports 0 states
-        mistakes.append(
-            f"update.steps: {steps} optimiser steps need at least {steps} rollout trees in each iteration, but there are "
-            f"only rollout.states={drawn}; set update.steps to at most {drawn}"
-        )
-    return mistakes
+    if not (isinstance(steps, int) and isinstance(drawn, int) and steps > drawn > 0):  # another check reports 0 states
+        return []
+    return [
+        f"update.steps: {steps} optimiser steps need at least {steps} rollout trees in each iteration, but there are "
+        f"only rollout.states={drawn}; set update.steps to at most {drawn}"
+    ]
 
 
 def _judging(cfg: Mapping[str, Any]) -> list[str]:
