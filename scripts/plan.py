@@ -34,7 +34,6 @@ from turnwise.config.launchers import is_sweep
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise.console import number, sized, unwritten
 from turnwise.errors import InputError, refuse_twice
-from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.command_line import ask, played
 from turnwise.experiments.jobs import jobs
 from turnwise.files import atomic_write
@@ -151,7 +150,7 @@ def of_power(arguments: Sequence[str]) -> int:
         raise InputError(
             f"power={text}: give a number between 0 and 1, and the sweep whose claims are meant: sweep=NAME power=0.8"
         )
-    entry = read_entry(ask(words.rest, CONF), words.places, mean_interval, paired_mean_difference, None)
+    entry = read_entry(ask(words.rest, CONF), words.places)
     table = power_table(entry.asked.sweep.title, entry.decisions, power)
     sized(180).print(to_rich(table), *table.notes, sep="\n")
     claims = [power_json(decision, power) for decision in entry.decisions]

@@ -19,7 +19,6 @@ from wandb.errors import UsageError
 
 from turnwise.console import number, unwritten
 from turnwise.errors import InputError
-from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.comparison_page import comparison_page
 from turnwise.reports.find_runs import collect
 from turnwise.reports.html_pages import write_page
@@ -41,11 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
         refuse_name(args.project)
         if not args.offline and not logged_in():
             raise InputError(NOT_LOGGED_IN)
-        tables = [run_table(env, scale, rows, mean_interval, {}) for (env, scale), rows in collection.sections.items()]
+        tables = [run_table(env, scale, rows, {}) for (env, scale), rows in collection.sections.items()]
         lines = footer(collection, shlex.join(["python", "scripts/publish_wandb.py", *arguments]), None)
         page = args.to / "comparison.html"
         args.to.mkdir(parents=True, exist_ok=True)
-        write_page(page, comparison_page(collection, tables, lines, mean_interval))
+        write_page(page, comparison_page(collection, tables, lines))
         published = publish(
             collection, tables, page, args.project, args.entity, args.title, args.to, args.offline, args.rollouts
         )

@@ -22,7 +22,6 @@ from rich.progress import track
 from turnwise.config.launchers import is_sweep
 from turnwise.console import Terminal, sized, until_stopped, unwritten
 from turnwise.errors import InputError
-from turnwise.evaluation.stats import mean_interval
 from turnwise.experiments.command_line import Asked, ask
 from turnwise.experiments.row_hashes import RowHashes
 from turnwise.experiments.sweep_file import sweep_names
@@ -79,13 +78,13 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     papers = [read_paper(path) for path in args.paper]
     collection.notes += strangers(collection, args.paper, papers)
     tables = build_tables(collection, papers)
-    tables += differences(collection, args.against, mean_interval) if args.against else []
+    tables += differences(collection, args.against) if args.against else []
     lines = footer(collection, command_line(arguments), args.machine)
     for table in tables:
         console.print(to_rich(table))
     console.print(*lines, sep="\n")
-    drawn = swept(collection, args.against, mean_interval) if args.against else {}
-    page = comparison_page(collection, tables, lines, mean_interval, list(drawn.values()), args.html)
+    drawn = swept(collection, args.against) if args.against else {}
+    page = comparison_page(collection, tables, lines, list(drawn.values()), args.html)
     pictures = drawings(args.figure, drawn, collection) if args.figure else {}
     save(args, tables, lines, page, pictures, console)
     for path, figure in pictures.items():
@@ -111,13 +110,13 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     gates = gate_report(words.data, Settings(), words.gated) if words.data else None
     err = Terminal(stderr=True)
     seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
-    entries = [read_entry(one, words.places, mean_interval, over_tasks, gates, hashes) for one in seen]
+    entries = [read_entry(one, words.places, gates, hashes, over_tasks) for one in seen]
     hashes.keep()
     over_tasks.keep()
     refuse_seeds(entries, words.places)
     written = bool(args.markdown or args.latex or args.html) and not args.brief
     told = entries if written or not whole else []  # the entries whose own tables are shown or written
-    every = [table for entry in told for table in entry_tables(entry, mean_interval)]
+    every = [table for entry in told for table in entry_tables(entry)]
     tables = [summary_table(entries)] if whole else every
     for table in tables:
         console.print(to_rich(table))
@@ -126,7 +125,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     lines = provenance(results, command_line(arguments))
     kept = [*tables, *every] if whole else every
     title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
-    pictures = [] if whole else entry_figures(entries[0], mean_interval)
+    pictures = [] if whole else entry_figures(entries[0])
     shown = {numbered(args.figure, n): picture for n, picture in enumerate(pictures if args.figure else ())}
     runs = {} if whole else run_folders(entries[0])
     page = tables_page(title, kept, lines, pictures, runs, args.html) if args.html else ""
@@ -203,7 +202,7 @@ def drawings(path: Path, drawn: dict[str, Figure], collection: FinishedRuns) -> 
     """
     if len(drawn) > 1:
         return {path.with_stem(f"{path.stem}-{name}"): figure for name, figure in drawn.items()}
-    figures = list(drawn.values()) or comparison_figures(collection, mean_interval)
+    figures = list(drawn.values()) or comparison_figures(collection)
     return {path: figures[0]} if figures else {}
 
 
@@ -240,9 +239,9 @@ def build_tables(collection: FinishedRuns, papers: list[PaperTable]) -> list[Tab
         for paper in papers:
             order = {row: place for place, row in enumerate(paper.rows)}
             rows = sorted(rows, key=lambda row: order.get(paper.row_of(row.name) or "", len(order)))
-        tables.append(run_table(env, scale, rows, mean_interval, labels))
+        tables.append(run_table(env, scale, rows, labels))
         for paper in papers:
-            tables += paper_tables(paper, rows, mean_interval)
+            tables += paper_tables(paper, rows)
     return tables
 
 

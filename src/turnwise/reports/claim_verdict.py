@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_difference
 from turnwise.experiments.claims import Comparison
-from turnwise.reports.find_runs import Estimate, Interval
 from turnwise.reports.gates.cut_counts import Bounded, difference
 from turnwise.reports.run_metrics import Outcomes, RunMetrics, is_change
 from turnwise.reports.tables import Table
@@ -60,8 +60,7 @@ def decide(
     claim: Comparison,
     metric: str,
     rows: Mapping[str, Runs],
-    over_seeds: Interval,
-    over_tasks: Paired,
+    over_tasks: Paired = paired_mean_difference,
     untrained: Collection[str] = (),
     least: float | None = None,
 ) -> Decision:
@@ -89,18 +88,15 @@ def decide(
     if not differences:
         return replace(found, why=f"no seed has a value of {metric} in all rows of the claim")
     found = replace(found, one_seed=len(seeds) == 1 and not set(claim.rows) <= set(untrained))
-    estimates = [over_seeds(differences)]
-    if (single := _over_tasks(above, below, second, metric, seeds, over_tasks)) is not None:
-        estimates.append(single)
+    single = _over_tasks(above, below, second, metric, seeds, over_tasks)
+    estimates = [mean_interval(differences), *([single] if single else [])]
     lows = [e.low for e in estimates if e.low is not None]
     highs = [e.high for e in estimates if e.high is not None]
-    tasks = int(getattr(single, "n", 0)) if single is not None else 0
     mean = sum(differences) / len(differences) * (-1 if flipped else 1)
     signed = tuple(-one if flipped else one for one in differences)
     width = None if single is None or single.low is None or single.high is None else single.high - single.low
-    found = replace(
-        found, difference=mean, tasks=tasks, by_seed=signed, task_error=None if width is None else width / (2 * Z95)
-    )
+    error = None if width is None else width / (2 * Z95)
+    found = replace(found, difference=mean, tasks=single.n if single else 0, by_seed=signed, task_error=error)
     if not lows or not highs:
         return replace(found, verdict="undecided", why="only one seed, and outcomes of single tasks are not recorded")
     ends = (-max(highs), -min(lows)) if flipped else (min(lows), max(highs))
@@ -228,20 +224,12 @@ def _over_tasks(
     ]
     found = paired(kept[0], kept[1])
     shift = float(number) if below is None else 0.0
-    return _Points(
+    return Estimate(
         100 * found.mean - shift,
         None if found.low is None else 100 * found.low - shift,
         None if found.high is None else 100 * found.high - shift,
         sum(map(len, common.values())),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Points:
-    mean: float
-    low: float | None
-    high: float | None
-    n: int
 
 
 def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from turnwise.reports.find_runs import FinishedRuns, Interval, RunRow
+from turnwise.evaluation.stats import Estimate, mean_interval
+from turnwise.reports.dot_plots import Side, Spot, dots
+from turnwise.reports.find_runs import FinishedRuns
 from turnwise.reports.html_tables import tables_page
 from turnwise.reports.overlaid_training_curves import overlays
-from turnwise.reports.run_figures import comparison
+from turnwise.reports.run_figures import within
 from turnwise.reports.same_tasks import task_notes
+from turnwise.reports.sentences import signed
 from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
 
@@ -19,7 +22,6 @@ def comparison_page(
     collection: FinishedRuns,
     tables: Sequence[Table],
     lines: Sequence[str],
-    interval: Interval,
     first: Sequence[Figure] = (),
     page: Path | None = None,
 ) -> str:
@@ -34,31 +36,36 @@ def comparison_page(
     names = Counter(row.name for row in rows)
     runs = {row.name: row.folders for row in rows if names[row.name] == 1}
     number = sum(len(row.results) for row in rows)
-    figures = [*first, *comparison_figures(collection, interval), *comparison_curves(collection, interval)]
+    figures = [*first, *comparison_figures(collection), *comparison_curves(collection)]
     return tables_page(f"{number} runs compared", tables, lines, figures, runs, page, task_notes(collection))
 
 
-def comparison_figures(collection: FinishedRuns, interval: Interval) -> list[Figure]:
+def comparison_figures(collection: FinishedRuns) -> list[Figure]:
     """Draws the change of held-out success, and of the out-of-domain score, for each environment and scale."""
     figures = []
     for index, ((env, scale), rows) in enumerate(collection.sections.items()):
         for metric, title in (("in_domain.delta", "Held-out change"), ("ood.mean_change", "Out-of-domain change")):
-            drawn = [_drawn(row, metric, interval) for row in rows if row.values(metric)]
-            if drawn:
-                figures.append(comparison(drawn, f"{title}: {env}, {scale}", f"compare-{index}-{metric.split('.')[0]}"))
+            found = {row.name: mean_interval(list(row.values(metric).values())) for row in rows if row.values(metric)}
+            if found:
+                figures.append(_changes(found, f"{title}: {env}, {scale}", f"compare-{index}-{metric.split('.')[0]}"))
     return figures
 
 
-def comparison_curves(collection: FinishedRuns, interval: Interval) -> list[Figure]:
+def comparison_curves(collection: FinishedRuns) -> list[Figure]:
     """Draws the training curves of all rows, in one figure for each environment and scale."""
     drawn = (
-        overlays(rows, interval, f"Training curves: {env}, {scale}", f"curves-{index}")
+        overlays(rows, f"Training curves: {env}, {scale}", f"curves-{index}")
         for index, ((env, scale), rows) in enumerate(collection.sections.items())
     )
     return [figure for figure in drawn if figure is not None]
 
 
-def _drawn(row: RunRow, metric: str, interval: Interval) -> tuple[str, float, tuple[float, float] | None]:
-    estimate = interval(list(row.values(metric).values()))
-    bounds = None if estimate.low is None or estimate.high is None else (estimate.low, estimate.high)
-    return row.name, estimate.mean, bounds
+def _changes(found: Mapping[str, Estimate], title: str, key: str) -> Figure:
+    """Draws the change of each row. ``found`` holds label -> change with its interval."""
+    spots = []
+    for row, (name, change) in enumerate(found.items()):
+        bounds = None if change.low is None or change.high is None else (change.low, change.high)
+        said = f"{name}: {signed(change.mean)} points{within(bounds)}"
+        spots.append(Spot(row, change.mean, said, "change", change.low, change.high))
+    alt = f"{title}: {', '.join(f'{name} {signed(change.mean)}' for name, change in found.items())} points."
+    return dots(title, key, alt, list(found), [Side("", spots, "change, points", zero=True)])

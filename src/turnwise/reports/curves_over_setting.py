@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from turnwise.errors import InputError
-from turnwise.reports.find_runs import Estimate, FinishedRuns, Interval, RunRow
+from turnwise.evaluation.stats import Estimate, mean_interval
+from turnwise.reports.find_runs import FinishedRuns, RunRow
 from turnwise.reports.metric_labels import ACCEPTED, SUCCESS
 from turnwise.reports.sentences import all_on_dialogues
 from turnwise.reports.svg import SERIES, Figure, canvas, label, to_svg
@@ -16,7 +17,7 @@ Seeds = Mapping[int, float]
 """Seed -> held-out success after training, in percent."""
 
 
-def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, Figure]:
+def swept(collection: FinishedRuns, key: str) -> dict[str, Figure]:
     """Draws held-out success after training, in percent, against the setting ``key``, with intervals. Returns one
     figure for each environment and scale, under a name such as ``apibank-tiny``.
 
@@ -29,7 +30,7 @@ def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, F
     """
     figures = {}
     for index, ((env, scale), rows) in enumerate(collection.sections.items()):
-        lines, levels = _lines(rows, key, interval)
+        lines, levels = _lines(rows, key)
         if len({at for points in lines.values() for at, _ in points}) > 1:
             dialogues = all_on_dialogues(result for row in rows for result in row.results.values())
             title = f"{(ACCEPTED if dialogues else SUCCESS).capitalize()}: {env}, {scale}"
@@ -70,14 +71,14 @@ def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Se
     return dict(lines), levels
 
 
-def _lines(rows: Sequence[RunRow], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
+def _lines(rows: Sequence[RunRow], key: str) -> tuple[dict[str, Points], dict[str, Estimate]]:
     """Returns method -> points (value of the setting, success), and method -> success without the setting."""
     lines, levels = by_value(rows, key)
     points = {
-        name: [(at, interval(list(seeds.values()))) for at, seeds in sorted(found.items())]
+        name: [(at, mean_interval(list(seeds.values()))) for at, seeds in sorted(found.items())]
         for name, found in lines.items()
     }
-    return points, {name: interval(list(seeds.values())) for name, seeds in levels.items()}
+    return points, {name: mean_interval(list(seeds.values())) for name, seeds in levels.items()}
 
 
 def _drawn(lines: dict[str, Points], levels: dict[str, Estimate], key: str, title: str, name: str) -> Figure:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
+from turnwise.evaluation.stats import paired_mean_difference
 from turnwise.experiments.command_line import Asked, picked, played
 from turnwise.experiments.jobs import Job, job_of
 from turnwise.experiments.sweep_file import origin
@@ -22,7 +23,6 @@ from turnwise.reports.claim_verdict import (
     entry_verdict,
     rests_on_one_seed,
 )
-from turnwise.reports.find_runs import Interval
 from turnwise.reports.gates.sweep_report import SweepReport, sweep_report
 from turnwise.reports.preconditions import Finding, find_preconditions, tested
 from turnwise.reports.run_metrics import Damaged, RunMetrics, metrics_by_seed, other_decoding
@@ -92,10 +92,9 @@ class Entry:
 def read_entry(
     asked: Asked,
     places: Sequence[Path],
-    over_seeds: Interval,
-    over_tasks: Paired,
-    gates: Mapping[str, Any] | None,
+    gates: Mapping[str, Any] | None = None,
     hash_of: HashOf | None = None,
+    over_tasks: Paired = paired_mean_difference,
 ) -> Entry:
     """Reads the rows of an entry (a table or figure of a paper) with their runs, and decides the claims of the entry.
 
@@ -133,9 +132,7 @@ def read_entry(
     findings = find_preconditions(asked, places, notes)
     while True:
         try:
-            decisions = [
-                tested(one, findings) for one in _decisions(asked, rows, cannot, over_seeds, over_tasks, gates)
-            ]
+            decisions = [tested(one, findings) for one in _decisions(asked, rows, cannot, over_tasks, gates)]
             break
         except Damaged as error:  # outcomes of single tasks are read only here, if a claim needs them
             notes.append(f"left out: {error}")
@@ -166,7 +163,6 @@ def _decisions(
     asked: Asked,
     rows: Mapping[str, Runs],
     cannot: Mapping[str, str],
-    over_seeds: Interval,
     over_tasks: Paired,
     gates: Mapping[str, Any] | None,
 ) -> list[Decision]:
@@ -185,9 +181,9 @@ def _decisions(
                 decisions.append(decide_gate(claim, metric, gates))
                 continue
             least = sweep.least_advantage(claim, metric)
-            found = decide(claim, metric, rows, over_seeds, over_tasks, base, least)
+            found = decide(claim, metric, rows, over_tasks, base, least)
             if (other := other_decoding(metric)) and found.low is not None:
-                beside = decide(claim, other, rows, over_seeds, over_tasks, base, least)
+                beside = decide(claim, other, rows, over_tasks, base, least)
                 found = replace(found, beside=beside if beside.low is not None else None)
             found = replace(found, effect=least or sweep.paper_difference(claim, metric))
             why = next((cannot[row] for row in claim.rows if row in cannot), None)

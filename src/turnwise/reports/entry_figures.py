@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.claim_verdict import recorded
 from turnwise.reports.cost_to_reach import curves
 from turnwise.reports.curves_over_cost import reach_figure
 from turnwise.reports.curves_over_updates import during_figure
 from turnwise.reports.dot_plots import Side, Spot, dots
 from turnwise.reports.entries import Entry
-from turnwise.reports.find_runs import Interval
 from turnwise.reports.metric_labels import words
 from turnwise.reports.run_metrics import is_change
 from turnwise.reports.sentences import all_on_dialogues, signed
@@ -21,7 +21,7 @@ from turnwise.reports.svg import SERIES, Figure
 from turnwise.reports.tables import estimate_text, plain
 
 
-def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
+def entry_figures(entry: Entry) -> list[Figure]:
     """Draws one figure for each metric of the entry for which there are runs. For each row, a figure shows the value of
     every seed, the mean over seeds and its interval, and beside them the paper's numbers for this metric. Our numbers
     and the paper's numbers have separate axes, so only the order of the rows can be compared.
@@ -32,7 +32,7 @@ def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
     """
     sweep = entry.asked.sweep
     metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
-    drawn = (_figure(entry, metric, number, over_seeds) for number, metric in enumerate(metrics))
+    drawn = (_figure(entry, metric, number) for number, metric in enumerate(metrics))
     return [figure for figure in (_reach(entry), _during(entry), *drawn) if figure is not None]
 
 
@@ -66,13 +66,13 @@ def _labels(entry: Entry) -> dict[str, str]:
     return {name: row.label or name for name, row in entry.asked.sweep.rows.items()}
 
 
-def _figure(entry: Entry, metric: str, number: int, over_seeds: Interval) -> Figure | None:
+def _figure(entry: Entry, metric: str, number: int) -> Figure | None:
     sweep, labels = entry.asked.sweep, _labels(entry)
     columns = [column for column, of in sweep.columns.items() if of == metric]
     paper = {
         name: {c: sweep.rows[name].numbers[c] for c in columns if c in sweep.rows[name].numbers} for name in entry.rows
     }
-    ours = {name: _ours(entry, name, metric, over_seeds) for name in entry.rows}
+    ours = {name: _ours(entry, name, metric) for name in entry.rows}
     names = [name for name in entry.rows if ours[name] or paper[name]]
     if not any(ours.values()):
         return None
@@ -101,7 +101,7 @@ def _figure(entry: Entry, metric: str, number: int, over_seeds: Interval) -> Fig
 Found = tuple[float, str, str, float | None, float | None, Mapping[int, float]]
 
 
-def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found | None:
+def _ours(entry: Entry, name: str, metric: str) -> Found | None:
     """Returns our number for a row: (value, description, series, ends of the interval, value of each seed)."""
     said = _labels(entry)[name]
     if entry.asked.sweep.gate_report:
@@ -114,7 +114,7 @@ def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found |
     seeds = entry.by_seed(name, metric)
     if not seeds:
         return None
-    estimate = over_seeds(list(seeds.values()))
+    estimate = mean_interval(list(seeds.values()))
     cell = estimate_text(estimate, signed if is_change(metric) else plain)
     over = f"mean of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {min(seeds)} alone"
     return estimate.mean, f"{said}: {cell}, {over}", "ours", estimate.low, estimate.high, seeds

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from turnwise.evaluation.stats import mean_interval
 from turnwise.experiments.jobs import job_of
 from turnwise.json_and_yaml import parse_yaml
 from turnwise.reports.claim_verdict import VERDICTS, Decision, Runs, recorded
 from turnwise.reports.cost_to_reach import reach_table
 from turnwise.reports.entries import Changed, Entry, untrained
-from turnwise.reports.find_runs import Interval
 from turnwise.reports.gates.report_tables import tier_table
 from turnwise.reports.gates.sweep_report import COMMAND
 from turnwise.reports.metric_labels import words
@@ -70,7 +70,7 @@ def _tally(decisions: Sequence[Decision]) -> str:
     return ", ".join(told) or "none"
 
 
-def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
+def entry_tables(entry: Entry) -> list[Table]:
     """Returns an entry's tables: its numbers (ours and the paper's), preconditions, claims with verdicts, and costs."""
     sweep = entry.asked.sweep
     metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
@@ -86,9 +86,7 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
         row = sweep.rows[name]
         seeds = entry.groups.seeds(name) if entry.groups else sorted(runs)
         ours = [
-            _gate_cell(metric, name, entry.gates)
-            if sweep.gate_report
-            else _cell(entry.by_seed(name, metric), metric, over_seeds)
+            _gate_cell(metric, name, entry.gates) if sweep.gate_report else _cell(entry.by_seed(name, metric), metric)
             for metric in metrics
         ]
         paper = [f"{row.numbers[column]:g}" if column in row.numbers else "-" for column in printed]
@@ -291,8 +289,8 @@ def _groups_note(entry: Entry) -> str:
     return f"Computed from {entry.gates['groups']} recorded groups of rollouts{of} with: {'; '.join(commands)}."
 
 
-def _cell(seeds: Mapping[int, float], metric: str, over_seeds: Interval) -> str:
-    return estimate_text(over_seeds(list(seeds.values())), signed if is_change(metric) else plain) if seeds else "-"
+def _cell(seeds: Mapping[int, float], metric: str) -> str:
+    return estimate_text(mean_interval(list(seeds.values())), signed if is_change(metric) else plain) if seeds else "-"
 
 
 def _gate_cell(metric: str, row: str, gates: Mapping[str, Any] | None) -> str:

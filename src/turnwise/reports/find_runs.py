@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -14,21 +14,6 @@ from turnwise.errors import InputError
 from turnwise.files import read_yaml
 from turnwise.runs.config_hash import recorded
 from turnwise.runs.result_file import Result, ResultError, read_result
-
-
-class Estimate(Protocol):
-    """A mean over seeds with its confidence interval. With a single seed there is no interval."""
-
-    @property
-    def mean(self) -> float: ...
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
-
-
-Interval = Callable[[Sequence[float]], Estimate]
-"""A function that computes an estimate from one value per seed, such as ``turnwise.evaluation.stats.mean_interval``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,7 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.experiments.command_line import ask
 from turnwise.experiments.sweep_file import find_sweep, sweep_names
-from turnwise.reports.claim_verdict import Paired
 from turnwise.reports.entries import Entry, read_entry
-from turnwise.reports.find_runs import Interval
 from turnwise.reports.metric_labels import words
 from turnwise.reports.read_run import ReportedRun, read_run
 from turnwise.reports.sentences import signed
@@ -56,8 +54,6 @@ def paper_entries(
     paper: str,
     conf: Path,
     places: Sequence[Path],
-    over_seeds: Interval,
-    over_tasks: Paired,
     scale: str = "tiny",
     gates: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
@@ -77,7 +73,7 @@ def paper_entries(
             f"paper {paper!r}: this paper is unknown; conf/sweep/ has {', '.join(sorted(set(papers.values())))}"
         )
     asked = [ask([f"sweep={name}", f"scale={scale}"], conf) for name in names]
-    return [read_entry(one, places, over_seeds, over_tasks, gates) for one in asked]
+    return [read_entry(one, places, gates) for one in asked]
 
 
 def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:

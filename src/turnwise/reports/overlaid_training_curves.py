@@ -9,8 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from turnwise.errors import InputError
+from turnwise.evaluation.stats import mean_interval
 from turnwise.reports import metric_labels
-from turnwise.reports.find_runs import Interval, RunRow
+from turnwise.reports.find_runs import RunRow
 from turnwise.reports.line_plots import MARKS, STROKES
 from turnwise.reports.metric_labels import success_keys, words
 from turnwise.reports.svg import NARROW, SERIES, Figure, canvas, label, to_svg, whole_iterations
@@ -63,16 +64,16 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def over_seeds(seeds: Sequence[Points], interval: Interval) -> Line:
+def over_seeds(seeds: Sequence[Points]) -> Line:
     """Returns the mean and the interval over seeds at each iteration that all seeds have reached."""
     line: Line = []
     for at in sorted(set.intersection(*map(set, seeds))):
-        estimate = interval([points[at] for points in seeds])
+        estimate = mean_interval([points[at] for points in seeds])
         line.append((at, estimate.mean, estimate.low, estimate.high))
     return line
 
 
-def overlays(rows: Sequence[RunRow], interval: Interval, title: str, key: str) -> Figure | None:
+def overlays(rows: Sequence[RunRow], title: str, key: str) -> Figure | None:
     """Draws success, reward, KL to the reference policy, entropy and cost at each training iteration, with a line for
     each row. Returns None if no row has any of these metrics at two or more iterations.
 
@@ -86,7 +87,7 @@ def overlays(rows: Sequence[RunRow], interval: Interval, title: str, key: str) -
         lines: dict[str, Line] = {}
         for row, seeds in runs.items():
             having = [found[name] for found in seeds if found.get(name)]
-            line = over_seeds(having, interval) if having else []
+            line = over_seeds(having) if having else []
             if len(line) > 1:
                 lines[row] = line
         if any(value for line in lines.values() for _, value, *_ in line):  # a metric that is always 0 is not drawn

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.curves_over_setting import Seeds, by_value
-from turnwise.reports.find_runs import FinishedRuns, Interval
+from turnwise.reports.find_runs import FinishedRuns
 from turnwise.reports.tables import Table, estimate_text
 
 
-def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[Table]:
+def differences(collection: FinishedRuns, key: str) -> list[Table]:
     """Returns, for each environment and scale, a table of the differences in held-out success between two methods. A
     row of the table has the difference at every value of the setting ``key``, and the mean difference over all values.
 
@@ -35,7 +36,7 @@ def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[
             f"{env}, scale {scale}: points ahead",
             ["", *(f"{key} {value:g}" for value in values), "all"],
             [
-                [f"{a} over {b}", *_row([(found[a].get(v, {}), found[b].get(v, {})) for v in values], interval)]
+                [f"{a} over {b}", *_row([(found[a].get(v, {}), found[b].get(v, {})) for v in values])]
                 for a, b in combinations(found, 2)
             ],
             [
@@ -47,9 +48,9 @@ def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[
     return tables
 
 
-def _row(pairs: Sequence[tuple[Seeds, Seeds]], interval: Interval) -> list[str]:
+def _row(pairs: Sequence[tuple[Seeds, Seeds]]) -> list[str]:
     differing = [{seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())} for a, b in pairs]
     everywhere = set.intersection(*(set(found) for found in differing))
     means = [sum(found[seed] for found in differing) / len(differing) for seed in sorted(everywhere)]
     every = [*(list(found.values()) for found in differing), means]
-    return [estimate_text(interval(values) if values else None) for values in every]
+    return [estimate_text(mean_interval(values) if values else None) for values in every]

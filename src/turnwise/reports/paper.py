@@ -8,9 +8,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
+from turnwise.evaluation.stats import Estimate, mean_interval
 from turnwise.experiments.jobs import preset
 from turnwise.experiments.sweep_file import Sweep, read_sweep
-from turnwise.reports.find_runs import Estimate, Interval, RunRow
+from turnwise.reports.find_runs import RunRow
 from turnwise.reports.metric_labels import words
 from turnwise.reports.run_metrics import is_change
 from turnwise.reports.sentences import all_on_dialogues
@@ -83,20 +84,20 @@ def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
     return PaperTable(sweep.title, labels, columns, {name: preset(sweep, name, folder) for name in ours})
 
 
-def pairs(table: PaperTable, metric: str, rows: Mapping[str, RunRow], interval: Interval) -> list[Pair]:
+def pairs(table: PaperTable, metric: str, rows: Mapping[str, RunRow]) -> list[Pair]:
     """Compares ``metric`` for every pair of rows that have runs. Our differences are computed seed by seed."""
     columns = table.columns[metric]
     found = []
     for first, second in combinations([row for row in table.rows if row in rows], 2):
         left, right = rows[first].values(metric), rows[second].values(metric)
         common = sorted(left.keys() & right.keys())
-        ours = interval([right[seed] - left[seed] for seed in common]) if common else None
+        ours = mean_interval([right[seed] - left[seed] for seed in common]) if common else None
         paper = {name: c[second] - c[first] for name, c in columns.items() if first in c and second in c}
         found.append(Pair(first, second, ours, paper))
     return found
 
 
-def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) -> list[Table]:
+def paper_tables(paper: PaperTable, rows: Sequence[RunRow]) -> list[Table]:
     """Returns two tables for each metric of a sweep file: our numbers beside the paper's numbers, and the differences
     between all pairs of rows, with a verdict on the sign of each difference.
     """
@@ -104,15 +105,13 @@ def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) 
     dialogues = all_on_dialogues(r for row in ours.values() for r in row.results.values())
     tables: list[Table] = []
     for metric, columns in paper.columns.items() if ours else ():
-        beside = [
-            ["ours", *(metric_cell(ours[key], metric, interval) if key in ours else "not run" for key in paper.rows)]
-        ]
+        beside = [["ours", *(metric_cell(ours[key], metric) if key in ours else "not run" for key in paper.rows)]]
         form = "{:+.2f}" if is_change(metric) else "{:.2f}"
         for name, numbers in columns.items():
             beside.append([f"paper, {name}", *(form.format(numbers[k]) if k in numbers else "-" for k in paper.rows)])
         said = words(metric, dialogues)
         tables.append(Table(f"{paper.title}: {said}", ["", *paper.rows.values()], beside))
-        compared = pairs(paper, metric, ours, interval)
+        compared = pairs(paper, metric, ours)
         if not compared:
             continue
         differences = [f"{paper.rows[pair.second]} - {paper.rows[pair.first]}" for pair in compared]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from turnwise.reports.dot_plots import Side, Spot, dots
 from turnwise.reports.metric_labels import success_keys, words
 from turnwise.reports.read_run import Profile, ReportedRun
 from turnwise.reports.sentences import duration, interval, signed
@@ -216,16 +215,6 @@ def seconds(phases: Mapping[str, float]) -> Figure | None:
             f"Time by phase, {duration(total)} in all: " + ", ".join(f"{p} {duration(s)}" for p, s in rows[::-1]) + "."
         )
         return Figure("Time by phase", to_svg(figure, "seconds", alt), alt)
-
-
-def comparison(rows: list[tuple[str, float, tuple[float, float] | None]], title: str, key: str) -> Figure:
-    """Draws the change of each row. ``rows`` holds (label, change, interval)."""
-    spots = [
-        Spot(row, value, f"{name}: {signed(value)} points{within(bounds)}", "change", *(bounds or ()))
-        for row, (name, value, bounds) in enumerate(rows)
-    ]
-    alt = f"{title}: " + ", ".join(f"{name} {signed(value)}" for name, value, _ in rows) + " points."
-    return dots(title, key, alt, [name for name, *_ in rows], [Side("", spots, "change, points", zero=True)])
 
 
 def _by_iteration(name: str, form: str) -> Callable[[float, float], str]:

@@ -9,11 +9,11 @@ from math import floor, log10
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
-from turnwise.reports.find_runs import Estimate, FinishedRuns, Interval, RunRow
+from turnwise.evaluation.stats import Estimate, mean_interval
+from turnwise.reports.find_runs import FinishedRuns, RunRow
 from turnwise.reports.run_metrics import is_change
 from turnwise.reports.same_tasks import task_notes
-from turnwise.reports.sentences import all_on_dialogues, count, duration, scale_sentence, signed
-from turnwise.reports.sentences import interval as bounds_text
+from turnwise.reports.sentences import all_on_dialogues, count, duration, interval, scale_sentence, signed
 from turnwise.runs.result_file import Result
 
 INTERVALS = (
@@ -32,7 +32,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
 
-def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, labels: Mapping[str, str]) -> Table:
+def run_table(env: str, scale: str, rows: Sequence[RunRow], labels: Mapping[str, str]) -> Table:
     """Returns a table with a row for each configuration: success, its change, the out-of-domain change, and cost."""
     table = Table(
         f"{env}, scale {scale}",
@@ -45,10 +45,10 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, 
             [
                 labels.get(row.name, row.name),
                 ", ".join(map(str, row.seeds)),
-                metric_cell(row, "in_domain.base", interval),
-                metric_cell(row, "in_domain.after", interval),
-                metric_cell(row, "in_domain.delta", interval, "in_domain", "delta_ci95"),
-                metric_cell(row, "ood.mean_change", interval, "ood", "mean_change_ci95"),
+                metric_cell(row, "in_domain.base"),
+                metric_cell(row, "in_domain.after"),
+                metric_cell(row, "in_domain.delta", "in_domain", "delta_ci95"),
+                metric_cell(row, "ood.mean_change", "ood", "mean_change_ci95"),
                 count(_mean(list(row.values("rollout_turns").values()))),
                 duration(_mean(seconds) or 0) if seconds else "-",
             ]
@@ -128,7 +128,7 @@ def to_rich(table: Table) -> RichTable:
     return rich
 
 
-def metric_cell(row: RunRow, metric: str, interval: Interval, part: str = "", bounds: str = "") -> str:
+def metric_cell(row: RunRow, metric: str, part: str = "", bounds: str = "") -> str:
     """Returns the mean of a metric over the seeds of a row as text, with its interval. The interval of a single seed is
     over tasks: the field ``bounds`` in the section ``part`` of the run's result.
     """
@@ -139,8 +139,8 @@ def metric_cell(row: RunRow, metric: str, interval: Interval, part: str = "", bo
         values = values[:1]  # the base policy has the same value for all seeds
     show = signed if is_change(metric) else lambda value: f"{value:.1f}"
     if len(values) == 1 and bounds and (own := getattr(getattr(row.first, part), bounds)) is not None:
-        return f"{show(values[0])} {bounds_text(own)}"
-    return estimate_text(interval(values), show)
+        return f"{show(values[0])} {interval(own)}"
+    return estimate_text(mean_interval(values), show)
 
 
 def _mean(values: Sequence[float]) -> float | None:

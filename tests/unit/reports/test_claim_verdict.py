@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.claims import comparison
 from turnwise.reports import run_metrics
 from turnwise.reports.claim_verdict import decide, decide_gate, settled
@@ -50,7 +49,7 @@ def save(folder: Path, wins: list[int], base: list[int] | None = None, **trainin
 
 
 def said(text: str, metric: str, **rows: dict[int, RunMetrics]):
-    return decide(comparison(text, dict.fromkeys(rows)), metric, rows, mean_interval, paired_mean_difference)
+    return decide(comparison(text, dict.fromkeys(rows)), metric, rows)
 
 
 def test_a_metric_of_evaluations_is_read_from_their_rows(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from types import ModuleType
 
 import pytest
 
-from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.command_line import ask
 from turnwise.reports.dot_plots import Side, Spot, dots
 from turnwise.reports.entries import Entry, read_entry
@@ -52,7 +51,7 @@ def entry(tmp_path: Path) -> Entry:
             }
             (folder / "result.json").write_text(json.dumps(result))
     asked = ask(["sweep=p_tab1"], tmp_path / "conf")
-    return read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    return read_entry(asked, [tmp_path / "outputs"])
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_a_picture_that_stands_alone_has_its_title_and_what_its_signs_are(entry: Entry) -> None:
-    after, change = entry_figures(entry, mean_interval)
+    after, change = entry_figures(entry)
     for figure in (after, change):
         root = ET.fromstring(standalone(figure))
         texts = " ".join(node.text or "" for node in root.iter() if node.tag.endswith("text"))
@@ -77,7 +76,7 @@ def test_a_picture_that_stands_alone_has_its_title_and_what_its_signs_are(entry:
 
 
 def test_claims_are_in_the_words_of_the_rows(entry: Entry) -> None:
-    claims = entry_tables(entry, mean_interval)[1].rows
+    claims = entry_tables(entry)[1].rows
     assert [row[:2] for row in claims] == [
         ["Ours & more > Base", words("in_domain.after")],
         ["Ours & more > 0", words("in_domain.delta")],
@@ -86,15 +85,13 @@ def test_claims_are_in_the_words_of_the_rows(entry: Entry) -> None:
 
 def test_rows_that_are_asked_for_are_drawn_alone(entry: Entry, tmp_path: Path) -> None:
     asked = ask(["sweep=p_tab1", "rows=ours"], tmp_path / "conf")
-    one = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
-    (after,) = [
-        figure for figure in entry_figures(one, mean_interval) if figure.title.endswith(words("in_domain.after"))
-    ]
+    one = read_entry(asked, [tmp_path / "outputs"])
+    (after,) = [figure for figure in entry_figures(one) if figure.title.endswith(words("in_domain.after"))]
     assert "Ours & more 60." in after.alt and "Base" not in after.svg and "Not run" not in after.svg
 
 
 def test_rows_that_have_a_number_are_drawn_beside_the_papers(entry: Entry) -> None:
-    after, change = entry_figures(entry, mean_interval)
+    after, change = entry_figures(entry)
     assert after.title == f"P, Table 1: {words('in_domain.after')}" and after.wide
     assert "Base 30, Ours & more 60." in after.alt
     texts = {
@@ -115,7 +112,7 @@ def test_one_long_interval_leaves_the_points_of_the_other_rows_apart() -> None:
 
 
 def test_marks_say_what_the_table_says_and_names_are_whole(entry: Entry) -> None:
-    after, _ = entry_figures(entry, mean_interval)
+    after, _ = entry_figures(entry)
     for drawing in (after.svg, after.narrow):
         said = [
             node.text for node in ET.fromstring(drawing.replace("xlink:href", "href")).iter() if node.tag == "title"
@@ -135,15 +132,15 @@ def test_marks_say_what_the_table_says_and_names_are_whole(entry: Entry) -> None
 
 
 def test_only_what_is_drawn_is_explained(entry: Entry, tmp_path: Path) -> None:
-    after, _ = entry_figures(entry, mean_interval)
+    after, _ = entry_figures(entry)
     assert after.alt.endswith("lines are 95 % intervals over seeds; a row with one seed has only a dot.")
     for row, told in (
         ("base", "Each dot is one seed; there is no interval over seeds."),
         ("ours", "Faint dots are single seeds, strong dots are means, lines are 95 % intervals over seeds."),
     ):
         asked = ask(["sweep=p_tab1", f"rows={row}"], tmp_path / "conf")
-        one = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
-        assert entry_figures(one, mean_interval)[0].alt.endswith(f"{told}")
+        one = read_entry(asked, [tmp_path / "outputs"])
+        assert entry_figures(one)[0].alt.endswith(f"{told}")
 
 
 GATES = """
@@ -169,19 +166,19 @@ def test_what_is_computed_from_groups_is_drawn_too(tmp_path: Path) -> None:
         "first": {"saved_pct": 12.5, "ci95": [10.0, 15.0]},
     }
     asked = ask(["sweep=p_tab7"], tmp_path / "conf")
-    rho, saved = entry_figures(read_entry(asked, [], mean_interval, paired_mean_difference, gates), mean_interval)
+    rho, saved = entry_figures(read_entry(asked, [], gates))
     assert rho.title == "P, Table 7: t7/10/{}/rho"
     assert "first: 0.25, 95 % [0.125, 0.375]" in rho.svg and "The other: 0.5<" in rho.svg and "paper, k10" in rho.svg
     assert rho.alt.endswith("lines are 95 % intervals; a dot without a line has no interval.")
     assert "first: 12.5, 95 % [10.0, 15.0]" in saved.svg and not saved.wide
-    nothing = read_entry(asked, [], mean_interval, paired_mean_difference, {**gates, "t7": {}, "first": {}})
-    assert entry_figures(nothing, mean_interval) == []
+    nothing = read_entry(asked, [], {**gates, "t7": {}, "first": {}})
+    assert entry_figures(nothing) == []
 
 
 def test_without_runs_there_is_no_picture(entry: Entry) -> None:
     for runs in entry.rows.values():
         runs.clear()  # type: ignore[attr-defined]
-    assert entry_figures(entry, mean_interval) == []
+    assert entry_figures(entry) == []
 
 
 def test_the_command_writes_it(entry: Entry, script: ModuleType, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from tests.unit.reports.test_claim_verdict import SWEEP, save
 
 from turnwise.errors import InputError
-from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.command_line import ask
 from turnwise.reports.claim_verdict import Decision, entry_verdict
 from turnwise.reports.entries import counted, read_entry
@@ -32,7 +31,7 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     outputs = tmp_path / "outputs"
 
     def entry():
-        return read_entry(ask(["sweep=p_tab1"], conf), [outputs], mean_interval, paired_mean_difference, None)
+        return read_entry(ask(["sweep=p_tab1"], conf), [outputs])
 
     assert entry().verdict == "not_run"
     assert counted([entry()]) == {"P": {"holds": 0, "fails": 0, "undecided": 0, "untestable": 0, "not_run": 1}}
@@ -45,7 +44,7 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     assert [(d.verdict, d.cannot) for d in found.decisions] == [("holds", False), ("not_run", True)]
     assert found.verdict == "holds"  # what cannot be run here is left out
     assert counted([found])["P"]["holds"] == 1
-    text = to_markdown([summary_table([found]), *entry_tables(found, mean_interval)])
+    text = to_markdown([summary_table([found]), *entry_tables(found)])
     assert "| P, Table 1 | p_tab1 | holds | 1 holds, 1 not_run | 6 |" in text
     assert "| Ours | 0, 1, 2 | 75.0 +- 0.0 | 20 |" in text
     assert "| Ours | 0, 1, 2 | 100 | 0 | - | - | - |" in text  # what training cost
@@ -60,8 +59,8 @@ def test_a_verdict_on_some_of_the_planned_seeds_says_so(tmp_path: Path, conf: Pa
             save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
             save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
         asked = ask(["sweep=p_tab1"], conf)
-        found = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
-        assert mark in to_markdown(entry_tables(found, mean_interval)[1:])
+        found = read_entry(asked, [tmp_path / "outputs"])
+        assert mark in to_markdown(entry_tables(found)[1:])
 
 
 def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> None:
@@ -70,14 +69,14 @@ def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> 
     for seed in range(3):
         save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
         save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
-    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert [(d.verdict, d.claim.ours) for d in found.decisions] == [
         ("holds", False),
         ("not_run", False),
         ("fails", True),
     ]
     assert found.verdict == "holds"
-    text = to_markdown([summary_table([found]), *entry_tables(found, mean_interval)])
+    text = to_markdown([summary_table([found]), *entry_tables(found)])
     assert "| holds | 1 holds, 1 not_run |" in text and "| fails, our claim |" in text
 
 
@@ -92,22 +91,22 @@ def test_a_claim_is_asked_at_its_own_scale_alone(tmp_path: Path, conf: Path) -> 
 
     def decision(scale: str) -> Decision:
         asked = replace(ask(["sweep=p_tab1"], conf), scale=scale)  # type: ignore[arg-type]
-        entry = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+        entry = read_entry(asked, [tmp_path / "outputs"])
         return next(d for d in entry.decisions if d.claim.at)
 
     told = decision("tiny")
     assert (told.verdict, told.cannot, told.why) == ("not_run", True, "a claim only for scale=paper")
     assert decision("paper").why != "a claim only for scale=paper"
-    entry = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    entry = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert entry.verdict == "holds"  # it is left out
 
 
 def test_rows_that_are_asked_for_are_told_alone(tmp_path: Path, conf: Path) -> None:
     save(tmp_path / "outputs/p/tab1/ours/seed0", [2] * 40)
     asked = ask(["sweep=p_tab1", "rows=ours"], conf)
-    found = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    found = read_entry(asked, [tmp_path / "outputs"])
     assert list(found.rows) == ["ours"] and found.decisions == []
-    assert "Base" not in to_markdown(entry_tables(found, mean_interval))
+    assert "Base" not in to_markdown(entry_tables(found))
 
 
 def test_costs_are_means_over_seeds(tmp_path: Path, conf: Path) -> None:
@@ -120,8 +119,8 @@ def test_costs_are_means_over_seeds(tmp_path: Path, conf: Path) -> None:
         rows = [{"rollout/trajectories": t, "cpu/iteration": cpu / 2, "cpu/predictor": cpu / 10} for t in (4.0, 8.0)]
         lines = [json.dumps({"phase": "train"} | row) + "\n" for row in rows]
         (folder / "metrics.jsonl").write_text("".join(lines))
-    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
-    text = to_markdown(entry_tables(found, mean_interval))
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    text = to_markdown(entry_tables(found))
     assert "| Ours | 0, 1 | 200 | 2,000 | 8 | 10 | 20.0 |" in text
 
 
@@ -131,7 +130,7 @@ def test_a_claim_that_waits_leaves_an_entry_open(tmp_path: Path, conf: Path) -> 
     for row, wins in (("base", [0] * 40), ("ours", [2] * 40)):
         save(tmp_path / f"outputs/p/tab1/{row}/seed0", wins)
     asked = ask(["sweep=p_tab1"], conf)
-    found = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    found = read_entry(asked, [tmp_path / "outputs"])
     assert [d.verdict for d in found.decisions] == ["holds", "not_run"]
     assert found.verdict == "undecided"
     assert entry_verdict([]) == "not_run"
@@ -143,7 +142,7 @@ def test_a_verdict_on_one_seed_is_marked(tmp_path: Path, conf: Path) -> None:
 
     def entry():
         places = [tmp_path / "outputs"]
-        return read_entry(ask(["sweep=p_tab1"], conf), places, mean_interval, paired_mean_difference, None)
+        return read_entry(ask(["sweep=p_tab1"], conf), places)
 
     save(tmp_path / "outputs/p/tab1/base/seed0", [0] * 40)
     for seed in range(3):
@@ -154,7 +153,7 @@ def test_a_verdict_on_one_seed_is_marked(tmp_path: Path, conf: Path) -> None:
         ("fails", True, (0,)),
     ]
     assert found.decisions[0].sides == {"ours": (0, 1, 2), "base": (0,)}
-    text = to_markdown([summary_table([found]), *entry_tables(found, mean_interval)])
+    text = to_markdown([summary_table([found]), *entry_tables(found)])
     assert "| fails (one seed) | 1 holds (1 on one seed), 1 fails (1 on one seed) | 4 |" in text
     assert "| ours 0, 1, 2; base 0 | 40 | holds (one seed) |" in text
     assert SIGN_NOTE in text and EACH_NOTE in text
@@ -165,7 +164,7 @@ def test_a_verdict_on_one_seed_is_marked(tmp_path: Path, conf: Path) -> None:
     json.dumps(told)
     for seed in (1, 2):
         save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
-    text = to_markdown([summary_table([entry()]), *entry_tables(entry(), mean_interval)])
+    text = to_markdown([summary_table([entry()]), *entry_tables(entry())])
     assert "| fails | 1 holds, 1 fails | 6 |" in text and "| 0, 1, 2 | 40 | holds |" in text
 
 
@@ -174,7 +173,7 @@ def test_what_is_never_trained_needs_one_seed(tmp_path: Path, conf: Path) -> Non
     path.write_text(path.read_text().replace("overrides: method=", "trains: false, overrides: method="))
     for row, wins in (("base", [0] * 40), ("ours", [2] * 40)):
         save(tmp_path / f"outputs/p/tab1/{row}/seed0", wins)
-    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert (found.decisions[0].verdict, found.decisions[0].one_seed) == ("holds", False)
 
 
@@ -192,14 +191,14 @@ def test_runs_of_another_configuration_are_told(tmp_path: Path, conf: Path) -> N
 
     save(tmp_path / "outputs/p/tab1/base/seed0", [0] * 4)
     asked = ask(["sweep=p_tab1"], conf)
-    found = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None, now)
+    found = read_entry(asked, [tmp_path / "outputs"], None, now)
     assert [(c.row, c.seed, c.kept, c.now) for c in found.changed] == [
         ("base", 0, "", "base: no key 'x'"),
         ("ours", 1, "old1", "new"),
     ]
     folder = tmp_path / "outputs/p/tab1/ours"
     told = f"{folder}: these runs have another configuration hash than row ours has now: seed 1 (`old1`, now `new`)"
-    assert told in to_markdown(entry_tables(found, mean_interval))
+    assert told in to_markdown(entry_tables(found))
     assert told in to_markdown([summary_table([found])])
     assert as_json(found)["changed"][1]["now"] == "new"
 
@@ -216,12 +215,12 @@ def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path, name: st
         (folder / name).write_bytes(gzip.compress(whole)[:-20])
     else:
         (folder / name).write_text('{"split": "se')
-    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert sorted(found.rows["ours"]) == [1] and sorted(found.rows["base"]) == [0, 1]
     (note,) = found.notes
     assert note.startswith(f"left out: {folder / name}")
     assert (found.decisions[0].verdict, found.decisions[0].seeds) == ("holds", (1,))
-    assert note in to_markdown(entry_tables(found, mean_interval))
+    assert note in to_markdown(entry_tables(found))
 
 
 def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, conf: Path) -> None:
@@ -240,8 +239,8 @@ def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, con
         save(folder, [2] * 4)
         result = json.loads((folder / "result.json").read_text())
         (folder / "result.json").write_text(json.dumps({**result, **more}))
-    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
-    text = to_markdown(entry_tables(found, mean_interval))
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    text = to_markdown(entry_tables(found))
     assert "| Ours | 0 | 100 | 0 | - | 4 | 40 | - | 7 | - |" in text
     assert "| Base | 0 | 100 | 0 | - | 4 | - | - | - | - |" in text
     assert "did not record the CPU seconds of profiles: Ours." in text
@@ -269,6 +268,6 @@ def test_what_dapo_throws_away_is_told_of_its_rows(tmp_path: Path, conf: Path) -
         save(tmp_path / f"outputs/p/tab1/{row}/seed0", [2] * 4)
         config = f"advantage: {{zero_variance: {rule}}}\n"
         (tmp_path / f"outputs/p/tab1/{row}/seed0/config.yaml").write_text(config)
-    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
-    text = to_markdown(entry_tables(found, mean_interval))
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    text = to_markdown(entry_tables(found))
     assert "Ours: turns, tokens and CPU seconds include the groups that DAPO's filter discarded" in text

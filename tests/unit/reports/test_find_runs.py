@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from turnwise.errors import InputError
-from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.find_runs import collect, read_metric
 from turnwise.reports.paper import pairs, paper_tables, read_paper
 from turnwise.reports.tables import estimate_text, run_table, to_markdown
@@ -71,7 +70,7 @@ def test_seeds_of_one_name_make_a_row(runs):
 def test_the_table_by_hand(runs):
     collection = collect([runs / "t" / "full", runs / "t" / "base" / "seed0"])
     ((env, scale), rows), *_ = collection.sections.items()
-    table = run_table(env, scale, rows, mean_interval, {"t/full": "Full"})
+    table = run_table(env, scale, rows, {"t/full": "Full"})
     # 50, 52, 57: mean 53, standard deviation 3.6056, t(0.975, 2) = 4.3027: half width 8.957
     assert table.rows[1] == [
         "Full",
@@ -104,7 +103,7 @@ def test_the_table_by_hand(runs):
 def test_direction_by_hand(runs, sweep):
     table = read_paper(sweep)
     rows = {table.row_of(row.name): row for row in collect([runs]).sections["household", "tiny"]}
-    found = {(p.first, p.second): p for p in pairs(table, "in_domain.after", rows, mean_interval)}
+    found = {(p.first, p.second): p for p in pairs(table, "in_domain.after", rows)}
     assert list(found) == [("base", "sft"), ("base", "full"), ("sft", "full")]
     # full - base: 20, 21, 25: mean 22, t half width 4.3027 * 2.6458 / sqrt(3) = 6.57, clear of zero
     assert found["base", "full"].ours.mean == pytest.approx(22)
@@ -114,14 +113,12 @@ def test_direction_by_hand(runs, sweep):
     assert found["base", "full"].direction("swe") == "-"
     assert found["sft", "full"].paper == {"tau2": pytest.approx(5.37)}
     flipped = replace(table, columns={"in_domain.after": {"tau2": {"base": 50.0, "full": 40.0}}})
-    (pair,) = [
-        p for p in pairs(flipped, "in_domain.after", rows, mean_interval) if (p.first, p.second) == ("base", "full")
-    ]
+    (pair,) = [p for p in pairs(flipped, "in_domain.after", rows) if (p.first, p.second) == ("base", "full")]
     assert pair.direction("tau2") == "opposite"
 
 
 def test_tables_beside_the_paper(runs, sweep):
-    beside, directions = paper_tables(read_paper(sweep), collect([runs]).sections["household", "tiny"], mean_interval)
+    beside, directions = paper_tables(read_paper(sweep), collect([runs]).sections["household", "tiny"])
     assert beside.headers == ["", "Base", "SFT", "Full | ours"]
     assert beside.rows == [
         ["ours", "31.0 +- 2.5", "35.0 +- 11.4", "53.0 +- 9.0"],
@@ -134,7 +131,7 @@ def test_tables_beside_the_paper(runs, sweep):
 
 def test_a_row_not_run_is_said(runs, sweep):
     rows = collect([runs / "t" / "full"]).sections["household", "tiny"]
-    (beside,) = paper_tables(read_paper(sweep), rows, mean_interval)
+    (beside,) = paper_tables(read_paper(sweep), rows)
     assert beside.rows[0] == ["ours", "not run", "not run", "53.0 +- 9.0"]
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from tests.unit.reports.chromium import Page
 
-from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.comparison_page import comparison_page
 from turnwise.reports.find_runs import collect
 from turnwise.reports.html_pages import write_page
@@ -92,9 +91,9 @@ def test_a_comparison_overlays_curves_and_fits_a_phone(chromium: Any, make: Any,
         for seed in range(2):
             make.write_run(tmp_path / name / f"seed{seed}", seed=seed, name=name, states=20)
     collection = collect([tmp_path])
-    tables = [run_table(env, scale, rows, mean_interval, {}) for (env, scale), rows in collection.sections.items()]
+    tables = [run_table(env, scale, rows, {}) for (env, scale), rows in collection.sections.items()]
     path = tmp_path / "comparison.html"
-    write_page(path, comparison_page(collection, tables, [], mean_interval, (), path))
+    write_page(path, comparison_page(collection, tables, [], (), path))
     with Page(chromium, path) as page:
         figure = page.tab.locator("figure").last
         assert figure.locator(".legend button").all_inner_texts() == ["first", "second"]

@@ -10,7 +10,6 @@ import nbformat
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.reports.notebook import changes, curves, drawn, judged, paper_entries, runs_under, shown, tree_lines
 from turnwise.reports.read_run import read_run
 from turnwise.reports.tables import Table
@@ -27,11 +26,11 @@ def outputs(run_folder: Path) -> Path:
 
 
 def test_every_entry_of_a_paper_is_read(outputs: Path) -> None:
-    entries = paper_entries("TRACE", ROOT / "conf", [outputs], mean_interval, paired_mean_difference)
+    entries = paper_entries("TRACE", ROOT / "conf", [outputs])
     assert len(entries) == len(list((ROOT / "conf" / "sweep").glob("trace_*.yaml")))
     assert {entry.asked.scale for entry in entries} == {"tiny"}
     with pytest.raises(InputError, match=r"paper 'Nobody'.*TRACE"):
-        paper_entries("Nobody", ROOT / "conf", [outputs], mean_interval, paired_mean_difference)
+        paper_entries("Nobody", ROOT / "conf", [outputs])
 
 
 def test_runs_are_found_by_name(outputs: Path) -> None:

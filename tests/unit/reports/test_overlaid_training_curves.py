@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.comparison_page import comparison_page
 from turnwise.reports.find_runs import RunRow, collect
 from turnwise.reports.metric_labels import words
@@ -53,12 +52,12 @@ def test_the_curve_of_a_run_on_dialogues_is_that_of_its_held_out_replies(tmp_pat
 
 
 def test_a_line_is_the_mean_over_seeds_where_all_have_a_number() -> None:
-    line = over_seeds([{0: 1.0, 1: 4.0, 2: 9.0}, {0: 3.0, 1: 6.0}], mean_interval)
+    line = over_seeds([{0: 1.0, 1: 4.0, 2: 9.0}, {0: 3.0, 1: 6.0}])
     assert [(at, mean) for at, mean, *_ in line] == [(0, 2.0), (1, 5.0)]
     assert line[0][2:] == pytest.approx(
         (2 - 12.7062, 2 + 12.7062), abs=1e-3
     )  # t of one degree of freedom, deviation sqrt 2
-    assert over_seeds([{0: 1.0}], mean_interval) == [(0, 1.0, None, None)]
+    assert over_seeds([{0: 1.0}]) == [(0, 1.0, None, None)]
 
 
 def test_a_seed_that_never_succeeds_counts_and_a_metric_that_is_always_zero_is_not_drawn(tmp_path: Path) -> None:
@@ -66,7 +65,7 @@ def test_a_seed_that_never_succeeds_counts_and_a_metric_that_is_always_zero_is_n
         (tmp_path / str(seed)).mkdir()
         rows = [{"phase": "eval", "iteration": i, "eval/seen/success": success, "train/kl_ref": 0.0} for i in range(2)]
         (tmp_path / str(seed) / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    figure = overlays([RunRow("grpo", {}, folders={s: tmp_path / str(s) for s in (0, 1)})], mean_interval, "t", "k")
+    figure = overlays([RunRow("grpo", {}, folders={s: tmp_path / str(s) for s in (0, 1)})], "t", "k")
     assert figure is not None and "grpo 20" in figure.alt and "40" not in figure.alt
 
 
@@ -76,12 +75,12 @@ def test_a_comparison_draws_every_curve_with_a_part_for_each_run(make: Any, tmp_
             make.write_run(tmp_path / name / f"seed{seed}", seed=seed, name=name, states=20)
     collection = collect([tmp_path])
     (rows,) = collection.sections.values()
-    figure = overlays(rows, mean_interval, "Curves", "curves-0")
+    figure = overlays(rows, "Curves", "curves-0")
     assert figure is not None and figure.narrow
     for text in (SUCCESS, "mean reward", "KL to the reference", "entropy"):
         assert text in figure.svg
     assert 'data-series="first"' in figure.svg and 'data-series="second"' in figure.svg
-    assert figure.svg in comparison_page(collection, [], [], mean_interval)
+    assert figure.svg in comparison_page(collection, [], [])
     assert task_notes(collection) == []
 
 
@@ -95,7 +94,7 @@ def test_other_tasks_and_other_environments_are_told(make: Any, tmp_path: Path) 
     (note,) = task_notes(collection)
     assert "eval.tasks" in note and "64 in first" in note and "128 in second" in note
     assert not any(key in note for key in ("eval.every", "update.steps", "env.horizon"))
-    assert note in comparison_page(collection, [], [], mean_interval)
+    assert note in comparison_page(collection, [], [])
     result = json.loads((tmp_path / "second" / "seed0" / "result.json").read_text())
     (tmp_path / "second" / "seed0" / "result.json").write_text(json.dumps(result | {"env": "bfcl"}))
     (note,) = task_notes(collect([tmp_path]))
@@ -112,7 +111,7 @@ def test_runs_on_dialogues_are_compared_as_replies(make: Any, tmp_path: Path) ->
     (rows,) = collect([tmp_path]).sections.values()
     assert all_on_dialogues(result for row in rows for result in row.results.values())
     own, played = (
-        run_table("own.jsonl", "tiny", of, mean_interval, {}).notes[0]
+        run_table("own.jsonl", "tiny", of, {}).notes[0]
         for of in (rows, collect([make.write_run(tmp_path / "b" / "seed0", states=20)]).sections["household", "tiny"])
     )
     assert "replies" in own and "tasks" not in own and "tasks" in played and "replies" not in played

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.find_runs import FinishedRuns
 from turnwise.reports.paired_over_setting import differences
 
@@ -27,7 +26,7 @@ ROWS = [
 
 
 def test_differences_by_hand() -> None:
-    table = differences(FinishedRuns({("apibank", "tiny"): ROWS}), "judge.noise", mean_interval)[0]
+    table = differences(FinishedRuns({("apibank", "tiny"): ROWS}), "judge.noise")[0]
     assert table.headers == ["", "judge.noise 0", "judge.noise 0.8", "all"]
     rows = {cells[0]: cells[1:] for cells in table.rows}
     assert list(rows) == ["awpo over mixed", "awpo over toolrl", "mixed over toolrl"]
@@ -38,13 +37,13 @@ def test_differences_by_hand() -> None:
 
 def test_one_seed_has_no_interval_and_one_value_no_table() -> None:
     single = [row("awpo", 0, {0: 5.0}), row("awpo", 1, {0: 6.0}), row("mixed", 0, {0: 4.0}), row("mixed", 1, {1: 4.0})]
-    table = differences(FinishedRuns({("e", "tiny"): single}), "judge.noise", mean_interval)[0]
+    table = differences(FinishedRuns({("e", "tiny"): single}), "judge.noise")[0]
     assert table.rows == [["awpo over mixed", "+1.0", "-", "-"]]
-    assert differences(FinishedRuns({("e", "tiny"): ROWS[:1]}), "judge.noise", mean_interval) == []
+    assert differences(FinishedRuns({("e", "tiny"): ROWS[:1]}), "judge.noise") == []
 
 
 @pytest.mark.parametrize("at", [True, "high"])
 def test_what_is_no_number_is_no_value(at: Any) -> None:
     rows = [*ROWS[:4], row("other", at, {0: 1.0, 1: 2.0})]
-    table = differences(FinishedRuns({("e", "tiny"): rows}), "judge.noise", mean_interval)[0]
+    table = differences(FinishedRuns({("e", "tiny"): rows}), "judge.noise")[0]
     assert [cells[0] for cells in table.rows] == ["awpo over mixed", "awpo over other", "mixed over other"]

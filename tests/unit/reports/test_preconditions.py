@@ -8,7 +8,6 @@ import pytest
 from tests.unit.reports.test_claim_verdict import SWEEP, save
 
 from turnwise.errors import InputError
-from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.command_line import ask
 from turnwise.experiments.jobs import job_of, jobs
 from turnwise.reports.entries import Entry, counted, read_entry
@@ -43,7 +42,7 @@ def pilot(tmp_path: Path, seed: int, *spread: float) -> None:
 
 
 def entry(tmp_path: Path, conf: Path, name: str = "p_tab1") -> Entry:
-    return read_entry(ask([f"sweep={name}"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    return read_entry(ask([f"sweep={name}"], conf), [tmp_path / "outputs"])
 
 
 def test_a_claim_waits_for_its_precondition_and_falls_with_it(tmp_path: Path, conf: Path) -> None:
@@ -108,7 +107,7 @@ def test_tables_and_json_say_what_was_measured(tmp_path: Path, conf: Path) -> No
     pilot(tmp_path, 100, 0.1)
     pilot(tmp_path, 101, 0.2)
     found = entry(tmp_path, conf)
-    text = to_markdown([summary_table([found]), *entry_tables(found, mean_interval)])
+    text = to_markdown([summary_table([found]), *entry_tables(found)])
     assert "| P, Table 1 | p_tab1 | untestable | 1 untestable, 1 not_run |" in text
     assert (
         "| spread of the rewards | Ours | 100, 101 | 0.15 (0.1 to 0.2) | 0.2 to 0.4 | 0.3, Section 5 | no; sample hotter |"

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.unit.runs.test_keep_results import SWEEP, groups, save
 
-from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.command_line import ask, played
 from turnwise.reports.entries import read_entry
 from turnwise.reports.entry_tables import entry_tables
@@ -58,10 +57,10 @@ def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> No
     (conf / "sweep" / "p_tab8.yaml").write_text(table + "directions: {'t8/{}/n': [look > 1]}\n")
 
     def entry():
-        return read_entry(ask(["sweep=p_tab8"], conf), [outputs], mean_interval, paired_mean_difference, None)
+        return read_entry(ask(["sweep=p_tab8"], conf), [outputs])
 
     assert entry().verdict == "not_run"
-    assert "python train.py sweep=p_tab8" in to_markdown(entry_tables(entry(), mean_interval))
+    assert "python train.py sweep=p_tab8" in to_markdown(entry_tables(entry()))
     for seed in (0, 1):
         run = save(outputs / f"p/groups/never/seed{seed}", 10)
         (run / "rollouts").mkdir()
@@ -75,14 +74,14 @@ def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> No
         (run / "result.json").write_text(json.dumps(result))
     found = entry()
     assert found.gates is not None and found.gates["groups"] == 2 and len(found.results) == 2
-    told = to_markdown(entry_tables(found, mean_interval))
+    told = to_markdown(entry_tables(found))
     assert (
         f"2 recorded groups of rollouts (commit 0123456789ab) with: python scripts/gate_report.py data={outputs}/p/groups/never."
         in told
     )
     assert "Hash of the configuration of each row's first seed: never `hash0`." in told
     asked, places = ask(["sweep=p_tab8"], conf), [outputs]
-    checked = read_entry(asked, places, mean_interval, paired_mean_difference, None, lambda job: "hash0")
+    checked = read_entry(asked, places, None, lambda job: "hash0")
     assert [(one.row, one.seed, one.kept) for one in checked.changed] == [("never", 1, "hash1")]
     (outputs / "p/groups/never/seed1").rename(outputs / "p/groups/never/seed1.old-1")  # put aside
     unfinished = save(outputs / "p/groups/never/seed2", 10)
@@ -136,7 +135,7 @@ def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_pa
 
     def entry():
         asked = ask(["sweep=p_fig5"], conf)
-        return read_entry(asked, [outputs, results], mean_interval, paired_mean_difference, None)
+        return read_entry(asked, [outputs, results])
 
     record_groups(outputs / "p/fig5/begin", 0, [1] * 3)  # what others start from is no arm
     assert entry().verdict == "not_run" and entry().groups is None
@@ -151,7 +150,7 @@ def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_pa
     assert found.gates["many"]["peak"]["rho"] == pytest.approx(0, abs=1e-9)
     (decision,) = found.decisions
     assert decision.verdict == "holds" and decision.difference == pytest.approx(1)
-    told = to_markdown(entry_tables(found, mean_interval))
+    told = to_markdown(entry_tables(found))
     for arm in (results / "p/fig5/few", outputs / "p/fig5/many"):
         assert f"python scripts/gate_report.py data={arm}" in told
     assert found.groups.seeds("few") == [0] and len(found.results) == 2

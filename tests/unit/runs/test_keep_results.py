@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.command_line import ask
 from turnwise.reports.entries import read_entry
 from turnwise.reports.entry_tables import entry_tables, summary_table
@@ -153,10 +152,10 @@ def test_own_runs_of_a_row_come_before_kept_ones(tmp_path: Path) -> None:
         keep(save(tmp_path / f"ours{seed}", 30), kept / f"p/tab1/ours/seed{seed}")
 
     def entry():
-        return read_entry(ask(["sweep=p_tab1"], conf), [own, kept], mean_interval, paired_mean_difference, None)
+        return read_entry(ask(["sweep=p_tab1"], conf), [own, kept])
 
     assert entry().verdict == "holds"
-    told = to_markdown(entry_tables(entry(), mean_interval))
+    told = to_markdown(entry_tables(entry()))
     assert f"Rows whose runs are in {kept}/, made with the code of 0123456789ab: base, ours." in told
     assert f"the table uses the runs in {kept}/." in to_markdown([summary_table([entry()])])
     save(own / "p/tab1/ours/seed0", 10)
