@@ -63,24 +63,14 @@ def activation_bytes(
         half = activation_bytes(source, "bfloat16", lora, rows, tokens, scored, autocast, recompute, offload)
         return half * getattr(torch, dtype).itemsize // torch.bfloat16.itemsize
     layers = int(source.config.num_hidden_layers)
-    first, second = (_kept(source, dtype, lora, n, rows, tokens, scored, autocast) for n in (1, 2))
+    first, second = (_kept(blank(source, dtype, lora, n), rows, tokens, scored, autocast) for n in (1, 2))
     if recompute:
         inputs = 1 if offload else layers
         return first + inputs * rows * tokens * int(source.config.hidden_size) * getattr(torch, dtype).itemsize
     return first + (second - first) * (layers - 1)
 
 
-def _kept(
-    source: Architecture,
-    dtype: str,
-    lora: LoraSettings,
-    layers: int,
-    rows: int,
-    tokens: int,
-    scored: int,
-    autocast: bool,
-) -> int:
-    model = blank(source, dtype, lora, layers)
+def _kept(model: Any, rows: int, tokens: int, scored: int, autocast: bool) -> int:
     with FakeTensorMode():
         _give_memory(model)
         ids = torch.zeros(rows, tokens, dtype=torch.long)

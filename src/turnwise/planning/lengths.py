@@ -25,7 +25,7 @@ from turnwise.envs.expert_files import expert_file
 from turnwise.errors import InputError
 from turnwise.models.shipped import WORLDS, tiny_path
 from turnwise.planning.architectures import Architecture
-from turnwise.planning.environment_settings import settings_of
+from turnwise.runs.config_hash import flat
 from turnwise.types import Trajectory
 
 SAMPLE = 16  # number of demonstrations whose lengths are averaged
@@ -77,12 +77,7 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
         found["reply"], source["reply"] = min(seen["spoken"], limit), source["spoken"]
     else:
         found["reply"], source["reply"] = float(limit), f"{AT_MOST} rollout.sampling.max_tokens"
-    limits = [
-        (float(value), ".".join(keys))
-        for keys, value in settings_of(cfg)
-        if keys[-1] == "horizon" and value is not None
-    ]
-    if limits:
+    if limits := horizons(cfg):
         found["episode"], where = max(limits)
         source["episode"] = f"{AT_MOST} {where}"
     elif seen:
@@ -97,6 +92,12 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
     if fits < found["episode"]:
         found["episode"], source["episode"] = fits, f"{AT_MOST} rollout.max_length"
     return Lengths(**found, source=source), why
+
+
+def horizons(cfg: DictConfig) -> list[tuple[float, str]]:
+    """Returns pairs (largest number of turns, configuration key) for the run's environment and those that it contains."""
+    settings = flat(OmegaConf.to_container(cfg.env, resolve=True), "env")
+    return [(float(value), key) for key, value in settings.items() if key.endswith(".horizon")]
 
 
 def _bounded(found: dict[str, float], source: dict[str, str], longest: int) -> None:

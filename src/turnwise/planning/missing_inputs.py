@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.planning.architectures import Architecture
-from turnwise.planning.cluster_steps import at_step
-from turnwise.planning.environment_settings import settings_of
 from turnwise.planning.gpus import Gpu
 from turnwise.planning.lengths import Lengths
 from turnwise.planning.memory import Memory, gpus_of, sharding
 from turnwise.planning.parameter_counts import Shape
+from turnwise.runs.config_hash import flat
 
+PAGE = "docs/cluster.md"
+_LINK = re.compile(rf"{re.escape(PAGE)}#([\w-]+)")
 _FILES = {"files", "corpus", "games", "data"}  # environment settings that hold a file, or one file per split
 SMALLEST_STEP = 2.0**-9  # if |step / weight| is smaller, rounding the updated weight to bfloat16 removes the step
+
+
+def at_step(reason: str, name: str) -> str:
+    """Returns ``reason`` followed by a link to the section ``name`` of docs/cluster.md, which explains the remedy."""
+    return f"{reason} ({PAGE}#{name})"
+
+
+def steps_in(reasons: Iterable[str]) -> list[str]:
+    """Returns the names of the sections of docs/cluster.md to which the reasons link, each name once."""
+    return list(dict.fromkeys(name for reason in reasons for name in _LINK.findall(reason)))
 
 
 def missing(
@@ -51,10 +64,14 @@ def missing(
 
 
 def _files(cfg: DictConfig) -> Iterator[str]:
-    named = {".".join(keys): value for keys, value in settings_of(cfg) if _FILES & set(keys[-2:])}
+    named = {key: value for key, value in _settings(cfg).items() if _FILES & set(key.split(".")[-2:])}
     for key, value in {"data.file": cfg.data.file, **named}.items():
         if isinstance(value, str) and not Path(value).exists():
             yield f"{key}: {value} does not exist"
+
+
+def _settings(cfg: DictConfig) -> dict[str, Any]:
+    return flat(OmegaConf.to_container(cfg.env, resolve=True), "env")
 
 
 def _room(cfg: DictConfig, lengths: Lengths) -> Iterator[str]:
@@ -80,8 +97,8 @@ def _checkpoint(key: str, source: Architecture) -> Iterator[str]:
 
 
 def _credentials(cfg: DictConfig) -> Iterator[str]:
-    users = [".".join(keys[:-1]) for keys, value in settings_of(cfg) if keys[-1] == "user" and value == "endpoint"]
-    for asked in ("judge", *(f"{world}.endpoint" for world in users)):
+    users = [key for key, value in _settings(cfg).items() if key.endswith(".user") and value == "endpoint"]
+    for asked in ("judge", *(f"{key.removesuffix('user')}endpoint" for key in users)):
         variable = OmegaConf.select(cfg, f"{asked}.client.key_variable")
         if variable and not os.environ.get(variable):
             url = OmegaConf.select(cfg, f"{asked}.client.url")

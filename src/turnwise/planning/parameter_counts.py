@@ -37,7 +37,7 @@ class Shape:
         trained: number of parameters that receive gradients.
         weight_bytes, adapter_bytes, trained_bytes: bytes of ``parameters``, ``adapter`` and ``trained`` in their
             dtypes.
-        layers, heads, kv_heads, head_dim, hidden, vocabulary: sizes from the model's config.json.
+        layers, heads, kv_heads, head_dim, vocabulary: sizes from the model's config.json.
         item: bytes per number in the policy's dtype.
     """
 
@@ -56,7 +56,6 @@ class Shape:
     heads: int
     kv_heads: int
     head_dim: int
-    hidden: int
     vocabulary: int
     item: int
 
@@ -115,7 +114,6 @@ def shape_of(source: Architecture, dtype: str = "bfloat16", lora: LoraSettings |
         heads=heads,
         kv_heads=config.num_key_value_heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        hidden=config.hidden_size,
         vocabulary=config.vocab_size,
         item=getattr(torch, dtype).itemsize,
     )

@@ -11,12 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config.settings import LoraSettings
 from turnwise.errors import InputError
 from turnwise.planning.architectures import Architecture, architecture
-from turnwise.planning.cluster_steps import at_step, steps_in
 from turnwise.planning.gpus import Gpu
 from turnwise.planning.hours import Work, work
 from turnwise.planning.lengths import AT_MOST, Lengths, lengths
 from turnwise.planning.memory import Memory, gpus_of, memory
-from turnwise.planning.missing_inputs import missing
+from turnwise.planning.missing_inputs import at_step, missing, steps_in
 from turnwise.planning.parameter_counts import Shape, shape_of, shape_of_critic
 from turnwise.planning.tokens import Around, Tokens, around, collections, iteration, trajectories
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnwise.planning.cluster_steps import PAGE, steps_in
 from turnwise.planning.gpus import Gpu
+from turnwise.planning.missing_inputs import PAGE, steps_in
 from turnwise.planning.plan import RunPlan
 from turnwise.planning.simulation import Simulation
 from turnwise.planning.simulation_assumptions import Assumptions
 from turnwise.reports.tables import Table
 
 PARTS = (
-    "weights",
-    "earlier",
-    "gradients",
-    "optimiser",
-    "copy",
-    "predictor",
-    "cache",
-    "drawing",
-    "activations",
-    "logits",
+    *("weights", "earlier", "gradients", "optimiser", "copy", "predictor", "cache", "drawing", "activations", "logits"),
     "peak",
 )
 WHOLE = ("sampled", "trained", "profile", "evaluation")
@@ -90,17 +81,11 @@ def notes(plans: Mapping[str, RunPlan], cannot: Mapping[str, str]) -> list[str]:
         for reason in one.missing:
             told.setdefault(f"Missing: {reason}", []).append(name)
     for name in dict.fromkeys((*plans, *cannot)):
-        steps = steps_of(name, plans, cannot)
-        if steps:
+        own = plans[name].missing if name in plans else ()
+        if steps := steps_in((cannot.get(name, ""), *own)):
             told.setdefault(f"Steps of {PAGE}: {', '.join(f'#{step}' for step in steps)}", []).append(name)
     lines = [f"{text} [{', '.join(names)}]" for text, names in told.items()]
     return sorted(lines, key=lambda line: line.startswith("Missing") + 2 * line.startswith("Steps"))
-
-
-def steps_of(row: str, plans: Mapping[str, RunPlan], cannot: Mapping[str, str]) -> list[str]:
-    """Returns the sections of docs/cluster.md that explain how to get the missing inputs of the run ``row``."""
-    own = plans[row].missing if row in plans else ()
-    return steps_in((cannot.get(row, ""), *own))
 
 
 def simulated_table(name: str, simulation: Simulation) -> Table:
@@ -108,21 +93,10 @@ def simulated_table(name: str, simulation: Simulation) -> Table:
     the gate saves, compared with a run without a gate.
     """
     assumed, site = simulation.assumed, simulation.assumed.site
-    head = [
-        "schedule",
-        "iteration, s",
-        "lower bound, s",
-        "iteration / bound",
-        "hours",
-        "GPU-hours",
-        "GPUs busy",
-        "tokens decoded, M",
-    ]
-    table = Table(
-        f"{name}, simulated: {site.gpus} GPUs, {assumed.workload.groups} groups of {assumed.workload.size}",
-        [*head, "cut by the gate"],
-        [],
-    )
+    head = ["schedule", "iteration, s", "lower bound, s", "iteration / bound"]
+    head += ["hours", "GPU-hours", "GPUs busy", "tokens decoded, M", "cut by the gate"]
+    title = f"{name}, simulated: {site.gpus} GPUs, {assumed.workload.groups} groups of {assumed.workload.size}"
+    table = Table(title, head, [])
     for row in simulation.rows:
         played = row.played
         table.rows.append(

@@ -89,13 +89,13 @@ def play(
     collections: Sequence[Sequence[Group]],
     site: Site,
     schedule: Schedule,
-    on_update: Callable[[int], None] | None = None,
+    on_update: Callable[[], None] = lambda: None,
 ) -> Played:
     """Simulates a run from its start until the end of the last update, and returns the times and token counts.
 
     Args:
         collections: the groups of each collection, in the order of training.
-        on_update: function that is called after each update with the number of finished updates.
+        on_update: function that is called after each update.
     """
     return _ScheduledRun(collections, site, schedule).play(on_update)
 
@@ -115,7 +115,7 @@ class _ScheduledRun:
         self.waiting: list[_Rollout] = []  # waiting for the next batch, if the schedule is not free
         self.under_way = 0  # number of unfinished rollouts that are not in ``waiting``, if the schedule is not free
 
-    def play(self, on_update: Callable[[int], None] | None) -> Played:
+    def play(self, on_update: Callable[[], None]) -> Played:
         while len(self.played.updated) < len(self.collections):
             self._begin()
             self._note()
@@ -135,8 +135,7 @@ class _ScheduledRun:
             else:
                 self.training = NEVER
                 self.played.updated.append(then)
-                if on_update is not None:
-                    on_update(len(self.played.updated))
+                on_update()
         self.played.decoded = self.engine.decoded
         return self.played
 

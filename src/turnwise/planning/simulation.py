@@ -105,7 +105,7 @@ def simulated(
     return found
 
 
-def simulate(assumed: Assumptions, on_update: Callable[[], None] | None = None) -> list[Row]:
+def simulate(assumed: Assumptions, on_update: Callable[[], None] = lambda: None) -> list[Row]:
     """Simulates a run under each schedule and returns the results. Every schedule gets the same randomly drawn
     rollouts. ``on_update`` is called after each simulated update.
     """
@@ -113,7 +113,7 @@ def simulate(assumed: Assumptions, on_update: Callable[[], None] | None = None) 
     asked = sum(tokens for groups in drawn for group in groups for rollout in group.rollouts for tokens, _ in rollout)
     rows = []
     for schedule in SCHEDULES:
-        played = play(drawn, assumed.site, schedule, on_update and (lambda _: on_update()))
+        played = play(drawn, assumed.site, schedule, on_update)
         hours = (played.updated[0] + (assumed.steps - 1) * played.iteration) / 3600
         first, last = (played.updated[played.first] if len(drawn) > 1 else 0.0), played.updated[-1]
         busy = shares(played.busy, first, last, 1)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, exp, floor
 from typing import Any
@@ -11,11 +11,10 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.planning.decoding_pace import Pace
-from turnwise.planning.environment_settings import settings_of
 from turnwise.planning.flops import decode
 from turnwise.planning.gpus import Gpu
 from turnwise.planning.hours import work
-from turnwise.planning.lengths import AT_MOST, Lengths
+from turnwise.planning.lengths import AT_MOST, Lengths, horizons
 from turnwise.planning.memory import at_a_time, served
 from turnwise.planning.parameter_counts import Shape
 from turnwise.planning.plan import RunPlan
@@ -124,8 +123,7 @@ def _workload(cfg: DictConfig, plan: RunPlan, tell: _Values) -> Workload:
         else known.source.get("reply", "from the plan"),
     )
     single = tokens.depth == 1
-    horizons = [float(value) for keys, value in settings_of(cfg) if keys[-1] == "horizon" and value is not None]
-    limit = float(cfg.rollout.turns or max(horizons, default=known.episode))
+    limit = float(cfg.rollout.turns or max((most for most, _ in horizons(cfg)), default=known.episode))
     bound = known.source.get("episode", "").startswith(AT_MOST)
     mean, why = (
         (limit / 2, "half of max_turns, because there is no measurement") if bound else (known.episode, "from the plan")
@@ -253,16 +251,15 @@ def parsed(items: list[str]) -> Given:
         ValueError: an assumption has another form.
     """
     found: dict[str, Any] = {}
-    number: Callable[[str], float] = float
     for item in items:
         name, equals, value = item.partition("=")
         try:
             if not equals:
                 raise ValueError
             if name == "curve":
-                found[name] = tuple((number(n), number(rate)) for n, rate in (p.split(":") for p in value.split(",")))
+                found[name] = tuple((float(n), float(rate)) for n, rate in (p.split(":") for p in value.split(",")))
             else:
-                found[name] = number(value)
+                found[name] = float(value)
                 if not 0 <= found[name] < float("inf"):
                     raise ValueError
         except ValueError:

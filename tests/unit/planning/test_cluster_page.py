@@ -20,7 +20,7 @@ from turnwise.experiments.command_line import ask
 from turnwise.experiments.jobs import jobs
 from turnwise.experiments.sweep_file import read_sweep, sweep_names
 from turnwise.planning import missing_inputs
-from turnwise.planning.cluster_steps import PAGE, steps_in
+from turnwise.planning.missing_inputs import PAGE, steps_in
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
