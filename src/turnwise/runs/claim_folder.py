@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import logging
 import os
 import shutil
@@ -21,13 +22,14 @@ from omegaconf import DictConfig
 from turnwise.config.schema import ConfigError
 from turnwise.errors import Stopped
 from turnwise.files import PART, no_room
-from turnwise.runs.check_result import RESULT, fault_of_result
 from turnwise.runs.config_file import RECORD, differences, read_record, write_record
 from turnwise.runs.config_hash import config_hash, recorded
 from turnwise.runs.process_rank import is_first
 
 logger = logging.getLogger(__name__)
 
+RESULT = "result.json"
+_OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every result (runs/result_file.py)
 _ENDED = ".ended_early"  # empty file that marks a folder whose run ended before its first checkpoint
 _REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # files and folders made at every start
 
@@ -160,10 +162,26 @@ def _anew(cfg: DictConfig) -> bool:
 
 def _has_result(path: Path) -> bool:
     """Returns whether the folder has a readable ``result.json``. The run writes a damaged file again."""
-    fault = fault_of_result(path)
+    fault = _fault(path / RESULT)
     if fault and is_first():
         logger.warning("%s is %s; the run writes this file again", path / RESULT, fault)
     return fault is None
+
+
+def _fault(path: Path) -> str | None:
+    """Returns what is wrong with a ``result.json``: None for a good file, an empty text if there is no file. The schema
+    of ``runs/result_file.py`` is not used, because it takes time to import.
+    """
+    try:
+        if not os.path.lexists(path):
+            return ""
+        if not path.is_file():
+            return "not a regular file"
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        return f"damaged ({type(error).__name__})"
+    missing = _OF_A_RESULT - set(found) if isinstance(found, dict) else _OF_A_RESULT
+    return f"not a result: it lacks {', '.join(sorted(missing))}" if missing else None
 
 
 def _differing(cfg: DictConfig, path: Path) -> list[str]:
