@@ -21,6 +21,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     hours = (
         {"gpu_hours": seeds * sum(one.work.gpu_hours["total"] for one in plans.values() if one.work)} if seeds else {}
     )
-    print(json.dumps({"command": args.overrides, "gpu": vars_of(gpu), **record, **hours, "rows": rows}))
+    print(json.dumps({"command": args.overrides, "gpu": asdict(gpu), **record, **hours, "rows": rows}))
     return 0
 
 
@@ -200,10 +201,6 @@ def assumed_of(args: argparse.Namespace) -> Given:
         return parsed(args.assume)
     except ValueError as error:
         raise InputError(f"--assume {error}") from None
-
-
-def vars_of(gpu: Gpu) -> dict[str, Any]:
-    return {name: getattr(gpu, name) for name in gpu.__slots__}
 
 
 def parser() -> argparse.ArgumentParser:

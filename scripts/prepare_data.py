@@ -72,7 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reasons:
         out.print(table(reasons))
     out.print(f"{args.out}: {written} of {importer.read} trajectories")
-    counted = {name: {"count": len(found), "places": places(found)} for name, found in reasons.items()}
+    counted = {
+        name: {"count": len(found), "places": [problem.source for problem in found[:SHOWN]]}
+        for name, found in reasons.items()
+    }
     result = {"read": importer.read, "written": written, "unusable": len(importer.problems), "reasons": counted}
     print(json.dumps(result | {"out": str(args.out)}))
     return 0
@@ -84,11 +87,6 @@ def by_reason(problems: Sequence[BadTrajectory]) -> dict[str, list[BadTrajectory
     for problem in problems:
         found.setdefault(problem.reason, []).append(problem)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
-
-
-def places(problems: Sequence[BadTrajectory]) -> list[str]:
-    """Returns ``file:line`` of the first problems."""
-    return [problem.source for problem in problems[:SHOWN]]
 
 
 def table(reasons: dict[str, list[BadTrajectory]]) -> Table:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from rich.progress import Progress
 from turnwise.console import Terminal, number
 from turnwise.data.trajectories import read_trajectories
 from turnwise.errors import InputError
-from turnwise.files import refuse_same
+from turnwise.files import atomic_write, refuse_same
 from turnwise.judges.cache import Cache
 from turnwise.judges.client import ChatClient
 from turnwise.judges.rationales import DemonstratedTurn, Written, steps, write_rationales, write_reasoned
@@ -117,17 +116,12 @@ async def ask(
 
 def write(path: Path, wanted: list[DemonstratedTurn], written: Written, model: str) -> None:
     """Writes the rationales in the order of their turns, all of them or none."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            for step in wanted:
-                text = written.rationales.get((step.trajectory, step.turn))
-                if text is not None:
-                    row = {"trajectory": step.trajectory, "turn": step.turn, "rationale": text, "model": model}
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with atomic_write(path) as part, part.open("w", encoding="utf-8") as file:
+        for step in wanted:
+            text = written.rationales.get((step.trajectory, step.turn))
+            if text is not None:
+                row = {"trajectory": step.trajectory, "turn": step.turn, "rationale": text, "model": model}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -31,6 +31,7 @@ from turnwise.envs.search.question_files import read_pages
 from turnwise.envs.search.retrieval_server import make_app, serving
 from turnwise.envs.search.retrievers import KEY
 from turnwise.errors import InputError
+from turnwise.files import atomic_write
 
 CHUNK = 1 << 20  # number of pages that are scored at once
 
@@ -53,9 +54,8 @@ class Index:
             texts = [f"{passage}{page.title}\n{page.text}" for page in pages]
             vectors = self._encode(texts, progress=True)
             if cache is not None:
-                partial = cache.with_suffix(".partial.npy")
-                np.save(partial, vectors.astype(np.float16))
-                partial.replace(cache)
+                with atomic_write(cache) as part, part.open("wb") as file:
+                    np.save(file, vectors.astype(np.float16))
         on_gpu = torch.cuda.is_available()
         self.vectors = torch.from_numpy(vectors).to(
             "cuda" if on_gpu else "cpu", torch.float16 if on_gpu else torch.float32
