@@ -22,7 +22,7 @@ from turnwise.errors import InputError
 from turnwise.reports.comparison_page import comparison_page
 from turnwise.reports.find_runs import collect
 from turnwise.reports.html_pages import write_page
-from turnwise.reports.publish_wandb import logged_in, publish, write_report
+from turnwise.reports.publish_wandb import logged_in, publish, report_of
 from turnwise.reports.tables import footer, run_table, to_markdown
 
 NOT_LOGGED_IN = (
@@ -52,8 +52,12 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"Bundle: {published.folder}\nUpload it later: wandb sync {shlex.quote(str(published.folder))}")
             return 0
         print(f"Run: {published.url}")
-        report = write_report(published, args.title, to_markdown(tables, lines))
-        print(f"Report: {report}" if report else "Report: none was written; `pip install wandb-workspaces` enables it")
+        report = report_of(published, args.title, to_markdown(tables, lines))
+        if report is None:
+            print("Report: none was written; `pip install wandb-workspaces` enables it")
+        else:
+            report.save()
+            print(f"Report: {report.url}")
     except (InputError, OSError) as error:
         print(unwritten(error) if isinstance(error, OSError) else error, file=sys.stderr)
         return 2

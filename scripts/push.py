@@ -16,9 +16,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from huggingface_hub import get_token
+
 from turnwise.console import until_stopped
 from turnwise.errors import InputError
-from turnwise.reports.push_to_hub import Parcel, parcel, push, token
+from turnwise.reports.push_to_hub import Parcel, parcel, push
 from turnwise.text import plain
 
 
@@ -27,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     try:
         ready = parcel(args.run, args.repository, args.license, args.project)
-        key = None if args.dry_run else token()
+        key = None if args.dry_run else get_token()  # HF_TOKEN, or that of `hf auth login`
         if key is None:
             show(ready, args.public)
             if not args.dry_run:

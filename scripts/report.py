@@ -25,9 +25,9 @@ from turnwise.errors import InputError
 from turnwise.experiments.command_line import Asked, ask
 from turnwise.experiments.row_hashes import RowHashes
 from turnwise.experiments.sweep_file import sweep_names
+from turnwise.reports.against_setting import differences, swept
 from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers
 from turnwise.reports.comparison_page import comparison_figures, comparison_page
-from turnwise.reports.curves_over_setting import swept
 from turnwise.reports.entries import Entry, counted, read_entry
 from turnwise.reports.entry_figures import entry_figures, run_folders
 from turnwise.reports.entry_json import as_json
@@ -39,7 +39,6 @@ from turnwise.reports.html_tables import tables_page
 from turnwise.reports.kept_intervals import KeptIntervals
 from turnwise.reports.latex import to_latex
 from turnwise.reports.markdown import write_section
-from turnwise.reports.paired_over_setting import differences
 from turnwise.reports.paper import PaperTable, paper_tables, read_paper
 from turnwise.reports.run_report import write_pages
 from turnwise.reports.svg import Figure, standalone

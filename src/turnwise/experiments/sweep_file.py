@@ -166,6 +166,11 @@ class Sweep(Part):
             passed.add(before)
             row = first
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Name of a row -> its label, or its name if the row has no label."""
+        return {name: row.label or name for name, row in self.rows.items()}
+
     def claims(self, metric: str) -> list[Comparison]:
         """Returns the claims of the sweep about one metric, the paper's claims before the claims of this project."""
         theirs = [comparison(text, self.rows) for text in self.directions.get(metric, ())]

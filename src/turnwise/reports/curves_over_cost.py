@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
 
 from turnwise.reports.cost_to_reach import Curve
 from turnwise.reports.line_plots import Band, Panel, lines_figure
@@ -14,7 +13,7 @@ from turnwise.reports.svg import Figure
 COSTS = {"cpu": "CPU seconds, profiles included", "turns": "turns played, profiles included"}
 
 
-def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
+def band(seeds: Sequence[Sequence[tuple[float, float]]]) -> Band:
     """Returns the mean, lowest and highest success over seeds, at every cost at which any seed was evaluated. The band
     ends at the total cost of the cheapest seed, so that every point includes all seeds.
 
@@ -23,15 +22,21 @@ def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
 
     Args:
         seeds: for each seed (at least one), its points (cost, success).
-        cost: name of the field of the cost to use, such as a field of :class:`turnwise.reports.cost_to_reach.Cost`.
     """
-    lines = [[(0.0, points[0][1]), *((getattr(spent, cost), success) for spent, success in points)] for points in seeds]
+    lines = [[(0.0, points[0][1]), *points] for points in seeds]
     end = min(line[-1][0] for line in lines)
     grid = sorted({at for line in lines for at, _ in line if at <= end})
     values = [[_at(line, at) for line in lines] for at in grid]
     return Band(
         grid, [fmean(found) for found in values], [min(found) for found in values], [max(found) for found in values]
     )
+
+
+def along(curve: Curve, cost: str) -> list[tuple[float, float]]:
+    """Returns the points (cost, success) of a run for one of the costs: a field of
+    :class:`turnwise.reports.cost_to_reach.Cost`.
+    """
+    return [(getattr(spent, cost), success) for spent, success in curve]
 
 
 def _at(line: Sequence[tuple[float, float]], cost: float) -> float:
@@ -52,7 +57,10 @@ def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labe
     drawn = {name: seeds for name, seeds in rows.items() if seeds}
     if not drawn:
         return None
-    panels = [Panel({name: band(seeds, cost) for name, seeds in drawn.items()}, axis) for cost, axis in COSTS.items()]
+    panels = [
+        Panel({name: band([along(one, cost) for one in seeds]) for name, seeds in drawn.items()}, axis)
+        for cost, axis in COSTS.items()
+    ]
     alt = (
         f"{title}. At the last CPU second that all seeds of a row reached: {panels[0].ends(labels, 's')}. "
         "A line that begins flat shows the cost of a profile. Bands go from the lowest to the highest seed, and end at "

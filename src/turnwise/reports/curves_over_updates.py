@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from turnwise.reports.curves_over_cost import band
@@ -13,15 +12,8 @@ from turnwise.reports.sentences import judged_on_dialogues
 from turnwise.reports.svg import Figure
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The number of updates that training had made at the time of an evaluation."""
-
-    updates: float
-
-
-def by_update(run: RunMetrics) -> list[tuple[Progress, float]]:
-    """Returns the evaluations of a run in the order of training, as pairs (progress, success). Success is the
+def by_update(run: RunMetrics) -> list[tuple[float, float]]:
+    """Returns the evaluations of a run in the order of training, as pairs (number of updates, success). Success is the
     percentage of solved held-out tasks, averaged over the splits ``seen`` and ``unseen``. The decoding mode (sampled or
     greedy) is that of ``in_domain``, the main result of the run. For a run on dialogues, success is the percentage of
     accepted replies.
@@ -34,7 +26,7 @@ def by_update(run: RunMetrics) -> list[tuple[Progress, float]]:
         keys = [f"eval/held_out/functional{greedy}"]
     rows = sorted((row for row in run.rows if row.get("phase") == "eval"), key=lambda row: row["iteration"])
     found = [(row["iteration"], [row[key] for key in keys if row.get(key) is not None]) for row in rows]
-    return [(Progress(made), fmean(splits)) for made, splits in found if splits]
+    return [(made, fmean(splits)) for made, splits in found if splits]
 
 
 def during_figure(
@@ -54,16 +46,16 @@ def during_figure(
         panels: title of a panel -> names of its rows. If it is empty, all rows are drawn in one panel without a title.
     """
     found = {name: [by_update(run) for run in runs.values()] for name, runs in rows.items()}
-    drawn = {name: [one for one in seeds if len(one) > 1 and one[0][0].updates == 0] for name, seeds in found.items()}
+    drawn = {name: [one for one in seeds if len(one) > 1 and one[0][0] == 0] for name, seeds in found.items()}
     drawn = {name: seeds for name, seeds in drawn.items() if seeds}
     named = panels or {"": tuple(drawn)}
     drawn = {name: seeds for name, seeds in drawn.items() if any(name in among for among in named.values())}
-    bands = {name: band(seeds, "updates") for name, seeds in drawn.items()}
+    bands = {name: band(seeds) for name, seeds in drawn.items()}
     kept = {head: [row for row in among if row in bands] for head, among in named.items()}
     shown = [Panel({row: bands[row] for row in among}, "updates", head) for head, among in kept.items() if among]
     if not shown:
         return None
-    looked = sorted({spent.updates for seeds in drawn.values() for one in seeds for spent, _ in one})
+    looked = sorted({made for seeds in drawn.values() for one in seeds for made, _ in one})
     ends = "; ".join(panel.ends(labels, "updates") for panel in shown)
     alt = (
         f"{title}. Where the lines end: {ends}. "

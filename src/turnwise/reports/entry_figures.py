@@ -38,7 +38,7 @@ def entry_figures(entry: Entry) -> list[Figure]:
 
 def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
     """Returns row label -> seed -> folder of the run. Rows that share their label with another row are left out."""
-    labels = _labels(entry)
+    labels = entry.asked.sweep.labels
     names = Counter(labels[name] for name in entry.rows)
     return {
         labels[name]: {seed: run.folder for seed, run in runs.items()}
@@ -51,7 +51,7 @@ def _reach(entry: Entry) -> Figure | None:
     sweep = entry.asked.sweep
     found, _ = curves({name: list(runs.values()) for name, runs in entry.rows.items()} if sweep.reach else {})
     title = f"{sweep.title}: held-out success against cost, scale {entry.asked.scale}"
-    return reach_figure(title, f"reach-{sweep.name}", found, _labels(entry))
+    return reach_figure(title, f"reach-{sweep.name}", found, sweep.labels)
 
 
 def _during(entry: Entry) -> Figure | None:
@@ -59,15 +59,11 @@ def _during(entry: Entry) -> Figure | None:
     if sweep.curve is None:
         return None
     title = f"{sweep.title}: held-out success by update, scale {entry.asked.scale}"
-    return during_figure(title, f"during-{sweep.name}", entry.rows, _labels(entry), sweep.panels)
-
-
-def _labels(entry: Entry) -> dict[str, str]:
-    return {name: row.label or name for name, row in entry.asked.sweep.rows.items()}
+    return during_figure(title, f"during-{sweep.name}", entry.rows, sweep.labels, sweep.panels)
 
 
 def _figure(entry: Entry, metric: str, number: int) -> Figure | None:
-    sweep, labels = entry.asked.sweep, _labels(entry)
+    sweep, labels = entry.asked.sweep, entry.asked.sweep.labels
     columns = [column for column, of in sweep.columns.items() if of == metric]
     paper = {
         name: {c: sweep.rows[name].numbers[c] for c in columns if c in sweep.rows[name].numbers} for name in entry.rows
@@ -103,7 +99,7 @@ Found = tuple[float, str, str, float | None, float | None, Mapping[int, float]]
 
 def _ours(entry: Entry, name: str, metric: str) -> Found | None:
     """Returns our number for a row: (value, description, series, ends of the interval, value of each seed)."""
-    said = _labels(entry)[name]
+    said = entry.asked.sweep.labels[name]
     if entry.asked.sweep.gate_report:
         found = recorded(entry.gates, metric.replace("{}", name))
         if found is None:

@@ -122,7 +122,7 @@ def _preconditions(entry: Entry) -> Table:
 
 
 def _claims(entry: Entry) -> Table:
-    labels = {name: row.label for name, row in entry.asked.sweep.rows.items() if row.label}
+    labels = entry.asked.sweep.labels
     decoded = any(d.beside for d in entry.decisions)
     beside = ["other decoding mode"] if decoded else []
     headers = ["claim", "metric", "ours", "95 %", "seeds", "tasks", *beside, "verdict"]
@@ -175,7 +175,7 @@ def _listed(seeds: Iterable[int]) -> str:
 def _reach(entry: Entry) -> Table:
     sweep = entry.asked.sweep
     rows = {name: list(entry.rows.get(name, {}).values()) for name in sweep.rows}
-    return reach_table(sweep.reach, rows, {name: row.label or name for name, row in sweep.rows.items()})
+    return reach_table(sweep.reach, rows, sweep.labels)
 
 
 def _costs(entry: Entry) -> Table:
@@ -190,7 +190,7 @@ def _costs(entry: Entry) -> Table:
         "profile CPU s": "profile_cpu_seconds",
         "profile s": "seconds.profile",
     }
-    labels = {name: entry.asked.sweep.rows[name].label or name for name in entry.rows}
+    labels = entry.asked.sweep.labels
     profiled = [name for name, runs in entry.rows.items() if any(_mean(runs, metric) for metric in profiles.values())]
     metrics |= profiles if profiled else {}
     table = Table("What training cost, a run", ["row", "seeds", *metrics, "predictor, % of CPU"], [])

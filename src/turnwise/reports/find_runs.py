@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,17 +56,10 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
         InputError: a path is not a folder, or there is no finished run.
     """
     roots = [Path(path) for path in paths]
-    if missing := [path for path in roots if not path.is_dir()]:
-        raise InputError(
-            f"{missing[0]}: this folder does not exist; give folders of runs, or folders that contain them, e.g. outputs/pivotrl"
-        )
     collection, configs, places = FinishedRuns(), {}, {}
     newest: dict[tuple[str, str, str, int], float] = {}
     found: dict[tuple[str, str], dict[str, dict[int, Result]]] = {}
-    folders = {
-        config.parent for path in roots for name in ("config.yaml", "result.json") for config in path.rglob(name)
-    }
-    for folder in sorted(folder for folder in folders if ".old-" not in folder.name):
+    for folder in sorted(set(_runs_below(roots))):
         if not (folder / "result.json").exists():
             collection.notes.append(f"{folder}: this run is not finished and is left out.")
             continue
@@ -158,14 +151,18 @@ def folders_of(paths: Sequence[Path | str]) -> list[Path]:
     Raises:
         InputError: a path is not a folder, or there is no run.
     """
-    found = []
-    for path in map(Path, paths):
-        if not path.is_dir():
-            raise InputError(
-                f"{path}: this folder does not exist; give the folder of a run, e.g. outputs/pivotrl/seed0"
-            )
-        runs = {file.parent for name in ("config.yaml", "result.json") for file in path.rglob(name)}
-        found += sorted(run for run in runs if ".old-" not in run.name)
+    found = list(_runs_below(map(Path, paths)))
     if not found:
         raise InputError(f"no run under {', '.join(map(str, paths))}; give a folder that contains config.yaml")
     return found
+
+
+def _runs_below(roots: Iterable[Path]) -> Iterator[Path]:
+    for root in roots:
+        if not root.is_dir():
+            raise InputError(
+                f"{root}: this folder does not exist; give folders of runs, or folders that contain them, e.g. "
+                "outputs/pivotrl"
+            )
+        runs = {file.parent for name in ("config.yaml", "result.json") for file in root.rglob(name)}
+        yield from sorted(run for run in runs if ".old-" not in run.name)

@@ -14,6 +14,7 @@ from turnwise.reports import metric_labels
 from turnwise.reports.find_runs import RunRow
 from turnwise.reports.line_plots import MARKS, STROKES
 from turnwise.reports.metric_labels import success_keys, words
+from turnwise.reports.sentences import short
 from turnwise.reports.svg import NARROW, SERIES, Figure, canvas, label, to_svg, whole_iterations
 from turnwise.runs.json_lines import json_object, text_lines
 
@@ -144,10 +145,6 @@ def _drawn(panels: Mapping[str, Mapping[str, Line]], rows: Sequence[str], most: 
             list(handles.values()), [label(row, 40) for row in handles], loc="outside upper left", ncols=across
         )
         return to_svg(figure, key, alt)
-
-
-def short(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _limit(axes: Any, means: Sequence[float], percent: bool) -> None:

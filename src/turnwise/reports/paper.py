@@ -79,9 +79,8 @@ def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
             continue
         numbers = {name: row.numbers[column] for name, row in sweep.rows.items() if column in row.numbers}
         columns.setdefault(metric, {})[column] = numbers
-    labels = {name: row.label or name for name, row in sweep.rows.items()}
     ours = [name for name, row in sweep.rows.items() if row.overrides is not None or row.same is not None]
-    return PaperTable(sweep.title, labels, columns, {name: preset(sweep, name, folder) for name in ours})
+    return PaperTable(sweep.title, sweep.labels, columns, {name: preset(sweep, name, folder) for name in ours})
 
 
 def pairs(table: PaperTable, metric: str, rows: Mapping[str, RunRow]) -> list[Pair]:

@@ -115,22 +115,10 @@ def rollout_rows(folder: Path) -> Iterator[list[Any]]:
             yield [name, seed, tree["iteration"], state, path[-1], len(path), total, actions, tree.get("expert") or ""]
 
 
-def write_report(published: Published, title: str, markdown: str) -> str | None:
-    """Saves a W&B report about a published run and returns its URL. The report shows the tables as text, then the table
-    of rollouts. Returns None if the package wandb-workspaces is not installed.
-
-    Raises:
-        wandb.errors.Error: the server refused the report.
-    """
-    report = report_of(published, title, markdown)
-    if report is None:
-        return None
-    report.save()
-    return str(report.url)
-
-
 def report_of(published: Published, title: str, markdown: str) -> Any:
-    """Returns the W&B report without saving it, or None if the package wandb-workspaces is not installed."""
+    """Returns a W&B report about a published run, which is not yet saved: the tables as text, then the table of
+    rollouts. Returns None if the package wandb-workspaces is not installed.
+    """
     try:
         import wandb_workspaces.reports.v2 as wr  # an optional package
     except ImportError:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import disable_progress_bars
 
@@ -98,11 +98,6 @@ def _content(path: Path, base: str, clean: Cleaner) -> Path | bytes:
     named = _NAMED.get(path.name)
     cleaned = {key: base if key == named else value for key, value in clean.value(settings).items()}
     return path if cleaned == settings else (json.dumps(cleaned, indent=2) + "\n").encode()
-
-
-def token() -> str | None:
-    """Returns the user's token for the Hub (``HF_TOKEN`` or ``hf auth login``), or None. The Hub is not contacted."""
-    return get_token()
 
 
 def push(parcel: Parcel, token: str, private: bool = True) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnwise.reports import sentences
 from turnwise.reports.html_pages import environment, script, write_page
-from turnwise.reports.latest_numbers import so_far
+from turnwise.reports.metric_labels import success_keys
 from turnwise.reports.read_run import ReportedRun, read_run
 from turnwise.reports.result_rows import domain_rows, reply_rows
 from turnwise.reports.rollout_browser import BROWSER, write_browser
@@ -18,6 +18,11 @@ from turnwise.reports.tree_views import pair_views, tree_views
 from turnwise.runs.status_file import Status
 
 CONFIG_LIMIT = 120_000  # largest number of characters of the configuration on the page
+NEWEST = {
+    "train/reward_mean": ("mean reward, last iteration", "{:.2f}"),
+    "rollout/turns": ("rollout turns", "{:,.0f}"),
+    "rollout/tokens": ("rollout tokens", "{:,.0f}"),
+}
 KINDS = {
     "solved": "failed before, solved after",
     "lost": "solved before, failed after",
@@ -78,6 +83,25 @@ def render(run: ReportedRun) -> str:
         browser=(run.folder / BROWSER).exists(),
         **(script("figures.js", "live.js") if status and status.running else {}),
     )  # fmt: skip
+
+
+def so_far(run: ReportedRun) -> list[tuple[str, str]]:
+    """Returns the latest numbers of a run that has no result yet, as pairs (value as text, label): the first and the
+    latest evaluation, and the latest values of NEWEST.
+    """
+    tiles = []
+    solved = {key: f"{split} tasks solved" for split, key in success_keys(run.metrics).items()}
+    accepted = {key: "held-out replies accepted" for key in run.metrics if key == "eval/held_out/functional"}
+    for key, name in (accepted | solved).items():
+        iterations, values = run.series(key)
+        tiles.append((sentences.percent(values[0]), f"{name} at iteration {iterations[0]}"))
+        if len(values) > 1:
+            tiles.append((sentences.percent(values[-1]), f"{name} at iteration {iterations[-1]}"))
+    for key, (name, form) in NEWEST.items():
+        values = run.series(key)[1]
+        if len(values):
+            tiles.append((form.format(values[-1]), name))
+    return tiles
 
 
 def report_title(run: ReportedRun) -> str:

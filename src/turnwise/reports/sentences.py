@@ -45,6 +45,13 @@ def count(value: int | float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
+def short(value: float | None) -> str:
+    """Returns a number as text with about three significant digits, or a dash for None."""
+    if value is None:
+        return "-"
+    return count(value) if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def duration(seconds: float) -> str:
     """Returns a duration in seconds as text such as ``8.4 s``, ``7 min 05 s`` or ``2 h 03 min``."""
     if seconds < 60:

@@ -29,16 +29,17 @@ def summary_lines(result: Result, report: Path | str | None = None) -> list[str]
     """Returns the lines of a run's summary, with the change of success first."""
     lines = [
         result_verdict(result).sentence,
-        *([held_out] if (held_out := held_out_sentence(result)) else []),
+        held_out_sentence(result),
         ood_sentence(result),
         cost_sentence(result),
-        *([verifier] if (verifier := verifier_sentence(result)) else []),
-        *([judge] if (judge := judge_sentence(result)) else []),
-        *([gate] if (gate := gate_sentence(result)) else []),
+        verifier_sentence(result),
+        judge_sentence(result),
+        gate_sentence(result),
         *(f"Warning: {text}" for text in result.warnings),
         scale_sentence(result),
+        f"Report: {report}" if report is not None else "",
     ]
-    return [*lines, f"Report: {report}"] if report is not None else lines
+    return [line for line in lines if line]
 
 
 def print_summary(result: Result, report: Path | str | None = None, console: Terminal | None = None) -> None:

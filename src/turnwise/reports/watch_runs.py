@@ -12,7 +12,7 @@ from rich.table import Table
 
 from turnwise.console import Terminal
 from turnwise.reports.metric_labels import success_keys
-from turnwise.reports.sentences import result_verdict
+from turnwise.reports.sentences import result_verdict, short
 from turnwise.runs.json_lines import json_object
 from turnwise.runs.result_file import ResultError, read_result
 from turnwise.runs.status_file import progress, read_status, remaining
@@ -82,7 +82,7 @@ def table(states: dict[Path, State]) -> Table:
     for key in keys:
         shown.add_column(SHOWN[key], justify="right")
     for folder, (standing, left, _) in states.items():
-        cells = [_number(newest[folder].get(key)) for key in (*sorted(solved), *keys)]
+        cells = [short(newest[folder].get(key)) for key in (*sorted(solved), *keys)]
         shown.add_row(str(folder), standing, left, *cells)
     return shown
 
@@ -101,12 +101,6 @@ def newest_metrics(folder: Path) -> dict[str, float]:
             found |= {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
     wanted = [key for key in found if key in SHOWN or (key.startswith("eval/") and key.count("/") == 2)]
     return {key: found[key] for key in wanted}
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _end(folder: Path, standing: str) -> tuple[str, bool]:

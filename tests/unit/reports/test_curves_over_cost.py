@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.reports.cost_to_reach import Cost, Curve
-from turnwise.reports.curves_over_cost import COSTS, band, reach_figure
-from turnwise.reports.line_plots import LETTERS, apart
+from turnwise.reports.curves_over_cost import COSTS, along, band, reach_figure
+from turnwise.reports.line_plots import LETTERS, Band, apart
 from turnwise.reports.markdown import write_section
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,27 +31,31 @@ def told(*points: tuple[float, float]) -> Curve:
     return [(cost(spent), success) for spent, success in points]
 
 
+def band_of(curves: list[Curve], cost: str) -> Band:
+    return band([along(curve, cost) for curve in curves])
+
+
 def test_two_seeds_on_their_common_grid_by_hand() -> None:
     """The first is profiled for 2 s at 10 % and ends after 8 s; the second has no profile and ends after 6 s."""
-    found = band([told((2, 10), (4, 30), (8, 50)), told((0, 20), (3, 20), (6, 50))], "cpu")
+    found = band_of([told((2, 10), (4, 30), (8, 50)), told((0, 20), (3, 20), (6, 50))], "cpu")
     assert found.cost == [0, 2, 3, 4, 6]  # 8 s is beyond what the second seed spent
     assert found.mean == [15, 15, 20, 30, 45]  # at 3 s: 20 and 20; at 4 s: 30 and 30; at 6 s: 40 and 50
     assert found.low == [10, 10, 20, 30, 40]
     assert found.high == [20, 20, 20, 30, 50]
-    turns = band([told((2, 10), (4, 30), (8, 50)), told((0, 20), (3, 20), (6, 50))], "turns")
+    turns = band_of([told((2, 10), (4, 30), (8, 50)), told((0, 20), (3, 20), (6, 50))], "turns")
     assert turns.cost == [0, 20, 30, 40, 60] and turns.mean == found.mean
 
 
 def test_one_seed_is_its_own_line_from_no_cost_on() -> None:
-    found = band([told((2, 10), (4, 30))], "cpu")
+    found = band_of([told((2, 10), (4, 30))], "cpu")
     assert found.cost == [0, 2, 4] and found.mean == found.low == found.high == [10, 10, 30]
 
 
 def test_of_a_run_that_plays_no_turns_the_end_is_what_stands_at_none() -> None:
     still = [(Cost(0, 0, 0), 10.0), (Cost(0, 0, 5), 40.0)]
-    found = band([still], "turns")
+    found = band_of([still], "turns")
     assert (found.cost, found.mean) == ([0], [40])
-    assert band([still, told((0, 20), (3, 50))], "turns").mean == [30]
+    assert band_of([still, told((0, 20), (3, 50))], "turns").mean == [30]
 
 
 seeds = st.lists(st.tuples(st.floats(0.1, 5), st.floats(0, 100)), min_size=1, max_size=5)
@@ -60,7 +64,7 @@ seeds = st.lists(st.tuples(st.floats(0.1, 5), st.floats(0, 100)), min_size=1, ma
 @given(st.lists(seeds, min_size=1, max_size=4))
 def test_the_mean_is_that_of_the_lines_and_the_band_holds_them_between_grid_points_too(steps: list) -> None:
     curves = [told(*zip(np.cumsum([x for x, _ in seed]), (y for _, y in seed), strict=True)) for seed in steps]
-    found = band(curves, "cpu")
+    found = band_of(curves, "cpu")
     between = np.linspace(0, found.cost[-1], 37)
     lines = [
         np.interp(between, [0, *(spent.cpu for spent, _ in one)], [one[0][1], *(success for _, success in one)])

@@ -9,7 +9,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.experiments.sweep_file import read_sweep
-from turnwise.reports.curves_over_updates import Progress, by_update, during_figure
+from turnwise.reports.curves_over_updates import by_update, during_figure
 from turnwise.reports.run_metrics import RunMetrics
 from turnwise.runs.result_file import read_result
 
@@ -30,7 +30,7 @@ def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = Fals
 
 def test_evaluations_in_order_as_the_mean_over_splits(tmp_path: Path) -> None:
     looks = {0: (10.0, 20.0), 4: (30.0, 50.0)}
-    wanted = [(Progress(0), 15.0), (Progress(4), 40.0)]
+    wanted = [(0, 15.0), (4, 40.0)]
     assert by_update(run(tmp_path / "a", looks)) == wanted
     assert by_update(run(tmp_path / "b", looks, greedy=True)) == wanted  # the decoding that the result is of
 

@@ -29,14 +29,12 @@ THRESHOLDS = (0.05, 0.08, 0.10, 0.12, 0.14, 0.18)
 LEAST = 3
 
 
-def thresholds_table(
-    buffer: Buffer, k: int, thresholds: Sequence[float], resamples: int, seed: int, signal: str = DISTANCE
-) -> dict[str, Row]:
+def thresholds_table(buffer: Buffer, k: int, thresholds: Sequence[float], resamples: int, seed: int) -> dict[str, Row]:
     """Returns T1 (Table 1 of the paper): for each threshold, the groups that a gate with this threshold cuts at step
     ``k``. TP is the number of cut groups with equal rewards, and FP the number of other cut groups. The saving in
     percent is safe = TP (T - K) / (N T) and raw = (TP + FP) (T - K) / (N T), with horizon T and N groups.
     """
-    values = buffer.values(k, signal)
+    values = buffer.values(k, DISTANCE)
     return {
         f"{t:.2f}" if round(t, 2) == t else f"{t:g}": _row(buffer, values < t, k, resamples, seed) for t in thresholds
     }
@@ -131,13 +129,10 @@ def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
     The largest |rho| has no interval. It is above 0 even for noise, so a bootstrap interval would never contain 0.
     """
     columns = {k: buffer.values(k, signal) for k in buffer.steps}
-    found = {k: abs(rho) for k, column in columns.items() if (rho := _rho(column, buffer.variances)) is not None}
+    rhos = {k: defined(rank_statistics(column, buffer.variances)[0]) for k, column in columns.items()}
+    found = {k: abs(rho) for k, rho in rhos.items() if rho is not None}
     k = max(found, key=found.__getitem__, default=None)
     return {"rho": None if k is None else found[k], "k": k}
-
-
-def _rho(values: np.ndarray, variances: np.ndarray) -> float | None:
-    return defined(rank_statistics(values, variances)[0])
 
 
 def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:

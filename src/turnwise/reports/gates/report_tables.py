@@ -23,10 +23,10 @@ def gate_tables(report: Node) -> list[Table]:
 def _thresholds(report: Node) -> Table:
     k = report["settings"]["k"]
     rows = [
-        [name, *_counts(row), *(f"{_percent(row[s])} {_range(row[f'{s}_ci95'], 1)}" for s in ("safe", "raw"))]
+        [name, *_counts(row), *(f"{_number(row[s])} {_range(row[f'{s}_ci95'], 1)}" for s in ("safe", "raw"))]
         for name, row in report["t1"].items()
     ]
-    below, live = (_percent(report["regime"][name]) for name in ("below_pct", "live_pct"))
+    below, live = (_number(report["regime"][name]) for name in ("below_pct", "live_pct"))
     uniform = (
         f"{report['zero_variance']} of {report['groups']} groups are zero-variance (all their rewards are equal); "
         f"d_K is below {report['settings']['threshold']:g} in {below} % of all groups; in {live} % of all groups, d_K "
@@ -83,7 +83,7 @@ def _labels(report: Node) -> Table:
 def _arms(report: Node) -> Table:
     rows = [
         [name, *_counts(row)]
-        + [f"{_percent(row[what])} {_range(row[f'{what}_ci95'], 1)}" for what in ("saved_pct", "l2_pct")]
+        + [f"{_number(row[what])} {_range(row[f'{what}_ci95'], 1)}" for what in ("saved_pct", "l2_pct")]
         for name, row in report["t12"].items()
     ]
     headers = ["arm", "cut", "TP", "FP", "precision", "recall", "turns saved, %", "norm kept, %"]
@@ -104,7 +104,7 @@ def _tuned(report: Node) -> Table:
             scores = [
                 cell
                 for score in (found, held_out)
-                for cell in (str(score["cut"]), _number(score["precision"], 2), _percent(score["saved_pct"]))
+                for cell in (str(score["cut"]), _number(score["precision"], 2), _number(score["saved_pct"]))
             ]
             rows.append([counting, kind, rule, *scores])
     notes = [
@@ -112,7 +112,7 @@ def _tuned(report: Node) -> Table:
         "whose rollouts had all ended are cut too, as in the paper. `held out`: thresholds are tuned on nine tenths of "
         "the groups and evaluated on the remaining tenth; the counts of the ten splits are added.",
         f"The gate with k={report['settings']['k']} and threshold={report['settings']['threshold']:g} cuts "
-        f"{_percent(tuned['useful_lost_pct'])} % of the useful groups (whose rewards differ). With equally many cuts "
+        f"{_number(tuned['useful_lost_pct'])} % of the useful groups (whose rewards differ). With equally many cuts "
         f"and a precision of {tuned['floor_for_10_pct']:.2f}, a gate would cut at most 10 % of the useful groups.",
     ]
     headers = ["counting", "gate", "d_K <", "cut", "precision", "saved, %"]
@@ -139,17 +139,17 @@ def _looks(k: str, found: Node) -> Table:
 def tier_table(tier: Node) -> Table:
     """Returns the table of the turns or seconds that a gate saved (T3, Table 3 of the paper)."""
     how = "measured" if tier["measured"] else "replayed on the buffer"
-    row = [f"{_percent(tier['saved_pct'], 2)} {_range(tier['ci95'], 2)}", *_counts(tier)]
+    row = [f"{_number(tier['saved_pct'], 2)} {_range(tier['ci95'], 2)}", *_counts(tier)]
     headers = [f"{tier['unit']} saved, %", "cut", "TP", "FP", "precision", "recall"]
     notes = []
     if "tokens_saved_pct" in tier:
         headers.insert(1, "tokens saved, %")
-        row.insert(1, f"{_percent(tier['tokens_saved_pct'], 2)} {_range(tier['tokens_ci95'], 2)}")
+        row.insert(1, f"{_number(tier['tokens_saved_pct'], 2)} {_range(tier['tokens_ci95'], 2)}")
     if "first_steps_pct" in tier:
         cost = f"{tier['baseline']:,.0f} turns without the gate, {tier['gated']:,.0f} turns with the gate"
         notes.append(
             f"{cost}. {tier['first_steps_pct']:.1f} % of all groups have equal turns in the runs with and without the "
-            f"gate up to the step at which the gate decided. {_percent(tier['matched_pct'])} % of the groups that the "
+            f"gate up to the step at which the gate decided. {_number(tier['matched_pct'])} % of the groups that the "
             "gate did not cut have equal turns up to their end."
         )
     elif tier.get("matched_pct") is not None:
@@ -163,7 +163,7 @@ def tier_table(tier: Node) -> Table:
 def _training(tier: Node) -> Table:
     zero, norms = tier["zero_advantage_pct"], tier["grad_norm"]
     rows = [
-        ["wall-clock, s", f"{tier['baseline_s']:.0f}", f"{tier['gated_s']:.0f}", f"-{_percent(tier['saved_pct'])} %"],
+        ["wall-clock, s", f"{tier['baseline_s']:.0f}", f"{tier['gated_s']:.0f}", f"-{_number(tier['saved_pct'])} %"],
         [
             "gradient norm",
             _number(norms["baseline"], 3),
@@ -173,14 +173,14 @@ def _training(tier: Node) -> Table:
         ["groups cut", "0", f"{tier['cut']:.0f} of {tier['groups']:.0f}", ""],
         [
             "zero-advantage groups of the batch, %",
-            _percent(zero["baseline"]),
-            _percent(zero["gated"]),
+            _number(zero["baseline"]),
+            _number(zero["gated"]),
             f"predicts {tier['predicted_amplification']:.2f} x",
         ],
         [
             "zero-advantage groups as released, %",
-            _percent(zero["baseline"]),
-            _percent(zero["as_released"]),
+            _number(zero["baseline"]),
+            _number(zero["as_released"]),
             f"predicts {tier['predicted_as_released']:.2f} x",
         ],
     ]
@@ -204,12 +204,8 @@ def _counts(row: Node) -> list[str]:
     return [*(_number(row[name], 0) for name in ("cut", "tp", "fp")), precision, _number(row["recall"], 2)]
 
 
-def _number(value: float | None, digits: int) -> str:
+def _number(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else half_up(value, digits)
-
-
-def _percent(value: float | None, digits: int = 1) -> str:
-    return _number(value, digits)
 
 
 def _range(bounds: Sequence[float] | None, digits: int) -> str:

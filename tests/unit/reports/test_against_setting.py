@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from turnwise.reports.against_setting import differences
 from turnwise.reports.find_runs import FinishedRuns
-from turnwise.reports.paired_over_setting import differences
 
 
 def row(method: str, at: float | None, after: dict[int, float]) -> Any:
