@@ -65,11 +65,14 @@ class _Values:
     def __init__(self, given: Given) -> None:
         self.given, self.values, self.why = dict(given), dict[str, Any](), dict[str, str]()
 
-    def __call__(self, name: str, derived: float, why: str, whole: bool = False) -> float:
-        value, why = (self.given.pop(name), "given") if name in self.given else (derived, why)
-        self.values[name] = max(1, round(value)) if whole else value  # type: ignore[arg-type]
-        self.why[name] = why
+    def __call__(self, name: str, derived: float, why: str) -> Any:
+        self.values[name], self.why[name] = (self.given.pop(name), "given") if name in self.given else (derived, why)
         return self.values[name]
+
+    def whole(self, name: str, derived: float, why: str) -> int:
+        """Returns a number like a call, rounded to a whole number of at least 1."""
+        self.values[name] = found = max(1, round(self(name, derived, why)))
+        return found
 
 
 def assumptions(cfg: DictConfig, plan: RunPlan, gpu: Gpu, given: Given) -> Assumptions:
@@ -90,14 +93,8 @@ def assumptions(cfg: DictConfig, plan: RunPlan, gpu: Gpu, given: Given) -> Assum
     played = sum(len(group.rollouts) for group in drawn)
     lengths = replace(plan.lengths, reply=sum(tokens for tokens, _ in turns) / len(turns), episode=len(turns) / played)
     site = _site(cfg, plan, gpu, lengths, tell)
-    collections = int(
-        tell(
-            "collections",
-            min(16, max(LEAST, DRAWN // len(turns))),
-            "simulated iterations, as many as give enough random draws",
-            True,
-        )
-    )
+    enough = min(16, max(LEAST, DRAWN // len(turns)))
+    collections = tell.whole("collections", enough, "simulated iterations, as many as give enough random draws")
     if collections < LEAST:
         raise ValueError(
             f"collections must be at least {LEAST}, got {collections}; the first collections wait for no update and "
@@ -132,8 +129,8 @@ def _workload(cfg: DictConfig, plan: RunPlan, tell: _Values) -> Workload:
         limit, mean, why = 1.0, 1.0, "rollout.turns"
     sigma = "with this spread, the 99th percentile is {:.1f} times the median; not measured"
     return Workload(
-        groups=int(tell("groups", tokens.states, "from the plan", True)),
-        size=int(tell("group_size", tokens.rollouts / tokens.states, "from the plan, including continuations", True)),
+        groups=tell.whole("groups", tokens.states, "from the plan"),
+        size=tell.whole("group_size", tokens.rollouts / tokens.states, "from the plan, including continuations"),
         turns=Tail(
             tell("turns", mean, why),
             tell("turns_sigma", 0 if single else TURNS_SIGMA, sigma.format(exp(2.326 * TURNS_SIGMA))),
@@ -152,7 +149,7 @@ def _workload(cfg: DictConfig, plan: RunPlan, tell: _Values) -> Workload:
         observation=tell("observation", known.observation, "from the plan"),
         max_length=tell("max_length", float(cfg.rollout.max_length), "rollout.max_length"),
         gate_share=tell("gate_share", 0.0, "share of the groups that a gate stops; not measured"),
-        gate_step=int(tell("gate_step", float(OmegaConf.select(cfg, "gate.k") or 10), "gate.k, or 10", True)),
+        gate_step=tell.whole("gate_step", float(OmegaConf.select(cfg, "gate.k") or 10), "gate.k, or 10"),
     )
 
 
@@ -162,22 +159,20 @@ def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Val
     tokens = iteration(cfg, lengths)
     by_servers = served(cfg)
     shape = plan.shape
-    training = int(tell("training_gpus", plan.gpus, "trainer.devices x trainer.num_nodes", True))
+    training = tell.whole("training_gpus", plan.gpus, "trainer.devices x trainer.num_nodes")
     shared = bool(
         tell("shared", float(not by_servers), "1 if engine and trainer use the same GPUs, as with engine=tree; else 0")
     )
     named = OmegaConf.select(cfg, "engine.local.devices")
     devices = sum(len(str(one).split(",")) for one in named) if named else training
-    sampling = int(tell("sampling_gpus", devices, "engine.local.devices, or as many as training_gpus", True))
+    sampling = tell.whole("sampling_gpus", devices, "engine.local.devices, or as many as training_gpus")
     item = getattr(torch, str(OmegaConf.select(cfg, "engine.local.dtype") or cfg.policy.dtype)).itemsize
     shape = replace(shape, weight_bytes=shape.parameters * item, item=item)
     each = 1
     while shape.weight_bytes > 0.6 * gpu.memory_gb * 1e9 * each and each < sampling:
         each *= 2
-    each = min(
-        int(tell("server_gpus", each, "GPUs of one server: as few as hold the weights in 60 % of their memory", True)),
-        sampling,
-    )
+    why = "GPUs of one server: as few as hold the weights in 60 % of their memory"
+    each = min(tell.whole("server_gpus", each, why), sampling)
     servers = sampling // each
     history = tokens.before + lengths.episode * (lengths.reply + lengths.observation)
     free = USED * each * gpu.memory_gb * 1e9 - shape.weight_bytes
@@ -186,14 +181,8 @@ def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Val
         fits = round(at_a_time(cfg, shape, ceil(tokens.histories / sampling), tokens.history) * tokens.samples)
     else:
         fits = min(int(set_rows), floor(free / (shape.kv_bytes * history)))
-    rows = int(
-        tell(
-            "rows",
-            fits,
-            "requests that a server decodes together: engine.local.rows, or as many as its memory holds",
-            True,
-        )
-    )
+    why = "requests that a server decodes together: engine.local.rows, or as many as its memory holds"
+    rows = tell.whole("rows", fits, why)
     pace = _pace(shape, gpu, each, tokens.context, tell)
     hours = work(cfg, shape, tokens, plan.around, gpu, None, lengths.reply).gpu_hours
     predictor = plan.work.gpu_hours["predictor"] if plan.work else 0.0

@@ -73,7 +73,6 @@ class Around:
             profiles is assumed.
         profiled_prefill: tokens that the engine prefills for all profiles together.
         demonstrated: number of turns of a demonstrated trajectory.
-        evaluations: number of evaluations.
         evaluated: tokens sampled in all evaluations together.
         evaluated_prefill: tokens that the engine prefills in all evaluations together.
         context: mean number of tokens to which a sampled token of an evaluated episode attends.
@@ -83,7 +82,6 @@ class Around:
     profiled: float
     profiled_prefill: float
     demonstrated: float
-    evaluations: int
     evaluated: float
     evaluated_prefill: float
     context: float
@@ -222,7 +220,6 @@ def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
         profiled=profiles * k * trajectories * lengths.demonstrated * lengths.reply,
         profiled_prefill=profiles * trajectories * spine if k else 0.0,
         demonstrated=lengths.demonstrated,
-        evaluations=times,
         evaluated=times * (episodes * lengths.episode * lengths.reply + items * ANSWER),
         evaluated_prefill=times * episodes * (lengths.opening + lengths.episode * lengths.observation),
         context=(lengths.opening + history) / 2,

