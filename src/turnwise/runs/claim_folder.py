@@ -23,7 +23,7 @@ from turnwise.config.schema import ConfigError
 from turnwise.errors import Stopped
 from turnwise.files import PART, no_room
 from turnwise.runs.config_file import RECORD, differences, read_record, write_record
-from turnwise.runs.config_hash import config_hash, recorded
+from turnwise.runs.config_hash import recorded
 from turnwise.runs.process_rank import is_first
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,6 @@ class RunFolder:
     """The folder that a run writes to."""
 
     path: Path
-    config_hash: str
     resumed: bool  # whether a run of this configuration was started in this folder before
     finished: bool  # whether the folder has a readable result
 
@@ -64,7 +63,7 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
     """
     path = Path(cfg.paths.out)
     if not is_first():
-        yield RunFolder(path, config_hash(cfg), (path / RECORD).exists(), not _anew(cfg) and _has_result(path))
+        yield RunFolder(path, (path / RECORD).exists(), not _anew(cfg) and _has_result(path))
         return
     with _writable(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -73,7 +72,7 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
             resumed = _taken(cfg, path)
         finished = _has_result(path)
         try:
-            yield RunFolder(path, config_hash(cfg), resumed, finished)
+            yield RunFolder(path, resumed, finished)
             _refuse_removed(path)
         except BaseException as error:
             if not isinstance(error, Stopped):
