@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,9 +49,6 @@ class Buffer:
     groups: tuple[Group, ...]
     horizon: int  # T_max in turns
     steps: tuple[int, ...]  # values of K at which signals are known, ascending
-    # whether the turns and tails of the groups are counts; if not, they are upper bounds, which assume that every
-    # rollout lasts until the horizon (tails: every rollout that has not ended at step K)
-    measured: bool
     left_out: Mapping[str, int] = field(default_factory=dict)  # reason -> number of groups that were left out
 
     @property
@@ -81,7 +78,7 @@ class Buffer:
         return np.array([group.tail[step] for group in self.groups], dtype=float)
 
     def only(self, keep: Sequence[int] | np.ndarray) -> Buffer:
-        return Buffer(tuple(self.groups[i] for i in keep), self.horizon, self.steps, self.measured, dict(self.left_out))
+        return replace(self, groups=tuple(self.groups[i] for i in keep))
 
 
 def label_of(rewards: Sequence[float]) -> Label:
@@ -141,7 +138,7 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
     for place, row, rollouts, rewards in found:
         with _recorded(place):
             groups.append(_group(place, row, rollouts, rewards, kept))
-    return Buffer(tuple(groups), horizon, kept, measured=True, left_out=dict(left_out))
+    return Buffer(tuple(groups), horizon, kept, dict(left_out))
 
 
 @contextmanager

@@ -25,7 +25,8 @@ def is_released(folder: Path) -> bool:
 
 def read_features(folder: Path) -> Buffer:
     """Reads the buffer of groups that the authors released. The released file lacks the lengths of rollouts, so the
-    numbers of turns in the buffer are upper bounds (:class:`Buffer`, ``measured``).
+    numbers of turns in the buffer are upper bounds, which assume that every rollout lasts until the horizon (tails: every
+    rollout that has not ended at step K).
 
     Raises:
         InputError: a column is missing, a value is not a number, or the tasks are not the same at every step.
@@ -57,7 +58,7 @@ def read_features(folder: Path) -> Buffer:
                 first["task_type"],
             )
         )
-    return Buffer(tuple(groups), HORIZON, tuple(steps), measured=False)
+    return Buffer(tuple(groups), HORIZON, tuple(steps))
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> list[Row]:

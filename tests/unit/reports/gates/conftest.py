@@ -38,7 +38,7 @@ def buffer_of(rows: Sequence[tuple[Any, ...]], steps: tuple[int, ...] = (5,)) ->
         )
         for i, row in enumerate(rows)
     ]
-    return Buffer(tuple(groups), 10, steps, measured=True)
+    return Buffer(tuple(groups), 10, steps)
 
 
 def tree_of(rollouts: list[str], rewards: list[float | None]) -> dict[str, Any]:
