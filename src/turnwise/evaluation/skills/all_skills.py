@@ -1,24 +1,214 @@
-"""Lists all toy skills, and draws different items of one of them."""
+"""Defines the toy skills, each in place of a benchmark, and draws different items of one of them."""
 
 from __future__ import annotations
 
+import re
 from itertools import islice
+from random import Random
 
-from turnwise.evaluation.skills import (
-    algebra,
-    arithmetic,
-    choice,
-    choice_x,
-    code,
-    instruction,
-    science,
-    translation,
+from turnwise.evaluation.skills.lexicon import ADJECTIVES, KINDS, MERU, NOUNS, OPPOSITE, TOVAN, VERBS, WORDS
+from turnwise.evaluation.skills.skill import Item, Skill, Split, by_words, exact, stream
+
+_PLACES = ("first", "second", "third")
+_LIMIT = 20  # greatest intermediate result of the skill arithmetic
+_LETTERS = "ABCD"
+# each law as (product, first factor, second factor); each of these three quantities is a pair (name, unit)
+_FORMULAS: tuple[tuple[tuple[str, str], tuple[str, str], tuple[str, str]], ...] = (
+    (("force", "N"), ("mass", "kg"), ("acceleration", "m/s2")),
+    (("distance", "m"), ("speed", "m/s"), ("time", "s")),
+    (("voltage", "V"), ("current", "A"), ("resistance", "ohm")),
+    (("energy", "J"), ("power", "W"), ("duration", "s")),
+    (("pressure", "Pa"), ("density", "kg/m3"), ("potential", "m2/s2")),
 )
-from turnwise.evaluation.skills.skill import Item, Skill, Split, stream
+
+
+def instruction(rng: Random) -> Item:
+    """Draws an instruction that asks for an answer of a certain form: repeat a word, reverse words, pick a word, put a
+    word in brackets, or name things of one kind but not a certain thing.
+    """
+    task = rng.choice(("repeat", "reverse", "pick", "bracket", "name"))
+    if task == "repeat":
+        word, times = rng.choice(WORDS), rng.randint(2, 4)
+        return Item("instruction", f"Say {word} {times} times.", " ".join([word] * times))
+    if task == "bracket":
+        first, second = rng.sample(WORDS, 2)
+        return Item("instruction", f"Say {first} and then {second} in brackets.", f"{first} [ {second} ]")
+    if task == "name":
+        kind, count = rng.choice(list(KINDS)), rng.randint(1, 3)
+        barred, *chosen = rng.sample(KINDS[kind], count + 1)
+        prompt = f"Name {count} of kind {kind}, but not {barred}."
+        data = {"kind": kind, "count": count, "barred": barred}
+        return Item("instruction", prompt, " ".join(chosen), data=data)
+    words = rng.sample(WORDS, 3)
+    if task == "reverse":
+        return Item("instruction", f"Say in reverse order: {' '.join(words)}.", " ".join(reversed(words)))
+    place = rng.randrange(3)
+    return Item("instruction", f"Say the {_PLACES[place]} word of: {' '.join(words)}.", words[place])
+
+
+def score_instruction(answer: str, item: Item) -> float:
+    """Returns 1 if the answer meets every constraint, else 0. Naming tasks have many right answers; the other tasks
+    have one.
+    """
+    if not item.data:
+        return exact(answer, item)
+    words = answer.split()
+    allowed = set(KINDS[item.data["kind"]]) - {item.data["barred"]}
+    return float(len(words) == item.data["count"] == len(set(words)) and allowed.issuperset(words))
+
+
+def arithmetic(rng: Random) -> Item:
+    """Draws a start value and three arithmetic steps. All intermediate results, which the reference lists as its
+    reasoning, are in 0..20.
+    """
+    value = rng.randint(1, 9)
+    parts = [f"Start with {value}"]
+    working: list[int] = []
+    while len(working) < 3:
+        step, k = rng.choice(("add", "take", "double")), rng.randint(1, 9)
+        after = {"add": value + k, "take": value - k, "double": 2 * value}[step]
+        if 0 <= after <= _LIMIT:
+            parts.append("double it" if step == "double" else f"{step} {k}")
+            working.append(value := after)
+    return Item("arithmetic", ", ".join(parts) + ".", ", ".join(map(str, working)))
+
+
+def score_arithmetic(answer: str, item: Item) -> float:
+    """Returns 1 if the last number of the answer is the final result, else 0. The intermediate results are ignored."""
+    numbers = re.findall(r"\d+", answer)
+    return float(bool(numbers) and int(numbers[-1]) == int(item.reference.split()[-1]))
+
+
+def algebra(rng: Random) -> Item:
+    """Draws a linear equation to solve: a x = c, x + b = c, x - b = c, b - x = c or a x + b = c, with x in 1..9."""
+    name, x = rng.choice("xynmk"), rng.randint(1, 9)
+    a, b = rng.randint(2, 4), rng.randint(1, 9)
+    left, right = rng.choice(
+        (
+            (f"{name} + {b}", x + b),
+            (f"{b} + {name}", b + x),
+            (f"{name} - {b}", x - b),
+            (f"{x + b} - {name}", b),
+            (f"{a} {name}", a * x),
+            (f"{a} {name} + {b}", a * x + b),
+        )
+    )
+    if right < 0:
+        left, right = f"{name} + {b}", x + b
+    return Item("algebra", f"Solve {left} = {right}.", f"{name} = {x}", key=f"{left.replace(name, 'x')} = {right}")
+
+
+def code(rng: Random) -> Item:
+    """Draws a program of one to three lines whose output is to be predicted. Programs index a list, take its max, min
+    or length, reverse it, print a range, branch, or add.
+    """
+    task = rng.choice(("index", "max", "min", "len", "last", "reverse", "range", "if", "sum"))
+    values = rng.sample(range(10), rng.randint(2, 4))
+    x, k = rng.randint(0, 9), rng.randint(1, 9)
+    place = rng.randrange(len(values))
+    listing = f"a = {values}\n"
+    program, printed = {
+        "index": (f"{listing}print( a[ {place} ] )", str(values[place])),
+        "last": (f"{listing}print( a[ -1 ] )", str(values[-1])),
+        "max": (f"{listing}print( max(a) )", str(max(values))),
+        "min": (f"{listing}print( min(a) )", str(min(values))),
+        "len": (f"{listing}print( len(a) )", str(len(values))),
+        "reverse": (f"{listing}print( *reversed(a) )", " ".join(map(str, reversed(values)))),
+        "range": (f"print( *range( {x}, {x + k % 4 + 1} ) )", " ".join(map(str, range(x, x + k % 4 + 1)))),
+        "if": (f"a = {x}\nprint( 'yes' if a > {k} else 'no' )", "yes" if x > k else "no"),
+        "sum": (f"a = {x}\nb = a + {k}\nprint( b )", str(x + k)),
+    }[task]
+    return Item("code", f"What is printed?\n{program}", printed)
+
+
+def science(rng: Random) -> Item:
+    """Draws one of five physical laws, gives two of its three quantities and asks for the third with its unit. The two
+    factors are in 1..9.
+    """
+    product, first, second = rng.choice(_FORMULAS)
+    a, b = rng.randint(1, 9), rng.randint(1, 9)
+    quantities = [(product, a * b), (first, a), (second, b)]
+    (name, unit), answer = quantities.pop(rng.randrange(3))
+    rng.shuffle(quantities)
+    given = ", ".join(f"{n} {value} {u}" for (n, u), value in quantities)
+    key = f"{name}: " + ", ".join(sorted(given.split(", ")))
+    return Item("science", f"Given {given}. What is the {name}?", f"{answer} {unit}", key=key)
+
+
+def question(rng: Random) -> tuple[str, str, str, list[str]]:
+    """Draws a question in English. Returns its relation (such as ``opposite``), the word to which the relation applies,
+    the right option and three wrong options. The word is empty for the relations ``largest`` and ``smallest``.
+    """
+    relation = rng.choice(("kind", "opposite", "largest", "smallest"))
+    if relation == "kind":
+        kind, *others = rng.sample(list(KINDS), 4)
+        return relation, kind, rng.choice(KINDS[kind]), [rng.choice(KINDS[k]) for k in others]
+    if relation == "opposite":
+        word = rng.choice(list(OPPOSITE))
+        right = OPPOSITE[word]
+        return relation, word, right, rng.sample([w for w in OPPOSITE if w not in (word, right)], 3)
+    numbers = sorted(rng.sample(range(1, 31), 4), reverse=relation == "largest")
+    return relation, "", str(numbers[0]), list(map(str, numbers[1:]))
+
+
+def options(rng: Random, right: str, wrong: list[str]) -> tuple[str, str]:
+    """Returns the options in random order, each after its letter, as one text, and the letter of the right option."""
+    words = [right, *wrong]
+    rng.shuffle(words)
+    listed = " ".join(f"{letter} {word}" for letter, word in zip(_LETTERS, words, strict=True))
+    return listed, _LETTERS[words.index(right)]
+
+
+def choice(rng: Random) -> Item:
+    """Draws a multiple-choice question with four options about a few words and numbers."""
+    relation, argument, right, wrong = question(rng)
+    asked = {"kind": f"is of kind {argument}", "opposite": f"is the opposite of {argument}"}
+    listed, letter = options(rng, right, wrong)
+    key = f"{relation} {argument} {right} {sorted(wrong)}"  # the same options in another order are the same item
+    return Item("choice", f"Which {asked.get(relation, f'is the {relation}')}? {listed}", letter, key=key)
+
+
+def choice_x(rng: Random) -> Item:
+    """Draws a question of the skill ``choice`` and translates every word to the invented language Meru, in which the
+    verb "is" stands at the end of the question.
+    """
+    relation, argument, right, wrong = question(rng)
+    listed, letter = options(rng, MERU.get(right, right), [MERU.get(word, word) for word in wrong])
+    head = {"kind": "", "opposite": f"{MERU['opposite']} {MERU['of']} "}.get(relation, MERU.get(relation, ""))
+    asked = f"{head}{MERU.get(argument, argument)}"
+    key = f"{relation} {argument} {right} {sorted(wrong)}"
+    return Item("choice_x", f"{MERU['which']} {asked} {MERU['is']}? {listed}", letter, key=key)
+
+
+def translation(rng: Random) -> Item:
+    """Draws a sentence to translate to one of two invented languages. In Tovan, the verb comes last and an adjective
+    follows its noun. In Meru, the verb comes first and an adjective precedes its noun.
+    """
+    subject, target = rng.sample(NOUNS, 2)
+    verb = rng.choice(VERBS)
+    first, second = (rng.choice(ADJECTIVES) for _ in range(2))
+    if rng.random() < 0.5:
+        language = "Tovan"
+        words = [TOVAN[w] for w in (subject, first, target, second, verb)]
+    else:
+        language = "Meru"
+        words = [MERU[w] for w in (verb, first, subject, second, target)]
+    sentence = f"the {first} {subject} {verb} the {second} {target}"
+    return Item("translation", f"Translate to {language}: {sentence}", " ".join(words), key=sentence)
+
 
 SKILLS: dict[str, Skill] = {
-    module.SKILL.name: module.SKILL
-    for module in (instruction, arithmetic, algebra, code, science, choice, choice_x, translation)
+    skill.name: skill
+    for skill in (
+        Skill("instruction", "IFBench", instruction, score_instruction),
+        Skill("arithmetic", "AIME", arithmetic, score_arithmetic),
+        Skill("algebra", "MATH500", algebra, exact),
+        Skill("code", "LiveCodeBench", code, exact),
+        Skill("science", "SciCode", science, exact),
+        Skill("choice", "MMLU-Pro", choice, exact),
+        Skill("choice_x", "MMLU-ProX", choice_x, exact),
+        Skill("translation", "WMT24++", translation, by_words),
+    )
 }
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
+from rapidfuzz.distance import Levenshtein
+
 Split = Literal["train", "test"]
 _TEST_SHARE = 5  # one in five items is a test item
 
@@ -69,10 +71,4 @@ def by_words(answer: str, item: Item) -> float:
     """Returns 1 - d / n, where d is the word-level edit distance between the answer and the reference and n the number
     of words of the longer text.
     """
-    got, want = answer.split(), item.reference.split()
-    row = list(range(len(want) + 1))
-    for i, word in enumerate(got, 1):
-        previous, row[0] = row[0], i
-        for j, other in enumerate(want, 1):
-            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (word != other))
-    return 1.0 - row[-1] / max(len(got), len(want), 1)
+    return float(Levenshtein.normalized_similarity(answer.split(), item.reference.split()))
