@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.evaluation.suites import openings
 from turnwise.rollouts.player import Player
-from turnwise.training.candidate_states import Turns, starts_of
+from turnwise.training.candidate_states import Turns
 from turnwise.types import State, Trajectory
 
 
@@ -33,7 +34,7 @@ class Work:
     ) -> Work:
         environment, chat = HouseholdEnv(horizon=horizon), ChatTokens(tokenizer)
         opening = openings(environment, chat)
-        states = starts_of(environment, tasks, seed, lambda task: opening(task)[1])
+        states = task_starts(environment.tasks("train", tasks, seed), lambda task: opening(task)[1])
         return cls(environment, chat, states, group, Sampling(max_tokens=max_tokens), max_length)
 
     def player(self, engine: Engine, max_turns: int | None = None) -> Player:

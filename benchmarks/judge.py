@@ -122,6 +122,7 @@ def player(args: argparse.Namespace) -> Any:
     """
     from turnwise.algo.allocators.uniform import Uniform
     from turnwise.algo.gates.never import Never
+    from turnwise.algo.states.task_starts import task_starts
     from turnwise.data.chat_tokens import ChatTokens
     from turnwise.engines.engine import Sampling
     from turnwise.engines.lanes import Lanes
@@ -130,7 +131,6 @@ def player(args: argparse.Namespace) -> Any:
     from turnwise.models.policy import load_policy
     from turnwise.models.shipped import tiny_path
     from turnwise.rollouts.player import Player
-    from turnwise.training.candidate_states import starts_of
 
     policy, tokenizer = load_policy(str(tiny_path()))
     chat, env = ChatTokens(tokenizer), HouseholdEnv()
@@ -138,7 +138,7 @@ def player(args: argparse.Namespace) -> Any:
     engine.load_weights(policy, 0)
     plays = Player(engine, env, chat, Sampling(max_tokens=24))
     opening = openings(env, chat)
-    states = starts_of(env, args.parts * args.tasks, 0, lambda task: opening(task)[1])
+    states = task_starts(env.tasks("train", args.parts * args.tasks, 0), lambda task: opening(task)[1])
     references = {
         state.id: " ".join(m["content"] for m in env.demonstrate(state.task).messages if m["role"] == "assistant")
         for state in states

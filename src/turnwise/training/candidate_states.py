@@ -1,4 +1,4 @@
-"""Provides the candidate states, at which a run may sample or train: expert turns, or the first states of tasks."""
+"""Provides the candidate states of a run with expert trajectories: the turns of the trajectories."""
 
 from __future__ import annotations
 
@@ -6,75 +6,26 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.algo.states.lazy import LazyStates, chosen, lengths_of
-from turnwise.algo.states.task_starts import task_starts
-from turnwise.config.settings import DataSettings, RolloutSettings
-from turnwise.data.chat_tokens import ChatTokens
+from turnwise.config.settings import RolloutSettings
 from turnwise.data.demonstrations import Demonstrations
-from turnwise.data.dialect import Dialect
 from turnwise.data.steps import TurnInContext, steps_of
-from turnwise.data.trajectories import BadTrajectory, each_trajectory
-from turnwise.envs.environment import environments_of
-from turnwise.envs.expert_files import expert_file
 from turnwise.errors import InputError
 from turnwise.training.held_out_dialogues import HeldOut, called_tools
 from turnwise.training.user_file import UserFile
-from turnwise.types import State, Task
-
-Report = Callable[[int, int], None]
+from turnwise.types import State
 
 _NEAR = 64  # number of trajectories whose states are cached, because neighbouring states are requested together
-
-
-class Experts(NamedTuple):
-    """The expert trajectories of a run, and the trajectories that were left out (``problems``) with the reasons.
-    ``own`` is the reader of the user's file, or None if the environment's experts wrote the trajectories.
-    """
-
-    demonstrations: Demonstrations
-    problems: tuple[BadTrajectory, ...]
-    own: UserFile | None
-
-
-def read_experts(
-    data: DataSettings,
-    environment: Any,
-    chat: ChatTokens,
-    folder: Path,
-    seed: int,
-    progress: Report | None = None,
-    dialect: Dialect | None = None,
-) -> Experts:
-    """Reads the run's expert trajectories from ``data.file``. If ``data.file`` is not set, the environment's experts
-    generate a file of trajectories, unless the cache folder has this file already.
-
-    Args:
-        folder: the cache folder, which all runs share. Temporary files with the demonstrations' tokens are also in this
-            folder; the operating system removes them when the process ends.
-        dialect: the way in which the chat template renders the dialogues of ``data.file``.
-
-    Raises:
-        DataError: there is no usable trajectory, or ``data.strict`` is set and a trajectory is unusable.
-    """
-    demonstrations = Demonstrations(chat, folder)
-    if data.file is not None and dialect is not None:
-        own = UserFile(demonstrations, dialect, data, environments_of(environment))
-        return Experts(demonstrations, each_trajectory(own, data.file, strict=data.strict), own)
-    path = expert_file(environment, data.trajectories, folder, data.good, seed, progress=progress)
-    return Experts(demonstrations, each_trajectory(demonstrations.add, path, strict=data.strict), None)
 
 
 class Turns(LazyStates):
     """A sequence of states, one for every assistant turn of every trajectory (PivotRL Eq. 3). The states of a
     trajectory are built together when one of them is needed.
-
     """
 
     def __init__(self, demonstrations: Demonstrations) -> None:
@@ -234,8 +185,3 @@ def _within(
         raise InputError(f"rollout.max_length: no state is left, because {why}; raise rollout.max_length")
     log(f"left out: {why}")
     return chosen(states, places.tolist())
-
-
-def starts_of(environment: Any, count: int, seed: int, opening: Callable[[Task], list[int]]) -> list[State]:
-    """Returns the first state of each of ``count`` train tasks. ``opening`` gives the token ids of this state."""
-    return task_starts(environment.tasks("train", count, seed), opening)

@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from turnwise.algo.states.lazy import LazyStates
+from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import TurnInContext
-from turnwise.data.trajectories import BadTrajectory
+from turnwise.data.trajectories import BadTrajectory, each_trajectory
 from turnwise.envs.environment import environments_of, prepare
+from turnwise.envs.expert_files import expert_file
 from turnwise.evaluation.suites import Opening, openings
 from turnwise.training.build_parts import Parts, Settings
 from turnwise.training.call_format import check_readable
-from turnwise.training.candidate_states import Steps, Turns, hold_out, playable, read_experts, starts_of, trainable
+from turnwise.training.candidate_states import Steps, Turns, hold_out, playable, trainable
 from turnwise.training.held_out_dialogues import HeldOut
 from turnwise.training.progress import Phases
+from turnwise.training.user_file import UserFile
 from turnwise.types import Message, State
 
 
@@ -74,28 +77,39 @@ class Candidates:
 
 
 def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: Phases) -> Candidates:
-    """Reads the candidate states: the first states of train tasks, or all expert turns. Some dialogues of a user's file
-    are held out for evaluation.
+    """Reads the candidate states: the first states of train tasks, or all expert turns.
+
+    Expert trajectories are read from ``data.file``. If ``data.file`` is not set, the environment's experts generate a
+    file of trajectories, unless the cache folder has this file already. Temporary files with the demonstrations' tokens
+    are also in the cache folder; the operating system removes them when the process ends. Some dialogues of a user's
+    file are held out for evaluation.
 
     Raises:
-        InputError: there is no usable state, or the reward or the evaluation cannot use the demonstrations.
+        InputError: there is no usable state, ``data.strict`` is set and a trajectory is unusable, or the reward or the
+            evaluation cannot use the demonstrations.
     """
-    rule, data, opening = parts.states, settings.data, openings(parts.env, chat)
+    rule, data, env, opening = parts.states, settings.data, parts.env, openings(parts.env, chat)
     if rule.source == "tasks":
-        if any(hasattr(part, "prepare") for part in environments_of(parts.env).values()):
+        tasks = env.tasks("train", rule.count, settings.seed)
+        if any(hasattr(part, "prepare") for part in environments_of(env).values()):
             with phases.phase("read", rule.count) as advance:
-                prepare(parts.env, parts.env.tasks("train", rule.count, settings.seed), advance)
-        return Candidates(starts_of(parts.env, rule.count, settings.seed, lambda task: opening(task)[1]), opening)
+                prepare(env, tasks, advance)
+        return Candidates(task_starts(tasks, lambda task: opening(task)[1]), opening)
+    demonstrations, own = Demonstrations(chat, settings.cache), None
     with phases.phase("read", data.trajectories) as advance:
-        experts = read_experts(
-            data, parts.env, chat, settings.cache, settings.seed, lambda done, total: advance(1), parts.dialect
-        )
-    turns = Turns(experts.demonstrations)
-    steps, own = Steps(turns), experts.own
+        if data.file is not None and parts.dialect is not None:
+            own = UserFile(demonstrations, parts.dialect, data, environments_of(env))
+            problems = each_trajectory(own, data.file, strict=data.strict)
+        else:
+            made = (data.trajectories, settings.cache, data.good, settings.seed)
+            path = expert_file(env, *made, progress=lambda done, total: advance(1))
+            problems = each_trajectory(demonstrations.add, path, strict=data.strict)
+    turns = Turns(demonstrations)
+    steps = Steps(turns)
     check_readable(parts.reward, turns)
-    for problem in experts.problems:
+    for problem in problems:
         phases.log(f"left out: {problem}")
-    read = (opening, experts.demonstrations, experts.problems, steps)
+    read = (opening, demonstrations, problems, steps)
     if own is None or not own.dialogues:
         return Candidates(turns, *read)
     states, held_out = hold_out(
