@@ -83,12 +83,6 @@ class Frozen:
         return [self.trees[state.id] for state in self.distributed.share(states)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shard:
-    trees: list[RolloutTree]  # trees whose states contain only an id and tokens
-    cost: dict[str, float]
-
-
 def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
     """Draws ``count`` of ``states`` for the buffer. Equal seeds give equal draws.
 
@@ -148,14 +142,15 @@ class Recording:
                 raise InputError(
                     f"{path}: the file is damaged although it was just written; check the disk, and start the run again"
                 )
-            found = [(tree.state.id, list(tree.state.ids)) for tree in shard.trees]
+            sampled, paid = shard
+            found = [(tree.state.id, list(tree.state.ids)) for tree in sampled]
             if [(state.id, list(state.ids)) for state in part] != found:
                 raise InputError(
                     f"{path}: contains groups of other states than those of this run, probably because the data or the "
                     "code changed; set fresh=true to rename the run's folder and sample again"
                 )
-            trees |= {state.id: replace(tree, state=state) for state, tree in zip(part, shard.trees, strict=True)}
-            cost.update(shard.cost)
+            trees |= {state.id: replace(tree, state=state) for state, tree in zip(part, sampled, strict=True)}
+            cost.update(paid)
             on_done(len(part))
         return Frozen(trees, dict(cost), self.distributed)
 
@@ -201,16 +196,16 @@ def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
     )
 
 
-def _read(path: Path) -> _Shard | None:
-    """Reads a shard. Returns None if there is no file, or if the file is damaged. A damaged file is renamed with the
-    suffix ``.damaged``.
+def _read(path: Path) -> tuple[list[RolloutTree], dict[str, float]] | None:
+    """Reads a shard and returns its trees, whose states contain only an id and tokens, and their cost. Returns None if
+    there is no file, or if the file is damaged. A damaged file is renamed with the suffix ``.damaged``.
     """
     if not path.exists():
         return None
     try:
         shard = json.loads(gzip.decompress(path.read_bytes()))
         states = [State(row["state"], Task("", "", ""), tuple(row["ids"])) for row in shard["trees"]]
-        return _Shard(list(map(read_tree, states, shard["trees"])), dict(shard["cost"]))
+        return list(map(read_tree, states, shard["trees"])), dict(shard["cost"])
     except (OSError, EOFError, ValueError, zlib.error, LookupError, TypeError):
         path.replace(path.with_suffix(".damaged"))
         logger.warning("%s is damaged; its groups are sampled again", path)

@@ -118,16 +118,14 @@ def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterato
         failed = False
     finally:
         for logger in loggers:
-            if isinstance(logger, WandbLogger):
-                try:  # a sweep has many runs in one process, so this run must be closed before the next one begins
+            try:  # a sweep has many runs in one process, so this run must be closed before the next one begins
+                if isinstance(logger, WandbLogger):
                     _end(logger, Path(cfg.paths.out), failed)
-                except Exception as error:  # W&B's process may have received the signal that ends this one
-                    log(f"W&B did not end the run properly ({type(error).__name__}: {error})")
-            elif isinstance(logger, Trackio):
-                try:
+                elif isinstance(logger, Trackio):
                     logger.end(Path(cfg.paths.out))
-                except Exception as error:  # the run's own files contain everything
-                    log(f"Trackio did not end the run properly ({type(error).__name__}: {error})")
+            except Exception as error:  # W&B's process may have received the signal that ends this one
+                told = "Trackio" if isinstance(logger, Trackio) else "W&B"
+                log(f"{told} did not end the run properly ({type(error).__name__}: {error})")
 
 
 def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:
@@ -142,16 +140,7 @@ def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:
             result = read_result(folder).model_dump(mode="json", exclude_none=True)
         except ResultError:
             return
-        kept = (
-            "in_domain",
-            "ood",
-            "cpu_seconds",
-            "rollout_turns",
-            "rollout_tokens",
-            "seconds",
-            "config_hash",
-            "commit",
-        )
-        run.summary.update({name: result[name] for name in kept if name in result})
+        kept = ("in_domain", "ood", "cpu_seconds", "rollout_turns", "rollout_tokens", "seconds")
+        run.summary.update({name: result[name] for name in (*kept, "config_hash", "commit") if name in result})
     finally:
         run.finish(exit_code=int(failed))

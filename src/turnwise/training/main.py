@@ -87,7 +87,7 @@ def run(cfg: DictConfig) -> None:
         chosen = Choice(settings, parts, states, one_turn, module, phases).first()
         frozen = frozen_groups(settings, parts, chosen.states, player, module, phases)
         if frozen is not None:
-            recorder.paid({**frozen.cost, **gate_counts(frozen.trees.values(), to_the_end=True)})
+            recorder.add({**frozen.cost, **gate_counts(frozen.trees.values(), to_the_end=True)})
 
         checkpoint = distributed.broadcast(newest(settings.folder / "checkpoints", phases.log) if first else None)
         kept = spooled(player, cfg, distributed, phases.log)

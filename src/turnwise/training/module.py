@@ -166,7 +166,8 @@ class PolicyModule(Scoring):
         """
         while True:
             try:
-                return self._add_once(replace(update, batches=smaller(update.batches, self.halvings)))
+                with recomputing(self.recomputed):
+                    return self._gradients(replace(update, batches=smaller(update.batches, self.halvings)))
             except (MemoryError, RuntimeError) as error:
                 if not out_of_memory(error):
                     raise
@@ -185,10 +186,6 @@ class PolicyModule(Scoring):
         self.model.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _add_once(self, update: Update) -> list[dict[str, Mean | Max]]:
-        with recomputing(self.recomputed):
-            return self._gradients(update)
 
     def _gradients(self, update: Update) -> list[dict[str, Mean | Max]]:
         work = list(zip(update.batches, self.references(update), strict=True))

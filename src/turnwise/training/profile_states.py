@@ -92,19 +92,9 @@ def profile(
         trees = player.play(distributed.share(part), Uniform(k), Never(), key)
         fresh = []
         for tree in trees:
-            turns = [turn for i, turn in enumerate(tree.turns) if i not in tree.invalid]
-            if not turns:
-                continue
-            fresh.append(
-                {
-                    "state_id": tree.state.id,
-                    "trajectory": tree.state.trajectory,
-                    "turn": tree.state.turn,
-                    "rewards": [turn.info["functional"] for turn in turns],
-                    "strict": [turn.info["strict"] for turn in turns],
-                    "actions": [turn.text for turn in turns],
-                }
-            )
+            if turns := [turn for i, turn in enumerate(tree.turns) if i not in tree.invalid]:
+                functional, strict = ([turn.info[name] for turn in turns] for name in ("functional", "strict"))
+                fresh.append(_row(tree.state, functional, strict, [turn.text for turn in turns]))
         rows = distributed.gather(fresh)  # waits until all processes have read the earlier shards
         cost = {"turns": player.tally.turns - turns_before, "tokens": player.tally.tokens - tokens_before}
         facts = {**distributed.add(cost), "cpu_seconds": time.process_time() - cpu_began, "version": version}
@@ -122,18 +112,16 @@ def _take_rates(profiles: Profiles, states: Sequence[State], version: int, write
     for start in range(0, len(missing), SHARD):
         part = (states[int(place)] for place in missing[start : start + SHARD])
         rows = [
-            {
-                "state_id": state.id,
-                "trajectory": state.trajectory,
-                "turn": state.turn,
-                "rewards": [1.0] * pivot.passed + [0.0] * (pivot.total - pivot.passed),
-                "strict": [],
-                "actions": [],
-            }
+            _row(state, [1.0] * pivot.passed + [0.0] * (pivot.total - pivot.passed), [], [])
             for state in part
             if (pivot := state.pivot) and pivot.total
         ]
         profiles.add(rows, {"turns": 0, "tokens": 0, "cpu_seconds": 0.0, "version": version}, writes)
+
+
+def _row(state: State, rewards: list[float], strict: list[float], actions: list[str]) -> dict[str, Any]:
+    of_state = {"state_id": state.id, "trajectory": state.trajectory, "turn": state.turn}
+    return {**of_state, "rewards": rewards, "strict": strict, "actions": actions}
 
 
 class Profiles(Mapping[str, Profile]):

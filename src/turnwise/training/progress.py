@@ -144,5 +144,5 @@ class Advance(L.Callback):
             self.advance(trainer.current_epoch, already=True)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        reward = self.recorder.reward
+        reward = self.recorder.last.get("train/reward_mean")
         self.advance(1, note="" if reward is None else f"reward {reward:.3f}")

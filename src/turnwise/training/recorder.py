@@ -83,11 +83,6 @@ class Recorder(Callback):
         self._update_began = self._cpu_began = self._update_cpu_began = 0.0
 
     @property
-    def reward(self) -> float | None:
-        """The mean reward of the last collection, or None if there is no reward."""
-        return self._pending.get("train/reward_mean")
-
-    @property
     def last(self) -> Mapping[str, float]:
         """The metrics of the last iteration's rollouts."""
         return self._pending
@@ -128,13 +123,10 @@ class Recorder(Callback):
 
     # -- records of an iteration ---------------------------------------------------------------------------------------
 
-    def paid(self, cost: Mapping[str, float]) -> None:
-        """Adds the cost of samples drawn before the first iteration. A checkpoint that is loaded later replaces the
-        counters with counters that include this cost.
+    def add(self, counts: Mapping[str, float]) -> None:
+        """Adds counts to the counters, such as the cost of samples drawn before the first iteration. A checkpoint that
+        is loaded later replaces the counters with counters that include this cost.
         """
-        self._add(cost)
-
-    def _add(self, counts: Mapping[str, float]) -> None:
         for name, value in counts.items():
             self.counters[name] = self.counters.get(name, 0) + value
 
@@ -157,15 +149,15 @@ class Recorder(Callback):
             waited: seconds in which the iteration waited for the rollouts. None: the duration of the collection.
         """
         experience, cost, judge, seconds = gathered.experience, gathered.cost, gathered.judge, gathered.seconds
-        self._add(cost)
+        self.add(cost)
         if cost["turns"]:  # groups of a frozen buffer were counted when they were sampled
-            self._add(gate_counts([*experience.trees, *(tree for tree, _ in experience.replaced)]))
+            self.add(gate_counts([*experience.trees, *(tree for tree, _ in experience.replaced)]))
         for name, value in judge.items():
             if name not in NOT_SUMS:
                 self.counters[JUDGE + name] = self.counters.get(JUDGE + name, 0) + value - self._judge.get(name, 0)
         self._judge = dict(judge)
         verdicts = count_verdicts(experience)
-        self._add({VERIFIER + name: count for name, count in verdicts.items()})
+        self.add({VERIFIER + name: count for name, count in verdicts.items()})
         self.counters["trajectories"] += sum(map(trajectories, experience.trees)) if cost["turns"] else 0.0
         self.counters["rollout_seconds"] += seconds if waited is None else waited
         self._pending = {
