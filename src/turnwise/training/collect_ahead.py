@@ -2,27 +2,82 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import torch
+
+from turnwise.daemon_threads import DaemonThreads
 from turnwise.rollouts.collect import Memory
 from turnwise.rollouts.player import Player, Tally
-from turnwise.training.collector_thread import Overlap
 from turnwise.training.earlier_policies import become, remembered
 from turnwise.training.module import PolicyModule
 from turnwise.training.recorder import Gathered
+
+T = TypeVar("T")
 
 Gather = Callable[[int, float, Player, Memory], Gathered]
 """A function that collects an iteration. Arguments: iteration, start time, player, memory of the advantage rule."""
 
 Work = Callable[[Memory], Gathered]
 """A function that takes the advantage rule's memory, collects one iteration and returns the result."""
+
+
+class Overlap(Generic[T]):
+    """Runs functions in threads. The results must be taken in the order in which the functions were started.
+
+    Time limits that need signals (:mod:`turnwise.rollouts.environment_faults`) have no effect in these threads.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: dict[object, Future[T]] = {}
+        self._threads = DaemonThreads(sys.maxsize, "collection")
+
+    def begin(self, what: object, work: Callable[[], T], beside: bool = False) -> Future[T]:
+        """Starts the function ``work`` under the name ``what`` and returns its future result.
+
+        With ``beside``, the function runs at once. Otherwise the function runs after the previous function has ended,
+        and fails if the previous function has failed.
+        """
+        before = next(reversed(self._pieces.values()), None)
+        threads = torch.get_num_threads()
+
+        def run() -> T:
+            # The last digits of results depend on PyTorch's number of threads. A new thread would use the number that
+            # any thread set last.
+            torch.set_num_threads(threads)
+            if before is not None and not beside:
+                before.result()
+            return work()
+
+        self._pieces[what] = self._threads.submit(run)
+        return self._pieces[what]
+
+    def settle(self) -> None:
+        """Waits until all functions have ended. The results can still be taken."""
+        wait(self._pieces.values())
+
+    def take(self, what: object) -> T | None:
+        """Waits for the result of the function with the name ``what`` and returns the result. Returns None if there is
+        no result left to take.
+
+        Raises:
+            RuntimeError: the oldest result that is left to take has another name.
+            BaseException: the exception that the function raised.
+        """
+        if not self._pieces:
+            return None
+        first = next(iter(self._pieces))
+        if first != what:
+            raise RuntimeError(f"{first} was started, not {what}")
+        return self._pieces.pop(first).result()
 
 
 @dataclass(slots=True)

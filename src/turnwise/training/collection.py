@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.states.batches import Batches
@@ -52,14 +51,6 @@ class Allocated:
 
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
         return self.allocator.expand(trees)
-
-
-class Learner(Protocol):
-    """A model, other than the policy, that is trained on the rollouts."""
-
-    def learn(self, iteration: int, experience: Experience) -> Mapping[str, float]:
-        """Trains on the rollouts of an iteration and returns metrics."""
-        ...
 
 
 class Collection:
@@ -118,7 +109,6 @@ class Collection:
             beside=bool(self.staleness) and served and not alone,
             handed=self.handed,
         )
-        self.learners: Sequence[Learner] = [parts.predictor] if parts.predictor else []
         self.by_root = {} if self.sampled else demonstrated_paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         if frozen is not None:
@@ -150,9 +140,7 @@ class Collection:
         done = time.monotonic()
         seconds, waited = gathered.seconds + done - packing, self.settled + done - began
         self.settled = 0.0
-        learned = {
-            name: value for learner in self.learners for name, value in learner.learn(iteration, experience).items()
-        }
+        learned = self.parts.predictor.learn(iteration, experience) if self.parts.predictor else {}
         if self.sampled:
             learned |= sampling_metrics(self._add(gathered.engine), self.module.staleness, stale_turns, waited)
         if self.reprofile is not None:

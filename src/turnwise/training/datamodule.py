@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
 
 from turnwise.rollouts.pack import Update
+from turnwise.training.collection import Collection
 
 Collect = Callable[[int], Sequence[Update]]
 """A function that takes the number of an iteration and returns its updates, one for each optimiser step."""
-
-
-class Remembering(Protocol):
-    """An object with values that it keeps from one iteration to the next."""
-
-    memory: dict[str, float]
 
 
 class Iteration(IterableDataset[Update]):
@@ -47,7 +42,7 @@ class Rollouts(LightningDataModule):
         steps: number of updates (optimiser steps) of an iteration.
     """
 
-    def __init__(self, collect: Collect, remembering: Remembering | None = None, steps: int = 1) -> None:
+    def __init__(self, collect: Collect, remembering: Collection | None = None, steps: int = 1) -> None:
         super().__init__()
         self.collect, self.remembering, self.steps = collect, remembering, steps
 

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-
-class Versioned(Protocol):
-    """A module whose ``version`` counts the iterations on which it was trained (``training.module.PolicyModule``)."""
-
-    version: int
-
-    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
-
-    def modules(self) -> Iterator[torch.nn.Module]: ...
+from turnwise.training.module import PolicyModule
 
 
-def remembered(module: Versioned) -> dict[str, Any]:
+def remembered(module: PolicyModule) -> dict[str, Any]:
     """Returns the policy's ``version`` and copies of its trained ``weights``, in a form that a checkpoint can store. Of
     sharded weights, each process gets copies of its own shards.
     """
@@ -28,7 +20,7 @@ def remembered(module: Versioned) -> dict[str, Any]:
     return {"version": module.version, "weights": weights}
 
 
-def _parameters(module: Versioned) -> dict[str, torch.nn.Parameter]:
+def _parameters(module: PolicyModule) -> dict[str, torch.nn.Parameter]:
     """Returns the module's parameters by name. Of sharded parameters, each process gets its own shards. Parameters that
     are still gathered, because no backward pass followed a forward pass, are sharded again first.
     """
@@ -39,7 +31,7 @@ def _parameters(module: Versioned) -> dict[str, torch.nn.Parameter]:
 
 
 @contextmanager
-def become(module: Versioned, earlier: dict[str, Any] | None) -> Iterator[None]:
+def become(module: PolicyModule, earlier: dict[str, Any] | None) -> Iterator[None]:
     """Gives ``module`` the weights and the version of the policy ``earlier`` within the ``with`` block. If ``earlier``
     is None, nothing changes.
     """
@@ -55,7 +47,7 @@ def become(module: Versioned, earlier: dict[str, Any] | None) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _put(module: Versioned, policy: dict[str, Any]) -> None:
+def _put(module: PolicyModule, policy: dict[str, Any]) -> None:
     own = _parameters(module)
     for name, weight in policy["weights"].items():
         own[name].copy_(weight)

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from turnwise.training.collector_thread import Overlap
+from turnwise.training.collect_ahead import Overlap
 
 
 def test_work_goes_on_beside_and_is_taken_once() -> None:
