@@ -27,7 +27,7 @@ from rich.table import Table
 
 from common import finish, program
 from turnwise.config.schema import compose_config
-from turnwise.training.durations import FILE, hash_at_seed_0
+from turnwise.training.first_lines import FILE, hash_at_seed_0
 from turnwise.training.provenance import machine
 
 ROOT = Path(__file__).resolve().parents[1]

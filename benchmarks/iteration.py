@@ -44,8 +44,7 @@ from turnwise.algo.states.batches import Batches
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
 from turnwise.rollouts.player import Player
-from turnwise.training.build_parts import BasePolicy, Parts, Settings, build_parts
-from turnwise.training.build_player import player_of
+from turnwise.training.build_parts import BasePolicy, Parts, Settings, build_parts, player_of
 from turnwise.training.collection import Collection
 from turnwise.training.datamodule import Rollouts
 from turnwise.training.module import PolicyModule

@@ -23,8 +23,7 @@ from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
 from turnwise.engines.engine import Sample, Sampling, Told
-from turnwise.training.build_parts import build_parts
-from turnwise.training.build_player import player_of
+from turnwise.training.build_parts import build_parts, player_of
 from turnwise.training.main import PHASES
 from turnwise.training.module import PolicyModule
 from turnwise.training.progress import Phases

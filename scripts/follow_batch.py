@@ -30,8 +30,7 @@ from turnwise.errors import InputError
 from turnwise.reports.markdown import cell, facts, table, write_section
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update, pack
-from turnwise.training.build_parts import BasePolicy, Settings, build_parts, trainer_of
-from turnwise.training.build_player import player_of
+from turnwise.training.build_parts import BasePolicy, Settings, build_parts, player_of, trainer_of
 from turnwise.training.collection import Collection
 from turnwise.training.datamodule import Rollouts
 from turnwise.training.module import PolicyModule

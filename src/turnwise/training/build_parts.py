@@ -1,8 +1,10 @@
-"""Builds the settings, the method's parts, the base policy and the trainer of a run from its configuration."""
+"""Builds from a run's configuration its settings, the method's parts, the base policy, the trainer and the player."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,16 +34,21 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.dialect import Dialect
 from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls.formats import Format
+from turnwise.engines.spool_file import Spool
+from turnwise.engines.spooled_engine import Spooled
 from turnwise.envs.environment import check_forkable, check_ready
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import weights_of
 from turnwise.rollouts.judge_scores import Judged
+from turnwise.rollouts.player import Player
 from turnwise.rollouts.predictors.online import OnlinePredictor, load_predictor
+from turnwise.rollouts.probe import probe_backbone
+from turnwise.runs.config_hash import config_hash
 from turnwise.training.call_format import call_format, dialect_for, in_format
 from turnwise.training.checkpoint import WholeCheckpointIO
-from turnwise.training.distributed import environments
-from turnwise.training.exactness import check_backbone, check_policy
+from turnwise.training.distributed import DistributedContext, environments
+from turnwise.training.exactness import check_exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +178,7 @@ def base_policy(settings: Settings) -> BasePolicy:
     source = at_hand(weights_of(policy.model), "policy.model")
     adapter = (policy.lora.r, policy.lora.alpha, policy.lora.dropout)
     model, tokenizer = load_policy(source, policy.dtype, *adapter, settings.seed, policy.start, longest)
-    check_policy(model, f"policy.model={policy.model}", settings.cache)
+    check_exact(model, f"policy.model={policy.model}", settings.cache)
     return BasePolicy(source, model, tokenizer, ChatTokens(tokenizer, thinking=settings.data.thinking))
 
 
@@ -180,7 +187,7 @@ def _predictor(settings: Settings, tokenizer: Any) -> OnlinePredictor | None:
         return None
     source = at_hand(weights_of(chosen.model), "predictor.model")
     found = load_predictor(chosen, source, tokenizer, settings.seed, settings.device)
-    check_backbone(found.critic.backbone, f"predictor.model={chosen.model}", settings.cache)
+    check_exact(found.critic.backbone, f"predictor.model={chosen.model}", settings.cache, probe_backbone)
     return found
 
 
@@ -200,3 +207,54 @@ def trainer_of(cfg: DictConfig, settings: Settings, callbacks: list[Callback], l
         enable_model_summary=False,
     )
     return trainer
+
+
+def player_of(
+    cfg: DictConfig, settings: Settings, parts: Parts, policy: BasePolicy, log: Callable[[str], None]
+) -> Player:
+    """Returns the player, which samples rollouts with the engine and the environment. The engine has no weights.
+
+    Raises:
+        InputError: the engine cannot be built.
+    """
+    chat, rollout = policy.chat, settings.rollout
+    folder = settings.folder / "engine"
+    engine = build(cfg, "engine", end_ids=chat.stop_ids, model=policy.source, folder=folder, say=log)
+    return Player(
+        engine,
+        parts.env,
+        chat,
+        rollout.sampling,
+        max_turns=rollout.turns,
+        max_length=rollout.max_length,
+        retries=rollout.retries,
+        environment_seconds=rollout.environment_seconds,
+        environment_threads=rollout.environment_threads,
+        dialogues=settings.data.judging(parts.format),
+    )
+
+
+@contextmanager
+def spooled(
+    player: Player, cfg: DictConfig, distributed: DistributedContext, log: Callable[[str], None]
+) -> Iterator[Player]:
+    """Yields a player that also stores its samples on disk (``rollout.spool``), so that a killed run can reuse these
+    samples after a restart.
+
+    The files are removed when the block ends without an error. With ``rollout.spool=exact``, the engine draws the
+    stored samples again after a restart, so that later samples have the same log-probs, bit for bit. Servers and
+    ``engine.schedule=free`` cannot repeat log-probs exactly. With these engines, stored samples are not drawn again.
+    """
+    if cfg.rollout.spool is None:
+        yield player
+        return
+    folder = Path(cfg.paths.out) / "spool"
+    names = [f"{distributed.rank}-{number}.bin" for number in range(1 + cfg.rollout.staleness)]
+    spools = [Spool(folder / name, config_hash(cfg)) for name in names]
+    exact = cfg.rollout.spool == "exact" and not distributed.served and cfg.engine.get("schedule", "rounds") == "rounds"
+    try:
+        yield replace(player, engine=Spooled(player.engine, spools, exact, log))
+    finally:
+        for spool in spools:
+            spool.close()
+    shutil.rmtree(folder, ignore_errors=True)  # also removes files of earlier starts that had more processes

@@ -16,33 +16,23 @@ import turnwise
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
 from turnwise.models.attention import unwrapped
-from turnwise.rollouts.probe import Difference, probe, probe_backbone
+from turnwise.rollouts.probe import Difference, probe
 
 _CODE = ("models", "engines", "rollouts")  # packages whose code can change the result of the probe
 
 
-def check_policy(model: Any, named: str, cache: Path) -> None:
-    """Checks that packed trees give the log-probs of a causal LM's own forward pass. The check is skipped if the cache
-    says that a model with equal :func:`_key` has passed the check.
+def check_exact(model: Any, named: str, cache: Path, measure: Callable[[Any], Difference | None] = probe) -> None:
+    """Checks that packed trees give the log-probs of a causal LM's own forward pass, or with ``probe_backbone`` the
+    last hidden states of a headless transformer's. The check is skipped if the cache says that a model with equal
+    :func:`_key` has passed the check.
 
     Args:
         named: the configuration key and value that chose the model, for the message.
         cache: the folder of files that runs share.
 
     Raises:
-        InputError: the log-probs differ.
+        InputError: the log-probs or hidden states differ.
     """
-    _check(model, named, cache, probe)
-
-
-def check_backbone(model: Any, named: str, cache: Path) -> None:
-    """Checks that packed trees give the last hidden states of a headless transformer's own forward pass. The arguments,
-    the cache and the error are those of :func:`check_policy`.
-    """
-    _check(model, named, cache, probe_backbone)
-
-
-def _check(model: Any, named: str, cache: Path, measure: Callable[[Any], Difference | None]) -> None:
     kept = cache / "probe" / f"{_key(model, measure.__name__)}.json"
     if kept.is_file():
         return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.envs.environment import environments_of
 from turnwise.models.shipped import unknown_to
-from turnwise.training.durations import duration_line
+from turnwise.runs.config_hash import config_hash
+
+# in this package, by benchmarks/by_name.py: {"machine": ..., "minutes": {configuration hash at seed 0: minutes}}
+FILE = "durations.json"
 
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
@@ -45,6 +50,22 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
         "estimate is possible."
     )
     return lines
+
+
+def duration_line(cfg: DictConfig) -> str | None:
+    """Returns a line that tells how long a run with this configuration takes, for any seed, or None if the duration was
+    not measured.
+    """
+    measured = json.loads((files("turnwise.training") / FILE).read_text(encoding="utf-8"))
+    minutes = measured["minutes"].get(hash_at_seed_0(cfg))
+    if minutes is None:
+        return None
+    return f"The whole run takes about {max(round(minutes), 1)} min on {measured['machine']}."
+
+
+def hash_at_seed_0(cfg: DictConfig) -> str:
+    """Returns the hash of the configuration with ``seed=0``. The duration of a run does not depend on its seed."""
+    return config_hash(OmegaConf.merge(cfg, {"seed": 0}))  # type: ignore[arg-type]
 
 
 def untrained_lines(model: str, environment: Any) -> list[str]:

@@ -14,8 +14,7 @@ from turnwise.console import Terminal
 from turnwise.reports.run_report import write_pages
 from turnwise.reports.terminal_summary import print_summary
 from turnwise.runs.result_file import read_result, write_result
-from turnwise.training.build_parts import build_parts, trainer_of
-from turnwise.training.build_player import player_of, spooled
+from turnwise.training.build_parts import build_parts, player_of, spooled, trainer_of
 from turnwise.training.check_judge import Proof
 from turnwise.training.checkpoint import newest
 from turnwise.training.collection import Collection

@@ -15,7 +15,7 @@ from turnwise.models.packed_logprobs import score
 from turnwise.models.random_models import small_config, small_model
 from turnwise.models.shrink_temporarily import cut, enough, narrowed
 from turnwise.rollouts.probe import probe, probe_backbone
-from turnwise.training.exactness import check_policy
+from turnwise.training.exactness import check_exact
 
 
 def test_a_plain_decoder_is_exact_and_stays_as_it_was() -> None:
@@ -34,7 +34,7 @@ def test_a_plain_decoder_is_exact_and_stays_as_it_was() -> None:
 def test_what_is_not_reproduced_is_refused_in_one_line(kind: str, tmp_path: Path) -> None:
     model = use_tree_attention(small_model(small_config(kind)))
     with pytest.raises(InputError) as told:
-        check_policy(model, "policy.model=there", tmp_path)
+        check_exact(model, "policy.model=there", tmp_path)
     assert kind in str(told.value) and "\n" not in str(told.value)
     assert not list(tmp_path.rglob("*.json"))  # a refusal is not kept
 
@@ -44,10 +44,10 @@ def test_an_answer_is_kept_by_configuration(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("turnwise.rollouts.probe._difference", asked.append)
     model = use_tree_attention(small_model(small_config("llama")))
     for _ in range(2):
-        check_policy(model, "policy.model=there", tmp_path)
+        check_exact(model, "policy.model=there", tmp_path)
     assert len(asked) == 1
     other = use_tree_attention(small_model(small_config("llama", rms_norm_eps=1e-4)))
-    check_policy(other, "policy.model=there", tmp_path)
+    check_exact(other, "policy.model=there", tmp_path)
     assert len(asked) == 2
 
 

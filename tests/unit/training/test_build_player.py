@@ -13,7 +13,7 @@ from turnwise.engines.spooled_engine import Spooled
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.rollouts.player import Player
-from turnwise.training.build_player import spooled
+from turnwise.training.build_parts import spooled
 from turnwise.training.distributed import DistributedContext
 
 

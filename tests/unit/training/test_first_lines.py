@@ -10,8 +10,8 @@ import pytest
 from turnwise.config.build_part import build
 from turnwise.config.schema import compose_config
 from turnwise.runs.config_hash import config_hash
-from turnwise.training import durations
-from turnwise.training.first_lines import opening_lines
+from turnwise.training import first_lines
+from turnwise.training.first_lines import duration_line, opening_lines
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -54,8 +54,8 @@ def test_a_run_whose_time_was_measured_names_it_whatever_its_seed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cfg = compose_config(["method=sft"], CONF)
-    (tmp_path / durations.FILE).write_text(json.dumps({"machine": "two cores", "minutes": {config_hash(cfg): 4.2}}))
-    monkeypatch.setattr(durations, "files", lambda package: tmp_path)
+    (tmp_path / first_lines.FILE).write_text(json.dumps({"machine": "two cores", "minutes": {config_hash(cfg): 4.2}}))
+    monkeypatch.setattr(first_lines, "files", lambda package: tmp_path)
     other = compose_config(["method=sft", "seed=3"], CONF)
     env = build(cfg, "env")
     for known in (cfg, other):
@@ -67,4 +67,4 @@ def test_a_run_whose_time_was_measured_names_it_whatever_its_seed(
 @pytest.mark.parametrize("method", ["sft", "grpo", "pivotrl", "awpo", "trace", "selective"])
 def test_the_time_of_each_method_alone_is_known(method: str) -> None:
     """``python benchmarks/by_name.py --ship`` writes them anew where a method's defaults have changed."""
-    assert durations.duration_line(compose_config([f"method={method}"], CONF)) is not None
+    assert duration_line(compose_config([f"method={method}"], CONF)) is not None
