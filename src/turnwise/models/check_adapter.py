@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 
 from turnwise.files import atomic_write
@@ -20,7 +22,6 @@ from turnwise.models.check_weights import (
     tensor_names,
     weight_files,
 )
-from turnwise.models.fingerprint import fingerprint
 
 ADAPTER = "adapter_model.safetensors"
 _BASE = "base.json"  # file in an adapter's folder that records the base model on which the adapter was trained
@@ -34,6 +35,7 @@ _ADAPTER_KEYS = """
     peft_type peft_version r rank_pattern revision target_modules target_parameters task_type trainable_token_indices
     use_dora use_rslora
 """
+_SAMPLED = 16  # approximate number of rows that a fingerprint reads of each tensor, and of values of each row
 
 
 def check_adapter(folder: Path, base: str | Path) -> None:
@@ -113,3 +115,33 @@ def _patterns(about: Mapping[str, Any]) -> list[str]:
     texts = [*found, *(text for value in lists for text in value)]
     texts += [*(about.get("rank_pattern") or {}), *(about.get("alpha_pattern") or {})]
     return [text for text in texts if isinstance(text, str)]
+
+
+def fingerprint(files: Sequence[Path]) -> str:
+    """Returns a digest of a model's weights. Models with different weights have different digests in practice.
+
+    The digest is computed from the names and shapes of all tensors in ``files`` and from a few values of each tensor.
+    """
+    digest = hashlib.sha256()
+    found = {name: file for file in files for name in tensor_names(file)}
+    for file in sorted(set(found.values())):
+        with safe_open(file, "pt") as stream:
+            for name in sorted(name for name, place in found.items() if place == file):
+                part = stream.get_slice(name)
+                shape = part.get_shape()
+                digest.update(f"{name} {shape}\n".encode())
+                for row in _rows(shape):
+                    few = part[(*row, slice(0, _SAMPLED))]
+                    digest.update(bytes(few.contiguous().view(torch.uint8).flatten().tolist()))
+    return digest.hexdigest()
+
+
+def _rows(shape: Sequence[int]) -> list[tuple[slice, ...]]:
+    """Returns indices of about ``_SAMPLED`` rows that are spread over a tensor of the given shape.
+
+    A single row is not enough, because it may be padding, with equal values in all models.
+    """
+    if len(shape) < 2:
+        return [()] if shape else []
+    step = max(1, shape[0] // _SAMPLED)
+    return [(slice(i, i + 1), *(slice(0, 1) for _ in shape[1:-1])) for i in range(0, shape[0], step)]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from turnwise.models.attention import unwrapped
-from turnwise.models.token_logprobs import selected_logprobs, selected_logprobs_and_entropy
+from turnwise.models.token_logprobs import selected_logprobs_and_entropy
 
 CHUNK = 1024  # number of hidden states whose logits are in memory at once
 
@@ -64,14 +64,14 @@ class Head:
             entropy: whether to compute the entropies of the distributions; otherwise None is returned for them.
         """
         if self.plain:
-            if entropy:
-                return selected_logprobs_and_entropy(hidden_U, self.weight, target_U, temperature)
-            return selected_logprobs(hidden_U, self.weight, target_U, temperature), None
-        parts = [
-            checkpoint(self._chosen, hidden, target, temperature, entropy, use_reentrant=False)
-            for hidden, target in zip(hidden_U.split(CHUNK), target_U.split(CHUNK), strict=True)
-        ]
-        chosen, entropies = (torch.cat(found) for found in zip(*parts, strict=True))
+            of_plain = (hidden_U, self.weight, target_U, temperature)
+            chosen, entropies = selected_logprobs_and_entropy(*of_plain, entropy=entropy)
+        else:
+            parts = [
+                checkpoint(self._chosen, hidden, target, temperature, entropy, use_reentrant=False)
+                for hidden, target in zip(hidden_U.split(CHUNK), target_U.split(CHUNK), strict=True)
+            ]
+            chosen, entropies = (torch.cat(found) for found in zip(*parts, strict=True))
         return chosen, entropies if entropy else None
 
     def _chosen(self, hidden: Tensor, target: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor]:

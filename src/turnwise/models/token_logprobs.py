@@ -13,15 +13,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def selected_logprobs(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, chunk: int = 1024
-) -> Tensor:
-    """Returns log-probs of chosen tokens, as :func:`selected_logprobs_and_entropy` does."""
-    return _selected(hidden, weight, targets, temperature, chunk, entropy=False)[0]
-
-
 def selected_logprobs_and_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, chunk: int = 1024
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+    chunk: int = 1024,
+    entropy: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Returns log-probs of chosen tokens and the entropies of the next-token distributions, both in nats.
 
@@ -35,6 +33,7 @@ def selected_logprobs_and_entropy(
         targets: ids (...) of the chosen tokens.
         temperature: temperature by which the logits are divided, as in sampling.
         chunk: number of positions whose logits are in memory at once.
+        entropy: whether to compute the entropies; otherwise an empty tensor is returned for them.
 
     Returns:
         Log-probs (...) and entropies (...), in float32 or wider. Both can be differentiated once, with respect to
@@ -43,12 +42,6 @@ def selected_logprobs_and_entropy(
     Raises:
         ValueError: the shapes do not match, or ``temperature`` or ``chunk`` is not positive.
     """
-    return _selected(hidden, weight, targets, temperature, chunk, entropy=True)
-
-
-def _selected(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int, *, entropy: bool
-) -> tuple[Tensor, Tensor]:
     if hidden.shape[:-1] != targets.shape or weight.ndim != 2 or hidden.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)} and targets {tuple(targets.shape)} do not "

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from turnwise.models.segment_sum import segment_sum
-from turnwise.models.token_logprobs import selected_logprobs, selected_logprobs_and_entropy
+from turnwise.models.token_logprobs import selected_logprobs_and_entropy
 
 
 def plain(hidden, weight, targets, temperature):
@@ -53,7 +53,7 @@ def test_equals_the_plain_computation_with_its_gradients(rows, vocabulary, chunk
     again = selected_logprobs_and_entropy(hidden, weight, targets, temperature, chunk)
     entropy = plain(hidden, weight, targets, temperature)
     torch.testing.assert_close(*(torch.autograd.grad((pull[1] * h).sum(), hidden)[0] for h in (again[1], entropy[1])))
-    without = selected_logprobs(hidden, weight, targets, temperature, chunk)
+    without = selected_logprobs_and_entropy(hidden, weight, targets, temperature, chunk, entropy=False)[0]
     torch.testing.assert_close(without, theirs[0])
     torch.testing.assert_close(
         torch.autograd.grad((pull[0] * without).sum(), (hidden, weight)),
@@ -103,8 +103,8 @@ def test_bfloat16_rows_get_float32_logprobs_also_under_autocast() -> None:
     targets = torch.randint(0, 11, (6,))
     rows = hidden.bfloat16().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = selected_logprobs(rows, weight, targets)
-        full = selected_logprobs(hidden, weight, targets)
+        cast = selected_logprobs_and_entropy(rows, weight, targets, entropy=False)[0]
+        full = selected_logprobs_and_entropy(hidden, weight, targets, entropy=False)[0]
     assert cast.dtype == torch.float32
     torch.testing.assert_close(full, plain(hidden, weight, targets, 1.0)[0])  # autocast does not round float32 rows
     torch.testing.assert_close(cast, full, atol=0.1, rtol=0.05)
@@ -124,4 +124,4 @@ def test_bfloat16_rows_get_float32_logprobs_also_under_autocast() -> None:
 def test_bad_input_is_named(change, message) -> None:
     given_ = {"hidden": torch.zeros(3, 2), "weight": torch.zeros(5, 2), "targets": torch.zeros(3, dtype=torch.long)}
     with pytest.raises(ValueError, match=message):
-        selected_logprobs(**(given_ | change))
+        selected_logprobs_and_entropy(**(given_ | change))
