@@ -102,3 +102,20 @@ class Engine(Protocol):
     def shutdown(self) -> None:
         """Releases resources outside this process, such as servers. The next :meth:`load_weights` opens them again."""
         ...
+
+
+def repeat_call(engine: Engine, inner: dict[int, int], what: str, *told: Any) -> None:
+    """Makes a recorded call on nodes with ``engine``. ``inner`` maps the recorded node numbers to the engine's nodes.
+
+    ``what`` and ``told`` are ``open`` (node, ids, near), ``fork`` (node, copy), ``extend`` (node, ids) or ``close``
+    (nodes).
+    """
+    match what:
+        case "open":
+            inner[told[0]] = engine.open(*told[1:])
+        case "fork":
+            inner[told[1]] = engine.fork(inner[told[0]])
+        case "extend":
+            engine.extend(inner[told[0]], told[1])
+        case "close":
+            engine.close([inner.pop(node) for node in told[0]])

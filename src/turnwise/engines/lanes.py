@@ -2,11 +2,12 @@
 
 One operation of a small model takes microseconds, so threads that split it would mostly wait for each other. Therefore
 each lane is a process with one thread, which samples its own nodes (histories). The first lane is the main process. The
-other lanes are forked from it and use its weights through shared memory (``engines/shared_weights.py``).
+other lanes are forked from it and use its weights through shared memory (:func:`share`).
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +18,6 @@ import torch
 
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.sampling_schedule import Named, check_schedule
-from turnwise.engines.shared_weights import share
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.engines.worker import Asked, Done, Worker
 
@@ -25,6 +25,7 @@ from turnwise.engines.worker import Asked, Done, Worker
 # 0.92 of the time of one lane at 80 MB, and the same time as one lane at 480 MB (benchmarks/rollout.py, 20 and 120
 # million float32 parameters).
 SMALL = 128 << 20
+ALIGN = 64  # bytes; the address of each parameter in shared memory is a multiple of this number
 
 
 def _twin_of(first: TreeEngine) -> TreeEngine:
@@ -210,6 +211,23 @@ class Lanes:
                     elif on_sample is not None:
                         on_sample(asked[worker][came[0]], came[1])
         return samples
+
+
+def share(model: Any) -> None:
+    """Moves a model's parameters into memory that this process shares with all processes that it forks later.
+
+    Later changes of the parameters in place are visible in all these processes. The memory is an anonymous mapping, so
+    it needs no space in a file system. It is freed when the last of the processes ends.
+    """
+    parameters = list(model.parameters())
+    places, size = [], 0
+    for parameter in parameters:
+        places.append(size)
+        size += -(-parameter.numel() * parameter.element_size() // ALIGN) * ALIGN
+    memory = mmap.mmap(-1, size)
+    for parameter, place in zip(parameters, places, strict=True):
+        flat = torch.frombuffer(memory, dtype=parameter.dtype, count=parameter.numel(), offset=place)
+        parameter.data = flat.view(parameter.shape).copy_(parameter.data)
 
 
 def _fitting(model: Any, copy: bool) -> int:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
-from turnwise.engines.engine import Engine, Sample, Sampling, Told
+from turnwise.engines.engine import Engine, Sample, Sampling, Told, repeat_call
 from turnwise.engines.spool_file import Key, Spool, digest
 from turnwise.engines.staged_weights import stage
 
@@ -132,20 +132,9 @@ class Spooled:
 
     def _say(self, *call: Any) -> None:
         if self._unheard is None:
-            self._heed(*call)
+            repeat_call(self.engine, self._inner, *call)
         else:
             self._unheard.append(call)
-
-    def _heed(self, what: str, *told: Any) -> None:
-        match what:
-            case "open":
-                self._inner[told[0]] = self.engine.open(told[1], told[2])
-            case "fork":
-                self._inner[told[1]] = self.engine.fork(self._inner[told[0]])
-            case "extend":
-                self.engine.extend(self._inner[told[0]], told[1])
-            case "close":
-                self.engine.close([self._inner.pop(node) for node in told[0]])
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
@@ -172,9 +161,13 @@ class Spooled:
                 self._unheard.append(("sample", list(nodes), sampling, list(seeds), known))
                 return self._given(nodes, known, on_sample)
             self._catch_up()
-        if self.exact:
-            return self._drawn(nodes, sampling, seeds, keys, on_sample)
-        return self._missing(nodes, sampling, seeds, keys, known, on_sample)
+        if not self.exact:
+            return self._missing(nodes, sampling, seeds, keys, known, on_sample)
+        # The whole batch is sampled and stored, because a smaller batch could change the last digits of log-probs.
+        samples = self.engine.sample([self._inner[node] for node in nodes], sampling, seeds, on_sample)
+        self._keep(zip(keys, samples, strict=True))
+        self._grow(nodes, samples)
+        return samples
 
     def _given(self, nodes: Sequence[int], known: Sequence[Sample | None], on_sample: Told | None) -> list[Sample]:
         samples = [sample for sample in known if sample is not None]
@@ -182,20 +175,6 @@ class Spooled:
         for place, sample in enumerate(samples):
             if on_sample is not None:
                 on_sample(place, sample)
-        self._grow(nodes, samples)
-        return samples
-
-    def _drawn(
-        self,
-        nodes: Sequence[int],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        keys: Sequence[Key],
-        on_sample: Told | None,
-    ) -> list[Sample]:
-        """Samples and stores the whole batch, because a smaller batch could change the last digits of log-probs."""
-        samples = self.engine.sample([self._inner[node] for node in nodes], sampling, seeds, on_sample)
-        self._keep(zip(keys, samples, strict=True))
         self._grow(nodes, samples)
         return samples
 
@@ -288,7 +267,7 @@ class Spooled:
         """
         for what, *told in calls:
             if what != "sample":
-                self._heed(what, *told)
+                repeat_call(self.engine, self._inner, what, *told)
                 continue
             nodes, sampling, seeds, samples = told
             inner = [self._inner[node] for node in nodes]

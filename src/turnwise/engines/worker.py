@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from turnwise.engines.engine import Sample, Sampling, Told
+from turnwise.engines.engine import Sample, Sampling, Told, repeat_call
 from turnwise.engines.tree_engine import TreeEngine
 
 RESTARTS = 3  # greatest number of consecutive restarts; then an error is raised, as another restart would not help
@@ -94,7 +94,7 @@ class Worker:
 
     def close(self, node: int) -> None:
         del self._histories[node]
-        self._notes.append(("close", node))
+        self._notes.append(("close", [node]))
 
     @property
     def computed(self) -> int:
@@ -204,8 +204,12 @@ def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
         except (EOFError, OSError):
             return
         try:
-            for note in notes:
-                _heed(engine, nodes, *note)
+            for what, *told in notes:
+                if what == "renew":
+                    engine.renew(*told)
+                    nodes.clear()
+                else:
+                    repeat_call(engine, nodes, what, *told)
             tell = (lambda place, sample: connection.send((place, sample))) if asked.listened else None
             samples = replace(asked, nodes=[nodes[node] for node in asked.nodes]).answer(engine, tell)
             connection.send(Done(samples, engine.computed_tokens, time.process_time()))
@@ -225,18 +229,3 @@ def _let_go(connection: Connection) -> None:
     last = os.sysconf("SC_OPEN_MAX")
     os.closerange(3, connection.fileno())
     os.closerange(connection.fileno() + 1, last)
-
-
-def _heed(engine: TreeEngine, nodes: dict[int, int], what: str, *told: Any) -> None:
-    match what:
-        case "renew":
-            engine.renew(*told)
-            nodes.clear()
-        case "open":
-            nodes[told[0]] = engine.open(told[1])
-        case "fork":
-            nodes[told[1]] = engine.fork(nodes[told[0]])
-        case "extend":
-            engine.extend(nodes[told[0]], told[1])
-        case "close":
-            engine.close([nodes.pop(told[0])])

@@ -29,9 +29,8 @@ from turnwise.engines.vllm.connection import Connection
 from turnwise.engines.vllm.histories import Histories, History
 from turnwise.engines.vllm.local import Local, Process
 from turnwise.engines.vllm.patience import Patience
-from turnwise.engines.vllm.save_weights import Snapshot, forget, save
+from turnwise.engines.vllm.save_weights import Snapshot, Uses, forget, save
 from turnwise.engines.vllm.server import Server
-from turnwise.engines.vllm.weights_in_use import Uses
 
 
 class VllmEngine:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,27 @@ class Snapshot:
     folder: Path
     adapter: bool  # True: a LoRA adapter; False: all weights
     vocabulary: int  # size of the model's vocabulary
+
+
+class Uses:
+    """The snapshots that requests in progress and views of the engine still need. Any thread may call the methods."""
+
+    def __init__(self) -> None:
+        self._now: dict[object, Snapshot] = {}  # a key for each use, so that a use ends without a search
+
+    @contextmanager
+    def use(self, snapshot: Snapshot) -> Iterator[None]:
+        """Counts ``snapshot`` as used within a ``with`` block."""
+        key = object()
+        self._now[key] = snapshot
+        try:
+            yield
+        finally:
+            del self._now[key]
+
+    def all(self) -> list[Snapshot]:
+        """Returns the snapshot of each use. A snapshot with several uses is in the list several times."""
+        return list(self._now.values())
 
 
 def save(model: Any, version: int, root: Path) -> Snapshot:
