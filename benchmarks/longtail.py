@@ -94,10 +94,11 @@ class Bench:
         args = self.args
         self.engine.schedule = "free" if schedule.free else "rounds"
         world: Any = World(args.least, args.turns, args.horizon, args.latency, args.sigma)
+        words: Any = Words(DISTINCT if args.engine == "stub" else 2)
         player = Player(
             self.engine,
             world,
-            Words(DISTINCT if args.engine == "stub" else 2),
+            words,
             Sampling(max_tokens=args.max_tokens),
             max_length=args.max_length,
             environment_threads=args.groups * args.group,

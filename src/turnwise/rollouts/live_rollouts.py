@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import count as numbers
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,8 @@ from turnwise.algo.gates.gate import Gate
 from turnwise.engines.engine import Sample
 from turnwise.engines.sampling_schedule import Begin, Request, schedule_of
 from turnwise.envs.environment import EnvironmentFault, Step, environment_of, tools_of
-from turnwise.rollouts.branch import Branch
 from turnwise.rollouts.environment_steps import Answers
-from turnwise.rollouts.group import Group
+from turnwise.rollouts.group import Branch, Group
 from turnwise.rollouts.live_limit import Room
 from turnwise.types import RolloutTree, State, Turn
 
@@ -270,9 +268,9 @@ class Live:
         """Returns a function that asks the judge about the rollout's next action, or that begins the environment's
         step. The function must be called as soon as the action is complete. Returns None if no function is needed.
         """
-        state, session = branch.tree.state, branch.session
+        state, session, on_reply = branch.tree.state, branch.session, self.on_reply
         if self.local:
-            return None if self.on_reply is None else partial(_reply, self.on_reply, state)
+            return None if on_reply is None else lambda sample: on_reply(state, sample.ids)
         if session is None or not self._in_threads(state):
             return None
         return lambda sample: self.answers.begin(session, self.player.chat.decode(sample.ids))
@@ -282,10 +280,6 @@ class Live:
         if not self.answers.threads or not state.task.env:
             return False
         return bool(getattr(environment_of(self.player.environment, state.task), "waits", False))
-
-
-def _reply(on_reply: OnReply, state: State, sample: Sample) -> None:
-    on_reply(state, sample.ids)
 
 
 async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from turnwise.envs.environment import Session, environment_of
 from turnwise.rollouts.demonstrated_reply import Anchored
@@ -27,54 +27,17 @@ class Verdict(NamedTuple):
         turn.info["functional"], turn.info["strict"] = float(self.functional), float(self.strict)
 
 
-class Verifier(Protocol):
-    """Judges single actions at states that have a demonstrated action. A verifier must be deterministic. Both verdicts
-    on a truncated action must be False.
-    """
-
-    def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
-        """Returns the verdicts ``functional`` and ``strict`` (see :class:`Verdict`).
-
-        Raises:
-            EnvironmentFault: the environment failed.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ByEnvironment:
-    """Judges an action with the environment's methods ``accepts`` (verdict ``functional``) and ``same`` (verdict
-    ``strict``). For a truncated action, both verdicts are False.
-    """
-
-    episodes: Episodes
-
-    def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
-        if turn.truncated:
-            return False, False
-        return self.decide(self.episodes.after(state.task, state.actions), state, turn)
-
-    def decide(self, session: Session, state: State, turn: Turn) -> tuple[bool, bool]:
-        """Returns the verdicts on an action, given a session at its state. Only this call uses the session.
-
-        Raises:
-            EnvironmentFault: the environment failed.
-        """
-        assert state.expert is not None
-        environment = environment_of(self.episodes.environment, state.task)
-        with guarded(self.episodes.seconds):
-            accepted = environment.accepts(session, turn.text, state.expert)
-            return accepted, environment.same(turn.text, state.expert)
-
-
 @dataclass(slots=True)
 class Verdicts:
-    """Judges actions and caches the verdicts, because many samples at one state are equal. ``dialogues`` is the
-    verifier for replies in dialogues without an environment.
+    """Judges actions and caches the verdicts, because many samples at one state are equal.
+
+    An environment judges an action with its methods ``accepts`` (verdict ``functional``) and ``same`` (verdict
+    ``strict``). ``dialogues`` judges replies in dialogues without an environment. Both verdicts on a truncated action
+    are False.
     """
 
     episodes: Episodes
-    dialogues: Verifier = field(default_factory=Anchored)
+    dialogues: Anchored = field(default_factory=Anchored)
     kept: dict[tuple[str, str, bool], Verdict] = field(default_factory=dict)
     _under_way: dict[tuple[str, str, bool], asyncio.Task[Verdict]] = field(default_factory=dict)
 
@@ -86,11 +49,14 @@ class Verdicts:
             EnvironmentFault: the environment failed.
         """
         key = _key(state, turn)
-        verdict = self.kept.get(key)
-        if verdict is None:
-            verifier = ByEnvironment(self.episodes) if state.task.env else self.dialogues
-            verdict = self.kept[key] = Verdict(*verifier(state, turn))
-        verdict.write(turn)
+        if key not in self.kept:
+            if not state.task.env:
+                self.kept[key] = Verdict(*self.dialogues(state, turn))
+            elif turn.truncated:
+                self.kept[key] = Verdict(False, False)
+            else:
+                self.kept[key] = self._decide(self.episodes.after(state.task, state.actions), state, turn)
+        self.kept[key].write(turn)
 
     async def judge_in_thread(
         self, state: State, turn: Turn, answers: Answers, lock: AbstractContextManager[Any]
@@ -113,8 +79,21 @@ class Verdicts:
         async with answers.room:  # a session may hold a process, so it is made only when a thread is free
             with lock:
                 session = self.episodes.after(state.task, state.actions)
-            decide = partial(ByEnvironment(self.episodes).decide, session, state, turn)
-            return Verdict(*await answers.wait(answers.start(session, decide)))
+            decision: Verdict = await answers.wait(answers.start(session, partial(self._decide, session, state, turn)))
+            return decision
+
+    def _decide(self, session: Session, state: State, turn: Turn) -> Verdict:
+        """Returns the environment's verdicts on an action, given a session at its state. Only this call uses the
+        session.
+
+        Raises:
+            EnvironmentFault: the environment failed.
+        """
+        assert state.expert is not None
+        environment = environment_of(self.episodes.environment, state.task)
+        with guarded(self.episodes.seconds):
+            accepted = environment.accepts(session, turn.text, state.expert)
+            return Verdict(accepted, environment.same(turn.text, state.expert))
 
 
 def _key(state: State, turn: Turn) -> tuple[str, str, bool]:

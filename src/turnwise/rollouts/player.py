@@ -8,33 +8,25 @@ no text is tokenised twice.
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.environment import Environment
 from turnwise.rollouts.demonstrated_reply import Anchored
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.live_rollouts import Live, OnReply, OnTree
-from turnwise.rollouts.local_verdicts import Verdicts, Verifier
-from turnwise.rollouts.run_coroutine import run
-from turnwise.types import Message, RolloutTree, State
+from turnwise.rollouts.local_verdicts import Verdicts
+from turnwise.types import RolloutTree, State
 
+T = TypeVar("T")
 KEPT = 10_000  # greatest number of cached episodes, and of cached verdicts, that are kept between calls
-
-
-class Chat(Protocol):
-    """The methods of a tokenizer with a chat template that sampling needs (``data.chat_tokens.ChatTokens``)."""
-
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]: ...
-
-    def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]: ...
-
-    def decode(self, action_ids: Sequence[int]) -> str: ...
 
 
 @dataclass(slots=True)
@@ -75,14 +67,14 @@ class Player:
 
     engine: Engine
     environment: Environment
-    chat: Chat
+    chat: ChatTokens
     sampling: Sampling
     max_turns: int | None = None
     max_length: int = 4096
     retries: int = 2
     environment_seconds: float | None = None
     environment_threads: int = 0
-    dialogues: Verifier = field(default_factory=Anchored)
+    dialogues: Anchored = field(default_factory=Anchored)
     tally: Tally = field(default_factory=Tally)
     lock: threading.RLock = field(default_factory=threading.RLock)
     episodes: Episodes = field(init=False)
@@ -124,7 +116,7 @@ class Player:
         order = sorted(range(len(trees)), key=lambda i: -len(states[i].ids))
         counts = allocator(states)
         live = Live(self, allocator, gate, key, on_turns, on_reply, on_tree)
-        run(live.run([trees[i] for i in order], [counts[i] for i in order]))
+        run_to_end(live.run([trees[i] for i in order], [counts[i] for i in order]))
         if max(len(self.episodes.kept), len(self.verdicts.kept)) > KEPT:
             self.forget()
         return trees
@@ -137,3 +129,18 @@ class Player:
     def using(self, sampling: Sampling, max_turns: int | None) -> Player:
         """Returns a copy of this player with other sampling settings and its own count of costs."""
         return replace(self, sampling=sampling, max_turns=max_turns, tally=Tally())
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end in this thread. A signal such as Ctrl-C is raised at once, even during sampling."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.set_exception_handler(lambda *_: None)  # only the first error is raised; errors of other tasks are dropped
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+        loop.close()

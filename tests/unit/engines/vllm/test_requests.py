@@ -13,7 +13,7 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.sampling_schedule import Requests, schedule_of
 from turnwise.engines.spool_file import Spool
 from turnwise.engines.spooled_engine import Spooled
-from turnwise.rollouts.run_coroutine import run
+from turnwise.rollouts.player import run_to_end
 
 SAMPLING = Sampling(max_tokens=6)
 Make = Callable[..., Any]
@@ -26,7 +26,7 @@ def asked(engine: Any, histories: list[list[int]], seeds: list[int]) -> list[lis
         work = [schedule.sample(i, node, seed) for i, (node, seed) in enumerate(zip(nodes, seeds, strict=True))]
         return await asyncio.gather(*work)
 
-    return [action.sample.ids for action in run(all_of_them())]
+    return [action.sample.ids for action in run_to_end(all_of_them())]
 
 
 def test_single_requests_draw_what_a_batch_draws(served: ModuleType, make_engine: Make, policy: Any) -> None:
@@ -49,7 +49,7 @@ def test_an_action_is_appended_to_its_node(served: ModuleType, make_engine: Make
         async def twice() -> list[list[int]]:
             return [(await engine.request(node, SAMPLING, seed)).ids for seed in (1, 2)]
 
-        first, _ = run(twice())
+        first, _ = run_to_end(twice())
         assert server.bodies[-1]["prompt"] == [4, 5, *first]
 
 
@@ -69,7 +69,7 @@ def test_a_cancelled_request_ends_at_the_server_too(served: ModuleType, make_eng
             return schedule.cancelled
 
         began = time.monotonic()
-        assert run(one_of_two()) == 1
+        assert run_to_end(one_of_two()) == 1
         while not server.dropped and time.monotonic() - began < 15:
             time.sleep(0.01)
         assert [body["prompt"] for body in server.dropped] == [[9, 9]]
