@@ -5,7 +5,7 @@ demonstrated (expert) replies, and the fraction of the policy's own replies that
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,12 +37,9 @@ class Reply:
     expert: str = ""
     said: str = ""  # text of the policy's greedy reply
 
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def reply_of(row: Mapping[str, Any]) -> Reply:
-    """Returns the :class:`Reply` that a JSON record describes. This is the inverse of :meth:`Reply.record`."""
+    """Returns the :class:`Reply` that a JSON record describes. This is the inverse of ``dataclasses.asdict``."""
     verdicts = {name: tuple((float(f), float(s)) for f, s in row[name]) for name in ("sampled", "greedy")}
     return Reply(**{**row, "tools": tuple(row["tools"]), **verdicts})
 
@@ -86,7 +83,7 @@ def pooled(counted: Counted) -> float:
     return sum(part for part, _ in counted.values()) / sum(whole for _, whole in counted.values())
 
 
-def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 0) -> Estimate:
+def paired_change(before: Counted, after: Counted, *, shares: bool) -> Estimate:
     """Returns how much the pooled ratio (:func:`pooled`) changes from ``before`` to ``after``, with a 95 % confidence
     interval. The interval comes from a paired percentile bootstrap that resamples whole dialogues.
 
@@ -94,7 +91,6 @@ def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 
         shares: whether the ratios are fractions in [0, 1]. If they are and all dialogues changed by the same amount,
             the bootstrap interval would have width 0. Then two dialogues of average size are added, one that changed
             from 0 to 1 and one that changed from 1 to 0, as in :func:`turnwise.evaluation.stats.paired_difference`.
-        seed: seed of the bootstrap.
 
     Raises:
         ValueError: ``before`` and ``after`` have different dialogues, or none.
@@ -109,7 +105,7 @@ def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 
     if shares and np.ptp(moved) == 0:
         size = table[:, 1].mean()
         table = np.vstack([table, [0, size, size, size], [size, size, 0, size]])
-    draws = np.random.default_rng(seed).multinomial(len(table), np.full(len(table), 1 / len(table)), size=RESAMPLES)
+    draws = np.random.default_rng(0).multinomial(len(table), np.full(len(table), 1 / len(table)), size=RESAMPLES)
     sums = draws @ table
     resampled = sums[:, 2] / sums[:, 3] - sums[:, 0] / sums[:, 1]
     low, high = np.quantile(resampled, [0.025, 0.975])

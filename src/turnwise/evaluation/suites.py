@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.environment import prepare, tools_of, tried
 from turnwise.evaluation.fresh_tasks import fresh_items, fresh_tasks
@@ -22,16 +23,13 @@ from turnwise.rollouts.player import Player, Tally
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, Task
 
+Opening = Callable[[Task], tuple[Sequence[Message], list[int]]]
+"""A function that returns the first messages of a task and their token ids."""
+
 OnDone = Callable[[int], None] | None
+"""A callback that gets the number of episodes or answers that have just ended."""
+
 TOGETHER = 64  # number of episodes that an engine in this process samples together, which limits its memory
-
-
-class Chat(Protocol):
-    """The interface of a chat tokenizer (``data.chat_tokens.ChatTokens``), with only the methods of evaluation."""
-
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]: ...
-
-    def decode(self, action_ids: Sequence[int]) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +45,6 @@ class Episode:
     messages: list[Message]
     subset: str = ""  # the subset of the benchmark to which the task belongs
 
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -61,9 +56,6 @@ class Answer:
     prompt: str
     answer: str
     reference: str
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -96,12 +88,12 @@ class Evaluation:
 
 def play_tasks(
     player: Player,
-    opening: Callable[[Task], tuple[Sequence[Message], list[int]]],
+    opening: Opening,
     tasks: Sequence[Task],
     attempts: int,
     mode: str,
     key: object,
-    on_done: Callable[[int], None] | None = None,
+    on_done: OnDone = None,
 ) -> list[Episode]:
     """Runs ``attempts`` episodes of each held-out task to their end, for an evaluation. Returns the episodes whose
     environment did not fail.
@@ -161,12 +153,12 @@ def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message])
 
 def answer_skills(
     engine: Engine,
-    chat: Chat,
+    chat: ChatTokens,
     count: int,
     seed: int,
     max_tokens: int = 24,
     suites: Sequence[str] | None = None,
-    on_done: Callable[[int], None] | None = None,
+    on_done: OnDone = None,
 ) -> list[Answer]:
     """Returns the policy's greedy answers to ``count`` test items of each toy skill, drawn at ``seed``
     (``evaluation.fresh_tasks``).
@@ -188,7 +180,7 @@ def answer_skills(
 
 
 def play_suite(
-    player: Player, chat: Chat, name: str, environment: Any, count: int, seed: int, on_done: OnDone = None
+    player: Player, chat: ChatTokens, name: str, environment: Any, count: int, seed: int, on_done: OnDone = None
 ) -> list[Answer]:
     """Plays held-out tasks of an environment that the run does not train on, and returns an answer with the outcome of
     each task. Each task is played once, with greedy decoding.
@@ -215,11 +207,7 @@ def play_suite(
     return answers
 
 
-Opening = Callable[[Task], tuple[Sequence[Message], list[int]]]
-"""A function that returns the first messages of a task and their token ids."""
-
-
-def openings(environment: Any, chat: Chat) -> Opening:
+def openings(environment: Any, chat: ChatTokens) -> Opening:
     """Returns a function that returns the first messages of a task and their token ids. Its results are cached."""
     known: dict[tuple[str, str], tuple[Sequence[Message], list[int]]] = {}
 

@@ -188,10 +188,9 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
 
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
     """Writes an evaluation to ``path`` as JSON lines, atomically."""
-    rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
-    rows += [reply.record() for reply in evaluation.replies]
+    rows: list[Any] = [*evaluation.episodes, *evaluation.answers, *evaluation.replies]
     with atomic_write(path) as part:
-        part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        part.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
 
 
 def read_evaluation(path: Path) -> Evaluation | None:

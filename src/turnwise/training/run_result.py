@@ -27,22 +27,14 @@ def by_subset(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
     """Returns the comparison of success before and after training for each subset of the benchmark, and for the
     unweighted mean over the subsets. The result is empty if tasks have no subset.
     """
-    sides = base.by_subset(mode), after.by_subset(mode)
-    both = {name: sides[0][name].keys() & sides[1][name].keys() for name in sides[0] if name in sides[1]}
-    before, since = (
-        {name: {task: side[name][task] for task in sorted(tasks)} for name, tasks in both.items() if tasks}
-        for side in sides
-    )
+    sides = [
+        {name: dict(sorted(tasks.items())) for name, tasks in side.by_subset(mode).items()} for side in (base, after)
+    ]
+    before, since = _both(*sides)
     if not before:
         return {}
-    means = [_points(float(np.mean([_mean(tasks) for tasks in side.values()]))) for side in (before, since)]
-    mean = {
-        "base": means[0],
-        "after": means[1],
-        "delta": round(means[1] - means[0], 2),
-        "delta_ci95": _interval(paired_mean_difference(before, since)),
-        "tasks": sum(map(len, before.values())),
-    }
+    first, last = (float(np.mean([_mean(tasks) for tasks in side.values()])) for side in (before, since))
+    mean = _change(first, last, paired_mean_difference(before, since), sum(map(len, before.values())))
     return {"by_subset": {name: _compared(before[name], since[name]) for name in before}, "subset_mean": mean}
 
 
@@ -51,14 +43,13 @@ def _compared(before: Mapping[str, list[float]], since: Mapping[str, list[float]
     if not tasks:
         return {}
     before, since = {t: before[t] for t in tasks}, {t: since[t] for t in tasks}
-    change = paired_difference(before, since)
-    return {
-        "base": _points(_mean(before)),
-        "after": _points(_mean(since)),
-        "delta": round(_points(_mean(since)) - _points(_mean(before)), 2),
-        "delta_ci95": _interval(change),
-        "tasks": len(tasks),
-    }
+    return _change(_mean(before), _mean(since), paired_difference(before, since), len(tasks))
+
+
+def _change(before: float, since: float, change: Estimate, tasks: int) -> dict[str, Any]:
+    base, after = _points(before), _points(since)
+    delta = round(after - base, 2)
+    return {"base": base, "after": after, "delta": delta, "delta_ci95": _interval(change), "tasks": tasks}
 
 
 def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -63,4 +64,4 @@ def test_the_interval_resamples_dialogues() -> None:
 
 
 def test_a_reply_comes_back_from_json() -> None:
-    assert [reply_of(json.loads(json.dumps(one.record()))) for one in REPLIES] == REPLIES
+    assert [reply_of(json.loads(json.dumps(asdict(one)))) for one in REPLIES] == REPLIES
