@@ -134,9 +134,8 @@ class PackedTree(OfTrees):
         S = end_BS.shape[1]
         place = torch.arange(S, device=end_BS.device)
         ancestor = (place[None, None, :] <= place[None, :, None]) & (place[None, :, None] < end_BS[:, None, :])
-        self.own = torch.eye(
-            S, dtype=torch.bool, device=end_BS.device
-        )  # padding attends to itself, because a softmax over no scores is NaN
+        # padding attends to itself, because a softmax over no scores is NaN
+        self.own = torch.eye(S, dtype=torch.bool, device=end_BS.device)
         self.mask = (ancestor | self.own)[:, None]  # (B, 1, S, S)
         self._windows: dict[int | None, Tensor] = {None: self.mask}
 

@@ -71,9 +71,8 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
     with torch.no_grad():
         targets = dict(into.named_parameters())
         for path, value in base.named_parameters():
-            plain = targets.get(
-                path.replace("base_layer.", "")
-            )  # `base_layer.` may occur several times, since peft wraps an expert module once per parameter
+            # `base_layer.` may occur several times, since peft wraps an expert module once per parameter
+            plain = targets.get(path.replace("base_layer.", ""))
             if plain is not None:
                 plain.copy_(_whole(value))
         for name, module in base.named_modules():

@@ -54,13 +54,13 @@ def small_config(kind: str, **changes: Any) -> Any:
     Raises:
         Exception: any error that the configuration's class raises for the reduced sizes.
     """
-    default = type(AutoConfig.for_model(kind))
     about = AutoConfig.for_model(kind)
     sizes = _small(about)
-    inner = [key for key in ("text_config",) if getattr(about, key, None) is not None]
-    for key in inner:
-        sizes[key] |= changes
-    config = default(**(sizes if inner else sizes | changes))
+    if getattr(about, "text_config", None) is not None:
+        sizes["text_config"] |= changes
+    else:
+        sizes |= changes
+    config = type(about)(**sizes)
     text = config.get_text_config()
     kinds = getattr(text, "layer_types", None)
     if kinds and "layer_types" not in changes and (longer := _including_all(about, len(kinds))) > len(kinds):

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from turnwise.models.attention import backbone, unwrapped
 
 FEWEST = 2  # least number of layers that are kept: inputs of the first layer do not depend on other tokens
-_WINDOWS = ("sliding_window",)  # attribute names of window sizes (in tokens) in configurations and attention modules
 _NUMBERS = ("idx", "index", "layer_id", "layer_number")  # suffixes of the attributes that hold a layer's own number
 
 
@@ -34,10 +33,9 @@ def cut(model: Any, window: int) -> Iterator[None]:
         modules = list(body.modules())
         owners = {id(owner): owner for m in modules for owner in (m, getattr(m, "config", None)) if owner is not None}
         for owner in owners.values():
-            for name in _WINDOWS:
-                size = getattr(owner, name, None)
-                if isinstance(size, int) and not isinstance(size, bool) and size > window:
-                    change(owner, name, window)
+            size = getattr(owner, "sliding_window", None)
+            if isinstance(size, int) and not isinstance(size, bool) and size > window:
+                change(owner, "sliding_window", window)
         yield
 
 
