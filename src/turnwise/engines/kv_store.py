@@ -86,9 +86,8 @@ class Store:
         size = (there, long) if fits else self._room(rows, capacity)
         for i, (memory, slab) in enumerate(zip(self._memory, (*self.keys, *self.values), strict=True)):
             if not fits:
-                new = memory.new_zeros(
-                    size[0], memory.shape[1], size[1], memory.shape[3]
-                )  # zeros, because numbers must be finite even where attention masks them
+                # zeros, because numbers must be finite even where attention masks them
+                new = memory.new_zeros(size[0], memory.shape[1], size[1], memory.shape[3])
                 new[: len(keep), :, :held] = slab[index] if moved else slab[: len(keep)]
                 self._memory[i] = new
             elif moved:

@@ -247,9 +247,7 @@ class Slices(_Free):
             self._sample_some(sorted(self._asked.values(), key=lambda asked: asked.number))
             if not self._asked:
                 self._wanted.clear()
-            for _ in range(
-                2
-            ):  # lets rollouts that got an action run and send their next request, and lets cancelled rollouts leave
+            for _ in range(2):  # rollouts that got an action send their next request, and cancelled rollouts leave
                 await asyncio.sleep(0)
 
     def _sample_some(self, batch: list[_Asked]) -> None:

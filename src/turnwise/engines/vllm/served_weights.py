@@ -12,9 +12,8 @@ from turnwise.engines.vllm.faults import Fault
 from turnwise.engines.vllm.save_weights import Snapshot
 from turnwise.text import said
 
-_NAME = re.compile(
-    r"[\x20-\x7e]{1,500}"
-)  # accepted names of served models: printable ASCII, because messages contain them
+# accepted names of served models: printable ASCII, because messages contain them
+_NAME = re.compile(r"[\x20-\x7e]{1,500}")
 _PROBE = {"max_tokens": 1, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
 _NO_RELOAD = (
     "the server cannot reload all weights, as policy.lora.r=0 requires: start it with scripts/serve.py --full-weights"
