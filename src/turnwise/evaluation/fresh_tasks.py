@@ -55,9 +55,8 @@ def _fresh(
         return seen
     known = {key(one) for one in seen}
     try:
-        found = [
-            one for one in draw(2 * count, seed) if key(one) not in known
-        ]  # twice as many, because all tasks of seed 0 may be drawn again
+        # twice as many are drawn, because all tasks of seed 0 may be drawn again
+        found = [one for one in draw(2 * count, seed) if key(one) not in known]
     except ValueError as error:
         raise _too_few(what, count, seed, str(error)) from error
     if len(found) < count:

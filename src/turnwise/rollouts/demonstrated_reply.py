@@ -11,7 +11,7 @@ from rapidfuzz.distance import Levenshtein
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.match import equivalent, identical
 from turnwise.data.toolcalls.nemo_gym_rule import MOST, accepts
-from turnwise.data.toolcalls.parsing import Reply, ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.errors import InputError
 from turnwise.types import State, Turn
 
@@ -75,7 +75,10 @@ class Anchored:
             made = PARSERS[self.format](turn.text, tools)
         except ToolCallError:
             return False, False
-        strict = self._same(made, expected)
+        if expected.calls or made.calls:
+            strict = identical(made.calls, expected.calls)
+        else:
+            strict = made.content.split() == expected.content.split()
         kind = self.kind or ("arguments" if state.pivot else "calls" if expected.calls else "similarity")
         if kind == "strict":
             return strict, strict
@@ -86,11 +89,6 @@ class Anchored:
         if bool(made.calls) != bool(expected.calls):
             return False, strict
         return similarity(turn.text, state.expert) >= self.threshold, strict
-
-    def _same(self, made: Reply, expected: Reply) -> bool:
-        if expected.calls or made.calls:
-            return identical(made.calls, expected.calls)
-        return made.content.split() == expected.content.split()
 
 
 def similarity(made: str, expected: str) -> float:
