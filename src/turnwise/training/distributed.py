@@ -185,11 +185,9 @@ def _in_multirun() -> bool:
 
 def label_of(name: str, seed: int) -> str:
     """Returns the label at the start of each log line of this run. Empty unless several runs share the terminal."""
-    if not _in_multirun() or "basic_launcher" in str(
-        HydraConfig.get().launcher._target_
-    ):  # the basic launcher runs one run after the other
-        return ""
-    return f"{name}/seed{seed}"
+    # the basic launcher runs one run after the other
+    alone = not _in_multirun() or "basic_launcher" in str(HydraConfig.get().launcher._target_)
+    return "" if alone else f"{name}/seed{seed}"
 
 
 def environments() -> list[Any]:

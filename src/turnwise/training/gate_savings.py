@@ -54,9 +54,7 @@ def _under_way(tree: RolloutTree) -> int:
 
 def _after_last_decision(tree: RolloutTree) -> dict[str, int]:
     step = tree.looks[-1].step
-    depth: list[int] = []  # for each turn, the number of turns from the root up to and including it
-    for turn in tree.turns:
-        depth.append(1 + (depth[turn.parent] if turn.parent >= 0 else 0))
+    depth = [len(tree.path(turn)) for turn in range(len(tree.turns))]
     after = [turn for turn, at in zip(tree.turns, depth, strict=True) if at > step]
     return {
         "passed": depth.count(step + 1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from turnwise.algo.states.lazy import chosen, ids_of
@@ -82,10 +83,11 @@ class Choice:
         with self.phases.phase("profile", len(self.candidates)) as advance:
             if not is_sharded(self.module):
                 self.module.to(self.settings.device)
-            self._sync_weights()
+            sync_weights = partial(self.module.sync_weights, self.player.engine)
+            sync_weights()
             # For the first profile, the engine keeps its cache between shards, as in the runs of the shipped results.
             # Emptying the cache of a server is useless, because servers never repeat a sample bit for bit.
-            afresh = self._sync_weights if number and not distributed.served else None
+            afresh = sync_weights if number and not distributed.served else None
             shards = self.settings.folder / name
             data = self.settings.data
             # the pass rates in a file do not describe later policies
@@ -102,6 +104,3 @@ class Choice:
             f"same reward; {len(kept)} turns are kept; an exact match would miss {missed} of the acceptable actions"
         )
         return profiles, kept
-
-    def _sync_weights(self) -> None:
-        self.module.sync_weights(self.player.engine)
