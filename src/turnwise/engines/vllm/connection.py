@@ -31,8 +31,9 @@ class Connection:
         self._key, self._key_variable, self._connections = key, key_variable, connections
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, path: str, body: Any, limit: float) -> bytes:
-        """Sends a POST request with ``body`` as JSON, and returns the body of the answer.
+    async def ask(self, path: str, limit: float, body: Any = None) -> bytes:
+        """Sends a GET request, or with ``body`` a POST request with ``body`` as JSON, and returns the body of the
+        answer.
 
         ``path`` is the path of the URL, such as ``/v1/completions``. ``limit`` is the time limit in seconds. Cancelling
         the caller closes the connection, which cancels the request at the server.
@@ -40,27 +41,11 @@ class Connection:
         Raises:
             Fault: the request failed, or the answer's status is not 200.
         """
-        return await self._ask("POST", path, body, limit)
-
-    async def get(self, path: str, limit: float) -> bytes:
-        """Sends a GET request and returns the body of the answer. Errors and ``limit`` are as in :meth:`post`."""
-        return await self._ask("GET", path, None, limit)
-
-    async def get_json(self, path: str, limit: float) -> Any:
-        """Sends a GET request (see :meth:`post`) and returns the answer, parsed as JSON."""
-        return parsed(await self.get(path, limit), path)
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
-    async def _ask(self, method: str, path: str, body: Any, limit: float) -> bytes:
         if self._session is None:
             self._session = open_session(self.url, self._key, self._connections + 8)  # 8 more for health checks
         try:
             async with self._session.request(
-                method,
+                "GET" if body is None else "POST",
                 self.url + path,
                 json=body,
                 timeout=aiohttp.ClientTimeout(total=limit),
@@ -78,6 +63,15 @@ class Connection:
             raise Fault("garbage", str(error)) from None
         except aiohttp.ClientError as error:  # for example, an invalid status line or header
             raise Fault("garbage", type(error).__name__) from None
+
+    async def get_json(self, path: str, limit: float) -> Any:
+        """Sends a GET request (see :meth:`ask`) and returns the answer, parsed as JSON."""
+        return parsed(await self.ask(path, limit), path)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
     def _refusal(self, response: aiohttp.ClientResponse, answer: bytes) -> Fault:
         status, after = response.status, retry_after(response.headers.get("Retry-After"))

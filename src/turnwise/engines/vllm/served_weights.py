@@ -68,7 +68,7 @@ class Holding:
     async def drop(self, snapshot: Snapshot) -> None:
         """Unloads an adapter from the server. Does nothing for full weights, which cannot be unloaded."""
         if snapshot.adapter:
-            await self.connection.post("/v1/unload_lora_adapter", {"lora_name": snapshot.name}, self.quick)
+            await self.connection.ask("/v1/unload_lora_adapter", self.quick, {"lora_name": snapshot.name})
 
     async def examine(self, max_length: int) -> tuple[str, str]:
         """Checks that a run can use the server. Returns the base model's served name and the path of its weights.
@@ -88,7 +88,7 @@ class Holding:
             )
         for token in (0, 1):
             body = {"model": card["id"], "prompt": [0], "allowed_token_ids": [token], **_PROBE}
-            if not abs(first_logprob(await self.connection.post("/v1/completions", body, self.long))) < 1e-3:
+            if not abs(first_logprob(await self.connection.ask("/v1/completions", self.long, body))) < 1e-3:
                 raise Fault(
                     "rejected",
                     "the log-probs that the server returns are not those of the distribution that it samples from; "
@@ -99,7 +99,7 @@ class Holding:
     async def _load_adapter(self, snapshot: Snapshot) -> None:
         body = {"lora_name": snapshot.name, "lora_path": str(snapshot.folder)}
         try:
-            await self.connection.post("/v1/load_lora_adapter", body, self.long)
+            await self.connection.ask("/v1/load_lora_adapter", self.long, body)
         except Fault as fault:
             if fault.kind != "missing":
                 raise
@@ -118,7 +118,7 @@ class Holding:
             ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(snapshot.folder)}}),
             ("/update_weight_version", {"new_version": snapshot.name}),
         ):
-            answer = await self.connection.post(path, body, self.long)
+            answer = await self.connection.ask(path, self.long, body)
             if names_errors(answer):
                 raise Fault("garbage", f"the answer to {path} contains an error: {said(answer)}")
 

@@ -71,7 +71,7 @@ class Server:
             attempt += 1
             incarnation = self.incarnation
             try:
-                answer = await self.connection.post("/v1/completions", request, self.patience.attempt_limit)
+                answer = await self.connection.ask("/v1/completions", self.patience.attempt_limit, request)
                 sample = sample_of(answer, request, self.snapshot.vocabulary if self.snapshot else 0)
                 if not await self._still_holds(incarnation):
                     raise Fault("missing", "the server's weights were loaded again during the request")
@@ -239,7 +239,7 @@ class Server:
 
     async def _healthy(self) -> bool:
         try:
-            await self.connection.get("/health", self.patience.health_limit)
+            await self.connection.ask("/health", self.patience.health_limit)
         except Fault:
             return False
         return True
