@@ -3,12 +3,17 @@
 On a CPU, the segments are concatenated into one sequence without padding (:class:`EndToEnd`). This layout needs several
 small operations per segment, with which an accelerator would be mostly idle. On an accelerator, the segments are
 therefore padded to one length and batched (:class:`SideBySide`).
+
+Both classes are attention plans (``models.attention``) of one forward pass over M segments, and arrange the tokens of
+the segments in the model's input. ``place`` holds the position ids of the tokens in the shape of this input, ``first``
+for each segment the index of its first token in the flattened input, and ``flow`` how recurrent states pass through the
+segments (None without recurrent layers).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,27 +39,6 @@ class Segment(NamedTuple):
     @property
     def length(self) -> int:
         return self.stop - self.start
-
-
-class Prefill(Protocol):
-    """The attention plan (see ``models.attention``) of one forward pass over M segments.
-
-    The plan also arranges the tokens of the segments in the model's input.
-    """
-
-    place: Tensor  # position ids of the tokens, in the shape of the model's input
-    first: Sequence[int]  # for each segment, the index of its first token in the flattened input
-    flow: Flow | None  # how recurrent states pass through the segments; None without recurrent layers
-
-    def ids(self, tokens: Sequence[Sequence[int]]) -> Tensor: ...
-
-    def split(self, hidden: Tensor) -> Sequence[Tensor]:
-        """Splits the last layer's hidden states by segment; each part has shape (length, D)."""
-        ...
-
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
-    ) -> Tensor: ...
 
 
 class EndToEnd:
@@ -97,6 +81,7 @@ class EndToEnd:
         return torch.tensor([[token for segment in tokens for token in segment]])
 
     def split(self, hidden: Tensor) -> Sequence[Tensor]:
+        """Splits the last layer's hidden states by segment; each part has shape (length, D)."""
         return hidden[0].split(self.lengths)
 
     def attend(

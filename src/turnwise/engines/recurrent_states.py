@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from turnwise.engines.prefill import Prefill, Segment
+from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.models.recurrence import Flow, States, pick, stack
 
 
@@ -55,7 +55,7 @@ class Stops:
 
     def __init__(
         self,
-        plan: Prefill,
+        plan: EndToEnd | SideBySide,
         segments: Sequence[Segment],
         marks: Mapping[int, dict[int, Mark]],
         lengths: Mapping[int, Iterable[int]],

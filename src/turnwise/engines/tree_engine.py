@@ -69,7 +69,7 @@ class TreeEngine:
         self.budget = None if memory_gb is None else int(memory_gb * 1e9)
         self.version = -1
         self.computed_tokens = 0  # number of prefilled tokens since the engine was created
-        self._model: Any = None
+        self.model: Any = None
         self._forward: Any = None  # the forward pass, which may hold packed weights
         self._needs: Needs | None = None  # key-value heads per layer, and bytes of recurrent states
         self._shape: tuple[Any, ...] | None = None  # the store's constructor arguments
@@ -79,13 +79,9 @@ class TreeEngine:
     def load_weights(self, model: Any, version: int) -> None:
         """Sets the weights that are sampled from. Open nodes are closed and all keys and values are dropped."""
         self.release()  # so that old packed weights are neither used with new weights nor in memory at the same time
-        self._model = plain_copy(model, into=self._model) if self.copy else model
-        use_tree_attention(unwrapped(self._model))
+        self.model = plain_copy(model, into=self.model) if self.copy else model
+        use_tree_attention(unwrapped(self.model))
         self.renew(version)
-
-    @property
-    def model(self) -> Any:
-        return self._model
 
     @property
     def compiled(self) -> bool:
@@ -99,7 +95,7 @@ class TreeEngine:
         When the weights change, :meth:`renew` of the second engine must be called too.
         """
         other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
-        other.budget, other.packing, other._model, other._needs = self.budget, self.packing, self._model, self._needs
+        other.budget, other.packing, other.model, other._needs = self.budget, self.packing, self.model, self._needs
         return other
 
     def release(self) -> None:
@@ -109,10 +105,10 @@ class TreeEngine:
     def renew(self, version: int) -> None:
         """Prepares for weights that were changed in place. Open nodes and all keys and values are dropped."""
         self.release()
-        self._forward, self._head = forward_of(self._model, self.packing if self.copy else 0), Head(self._model)
+        self._forward, self._head = forward_of(self.model, self.packing if self.copy else 0), Head(self.model)
         self.version = version
         if self._needs is None:
-            self._needs = needs_of(self._model)
+            self._needs = needs_of(self.model)
         weight, (heads, state_bytes) = self._head.weight, self._needs
         self._recurrent = state_bytes > 0
         dtype = self._forward.attention_dtype if isinstance(self._forward, FastLlama) else weight.dtype

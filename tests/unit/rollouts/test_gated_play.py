@@ -49,7 +49,7 @@ def states(player: Player) -> list[State]:
 
 
 def play(player: Player, states: Sequence[State], gate: Gate) -> tuple[list[RolloutTree], int]:
-    player.engine.load_weights(player.engine._model, 0)  # both arms begin with nothing kept, as two runs do
+    player.engine.load_weights(player.engine.model, 0)  # both arms begin with nothing kept, as two runs do
     before = player.tally.turns
     trees = player.play(states, Uniform(GROUP), gate, "same seeds")
     return trees, player.tally.turns - before

@@ -75,7 +75,7 @@ def played(player: Player, states: Sequence[State], folder: Path, gate: Gate, st
         if len(begun) == stop_at:
             raise KeyboardInterrupt
         begun.append(1)
-        player.engine.load_weights(player.engine._model, 0)
+        player.engine.load_weights(player.engine.model, 0)
 
     return Recording(player, Uniform(GROUP), gate, folder, "key", begin)(states)
 
@@ -93,7 +93,7 @@ def test_a_buffer_is_what_the_player_plays(player: Player, states: list[State], 
     buffer = played(player, states, tmp_path, Never())
     assert [path.name for path in sorted(tmp_path.iterdir())] == [f"shard-{i:05d}.json.gz" for i in range(3)]
     for start in range(0, 5, 2):
-        player.engine.load_weights(player.engine._model, 0)
+        player.engine.load_weights(player.engine.model, 0)
         for tree in player.play(states[start : start + 2], Uniform(GROUP), Never(), "key"):
             kept = buffer.trees[tree.state.id]
             assert kept == tree and kept.state is not None
@@ -109,7 +109,7 @@ def test_a_gate_changes_marks_and_nothing_that_was_played(
 ) -> None:
     """The mark is what a running gate decides; what it would have cut is there to its end."""
     free, gated = played(player, states, tmp_path / "free", Never()), played(player, states, tmp_path / "gated", gate)
-    player.engine.load_weights(player.engine._model, 0)
+    player.engine.load_weights(player.engine.model, 0)
     running = player.play(states, Uniform(GROUP), gate, "key")
     cut = [tree.stopped for tree in running]
     assert 0 < sum(cut) < len(cut)
