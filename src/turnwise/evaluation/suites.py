@@ -180,14 +180,13 @@ def answer_skills(
 
 
 def play_suite(
-    player: Player, chat: ChatTokens, name: str, environment: Any, count: int, seed: int, on_done: OnDone = None
+    player: Player, name: str, environment: Any, count: int, seed: int, on_done: OnDone = None
 ) -> list[Answer]:
     """Plays held-out tasks of an environment that the run does not train on, and returns an answer with the outcome of
     each task. Each task is played once, with greedy decoding.
 
     Args:
         player: the run's player. Its engine samples the actions. The settings of this player are not changed.
-        chat: converts messages to tokens.
         name: name under which the suite is reported.
         environment: the environment that the run does not train on.
         count, seed: the number of tasks, and the seed at which they are drawn (``evaluation.fresh_tasks``).
@@ -196,7 +195,7 @@ def play_suite(
     Raises:
         InputError: the environment has too few tasks.
     """
-    tasks, opening = fresh_tasks(environment, "seen", count, seed), openings(environment, chat)
+    tasks, opening = fresh_tasks(environment, "seen", count, seed), openings(environment, player.chat)
     greedy = Sampling(temperature=0, max_tokens=player.sampling.max_tokens)
     aside = replace(player, environment=environment, sampling=greedy, max_turns=None, tally=Tally())
     answers = []

@@ -29,7 +29,6 @@ from turnwise.training.read_candidates import Candidates
 from turnwise.training.recorder import Recorder
 from turnwise.training.run_result import summary
 from turnwise.training.sharding import is_sharded
-from turnwise.types import Task
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +63,6 @@ class Measure:
         if not is_sharded(self.module):
             self.module.to(self.settings.device)
         self.module.sync_weights(self.player.engine)
-        half = settings.tasks // 2
         sampling = self.player.sampling
         found = Evaluation()
         if held_out is not None:
@@ -73,29 +71,27 @@ class Measure:
             nats = negative_log_likelihood(self.module.model, scored)
             replies = held_out.measure(self.player, mine, nats, settings.attempts, advance)
             found.replies = self.distributed.gather(replies)
-        tasks: list[Task] = []
         if self.candidates.plays:
-            split = {"seen": settings.tasks - half, "unseen": half}
-            tasks = [
-                task for name, count in split.items() for task in fresh_tasks(environment, name, count, settings.seed)
-            ]
-        tasks = self.distributed.share(tasks)
-        ways = [("sampled", sampling, settings.attempts), ("greedy", Sampling(0, max_tokens=sampling.max_tokens), 1)]
-        for mode, how, attempts in ways:
-            if attempts and self.candidates.plays:
-                player = self.player.using(how, max_turns=None)
-                played = play_tasks(player, self.candidates.opening, tasks, attempts, mode, "eval", advance)
-                found.episodes += self.distributed.gather(played)
+            unseen = settings.tasks // 2
+            tasks = self.distributed.share(
+                [
+                    *fresh_tasks(environment, "seen", settings.tasks - unseen, settings.seed),
+                    *fresh_tasks(environment, "unseen", unseen, settings.seed),
+                ]
+            )
+            greedy = Sampling(0, max_tokens=sampling.max_tokens)
+            for mode, how, attempts in (("sampled", sampling, settings.attempts), ("greedy", greedy, 1)):
+                if attempts:
+                    player = self.player.using(how, max_turns=None)
+                    played = play_tasks(player, self.candidates.opening, tasks, attempts, mode, "eval", advance)
+                    found.episodes += self.distributed.gather(played)
         if settings.items:
             engine, suites = self.player.engine, self.distributed.share(list(SKILLS))
             answers = answer_skills(
                 engine, self.policy.chat, settings.items, seed=settings.seed, suites=suites, on_done=advance
             )
-            for name in self.distributed.share(list(settings.suites or {})):
-                other = (settings.suites or {})[name]
-                answers += play_suite(
-                    self.player, self.policy.chat, name, other, settings.items, settings.seed, on_done=advance
-                )
+            for name, other in self.distributed.share(list((settings.suites or {}).items())):
+                answers += play_suite(self.player, name, other, settings.items, settings.seed, on_done=advance)
             found.answers = self.distributed.gather(answers)
         return found
 

@@ -32,7 +32,7 @@ def test_a_suite_is_played_greedily_beside_the_environment_of_the_run() -> None:
     world: Any = SearchEnv("tiny", countries=4)
     player = Player(engine, world, chat, Sampling(max_tokens=8), max_turns=1)
     suite = HouseholdEnv(horizon=3)
-    first, again = (play_suite(player, chat, "chores", suite, 3, 0) for _ in range(2))
+    first, again = (play_suite(player, "chores", suite, 3, 0) for _ in range(2))
     assert first == again and player.environment is world and player.tally.turns == 0
     assert [answer.item for answer in first] == [f"chores/{task.id}" for task in suite.tasks("seen", 3)]
     assert all(answer.suite == "chores" and answer.score in (0, 1) and answer.answer for answer in first)
