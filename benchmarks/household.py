@@ -11,7 +11,7 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.household.environment import HouseholdEnv
-from turnwise.evaluation.suites import openings
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.training.candidate_states import Turns
 from turnwise.types import State, Trajectory
@@ -33,7 +33,7 @@ class Work:
         cls, tokenizer: Any, tasks: int, group: int, horizon: int, max_tokens: int, max_length: int, seed: int
     ) -> Work:
         environment, chat = HouseholdEnv(horizon=horizon), ChatTokens(tokenizer)
-        opening = openings(environment, chat)
+        opening = Openings(environment, chat)
         states = task_starts(environment.tasks("train", tasks, seed), lambda task: opening(task)[1])
         return cls(environment, chat, states, group, Sampling(max_tokens=max_tokens), max_length)
 

@@ -127,9 +127,9 @@ def player(args: argparse.Namespace) -> Any:
     from turnwise.engines.engine import Sampling
     from turnwise.engines.lanes import Lanes
     from turnwise.envs.household import HouseholdEnv
-    from turnwise.evaluation.suites import openings
     from turnwise.models.policy import load_policy
     from turnwise.models.shipped import tiny_path
+    from turnwise.rollouts.openings import Openings
     from turnwise.rollouts.player import Player
 
     policy, tokenizer = load_policy(str(tiny_path()))
@@ -137,7 +137,7 @@ def player(args: argparse.Namespace) -> Any:
     engine = Lanes(end_ids=chat.stop_ids)
     engine.load_weights(policy, 0)
     plays = Player(engine, env, chat, Sampling(max_tokens=24))
-    opening = openings(env, chat)
+    opening = Openings(env, chat)
     states = task_starts(env.tasks("train", args.parts * args.tasks, 0), lambda task: opening(task)[1])
     references = {
         state.id: " ".join(m["content"] for m in env.demonstrate(state.task).messages if m["role"] == "assistant")

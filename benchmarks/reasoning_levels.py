@@ -31,9 +31,10 @@ from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.reasoning_gym import ReasoningGymEnv
 from turnwise.envs.reasoning_gym.package import REFUSED, package
 from turnwise.errors import InputError
-from turnwise.evaluation.suites import openings, play_tasks
+from turnwise.evaluation.suites import play_tasks
 from turnwise.models.shipped import weights_of
 from turnwise.rollouts.environment_faults import guarded
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 
 LOW, HIGH = 0.15, 0.85
@@ -126,7 +127,7 @@ def measured(name: str, args: argparse.Namespace, players: dict[str, tuple[TreeE
     row: dict[str, Any] = {"items": len(tasks), "tokens": length, "commonest": round(guessed, 2)}
     for policy, (engine, own) in players.items():
         player = Player(engine, env, own, Sampling(temperature=0, max_tokens=args.max_tokens))
-        episodes = play_tasks(player, openings(env, own), tasks, 1, "greedy", "levels")
+        episodes = play_tasks(player, Openings(env, own), tasks, 1, "greedy", "levels")
         row[policy] = round(sum(episode.success for episode in episodes) / len(episodes), 2)
     return row
 

@@ -15,7 +15,8 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.environment import Environment
-from turnwise.evaluation.suites import Episode, answer_skills, openings, play_tasks, repeat_rate
+from turnwise.evaluation.suites import Episode, answer_skills, play_tasks, repeat_rate
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import Message
 
@@ -50,7 +51,7 @@ def measure(
     found: dict[str, dict[str, Figures]] = {}
     for name, env in worlds.items():
         chosen = [*env.tasks("seen", tasks - half), *env.tasks("unseen", half)]
-        opening = openings(env, chat)
+        opening = Openings(env, chat)
         for mode in modes:
             sampling = Sampling(temperature=float(mode == "sampled"), max_tokens=max_tokens)
             player = Player(engine, env, chat, sampling)

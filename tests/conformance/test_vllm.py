@@ -28,9 +28,9 @@ from turnwise.engines.vllm.engine import VllmEngine
 from turnwise.engines.vllm.local import Local
 from turnwise.engines.vllm.patience import Patience
 from turnwise.envs.household import HouseholdEnv
-from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy, plain_copy
 from turnwise.models.shipped import tiny_path
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 
 PYTHON = os.environ.get("TURNWISE_VLLM_PYTHON")
@@ -72,7 +72,7 @@ def engine(tmp_path_factory):
 @pytest.fixture(scope="module")
 def histories():
     _, chat = policy(0)
-    opening = openings(ENV, chat)
+    opening = Openings(ENV, chat)
     return [opening(task)[1] for task in ENV.tasks("seen", 8)]
 
 
@@ -135,7 +135,7 @@ def test_greedy_actions_and_log_probs_are_the_tree_engines(engine, histories):
 def test_greedy_episodes_are_the_tree_engines(engine):
     model, chat = policy(16)
     tree = TreeEngine(chat.stop_ids)
-    opening = openings(ENV, chat)
+    opening = Openings(ENV, chat)
     states = task_starts([*ENV.tasks("seen", 8), *ENV.tasks("unseen", 8)], lambda task: opening(task)[1])
     played = []
     for each in (tree, engine):

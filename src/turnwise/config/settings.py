@@ -138,7 +138,7 @@ class RolloutSettings:
         retries: how often a rollout whose environment failed is started again.
         environment_seconds: time in seconds after which a missing answer of the environment counts as failed. None: no
             limit. Workers, sandboxes and servers have shorter limits of their own.
-        environment_threads: number of concurrent steps in environments that wait for commands or servers. 0: no
+        environment_threads: number of concurrent steps and resets in environments that wait for commands or servers. 0: no
             concurrency.
         recorded: number of trees of each iteration that are written to ``rollouts/train.jsonl``.
         spool: what is saved during sampling, in case the process is killed (``engines.spooled_engine``). With

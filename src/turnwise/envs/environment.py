@@ -112,15 +112,13 @@ class Environment(Protocol):
 
     These attributes are optional:
 
-    - ``waits = True``: the environment's steps wait for commands, worker processes or servers. Several threads then
-      step the sessions (``rollouts.environment_steps``), or call ``accepts`` and ``same`` in rollouts of one turn. Each
+    - ``waits = True``: the environment waits for commands, worker processes or servers. Several threads then call its
+      methods ``reset``, ``accepts`` and ``same`` and the methods of its sessions (``rollouts.environment_steps``). Each
       session is used by only one thread at a time.
     - ``together``: the maximum number of rollouts that run at once, for environments in which each rollout holds a
       process or a server (``rollouts.live_limit``). The rollouts of a group that is larger than ``together`` still run
       at once, but no other group runs meanwhile.
     - ``parts``: environment name -> environment, for an environment that combines others (:func:`environments_of`).
-    - ``prepare(tasks, on_done)``: opens several tasks at the same time before they are reset, for environments in
-      which opening a task takes long. It calls ``on_done`` with the number of tasks that were just opened.
     - ``ready()``: raises an ``InputError`` if this machine lacks a program that the environment needs.
     - ``unforkable()``: returns the reason why an episode cannot be forked in its middle, or an empty text if forking
       works (``envs.replay``).
@@ -187,23 +185,15 @@ def check_forkable(environment: Any, needed: Sequence[str]) -> None:
             raise InputError(f"env={name}: {' and '.join(needed)} cannot be used with this environment. {reason}")
 
 
-def prepare(environment: Any, tasks: Sequence[Task], on_done: Callable[[int], None] = lambda count: None) -> None:
-    """Opens several tasks at the same time, before they are reset.
-
-    An environment (or part of a mixture) without a method ``prepare`` is skipped. It opens each task only in ``reset``.
-
-    Raises:
-        EnvironmentFault: a task cannot be opened.
-    """
-    for name, part in environments_of(environment).items():
-        if act := getattr(part, "prepare", None):
-            act([task for task in tasks if task.env == name], on_done)
-
-
 def environment_of(environment: Environment, task: Task) -> Environment:
     """Returns the environment of a task: the part that the task names, or the environment itself if it has no parts."""
     parts: Mapping[str, Environment] = getattr(environment, "parts", {})
     return parts.get(task.env, environment)
+
+
+def waits(environment: Environment, task: Task) -> bool:
+    """Returns whether the environment of a task waits for commands, worker processes or servers."""
+    return bool(getattr(environment_of(environment, task), "waits", False))
 
 
 def check_horizon(turns: int) -> int:

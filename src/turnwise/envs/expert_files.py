@@ -6,15 +6,17 @@ import hashlib
 import json
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from turnwise.daemon_threads import DaemonThreads
 from turnwise.data.trajectories import write_trajectories
-from turnwise.envs.environment import Environment, Quality, environments_of, tried
+from turnwise.envs.environment import Environment, Quality, environments_of, tried, waits
 from turnwise.files import atomic_write
+from turnwise.types import Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ def expert_file(
     seed: int = 0,
     split: str = "train",
     progress: Callable[[int, int], None] | None = None,
+    threads: int = 0,
 ) -> Path:
     """Returns the path of a file with ``count`` demonstrations.
 
@@ -45,6 +48,8 @@ def expert_file(
             which shows how to recover from mistakes.
         seed: seed of the tasks, of the choice of experts and of each demonstration.
         progress: called after each demonstration with the number of finished demonstrations and ``count``.
+        threads: number of demonstrations that are made at the same time in an environment that waits for other
+            processes. With 0, they are made one after the other.
 
     Raises:
         ValueError: ``count`` or ``good`` is out of range.
@@ -61,15 +66,33 @@ def expert_file(
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     path = Path(folder) / f"{environment.name}-{split}-{len(tasks)}-{digest[:16]}.jsonl"
     if not _whole(path):
-        trajectories = []
-        for done, (task, quality) in enumerate(zip(tasks, qualities), start=1):
-            trajectories.append(tried(partial(environment.demonstrate, task, quality, seed)))
+        trajectories: list[Trajectory] = []
+        for trajectory in _demonstrated(environment, tasks, qualities, seed, threads):
+            trajectories.append(trajectory)
             if progress:
-                progress(done, len(tasks))
+                progress(len(trajectories), len(tasks))
         write_trajectories(path, trajectories)
         with atomic_write(_sum_of(path)) as part:
             part.write_text(f"{_digest(path)}  {path.name}\n", encoding="utf-8")
     return path
+
+
+def _demonstrated(
+    environment: Environment, tasks: Sequence[Task], qualities: Sequence[Quality], seed: int, threads: int
+) -> Iterator[Trajectory]:
+    """Yields the demonstrations of the tasks in their order."""
+    together = getattr(environment, "together", None) or threads
+    pool = DaemonThreads(min(threads, together), "experts")
+    make = [
+        partial(tried, partial(environment.demonstrate, task, quality, seed))
+        for task, quality in zip(tasks, qualities, strict=True)
+    ]
+    begun = {i: pool.submit(make[i]) for i, task in enumerate(tasks) if threads and waits(environment, task)}
+    try:
+        for i in range(len(tasks)):
+            yield begun.pop(i).result() if i in begun else make[i]()
+    finally:
+        pool.close()
 
 
 def _whole(path: Path) -> bool:

@@ -14,11 +14,10 @@ from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Engine, Sampling
-from turnwise.envs.environment import prepare, tools_of, tried
 from turnwise.evaluation.fresh_tasks import fresh_items, fresh_tasks
 from turnwise.evaluation.reply_statistics import Reply
 from turnwise.evaluation.skills import SKILLS
-from turnwise.rollouts.environment_faults import guarded
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player, Tally
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, Task
@@ -88,7 +87,7 @@ class Evaluation:
 
 def play_tasks(
     player: Player,
-    opening: Opening,
+    opening: Openings,
     tasks: Sequence[Task],
     attempts: int,
     mode: str,
@@ -100,7 +99,7 @@ def play_tasks(
 
     Args:
         player: plays the episodes. It must have the sampling settings of ``mode`` and no limit on turns.
-        opening: a function that returns the first messages of a task and their token ids.
+        opening: returns the first messages of a task and their token ids.
         key: the seed of the sampling. With the same key, two policies use the same random numbers.
         on_done: called with the number of episodes that have just ended.
     """
@@ -110,7 +109,7 @@ def play_tasks(
     done = None if on_done is None else lambda tree: on_done(attempts)
     for start in range(0, len(tasks), step):
         part = tasks[start : start + step]
-        prepare(player.environment, part)
+        opening.read(part)
         states = task_starts(part, lambda task: opening(task)[1])
         for tree, task in zip(player.play(states, Uniform(attempts), Never(), key, on_tree=done), part, strict=True):
             episodes += _episodes(tree, task, mode, list(opening(task)[0]))
@@ -195,7 +194,8 @@ def play_suite(
     Raises:
         InputError: the environment has too few tasks.
     """
-    tasks, opening = fresh_tasks(environment, "seen", count, seed), openings(environment, player.chat)
+    tasks = fresh_tasks(environment, "seen", count, seed)
+    opening = Openings(environment, player.chat, player.environment_threads, player.environment_seconds)
     greedy = Sampling(temperature=0, max_tokens=player.sampling.max_tokens)
     aside = replace(player, environment=environment, sampling=greedy, max_turns=None, tally=Tally())
     answers = []
@@ -204,26 +204,6 @@ def play_suite(
         prompt = str(episode.messages[0]["content"])
         answers.append(Answer(name, f"{name}/{episode.task}", float(episode.success), prompt, str(last), ""))
     return answers
-
-
-def openings(environment: Any, chat: ChatTokens) -> Opening:
-    """Returns a function that returns the first messages of a task and their token ids. Its results are cached."""
-    known: dict[tuple[str, str], tuple[Sequence[Message], list[int]]] = {}
-
-    def opening(task: Task) -> tuple[Sequence[Message], list[int]]:
-        place = task.env, task.id
-        if place not in known:
-            session, messages = tried(lambda: _opened(environment, task))
-            known[place] = messages, chat.prompt(messages, tools_of(session))
-        return known[place]
-
-    return opening
-
-
-def _opened(environment: Any, task: Task) -> tuple[Any, Sequence[Message]]:
-    with guarded(passing=(ValueError,)):
-        session = environment.reset(task)
-        return session, session.opening()
 
 
 def repeat_rate(texts: Sequence[str]) -> float:

@@ -1,4 +1,4 @@
-"""Runs the steps and verifiers of environments, in this thread or in further threads.
+"""Runs the functions of environments (``reset``, ``step``, ``accepts``), in this thread or in further threads.
 
 An environment that uses commands, servers or worker processes takes milliseconds to seconds for an answer. In a further
 thread, a step of this environment can run while the policy samples other actions.
@@ -8,66 +8,87 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from turnwise.daemon_threads import DaemonThreads
-from turnwise.envs.environment import EnvironmentFault, Session, Step
+from turnwise.envs.environment import EnvironmentFault, Session
 from turnwise.rollouts.environment_faults import guarded
+from turnwise.types import Task
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
 class Begun:
-    """An environment step, or a verifier's decision, that runs in a thread. ``since`` is the value of
-    ``time.monotonic()`` at which a thread began it, or None while it is queued.
+    """A function of the environment that runs in a thread. ``since`` is the value of ``time.monotonic()`` at which a
+    thread began it, or None while it is queued. ``session`` is the session that it uses, if there is one.
     """
 
-    session: Session
+    session: Session | None
     answer: Future[Any] | None = None
     since: float | None = None
 
 
 class Answers:
-    """Runs environment steps, and other functions that wait for an environment, and returns their results.
+    """Runs functions that use an environment, and returns their results.
 
     Args:
-        threads: greatest number of functions that run at the same time in threads. With 0, every step runs in this
+        threads: greatest number of functions that run at the same time in threads. With 0, every function runs in this
             thread.
         seconds: time limit of a running function in seconds. None means no limit.
+        lock: is held while a function runs in this thread.
 
     Attributes:
         room: a semaphore with ``threads`` places, for functions whose session is made only when a thread is free.
     """
 
-    def __init__(self, threads: int, seconds: float | None) -> None:
+    def __init__(self, threads: int, seconds: float | None, lock: AbstractContextManager[Any] | None = None) -> None:
         self.threads, self.seconds, self.room = threads, seconds, asyncio.Semaphore(threads)
+        self.lock = lock or nullcontext()
+        self._tasks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._pool = DaemonThreads(threads, "environment") if threads else None
         self._moved = time.monotonic()  # when a thread last began or ended a step
         self._under_way: set[Begun] = set()
 
-    def begin(self, session: Session, text: str) -> Begun:
-        """Queues an environment step for the threads and returns at once."""
-        return self.start(session, partial(self.take, session, text))
-
-    def start(self, session: Session, function: Callable[[], Any]) -> Begun:
-        """Queues ``function``, which uses the session, for the threads and returns at once."""
-        assert self._pool is not None
-        begun = Begun(session)
-        self._under_way.add(begun)
-        begun.answer = self._pool.submit(partial(self._run, begun, function))
-        return begun
-
-    def take(self, session: Session, text: str) -> Step:
-        """Runs a step in this thread and returns the environment's answer.
+    async def call(
+        self,
+        threaded: bool,
+        function: Callable[[], Any],
+        session: Session | None = None,
+        passing: tuple[type[Exception], ...] = (),
+    ) -> Any:
+        """Runs a function and returns its result. With ``threaded``, a thread runs the function. ``session`` is the
+        session that the function uses, and ``passing`` are classes of exceptions that are raised unchanged.
 
         Raises:
             EnvironmentFault: the environment failed or does not answer.
         """
-        with guarded(self.seconds):
-            return session.step(text)
+        if threaded:
+            return await self.wait(self.start(function, session, passing))
+        with self.lock, guarded(self.seconds, passing=passing):
+            return function()
+
+    def start(
+        self, function: Callable[[], Any], session: Session | None, passing: tuple[type[Exception], ...] = ()
+    ) -> Begun:
+        """Queues a function for the threads and returns at once."""
+        assert self._pool is not None
+        begun = Begun(session)
+        self._under_way.add(begun)
+        begun.answer = self._pool.submit(partial(self._run, begun, function, passing))
+        return begun
+
+    def making(self, task: Task, actions: Sequence[str]) -> AbstractAsyncContextManager[Any]:
+        """Returns a lock that is held while an episode of ``task`` after ``actions`` is made, because these episodes
+        share a cache. Nothing is locked if there are no actions: every rollout then has an episode of its own.
+        """
+        return self._tasks[task.env, task.id] if actions else nullcontext()
 
     async def wait(self, begun: Begun) -> Any:
         """Waits for ``begun`` and returns the environment's answer, or the result of the function.
@@ -87,7 +108,7 @@ class Answers:
                 return step.result()
             if self.seconds is not None and (begun.since or max(asked, self._moved)) == since:
                 step.cancel()
-                _close(begun.session)
+                close(begun.session)
                 raise EnvironmentFault(f"no answer within {self.seconds:g} s")
 
     def close(self) -> None:
@@ -95,18 +116,34 @@ class Answers:
         if self._pool is not None:
             self._pool.close()
         for begun in list(self._under_way):
-            _close(begun.session)
+            close(begun.session)
 
-    def _run(self, begun: Begun, function: Callable[[], Any]) -> Any:
+    def _run(self, begun: Begun, function: Callable[[], Any], passing: tuple[type[Exception], ...]) -> Any:
         begun.since = self._moved = time.monotonic()
         try:
-            return function()
+            with guarded(self.seconds, passing=passing):
+                return function()
         finally:
             self._moved = time.monotonic()
             self._under_way.discard(begun)
 
 
-def _close(session: Session) -> None:
+def close(session: Session | None) -> None:
     """Closes an episode that has a method ``close``. In any other episode, a running step ends by its time limit."""
     if close := getattr(session, "close", None):
         close()
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end in this thread. A signal such as Ctrl-C is raised at once, even during sampling."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.set_exception_handler(lambda *_: None)  # only the first error is raised; errors of other tasks are dropped
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+        loop.close()

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
 
 from turnwise.envs.environment import Environment, EnvironmentFault, Session
-from turnwise.rollouts.environment_faults import guarded
 from turnwise.types import Task
+
+
+class Call(Protocol):
+    """Runs a function that uses the environment, and a session if one is given, and returns the function's result.
+
+    Raises:
+        EnvironmentFault: the environment failed. Exceptions of the classes ``passing`` are raised unchanged.
+    """
+
+    def __call__(
+        self, function: Callable[[], Any], session: Session | None = None, passing: tuple[type[Exception], ...] = ()
+    ) -> Awaitable[Any]: ...
 
 
 @dataclass(slots=True)
@@ -18,51 +32,53 @@ class Episodes:
     """
 
     environment: Environment
-    seconds: float | None = None  # time limit of one call of the environment; see ``rollouts.environment_faults``
     # the cache: (task.env, task.id, actions) -> episode
     kept: dict[tuple[str, str, tuple[str, ...]], Session] = field(default_factory=dict)
     _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
 
-    def after(self, task: Task, actions: tuple[str, ...]) -> Session:
+    async def after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:
         """Returns a copy of the episode of ``task`` after ``actions``, for one rollout.
 
         If the environment fails, the cached episodes of this task are dropped and a new episode is begun.
+
+        Args:
+            call: runs each function that uses the environment. While it runs a function of a task, this method must not
+                be called for the same task with actions; it may be called for other tasks, and without actions.
 
         Raises:
             EnvironmentFault: the environment failed in the new episode too.
             ValueError: the environment has no such task.
         """
         try:
-            return self._forked(self._stand(task, actions))
+            return await self._fork_after(task, actions, call)
         except EnvironmentFault:
             self.kept = {place: session for place, session in self.kept.items() if place[:2] != (task.env, task.id)}
-            return self._forked(self._stand(task, actions))
+            return await self._fork_after(task, actions, call)
 
-    def _forked(self, session: Session) -> Session:
-        with guarded(self.seconds):
-            return session.fork()
-
-    def _stand(self, task: Task, actions: tuple[str, ...]) -> Session:
-        """Returns the episode of ``task`` after ``actions``, from the cache or newly made."""
+    async def _fork_after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:
         done = 0
-        session = None
+        session: Session | None = None
         for done in range(len(actions), -1, -1):
             session = self.kept.get((task.env, task.id, actions[:done]))
             if session is not None:
                 break
-        if session is not self._last:
-            _release(self._last)
+        self._hold(None, session)
         if session is None:
-            with guarded(self.seconds, passing=(ValueError,)):
-                session, done = self.environment.reset(task), 0
+            session, done = await call(partial(self.environment.reset, task), None, (ValueError,)), 0
         for place in range(done, len(actions)):
-            earlier, session = session, self._forked(session)
+            earlier, session = session, await call(session.fork, session)
             _release(earlier)
-            with guarded(self.seconds):
-                session.step(actions[place])
+            await call(partial(session.step, actions[place]), session)
             self.kept[task.env, task.id, actions[: place + 1]] = session
+        fork: Session = await call(session.fork, session)
+        self._hold(session, session)
+        return fork
+
+    def _hold(self, session: Session | None, needed: Session | None) -> None:
+        """Sets ``_last``. The old value gives up its live episode, unless it is ``needed``."""
+        if self._last is not needed:
+            _release(self._last)
         self._last = session
-        return session
 
 
 def _release(session: Session | None) -> None:

@@ -40,8 +40,8 @@ class Branch:
         return seed_of(key, self.tree.state.id, self.anchor, self.branch, self.depth, *attempt)
 
 
-Start = Callable[[RolloutTree, int, int], Sequence[Branch]]
-"""A function that takes a tree, the index of a turn (-1: the root) and a count, and starts that many rollouts."""
+Start = Callable[[RolloutTree, int, int], Awaitable[Sequence[Branch]]]
+"""A coroutine function that takes a tree, the index of a turn (-1: the root) and a count, and starts that many rollouts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +80,7 @@ class Group:
         ends early.
         """
         async with self.room.of(self.count, self):
-            first = self.start(self.tree, -1, self.count)
+            first = await self.start(self.tree, -1, self.count)
             await self._all(first)
         self._first = False
         if self.tree.turns and not self.tree.stopped:
@@ -90,7 +90,9 @@ class Group:
                 in_order(self.tree, first)
             branches = await self.expand(self)
             async with self.room.of(sum(branches.values()), self):
-                await self._all([r for turn, count in branches.items() for r in self.start(self.tree, turn, count)])
+                await self._all(
+                    [r for turn, count in branches.items() for r in await self.start(self.tree, turn, count)]
+                )
         self.schedule.leave(self)
 
     async def goes_on(self, branch: Branch) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count as numbers
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.engines.engine import Sample
 from turnwise.engines.sampling_schedule import Begin, Request, schedule_of
-from turnwise.envs.environment import EnvironmentFault, Step, environment_of, tools_of
+from turnwise.envs.environment import EnvironmentFault, Step, tools_of, waits
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.group import Branch, Group
 from turnwise.rollouts.live_limit import Room
@@ -48,7 +49,7 @@ class Live:
         self.together: int | None = getattr(player.environment, "together", None)
         if self.local and self.together is not None:
             threads = min(threads, self.together)  # each verifier may hold a process
-        self.answers = Answers(threads, player.environment_seconds)
+        self.answers = Answers(threads, player.environment_seconds, player.lock)
         self.schedule = schedule_of(player.engine, player.sampling, on_turns or (lambda actions: None))
         self._number = numbers()
         self._opened: dict[int, None] = {}  # the engine's open nodes (stored prefixes), in order
@@ -96,7 +97,7 @@ class Live:
                 going = await self.step(branch, turn, action.begun)
             except EnvironmentFault:
                 branch.tree.invalid.add(branch.parent)
-                going = self.begin(branch, again=True)
+                going = await self.begin(branch, again=True)
             going = going and await group.goes_on(branch)
 
     def record(self, branch: Branch, sample: Sample) -> Turn:
@@ -123,45 +124,26 @@ class Live:
             turns = [self.record(branch, action.sample) for branch, action in zip(left, actions, strict=True)]
             for turn in turns:
                 turn.done = True
-            if self._in_threads(group.tree.state):
-                judged = await asyncio.gather(*map(self.judged_in_thread, left, turns))
-            else:
-                judged = list(map(self.judged, left, turns))
+            judged = await asyncio.gather(*map(self.judged, left, turns))
             left = [branch for branch, done in zip(left, judged, strict=True) if not done]
 
-    def judged(self, branch: Branch, turn: Turn) -> bool:
+    async def judged(self, branch: Branch, turn: Turn) -> bool:
         """Judges a single action. Returns False if the environment failed and the rollout was restarted, else True."""
+        state = branch.tree.state
         try:
-            with self.player.lock:
-                self.player.verdicts.judge(branch.tree.state, turn)
+            await self.player.verdicts.judge(state, turn, self.answers, self._in_threads(state))
         except EnvironmentFault:
-            return self._ends(branch)
+            branch.tree.invalid.add(branch.parent)
+            return not await self.begin(branch, again=True)
         return True
-
-    async def judged_in_thread(self, branch: Branch, turn: Turn) -> bool:
-        """Does the same as :meth:`judged`, for an environment whose verifier waits."""
-        try:
-            await self.player.verdicts.judge_in_thread(branch.tree.state, turn, self.answers, self.player.lock)
-        except EnvironmentFault:
-            return self._ends(branch)
-        return True
-
-    def _ends(self, branch: Branch) -> bool:
-        """Restarts a rollout whose action could not be judged. Returns True if no retry is left."""
-        branch.tree.invalid.add(branch.parent)
-        return not self.begin(branch, again=True)
 
     async def step(self, branch: Branch, turn: Turn, begun: Any) -> bool:
         """Waits for the environment's answer to a turn, and returns whether the rollout may take another turn."""
         player, session = self.player, branch.session
         assert session is not None
         turn.info["won"] = False  # this value stays if a gate stops the group before the environment answers
-        step: Step
-        if begun:
-            step = await self.answers.wait(begun)
-        else:
-            with player.lock:
-                step = self.answers.take(session, turn.text)
+        asked = self.answers.wait(begun) if begun else self.answers.call(False, partial(session.step, turn.text))
+        step: Step = await asked
         turn.observation, turn.reward, turn.done = step.observation, step.reward, step.done
         turn.info = {**step.info, "won": step.won}
         if step.messages:
@@ -187,7 +169,7 @@ class Live:
 
     # -- where rollouts begin ------------------------------------------------------------------------------------------
 
-    def start(self, tree: RolloutTree, turn: int, count: int) -> list[Branch]:
+    async def start(self, tree: RolloutTree, turn: int, count: int) -> list[Branch]:
         """Starts ``count`` rollouts after a turn of the tree (-1: at its root), or fewer if the environment fails, and
         returns the rollouts.
         """
@@ -198,37 +180,55 @@ class Live:
         actions = [*state.actions, *(tree.turns[t].text for t in tree.path(turn))]
         origin = self._open(self.engine.open(ids, near=state.task.id))
         first = len(tree.turns)  # greater than the number of any earlier branch at this turn
-        branches: list[Branch] = []
-        for place in range(count):
-            branch = Branch(tree, next(self._number), turn, first + place, origin, tuple(actions), len(ids))
-            if not self.begin(branch):
-                self.tally.faults += count - place - 1  # the remaining rollouts would start from the same state
-                break
-            branches.append(branch)
+        branches = [
+            Branch(tree, next(self._number), turn, first + place, origin, tuple(actions), len(ids))
+            for place in range(count)
+        ]
+        if self._in_threads(state):
+            opened = await asyncio.gather(*map(self._reached, branches))
+            branches = [branch for branch, done in zip(branches, opened, strict=True) if done]
+        else:
+            for place, branch in enumerate(branches):
+                if not await self._reached(branch):
+                    self.tally.faults += count - place - 1  # the remaining rollouts would start from the same state
+                    branches = branches[:place]
+                    break
+        for branch in branches:
+            self._fork_node(branch)
         return branches
 
-    def begin(self, branch: Branch, again: bool = False) -> bool:
+    async def begin(self, branch: Branch, again: bool = False) -> bool:
         """Puts a rollout at its anchor, the turn (or root) after which it starts: copies the environment's episode and
         the engine's node there. ``again`` says that the environment failed and the rollout is restarted. Returns False
         if no retry is left.
         """
+        if not await self._reached(branch, again):
+            return False
+        self._fork_node(branch)
+        return True
+
+    async def _reached(self, branch: Branch, again: bool = False) -> bool:
+        """Does the part of :meth:`begin` that uses the environment. Rollouts of single actions have no episode."""
+        task, call = branch.tree.state.task, partial(self.answers.call, self._in_threads(branch.tree.state))
         while True:
             if again and branch.attempt == self.player.retries:
                 self.tally.faults += 1
                 return False
             branch.attempt += again
             self.tally.retries += again
+            if self.local:
+                return True
             try:
-                if not self.local:
-                    with self.player.lock:
-                        branch.session = self.player.episodes.after(branch.tree.state.task, branch.actions)
+                async with self.answers.making(task, branch.actions):
+                    branch.session = await self.player.episodes.after(task, branch.actions, call)
+                return True
             except EnvironmentFault:
                 again = True
-                continue
-            branch.node = self._open(self.engine.fork(branch.origin))
-            branch.parent, branch.length = branch.anchor, branch.tokens
-            branch.depth = branch.reached = len(branch.tree.path(branch.anchor))
-            return True
+
+    def _fork_node(self, branch: Branch) -> None:
+        branch.node = self._open(self.engine.fork(branch.origin))
+        branch.parent, branch.length = branch.anchor, branch.tokens
+        branch.depth = branch.reached = len(branch.tree.path(branch.anchor))
 
     async def expand(self, group: Group) -> Mapping[int, int]:
         """Asks the allocator where a group branches after its first rollouts. Returns index of a turn -> number of
@@ -273,13 +273,11 @@ class Live:
             return None if on_reply is None else lambda sample: on_reply(state, sample.ids)
         if session is None or not self._in_threads(state):
             return None
-        return lambda sample: self.answers.begin(session, self.player.chat.decode(sample.ids))
+        return lambda sample: self.answers.start(partial(session.step, self.player.chat.decode(sample.ids)), session)
 
     def _in_threads(self, state: State) -> bool:
-        """Returns whether the steps and the verifier of the state's environment run in threads."""
-        if not self.answers.threads or not state.task.env:
-            return False
-        return bool(getattr(environment_of(self.player.environment, state.task), "waits", False))
+        """Returns whether the functions of the state's environment run in threads."""
+        return self.answers.threads > 0 and bool(state.task.env) and waits(self.player.environment, state.task)
 
 
 async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None]) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from turnwise.envs.environment import Session, environment_of
 from turnwise.rollouts.demonstrated_reply import Anchored
-from turnwise.rollouts.environment_faults import guarded
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.episodes import Episodes
 from turnwise.types import State, Turn
@@ -41,8 +40,11 @@ class Verdicts:
     kept: dict[tuple[str, str, bool], Verdict] = field(default_factory=dict)
     _under_way: dict[tuple[str, str, bool], asyncio.Task[Verdict]] = field(default_factory=dict)
 
-    def judge(self, state: State, turn: Turn) -> None:
+    async def judge(self, state: State, turn: Turn, answers: Answers, threaded: bool) -> None:
         """Writes the verdicts ``functional`` and ``strict`` (0.0 or 1.0) into ``turn.info``.
+
+        With ``threaded``, the environment's methods run in a thread of ``answers``. Equal actions at a state share one
+        decision.
 
         Raises:
             ValueError: the state has no demonstrated action.
@@ -50,50 +52,30 @@ class Verdicts:
         """
         key = _key(state, turn)
         if key not in self.kept:
-            if not state.task.env:
-                self.kept[key] = Verdict(*self.dialogues(state, turn))
-            elif turn.truncated:
-                self.kept[key] = Verdict(False, False)
-            else:
-                self.kept[key] = self._decide(self.episodes.after(state.task, state.actions), state, turn)
-        self.kept[key].write(turn)
-
-    async def judge_in_thread(
-        self, state: State, turn: Turn, answers: Answers, lock: AbstractContextManager[Any]
-    ) -> None:
-        """Does the same as :meth:`judge`, for an environment whose verifier waits: the verifier runs in a thread of
-        ``answers``. Equal actions at a state share one decision. ``lock`` is held while the session is made.
-        """
-        key = _key(state, turn)
-        if key not in self.kept:
             if key not in self._under_way:
-                decision = asyncio.ensure_future(self._decision(state, turn, answers, lock))
+                decision = asyncio.ensure_future(self._decision(state, turn, answers, threaded))
                 decision.add_done_callback(lambda _: self._under_way.pop(key, None))
                 self._under_way[key] = decision
             self.kept[key] = await asyncio.shield(self._under_way[key])
         self.kept[key].write(turn)
 
-    async def _decision(self, state: State, turn: Turn, answers: Answers, lock: AbstractContextManager[Any]) -> Verdict:
+    async def _decision(self, state: State, turn: Turn, answers: Answers, threaded: bool) -> Verdict:
+        if not state.task.env:
+            return Verdict(*self.dialogues(state, turn))
         if turn.truncated:
             return Verdict(False, False)
-        async with answers.room:  # a session may hold a process, so it is made only when a thread is free
-            with lock:
-                session = self.episodes.after(state.task, state.actions)
-            decision: Verdict = await answers.wait(answers.start(session, partial(self._decide, session, state, turn)))
-            return decision
+        call = partial(answers.call, threaded)
+        async with AsyncExitStack() as held:
+            async with answers.making(state.task, state.actions):
+                if threaded:  # a session may hold a process, so it is made only when a thread is free
+                    await held.enter_async_context(answers.room)
+                session = await self.episodes.after(state.task, state.actions, call)
+            return Verdict(*await call(partial(self._decide, session, state, turn.text), session))
 
-    def _decide(self, session: Session, state: State, turn: Turn) -> Verdict:
-        """Returns the environment's verdicts on an action, given a session at its state. Only this call uses the
-        session.
-
-        Raises:
-            EnvironmentFault: the environment failed.
-        """
+    def _decide(self, session: Session, state: State, action: str) -> tuple[bool, bool]:
         assert state.expert is not None
         environment = environment_of(self.episodes.environment, state.task)
-        with guarded(self.episodes.seconds):
-            accepted = environment.accepts(session, turn.text, state.expert)
-            return Verdict(accepted, environment.same(turn.text, state.expert))
+        return environment.accepts(session, action, state.expert), environment.same(action, state.expert)
 
 
 def _key(state: State, turn: Turn) -> tuple[str, str, bool]:

@@ -8,11 +8,9 @@ no text is tokenised twice.
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
@@ -20,12 +18,12 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.environment import Environment
 from turnwise.rollouts.demonstrated_reply import Anchored
+from turnwise.rollouts.environment_steps import run_to_end
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.live_rollouts import Live, OnReply, OnTree
 from turnwise.rollouts.local_verdicts import Verdicts
 from turnwise.types import RolloutTree, State
 
-T = TypeVar("T")
 KEPT = 10_000  # greatest number of cached episodes, and of cached verdicts, that are kept between calls
 
 
@@ -58,8 +56,8 @@ class Player:
             random draws. The failed attempt stays in the tree as an invalid leaf.
         environment_seconds: time limit in seconds for one answer of the environment
             (``rollouts.environment_faults``). None: no limit.
-        environment_threads: number of concurrent steps in an environment that waits for other processes
-            (``rollouts.environment_steps``). With 0, steps run one after the other.
+        environment_threads: number of concurrent steps and resets in an environment that waits for other processes
+            (``rollouts.environment_steps``). With 0, they run one after the other.
         dialogues: the verifier for single replies in dialogues without an environment.
         lock: is held while the environment is used in the thread that samples. Players that run at the same time share
             one lock.
@@ -81,7 +79,7 @@ class Player:
     verdicts: Verdicts = field(init=False)
 
     def __post_init__(self) -> None:
-        self.episodes = Episodes(self.environment, self.environment_seconds)
+        self.episodes = Episodes(self.environment)
         self.verdicts = Verdicts(self.episodes, self.dialogues)
 
     def play(
@@ -129,18 +127,3 @@ class Player:
     def using(self, sampling: Sampling, max_turns: int | None) -> Player:
         """Returns a copy of this player with other sampling settings and its own count of costs."""
         return replace(self, sampling=sampling, max_turns=max_turns, tally=Tally())
-
-
-def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end in this thread. A signal such as Ctrl-C is raised at once, even during sampling."""
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.set_exception_handler(lambda *_: None)  # only the first error is raised; errors of other tasks are dropped
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left))
-        loop.close()

@@ -12,9 +12,9 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import TurnInContext
 from turnwise.data.trajectories import BadTrajectory, each_trajectory
-from turnwise.envs.environment import environments_of, prepare
+from turnwise.envs.environment import environments_of
 from turnwise.envs.expert_files import expert_file
-from turnwise.evaluation.suites import Opening, openings
+from turnwise.rollouts.openings import Openings
 from turnwise.training.build_parts import Parts, Settings
 from turnwise.training.call_format import check_readable
 from turnwise.training.candidate_states import Steps, Turns, hold_out, playable, trainable
@@ -40,7 +40,7 @@ class Candidates:
     """
 
     states: Sequence[State]
-    opening: Opening
+    opening: Openings
     demonstrations: Demonstrations | None = None
     problems: Sequence[BadTrajectory] = ()
     steps: Mapping[str, TurnInContext] = field(default_factory=dict)
@@ -88,12 +88,13 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
         InputError: there is no usable state, ``data.strict`` is set and a trajectory is unusable, or the reward or the
             evaluation cannot use the demonstrations.
     """
-    rule, data, env, opening = parts.states, settings.data, parts.env, openings(parts.env, chat)
+    rule, data, env, rollout = parts.states, settings.data, parts.env, settings.rollout
+    opening = Openings(env, chat, rollout.environment_threads, rollout.environment_seconds)
     if rule.source == "tasks":
         tasks = env.tasks("train", rule.count, settings.seed)
-        if any(hasattr(part, "prepare") for part in environments_of(env).values()):
+        if getattr(env, "waits", False):
             with phases.phase("read", rule.count) as advance:
-                prepare(env, tasks, advance)
+                opening.read(tasks, advance)
         return Candidates(task_starts(tasks, lambda task: opening(task)[1]), opening)
     demonstrations, own = Demonstrations(chat, settings.cache), None
     with phases.phase("read", data.trajectories) as advance:
@@ -102,7 +103,8 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
             problems = each_trajectory(own, data.file, strict=data.strict)
         else:
             made = (data.trajectories, settings.cache, data.good, settings.seed)
-            path = expert_file(env, *made, progress=lambda done, total: advance(1))
+            threads = rollout.environment_threads
+            path = expert_file(env, *made, progress=lambda done, total: advance(1), threads=threads)
             problems = each_trajectory(demonstrations.add, path, strict=data.strict)
     turns = Turns(demonstrations)
     steps = Steps(turns)

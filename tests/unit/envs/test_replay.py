@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.rollouts.episodes_after import after
 
 from turnwise.config.part_conflicts import forking_parts
 from turnwise.envs.environment import EnvironmentFault, Step, check_forkable, check_ready
@@ -186,12 +187,12 @@ def test_cached_episodes_hold_at_most_one_that_is_live() -> None:
     env: Any = Sums()
     episodes = Episodes(env)
     for task in env.tasks("train", 3):
-        episodes.after(task, ("1", "1")).step("1")
+        after(episodes, task, ("1", "1")).step("1")
     gc.collect()
     assert [bool(each.closed) for each in env.opened] == [True, True, False]
     first = env.tasks("train", 1)[0]
     for actions in (("1", "1"), ("1", "1", "1"), ("1", "1", "1", "1")):
-        episodes.after(first, actions)  # is only looked at, so that the next place continues it
+        after(episodes, first, actions)  # is only looked at, so that the next place continues it
     gc.collect()
     assert [bool(each.closed) for each in env.opened] == [True, True, True, False]
 
@@ -238,5 +239,5 @@ def test_rollouts_of_a_group_open_one_episode_each_and_repeat_nothing() -> None:
     episodes = Episodes(env)
     task = env.tasks("train", 1)[0]
     for _ in range(4):
-        episodes.after(task, ()).step("1")
+        after(episodes, task, ()).step("1")
     assert len(env.opened) == 4

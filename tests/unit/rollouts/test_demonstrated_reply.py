@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.rollouts.demonstrated_reply import Anchored, similarity
+from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.local_verdicts import Verdicts
 from turnwise.types import Pivot, State, Task, Turn
@@ -106,7 +108,7 @@ def test_verdicts_of_a_dialogue_are_written_on_the_turn_and_ask_no_environment()
     state = State("d#t0", Task("", "d", "train", {"tools": TOOLS}), (1,), expert=BOOK)
     turns = [Turn(-1, [1], [0.0], text, truncated=cut) for text, cut in ((BOOK, False), (BOOK, True), (NOTE, False))]
     for turn in turns:
-        verdicts.judge(state, turn)
+        asyncio.run(verdicts.judge(state, turn, Answers(0, None), False))
     assert [(turn.info["functional"], turn.info["strict"]) for turn in turns] == [(1.0, 1.0), (0.0, 0.0), (0.0, 0.0)]
     with pytest.raises(ValueError, match="d#t1"):
-        verdicts.judge(State("d#t1", state.task, (1,)), turns[0])
+        asyncio.run(verdicts.judge(State("d#t1", state.task, (1,)), turns[0], Answers(0, None), False))

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from tests.unit.rollouts.episodes_after import after
 
 from turnwise.envs.environment import TRIES, EnvironmentFault, tried
 from turnwise.envs.expert_files import expert_file
@@ -51,18 +52,18 @@ def test_a_kept_episode_that_fails_is_given_up_once(part):
     world = HouseholdEnv(horizon=3)
     (task,) = world.tasks("train", 1)
     episodes = Episodes(world)
-    episodes.after(task, ("look",))
+    after(episodes, task, ("look",))
     (kept,) = episodes.kept.values()
     broken = type("Broken", (), {part: lambda self, *given: 1 / 0, "fork": lambda self: 1 / 0})()
     episodes.kept = dict.fromkeys(episodes.kept, broken)
-    assert episodes.after(task, ("look",)).turns == kept.turns
+    assert after(episodes, task, ("look",)).turns == kept.turns
 
 
 def test_a_task_of_another_world_is_named_and_no_fault():
     world = HouseholdEnv()
     (task,) = world.tasks("train", 1)
     with pytest.raises(ValueError, match="made for env 'x'"):
-        Episodes(world).after(type(task)("x", "t", "train"), ())
+        after(Episodes(world), type(task)("x", "t", "train"), ())
 
 
 def test_the_alarm_of_another_goes_on():

@@ -17,9 +17,9 @@ from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.mixture import Mixture
-from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 
 PAUSE = 0.02  # seconds of a step
@@ -79,7 +79,7 @@ def played(policy, environment, **settings):
     engine = TreeEngine(chat.stop_ids)
     engine.load_weights(model, version=0)
     player = Player(engine, environment, chat, Sampling(), **settings)
-    opening = openings(environment, chat)
+    opening = Openings(environment, chat)
     states = task_starts(environment.tasks("train", 2), lambda task: opening(task)[1])
     return player, player.play(states, Uniform(6), Never(), "ahead")
 

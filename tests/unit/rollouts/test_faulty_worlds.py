@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from tests.unit.rollouts.episodes_after import after
 
 from turnwise.algo.advantages.group import GroupAdvantage
 from turnwise.algo.allocators.uniform import Uniform
@@ -20,10 +21,10 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
-from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.player import Player
 from turnwise.training.recorder import Gathered, Recorder
@@ -107,7 +108,7 @@ def player(policy):
 
 
 def collected(player, count=4):
-    opening = openings(player.environment, player.chat)
+    opening = Openings(player.environment, player.chat)
     states = task_starts(player.environment.tasks("train", 1), lambda task: opening(task)[1])
     return Collector(
         select=lambda iteration: states,
@@ -160,7 +161,7 @@ def test_faults_are_counted_and_shown(player, tmp_path):
 @pytest.mark.parametrize("part", ["accepts", "same"])
 def test_a_verifier_that_fails_is_a_fault_too(player, part):
     playing = player(raises, at=0, max_turns=1)
-    opening = openings(playing.environment, playing.chat)
+    opening = Openings(playing.environment, playing.chat)
     (start,) = task_starts(playing.environment.tasks("train", 1), lambda task: opening(task)[1])
     state = type(start)(start.id, start.task, start.ids, expert="look")
     setattr(playing.environment, part, raises)
@@ -181,4 +182,4 @@ def test_a_task_of_another_world_is_still_named(player):
     playing = player(raises, at=0)
     (task,) = playing.environment.tasks("train", 1)
     with pytest.raises(ValueError, match="made for env 'x'"):
-        playing.episodes.after(type(task)("x", "t", "train"), ())
+        after(playing.episodes, type(task)("x", "t", "train"), ())

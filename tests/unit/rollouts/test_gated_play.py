@@ -20,11 +20,11 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
-from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.reports.gates.recorded_groups import read_recorded
 from turnwise.rollouts.collect import Collector, Experience
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.training.iteration_metrics import reward_metrics
 from turnwise.training.recorder import tree_record
@@ -44,7 +44,7 @@ def player() -> Player:
 
 @pytest.fixture(scope="module")
 def states(player: Player) -> list[State]:
-    opening = openings(player.environment, player.chat)
+    opening = Openings(player.environment, player.chat)
     return task_starts(player.environment.tasks("train", 6, seed=2), lambda task: opening(task)[1])
 
 

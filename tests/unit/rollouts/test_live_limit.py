@@ -16,9 +16,9 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
-from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import RolloutTree
 
@@ -82,7 +82,7 @@ def test_a_bound_on_live_rollouts_changes_no_draw(policy: Any, schedule: Any, al
         engine = TreeEngine(chat.stop_ids, schedule=schedule)
         engine.load_weights(policy[0], 3)
         env = Counted(together)
-        opening = openings(env, chat)
+        opening = Openings(env, chat)
         states = task_starts(env.tasks("train", 4, seed=5), lambda task, opening=opening: opening(task)[1])  # type: ignore[misc]
         trees = Player(engine, env, chat, Sampling(max_tokens=16)).play(states, allocator, gate, "k")
         found.append([(tree.stopped, rollouts(tree)) for tree in trees])

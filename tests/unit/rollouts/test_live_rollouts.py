@@ -23,9 +23,9 @@ from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
-from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import RolloutTree, State
 
@@ -48,7 +48,7 @@ def player(policy: Any) -> Player:
 
 @pytest.fixture(scope="module")
 def states(player: Player) -> list[State]:
-    opening = openings(player.environment, player.chat)
+    opening = Openings(player.environment, player.chat)
     return task_starts(player.environment.tasks("train", 4, seed=5), lambda task: opening(task)[1])
 
 

@@ -11,9 +11,9 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
-from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import State, Task
 
@@ -47,7 +47,7 @@ def test_every_single_reply_is_told_when_it_ends_and_draws_stay_the_same() -> No
     assert [(tree.state.id, tuple(turn.action_ids)) for tree in silent for turn in tree.turns] == written
 
     told.clear()
-    opening = openings(player.environment, chat)
+    opening = Openings(player.environment, chat)
     starts = task_starts(player.environment.tasks("train", 1), lambda task: opening(task)[1])
     player.using(Sampling(max_tokens=5), max_turns=None).play(starts, Uniform(2), Never(), "key", on_reply=on_reply)
     assert told == []  # an episode's end is the world's to say

@@ -16,9 +16,9 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
-from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import RolloutTree, State
 
@@ -43,7 +43,7 @@ def states(player: Player) -> list[State]:
         trajectory = HouseholdEnv().demonstrate(task)
         spines = player.chat.spines(trajectory.messages, trajectory.tools)
         found.append(expert_turns(trajectory, spines, player.chat.decode)[turn])
-    assert found[2].ids == tuple(openings(world, player.chat)(found[2].task)[1])
+    assert found[2].ids == tuple(Openings(world, player.chat)(found[2].task)[1])
     return found
 
 

@@ -16,9 +16,10 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.household import HouseholdEnv
-from turnwise.evaluation.suites import openings, play_tasks
+from turnwise.evaluation.suites import play_tasks
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player, Tally
 from turnwise.types import RolloutTree, Task
 
@@ -76,7 +77,7 @@ def play(policy: tuple[Any, Any]) -> Callable[..., tuple[RolloutTree, Tally, Pla
         engine = TreeEngine(chat.stop_ids)
         engine.load_weights(model, version=0)
         player = Player(engine, world, chat, Sampling(), retries=retries)
-        opening = openings(world, chat)
+        opening = Openings(world, chat)
         states = task_starts(world.tasks("train", 1), lambda task: opening(task)[1])
         (tree,) = player.play(states, Uniform(4), Never(), "key")
         return tree, player.tally, player
@@ -126,7 +127,7 @@ def test_a_world_that_always_fails_is_given_up(play: Callable[..., Any], retries
 def test_an_evaluation_numbers_the_attempts_that_count(play: Callable[..., Any]) -> None:
     _, _, player = play(lambda step: step == 4 * TURNS + 2)
     world = player.environment
-    episodes = play_tasks(player, openings(world, player.chat), world.tasks("seen", 1), 3, "sampled", "eval")
+    episodes = play_tasks(player, Openings(world, player.chat), world.tasks("seen", 1), 3, "sampled", "eval")
     assert [episode.attempt for episode in episodes] == [0, 1, 2]
     assert player.tally.retries == 1
 
@@ -139,7 +140,7 @@ def test_a_kept_episode_that_died_is_opened_anew(policy: tuple[Any, Any]) -> Non
     engine.load_weights(model, version=0)
     player = Player(engine, world, chat, Sampling())
     (task,) = world.tasks("train", 1)
-    opening = openings(world, chat)
+    opening = Openings(world, chat)
     (state,) = task_starts([task], lambda t: opening(t)[1])
     player.play([state], Uniform(1), Never(), "first")
     for session in player.episodes.kept.values():

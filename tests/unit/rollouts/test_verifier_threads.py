@@ -16,9 +16,9 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.household import HouseholdEnv
-from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import RolloutTree
 
@@ -57,7 +57,7 @@ def played(policy: tuple[Any, ChatTokens], env: Verified, threads: int) -> tuple
     engine = TreeEngine(chat.stop_ids)
     engine.load_weights(model, version=0)
     player = Player(engine, env, chat, Sampling(), max_turns=1, retries=1, environment_threads=threads)
-    opening = openings(env, chat)
+    opening = Openings(env, chat)
     starts = task_starts(env.tasks("train", STATES), lambda task: opening(task)[1])
     states = [replace(state, expert=env.demonstrate(state.task).messages[2]["content"]) for state in starts]
     return player, player.play(states, Uniform(8), Never(), "key")

@@ -33,10 +33,10 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
-from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.training import frozen_buffer
 from turnwise.training.distributed import DistributedContext
@@ -58,7 +58,7 @@ def player() -> Player:
 
 @pytest.fixture(scope="module")
 def states(player: Player) -> list[State]:
-    opening = openings(player.environment, player.chat)
+    opening = Openings(player.environment, player.chat)
     return task_starts(player.environment.tasks("train", 5, seed=2), lambda task: opening(task)[1])
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from turnwise.algo.rewards.toolcalls import ToolCalls
 from turnwise.algo.states.state_rule import Profile
 from turnwise.envs.household import HouseholdEnv
 from turnwise.rollouts.collect import Experience
+from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.local_verdicts import Verdicts
 from turnwise.training.recorder import Recorder
@@ -53,7 +55,7 @@ def test_an_action_that_was_cut_off_is_paid_nothing_and_counted():
     tree.turns = [Turn(-1, [1], [0.0], action, truncated=cut) for cut in (False, True, False, True)]
     verdicts = Verdicts(Episodes(env))
     for turn in tree.turns:
-        verdicts.judge(tree.state, turn)
+        asyncio.run(verdicts.judge(tree.state, turn, Answers(0, None), False))
     for reward in (Functional(), Exact()):
         assert reward(tree)["total"] == [1.0, 0.0, 1.0, 0.0]
         metrics = verifier_metrics(count_verdicts(experience(tree, reward=reward)))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from turnwise.envs.agent.episode import AgentEpisode, Scoring
 from turnwise.envs.agent.program import Program, with_variables
 from turnwise.envs.agent.tasks import folder_of, hidden_of, read_tasks
 from turnwise.envs.boxed import Box
-from turnwise.envs.environment import EnvironmentFault, Quality, check_horizon, check_tasks, same_text, tried
+from turnwise.envs.environment import EnvironmentFault, Quality, check_horizon, check_tasks, same_text
 from turnwise.envs.replay import Opening, ReplayedEnv, ReplayedSession
 from turnwise.envs.tool_messages import check_format, read_calls
 from turnwise.errors import InputError
@@ -113,19 +112,6 @@ class AgentEnv(ReplayedEnv):
         files = laid_over(self._code, hidden_of(task))
         scoring = Scoring(with_variables(self.score, self.variables), files, self.threshold)
         return AgentEpisode(program, sandbox, scoring, self.format, f"env=agent, task {task.id}")
-
-    def prepare(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
-        """Starts the agent program on several tasks at the same time, to keep its first request for each task.
-
-        Tasks whose first request is known are skipped.
-
-        Raises:
-            EnvironmentFault: an agent program ended before it asked for a reply.
-        """
-        new = [task for task in tasks if task.id not in self._first]
-        with ThreadPoolExecutor(max(1, min(self.together, len(new))), thread_name_prefix="openings") as pool:
-            for _ in pool.map(lambda task: tried(lambda: self.begin(task)).close(), new):
-                on_done(1)
 
     def ready(self) -> None:
         """Starts the agent program twice on one task and checks that both first requests are equal.

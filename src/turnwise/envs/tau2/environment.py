@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import as_completed
-from contextlib import suppress
-from functools import partial
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Literal
 
-from turnwise.daemon_threads import DaemonThreads
 from turnwise.envs.caches import LastTasks
 from turnwise.envs.dialogues import Mistakes
-from turnwise.envs.environment import EnvironmentFault, Quality, check_horizon, first_tasks
+from turnwise.envs.environment import Quality, check_horizon, first_tasks
 from turnwise.envs.experts import by_quality, played, trajectory_of
 from turnwise.envs.scripted_environment import ScriptedEnv
 from turnwise.envs.tau2 import experts, verifier
@@ -111,32 +107,6 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         shipped = splits(domain)["train" if split == "train" else "test"]
         kept = [name for name in shipped if name not in self.left_out[domain]]
         return kept if split == "train" else kept[split == "unseen" :: 2]
-
-    def prepare(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
-        """Lets the model that plays the user write the first messages of several tasks at the same time.
-
-        The cache of the model's answers keeps the messages for :meth:`reset`, which asks again for a message that the
-        model did not write. Without a cache, or with the scripted user, this method does nothing.
-
-        Raises:
-            InputError: the cache cannot be opened.
-        """
-        if not isinstance(self.user, EndpointUser) or self.user.cache is None:
-            on_done(len(tasks))
-            return
-        problems = [self._references(task).problem for task in tasks]
-        self.user.open()
-        threads = DaemonThreads(self.user.client.concurrency, "tau2")
-        try:
-            begin = self.user.begin
-            asked = [threads.submit(partial(begin, problem.scenario)) for problem in problems if not problem.solo]
-            on_done(len(tasks) - len(asked))
-            for answer in as_completed(asked):
-                with suppress(EnvironmentFault):
-                    answer.result()
-                on_done(1)
-        finally:  # an interrupt asks no further question
-            threads.close()
 
     def begin(self, task: Task) -> Tau2Session:
         reference = self._references(task)

@@ -12,9 +12,10 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
-from turnwise.evaluation.suites import TOGETHER, openings, play_tasks
+from turnwise.evaluation.suites import TOGETHER, play_tasks
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 
 COUNT = TOGETHER + 8  # more episodes than an engine in this process plays at a time
@@ -46,7 +47,7 @@ def test_a_server_gets_the_requests_of_all_episodes(
         delay.counts = True  # loading asks the server too
         player = Player(engine, world, chat, Sampling(max_tokens=4))
         tasks = world.tasks("seen", COUNT)
-        episodes = play_tasks(player, openings(world, chat), tasks, 1, "sampled", "eval", done.append)
+        episodes = play_tasks(player, Openings(world, chat), tasks, 1, "sampled", "eval", done.append)
     assert delay.met
     assert [episode.task for episode in episodes] == [task.id for task in tasks]
     assert done == [1] * COUNT
@@ -59,5 +60,5 @@ def test_progress_counts_each_task_once_in_this_process() -> None:
     engine.load_weights(model, version=0)
     done = list[int]()
     player = Player(engine, world, chat, Sampling(max_tokens=4))
-    play_tasks(player, openings(world, chat), world.tasks("seen", 40), 2, "sampled", "eval", done.append)
+    play_tasks(player, Openings(world, chat), world.tasks("seen", 40), 2, "sampled", "eval", done.append)
     assert done == [2] * 40

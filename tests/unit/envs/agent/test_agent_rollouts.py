@@ -26,9 +26,9 @@ from turnwise.envs.agent import AgentEnv
 from turnwise.envs.agent.program import with_variables
 from turnwise.envs.boxed import Box
 from turnwise.envs.household import HouseholdEnv
-from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
+from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.rollouts.predictors.pack_histories import branchable
 from turnwise.rollouts.predictors.translate_tokens import Translation
@@ -81,7 +81,7 @@ def player_of(policy: Any, env: Any, schedule: Named = "rounds") -> Player:
 
 def states_of(player: Player, tasks: list[Task]) -> list[State]:
     """States whose names, and so whose draws, do not depend on the environment."""
-    opening = openings(player.environment, player.chat)
+    opening = Openings(player.environment, player.chat)
     return [replace(s, id=str(n)) for n, s in enumerate(task_starts(tasks, lambda task: opening(task)[1]))]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -88,12 +89,12 @@ def test_a_program_that_waits_is_ended_with_its_step(agent: Make) -> None:
     env = agent("ask([{'role': 'user', 'content': 'a'}])\nimport time; time.sleep(60)")
     session = env.reset(env.tasks("train", 1)[0])
     answers = Answers(2, 1.0)
-    begun = answers.begin(session, "x")
+    begun = answers.start(partial(session.step, "x"), session)
     began = time.monotonic()
     with pytest.raises(EnvironmentFault):
         asyncio.run(answers.wait(begun))
     other = env.reset(env.tasks("train", 1)[0])
-    under_way = answers.begin(other, "x")
+    under_way = answers.start(partial(other.step, "x"), other)
     time.sleep(0.5)
     answers.close()
     for each in (begun, under_way):

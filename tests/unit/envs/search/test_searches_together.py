@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -56,8 +57,8 @@ def test_the_steps_of_several_rollouts_wait_for_the_server_together(url: str) ->
     answers = Answers(COUNT, 60.0)
 
     async def steps() -> list[Step]:
-        begun = [answers.begin(session, session.write("search", f"q{i}")) for i, session in enumerate(sessions)]
-        return await asyncio.gather(*map(answers.wait, begun))
+        searches = [partial(session.step, session.write("search", f"q{i}")) for i, session in enumerate(sessions)]
+        return await asyncio.gather(*(answers.call(True, search) for search in searches))
 
     found = asyncio.run(steps())
     answers.close()

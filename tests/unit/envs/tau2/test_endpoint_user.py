@@ -11,6 +11,7 @@ import pytest
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.tau2 import EndpointUser, Tau2Env
 from turnwise.judges.client import ChatClient
+from turnwise.rollouts.openings import Openings
 
 TICKET = "[service_issue]airplane_mode_on|lock_sim_card_pin[PERSONA:Easy]"  # without a user
 
@@ -124,10 +125,20 @@ def test_first_messages_are_asked_for_together_and_replies_are_waited_for_in_thr
     answers += [f"Hi {i}." for i in range(3)]
     env, done = make(), []
     tasks = [task("airline", name) for name in ("39", "2", "9")] + [task("telecom", TICKET)]
-    env.prepare(tasks, done.append)
+    opening = Openings(env, Texts(), threads=4)
+    opening.read(tasks, done.append)
     assert sum(done) == len(tasks) and len(asked) == 3
     first = {each.id: env.reset(each).opening()[-1]["content"] for each in tasks[:3]}
     assert sorted(first.values()) == ["Hi 0.", "Hi 1.", "Hi 2."] and len(asked) == 3  # reset reads the cache
-    answers[:] = [500, 500]
-    env.prepare([task("airline", "10")], done.append)  # reset will ask again
+    assert all(opening(each)[0][-1]["content"] == first[each.id] for each in tasks[:3])
+    answers[:] = [500, 500, "Hi again."]
+    opening.read([task("airline", "10")], done.append)  # a user who does not answer is asked again
+    assert not answers
     assert env.waits and not Tau2Env().waits
+
+
+class Texts:
+    """A tokenizer whose tokens nobody reads."""
+
+    def prompt(self, messages, tools=()):
+        return [len(messages)]
