@@ -90,7 +90,11 @@ class Worker:
                 self._process.stdin.write(json.dumps(request | {"free": freed}).encode() + b"\n")  # type: ignore[union-attr]
             except OSError:
                 self._fail(f"died (exit status {self._process.wait()})")
-            reply = self._receive(self.timeout)
+            try:
+                reply = self._receive(self.timeout)
+            except BaseException:  # an alarm too: the answer to this request must not be read by the next request
+                self.close()
+                raise
         if "error" in reply:
             raise EnvironmentFault(f"the ALFWorld engine failed at the operation {request['op']}: {reply['error']}")
         return reply
