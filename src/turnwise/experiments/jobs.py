@@ -84,7 +84,7 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     source = owner.rows[owned]
     extra = tuple(item for item in asked.extra if source.trains or not _of_training(_key(item)))
     tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
-    tail += sorted(item for item in extra if _key(item) not in _NAMELESS)
+    tail += sorted(item for item in extra if not _nameless(_key(item)))
     preset = f"{PILOT}/{_preset(owner, owned)}" if asked.pilot else _preset(owner, owned)
     name = run_name(preset, ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
     begins = source.begins(asked.scale)
@@ -93,7 +93,8 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     begin = _begin(owner, asked.scale, first) if first else None
     own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
     pilot = tuple(item for item in asked.pilot if source.trains or not _of_training(_key(item)))
-    overrides = (*own, *((begin,) if begin else ()), *extra, *pilot, f"name='{name}'", f"seed={seed}")
+    still = () if source.trains else ("trainer.max_epochs=0",)  # the scale of the sweep may have set iterations
+    overrides = (*own, *still, *((begin,) if begin else ()), *extra, *pilot, f"name='{name}'", f"seed={seed}")
     begun = seed if owner.start_seed is None else owner.start_seed
     return Job(row, seed, name, overrides, cannot, first.name if first else None, begun if first else None, begin)
 
@@ -113,6 +114,10 @@ def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
 
 def _key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
+
+
+def _nameless(key: str) -> bool:
+    return key in _NAMELESS or key.startswith(("hydra.", "hydra/"))  # Hydra's own, such as hydra.searchpath
 
 
 def _of_training(key: str) -> bool:

@@ -174,6 +174,23 @@ def test_what_is_said_of_training_does_not_reach_a_row_that_trains_nothing(conf:
     assert set(both) < set(changed.overrides) and not set(training) & set(changed.overrides)
 
 
+def test_a_row_that_trains_nothing_has_no_iterations_whatever_its_scale_sets(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    rows = "  still: {trains: false, overrides: method=grpo trainer.max_epochs=2}\ndirections:"
+    path.write_text(path.read_text().replace("directions:", rows))
+    still, ours = (job_of(ask(["sweep=p_tab1"], conf), row, 0).overrides for row in ("still", "ours"))
+    assert [item for item in still if item.startswith("trainer.max_epochs")][-1] == "trainer.max_epochs=0"
+    assert "trainer.max_epochs=0" not in ours
+
+
+def test_settings_of_hydra_itself_make_no_other_folder(conf: Path) -> None:
+    plain, found = (
+        job_of(ask(["sweep=p_tab1", *more], conf), "ours", 0) for more in ([], ["hydra.searchpath=[file://mine/conf]"])
+    )
+    assert found.name == plain.name
+    assert "hydra.searchpath=[file://mine/conf]" in found.overrides  # reports compose the row with it
+
+
 def test_a_key_that_only_begins_alike_reaches_every_row(conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
     path.write_text(path.read_text().replace("{label: Base,", "{label: Base, trains: false,"))
