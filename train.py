@@ -15,6 +15,7 @@ from typing import NoReturn
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -22,7 +23,13 @@ from yaml import YAMLError
 from turnwise.config.check import check_config
 from turnwise.config.help import help_text
 from turnwise.config.hydra_errors import explain, refuse_overrides
-from turnwise.config.launchers import is_sweep, refuse_launcher, refuse_processes, took_no_job
+from turnwise.config.launchers import (
+    is_sweep,
+    refuse_config_of_many,
+    refuse_launcher,
+    refuse_processes,
+    took_no_job,
+)
 from turnwise.config.machine import check_machine
 from turnwise.config.schema import ConfigError, register
 from turnwise.config.secrets import refuse_secrets
@@ -56,7 +63,7 @@ def job(cfg: DictConfig) -> None:
             raise
         with suppress(OSError):
             os.removedirs(cfg.paths.out)  # removes the run's folder if it is empty
-        if _in_a_sweep():  # the sweep reports the error and continues with the next row
+        if _in_a_sweep():  # the sweeper reports the error and continues with the next run
             raise
         _stop(str(error), 2)
     except Stopped as error:
@@ -71,7 +78,12 @@ def job(cfg: DictConfig) -> None:
 
 
 def _in_a_sweep() -> bool:
-    return bool(HydraConfig.get().runtime.choices.get("hydra/sweeper") == "rows")
+    """Returns whether a sweeper takes the run's error. If one of several Slurm tasks of a run of ``-m`` fails, it has to
+    exit instead, so that Slurm ends the other tasks.
+    """
+    config = HydraConfig.get()
+    alone = config.runtime.choices.get("hydra/sweeper") == "rows" or os.environ.get("SLURM_NTASKS", "1") == "1"
+    return bool(config.mode == RunMode.MULTIRUN and alone)
 
 
 def _developer() -> bool:
@@ -107,6 +119,7 @@ def main() -> None:
         _stop(str(error), 2, own=True)  # printed by every process
     try:
         refuse_secrets(sys.argv[1:])
+        refuse_config_of_many(sys.argv[1:])
         refuse_launcher(sys.argv[1:], CONF)
         if is_sweep(sys.argv[1:]):
             from turnwise.experiments.command_line import for_hydra  # imported here because it is slow to import

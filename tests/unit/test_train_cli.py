@@ -53,6 +53,13 @@ def train(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
         (["-m", "method=glob(*)", "seed=x"], "seed=x: "),
         (["-m", "seed=range(0,9,0)"], "seed=range(0,9,0): "),
         (["-m", "seed=range(0,2e9)"], "seed=range(0,2e9): "),
+        (
+            ["-m", "method=grpo,pivotrl", "rollout.states=4"],
+            "method=pivotrl: rollout: trajectories (24) must be at most",
+        ),
+        (["-m", "method=grpo", "seed=0,1", "loss.ratio=x"], "loss.ratio: expected one of token, sequence, action, got"),
+        (["-m", "method=grpo", "--cfg", "job"], "--cfg: it prints the configuration of one run; leave out -m"),
+        (["sweep=pivotrl_tab4", "--cfg", "job"], "--cfg: it prints the configuration of one run; sweep="),
     ],
 )
 def test_a_bad_configuration_is_one_message_and_status_2(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -61,6 +68,16 @@ def test_a_bad_configuration_is_one_message_and_status_2(tmp_path: Path, argumen
     assert run.stderr.startswith(message)
     assert "Traceback" not in run.stderr + run.stdout
     assert not list(tmp_path.rglob("*"))
+
+
+def test_the_runs_of_a_multirun_go_on_after_one_that_fails(tmp_path: Path) -> None:
+    run = train("-m", "method=grpo", "policy.model=/none/a,/none/b", "name=x/${seed}", "seed=0,1", cwd=tmp_path)
+    assert run.returncode == 1
+    assert run.stderr.count("this run failed: policy.model=/none/") == 4
+    last = run.stderr.partition("4 of 4 runs did not finish; the same command starts only these runs again:\n")[2]
+    assert [line.partition(": ")[0] for line in last.splitlines()] == [f"  - outputs/x/{s}/seed{s}" for s in (0, 1)] * 2
+    assert (tmp_path / "outputs/x/0/seed0.error.txt").read_text().startswith("policy.model=/none/b: ")
+    assert "Traceback" not in run.stderr + run.stdout
 
 
 @pytest.mark.parametrize("variables", [{"RANK": "abc"}, {"WORLD_SIZE": "abc"}, {"RANK": "7", "WORLD_SIZE": "2"}])

@@ -28,6 +28,20 @@ def is_sweep(arguments: Iterable[str]) -> bool:
     return any(argument.startswith("sweep=") for argument in arguments)
 
 
+def refuse_config_of_many(arguments: Sequence[str]) -> None:
+    """Refuses to print the configuration of several runs, because Hydra prints that of one run only."""
+    shown = next((a for a in arguments if a.partition("=")[0] in ("--cfg", "-c", "--info", "-i")), None)
+    if shown is None:
+        return
+    if is_sweep(arguments):
+        remedy = "sweep= starts many: --dry-run lists them, and conf/sweep/ has the overrides of each row"
+    elif any(a in ("-m", "--multirun") for a in arguments):
+        remedy = "leave out -m, and give one value for each key"
+    else:
+        return
+    raise ConfigError([f"{shown}: it prints the configuration of one run; {remedy}"])
+
+
 def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
     """Refuses a launcher whose package is not installed, and a Slurm launcher on a machine without Slurm. The
     ConfigError says what to install, or where to start the command. ``folder`` is the configuration folder.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -19,7 +21,9 @@ from turnwise.experiments.jobs import Job
 from turnwise.files import atomic_write
 from turnwise.runs.config_file import read_record
 from turnwise.runs.config_hash import config_hash, hash_of
+from turnwise.runs.process_rank import is_first
 from turnwise.runs.result_file import ResultError, read_result
+from turnwise.text import plain
 
 State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cannot run"]
 
@@ -98,10 +102,14 @@ class Recorded:
         except (Exception, SystemExit) as error:
             said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             trace = "" if isinstance(error, InputError) else traceback.format_exc()
+            if is_first():  # at once, because the other runs of the sweep may take hours
+                print(f"this run failed: {plain(said)}", file=sys.stderr, flush=True)
             with suppress(OSError):  # the disk may be full
                 error_file(folder).parent.mkdir(parents=True, exist_ok=True)
                 with atomic_write(error_file(folder)) as part:
                     part.write_text(f"{said}\n\n{trace}", encoding="utf-8")
+            if isinstance(error, SystemExit) and os.environ.get("SLURM_NTASKS", "1") != "1":
+                raise  # Slurm then ends the run's other tasks
         else:
             error_file(folder).unlink(missing_ok=True)
             return value
