@@ -169,11 +169,14 @@ def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[fl
     trees = []
     for state, count in zip(shown, counts, strict=True):
         tree = RolloutTree(state)
-        for _ in range(count):
+        for rollout in range(count):
             parent = -1
             for _ in range(whole):
                 tree.turns.append(Turn(parent, [0], [0.0]))
                 parent = len(tree.turns) - 1
+            won = bool(rollout % 2)  # as in _alternating, for allocators that read what the environment reported
+            leaf = tree.turns[-1]
+            leaf.done, leaf.reward, leaf.info = True, float(won), {"won": won}
         trees.append(tree)
     for tree, branches in zip(trees, allocator.expand(trees), strict=True):
         for turn, count in branches.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from omegaconf import open_dict
 
 from turnwise.planning.lengths import Lengths, lengths
 from turnwise.planning.tokens import around, iteration, trajectories
@@ -51,6 +52,23 @@ def test_trees_branch_in_the_middle(composed) -> None:
     found = iteration(cfg, KNOWN)
     assert found.rollouts == 32 + 64
     assert 32 * 8 + 64 <= found.turns <= 32 * 8 + 64 * 7
+
+
+class Doubters:
+    """The allocator of docs/extending.md: more rollouts where some were won and some were not."""
+
+    def __call__(self, states):
+        return [4] * len(states)
+
+    def expand(self, trees):
+        return [{-1: 3} if len({tree.turns[leaf].info.get("won") for leaf in tree.leaves()}) > 1 else {} for tree in trees]
+
+
+def test_an_allocator_of_your_own_sees_as_many_rollouts_won_as_lost(composed) -> None:
+    cfg = composed("method=grpo", "rollout.states=5")
+    with open_dict(cfg):
+        cfg.allocator = {"_target_": f"{__name__}.Doubters"}
+    assert iteration(cfg, KNOWN).rollouts == 5 * (4 + 3)
 
 
 def test_an_allocator_that_picks_prompts(composed) -> None:
