@@ -1,4 +1,4 @@
-"""Checks whether compared runs were evaluated on the same tasks."""
+"""Checks whether compared runs were evaluated on the same tasks, and with the same sampling."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ TASKS = (
     "eval.tasks",
     "eval.attempts",
     "eval.items",
+    "eval.seed",
     "data.held_out",
 )  # configuration keys, or prefixes of keys, that decide which tasks are evaluated and how often
+SAMPLING = ("rollout.sampling.",)  # keys that decide how an evaluation samples
 MOST = 4  # largest number of keys that a note names
 
 
@@ -25,20 +27,28 @@ def task_notes(collection: FinishedRuns) -> list[str]:
             f"These runs use different environments ({', '.join(worlds)}). Compare only runs in the same table."
         )
     for (env, scale), rows in collection.sections.items():
-        if differing := _differing(rows):
+        if differing := _differing(rows, TASKS):
             said = "; ".join(differing[:MOST]) + (
                 f"; and {len(differing) - MOST} more" if len(differing) > MOST else ""
             )
             notes.append(
                 f"The tasks of these runs differ, so that their success cannot be compared ({env}, {scale}): {said}."
             )
+        sampled = [row for row in rows if row.config.get("eval.attempts") != 0]
+        if differing := _differing(sampled, SAMPLING):
+            notes.append(
+                f"The evaluations of these runs sample differently, so that already their base policies have different "
+                f"success ({env}, {scale}): {'; '.join(differing)}. Compare the greedy success in `result.json`."
+            )
     return notes
 
 
-def _differing(rows: Sequence[RunRow]) -> list[str]:
-    """Returns a text for each key of ``TASKS`` that differs between rows, with its values and their rows."""
+def _differing(rows: Sequence[RunRow], decisive: tuple[str, ...]) -> list[str]:
+    """Returns a text for each key that differs between rows, with its values and their rows. ``decisive`` holds keys, or
+    prefixes of keys.
+    """
     known = [row for row in rows if row.config]
-    keys = sorted({key for row in known for key in row.config if key.startswith(TASKS)})
+    keys = sorted({key for row in known for key in row.config if key.startswith(decisive)})
     found = []
     for key in keys:
         values: dict[str, list[str]] = {}
