@@ -61,7 +61,7 @@ LENGTHS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0 planned, even if something is missing; 2 the arguments cannot be used."""
-    args = parser().parse_args(arguments)
+    args = parser().parse_intermixed_args(arguments)
     console = sized(180)
     try:
         if any(word.startswith("power=") for word in args.overrides):

@@ -34,6 +34,12 @@ def test_a_run(script, capsys) -> None:
     assert "demonstrations" in printed and "GPU-hours" in printed
 
 
+def test_options_may_stand_between_overrides(script, capsys) -> None:
+    assert script.main(["method=local", "--reply", "7", "rollout.states=8", "rollout.trajectories=4"]) == 0
+    row = last_line(capsys.readouterr().out)["rows"]["run"]
+    assert row["lengths"]["reply"] == 7 and row["tokens"]["step"]["states"] == 8
+
+
 def test_rows_of_a_sweep_that_cannot_run_are_planned_all_the_same(script, capsys) -> None:
     arguments = ["sweep=trace_tab6", "scale=paper", "rows=react,grpo", "--gpu", "h200"]
     assert script.main(arguments) == 0
