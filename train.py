@@ -78,8 +78,8 @@ def job(cfg: DictConfig) -> None:
 
 
 def _in_a_sweep() -> bool:
-    """Returns whether a sweeper takes the run's error. If one of several Slurm tasks of a run of ``-m`` fails, it has to
-    exit instead, so that Slurm ends the other tasks.
+    """Returns whether a sweeper takes the run's error. If one of several Slurm tasks of a run of ``-m`` fails, it has
+    to exit instead, so that Slurm ends the other tasks.
     """
     config = HydraConfig.get()
     alone = config.runtime.choices.get("hydra/sweeper") == "rows" or os.environ.get("SLURM_NTASKS", "1") == "1"

@@ -1,5 +1,5 @@
-"""``hydra/sweeper=runs``: Hydra's own sweeper of ``-m``, which starts at least one run, checks all runs before the first one,
-goes on after a run that fails, and leaves no file beside the runs.
+"""``hydra/sweeper=runs``: Hydra's own sweeper of ``-m``, which starts at least one run, checks all runs before the
+first one, goes on after a run that fails, and leaves no file beside the runs.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def task_notes(collection: FinishedRuns) -> list[str]:
         sampled = [row for row in rows if row.config.get("eval.attempts") != 0]
         if differing := _differing(sampled, SAMPLING):
             notes.append(
-                f"The evaluations of these runs sample differently, so that already their base policies have different "
-                f"success ({env}, {scale}): {'; '.join(differing)}. Compare the greedy success in `result.json`."
+                f"The evaluations of these runs sample differently, so that already their base policies have "
+                f"different success ({env}, {scale}): {'; '.join(differing)}. Compare the greedy success in `result.json`."
             )
     return notes
 
