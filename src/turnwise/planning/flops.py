@@ -29,8 +29,9 @@ def forward(shape: Shape, tokens: float, context: float, scored: float) -> float
     return layers + attention(shape, tokens, context) + 2.0 * shape.head * scored
 
 
-def backward(shape: Shape, tokens: float, context: float, scored: float) -> float:
-    """Returns the FLOPs of a backward pass. The arguments are those of :func:`forward`.
+def backward(shape: Shape, tokens: float, context: float, scored: float, recompute: bool = False) -> float:
+    """Returns the FLOPs of a backward pass. The first arguments are those of :func:`forward`. With ``recompute``, the
+    backward pass computes all layers a second time (``update.recompute``).
 
     For each matrix, the gradient of the input costs as much as the forward pass, and the gradient of the weights costs
     as much again. A trained matrix or adapter therefore costs twice its forward pass, and a frozen matrix costs one
@@ -41,7 +42,8 @@ def backward(shape: Shape, tokens: float, context: float, scored: float) -> floa
     full = shape.adapter == 0
     layers = 2.0 * ((2 if full else 1) * shape.matmul + 2 * shape.adapter_matmul) * tokens
     head = 2.0 * shape.head * scored * (3 if full else 2)
-    return layers + 2 * attention(shape, tokens, context) + head
+    again = forward(shape, tokens, context, 0) if recompute else 0.0
+    return layers + 2 * attention(shape, tokens, context) + head + again
 
 
 def decode(shape: Shape, sampled: float, context: float, prefilled: float) -> float:

@@ -31,7 +31,8 @@ def work(
 
     Sampling: every decoding step reads the engine's weights once for all replies that are decoded together, and it
     reads the keys and values of each reply. The time of a prefill is limited by computation. Training: an update makes
-    a forward and a backward pass over the packed rows, including masked query-key pairs. It makes a further forward
+    a forward and a backward pass over the packed rows, including masked query-key pairs. The backward pass contains a
+    second pass through the layers if they are recomputed (``update.recompute``). The update makes a further forward
     pass if the loss needs log-probs of the reference policy. The time for the following is not counted: kernel
     launches, environments, judges, optimiser steps, diagnostics, loading and saving.
     """
@@ -57,7 +58,8 @@ def work(
     sampling("sampling", played * tokens.sampled, played * tokens.prefilled, tokens.context, tokens.samples, rounds)
     stored, scored = steps * tokens.stored, steps * tokens.trained
     counts["forward"] = flops.forward(shape, stored, tokens.row, scored)
-    counts["backward"] = flops.backward(shape, stored, tokens.row, scored)
+    recompute = bool(cfg["update"].recompute)
+    counts["backward"] = flops.backward(shape, stored, tokens.row, scored, recompute)
     refers = float(cfg.loss.get("kl_beta") or 0) > 0
     counts["reference"] = flops.forward(shape, stored, tokens.row, scored) if refers else 0.0
     counts["predictor"] = _critic(cfg, critic, tokens) if critic else 0.0

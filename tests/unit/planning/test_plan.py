@@ -67,6 +67,15 @@ def test_hours_are_work_over_what_the_gpu_gives(composed, gpu) -> None:
     assert gpu.seconds(1.0, 3.35e12) == 2.0  # bound by memory
 
 
+def test_layers_that_are_computed_again_cost_a_second_pass(composed, gpu) -> None:
+    ours = ("method=grpo", "scale=paper", "policy=qwen3_4b", "trainer.max_epochs=2")
+    again, once = (plan(composed(*ours, f"update.recompute={value}"), gpu).work for value in ("true", "false"))
+    assert again is not None and once is not None
+    assert again.flops["forward"] == once.flops["forward"]
+    head = 0.05 * once.flops["forward"]  # the head's logits are not part of the layers
+    assert again.flops["backward"] - once.flops["backward"] == pytest.approx(once.flops["forward"], abs=head)
+
+
 def test_a_step_of_decoding_reads_the_weights_at_least(composed, gpu) -> None:
     """One history at a time: as many steps as there are tokens to write, each with all weights."""
     small = ["policy=qwen3_4b", "trainer=gpu", "engine=tree", "engine.memory_gb=0.1", "trainer.max_epochs=1"]
