@@ -16,7 +16,7 @@ from turnwise.data.render_and_encode import Spine
 from turnwise.data.trajectories import used_twice
 from turnwise.types import Trajectory
 
-Check = Callable[[Sequence[str]], None]
+Check = Callable[[Sequence[str], Sequence[str]], None]
 
 _NEAR = 64  # number of recently read trajectories kept in memory, because states of one trajectory are used together
 
@@ -50,8 +50,9 @@ class Demonstrations:
 
         Args:
             shown: the trajectory in the form that the chat template can render; None: ``trajectory`` itself.
-            check: a function that receives the texts of the rendered replies, in order. It is called before anything is
-                kept, and it may raise an error to refuse the trajectory.
+            check: a function that receives the texts of the rendered replies, in order, first without and then with
+                their reasoning. It is called before anything is kept, and it may raise an error to refuse the
+                trajectory.
 
         Raises:
             UnusableError: another trajectory has the same id, or a reply contains an end-of-turn token before its end.
@@ -73,7 +74,8 @@ class Demonstrations:
                 "end of turn inside",
             )
         if check is not None:
-            check([self.chat.decode(spine.ids[start:stop]) for spine in spines for start, stop in spine.turns])
+            replies = [spine.ids[start:stop] for spine in spines for start, stop in spine.turns]
+            check([self.chat.decode(ids) for ids in replies], [self.chat.written(ids) for ids in replies])
         self.names.append(trajectory.id)
         self._kept.append(Demonstration(trajectory, spines))
         self.histories.extend(start for spine in spines for start, _ in spine.turns)

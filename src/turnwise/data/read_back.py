@@ -53,3 +53,14 @@ def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
         step.calls and step.content.strip() not in action
         for step, action in zip(steps_of(trajectory), actions, strict=True)
     )
+
+
+def drops_reasoning(trajectory: Trajectory, replies: Sequence[str]) -> bool:
+    """Returns whether the chat template drops the reasoning of a reply.
+
+    ``replies`` are the rendered replies of the trajectory with their reasoning, in order.
+    """
+    return any(
+        step.rationale is not None and step.rationale not in reply
+        for step, reply in zip(steps_of(trajectory), replies, strict=True)
+    )

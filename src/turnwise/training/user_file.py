@@ -20,7 +20,7 @@ from turnwise.config.settings import DataSettings
 from turnwise.data.chat_tokens import ChatTemplateError
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import Dialect, refuse_lost_tools, uses_tools
-from turnwise.data.read_back import check_read_back, drops_text
+from turnwise.data.read_back import check_read_back, drops_reasoning, drops_text
 from turnwise.data.read_records import UnusableError
 from turnwise.errors import InputError
 from turnwise.types import Trajectory
@@ -51,6 +51,7 @@ class UserFile:
     folded: int = 0  # dialogues whose system message is merged into the first user message
     as_text: int = 0  # dialogues whose tools and calls are written as text
     silenced: int = 0  # dialogues in which the chat template drops the text of replies that also have calls
+    unreasoned: int = 0  # dialogues in which the chat template drops the reasoning of replies
     pivots: int = 0  # dialogues in which only the last reply is a candidate
     rated: int = 0  # pivot dialogues that have a pass rate
 
@@ -67,7 +68,9 @@ class UserFile:
             trajectory = replace(trajectory, task=None)
         shown = trajectory if played else self._shown(trajectory)
         try:
-            self.demonstrations.add(trajectory, shown, lambda actions: self._check(trajectory, actions, played))
+            self.demonstrations.add(
+                trajectory, shown, lambda actions, replies: self._check(trajectory, actions, replies, played)
+            )
         except ChatTemplateError as error:
             raise UnusableError(
                 str(error),
@@ -91,13 +94,14 @@ class UserFile:
         self.folded += bool(self.dialect.lost_system and system)
         return self.dialect(trajectory)
 
-    def _check(self, trajectory: Trajectory, actions: Sequence[str], played: bool) -> None:
+    def _check(self, trajectory: Trajectory, actions: Sequence[str], replies: Sequence[str], played: bool) -> None:
         if played:
             empty = next((turn for turn, action in enumerate(actions) if not action.strip()), None)
             lost = "" if empty is None else f"{trajectory.id}#t{empty} is rendered as an empty reply"
         else:
             lost = check_read_back(self.dialect, trajectory, actions)
             self.silenced += not lost and drops_text(trajectory, actions)
+            self.unreasoned += not lost and drops_reasoning(trajectory, replies)
         if lost:
             raise UnusableError(
                 lost,
@@ -134,6 +138,12 @@ class UserFile:
             lines.append(
                 f"in {self.silenced} dialogues, the chat template leaves out the text of replies that also have calls; "
                 "data.tools_as_text=true keeps this text"
+            )
+        if self.unreasoned:
+            lines.append(
+                f"in {self.unreasoned} dialogues, the chat template leaves out the reasoning of replies, so it is not "
+                "trained on; write it at the start of the message's content, as <think>...</think>, or use a chat "
+                "template that shows it"
             )
         if self.alike:
             lines.append(

@@ -155,6 +155,24 @@ def test_a_template_without_tools_is_told_or_refused(tmp_path: Path) -> None:
     assert [problem.source[-2:] for problem in problems] == [":2"] and len(calls.demonstrations) == 3
 
 
+def test_reasoning_that_the_template_leaves_out_is_told(tmp_path: Path) -> None:
+    """A template that reads no key of reasoning drops it without a trace; the content is always shown."""
+
+    def reasoned(keyed: bool) -> list[dict[str, Any]]:
+        records = bookings.dialogues(4)
+        for message in (m for record in records for m in record["messages"] if m["role"] == "assistant"):
+            if keyed:
+                message["reasoning_content"] = "I look first."
+            else:
+                message["content"] = f"<think>\nI look first.\n</think>\n\n{message['content']}"
+        return records
+
+    lost, _ = read(bookings.write(tmp_path / "keyed.jsonl", reasoned(True)))
+    kept, _ = read(bookings.write(tmp_path / "written.jsonl", reasoned(False)))
+    assert [line for line in lost.lines() if line.startswith("in 4 dialogues, the chat template leaves out the reason")]
+    assert not any("reasoning" in line for line in kept.lines())
+
+
 def test_a_reply_that_the_template_leaves_empty_is_not_trained_on(tmp_path: Path) -> None:
     """A template that shows tools and reads calls back, and yet loses what a text reply says."""
     lossy = bookings.QWEN.replace(
