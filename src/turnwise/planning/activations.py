@@ -13,10 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from turnwise.config.settings import LoraSettings
 from turnwise.models.packed_logprobs import score
 from turnwise.planning.architectures import Architecture
-from turnwise.planning.parameter_counts import blank
-
-# configuration keys that only models with a mixture of experts have
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+from turnwise.planning.parameter_counts import EXPERTS, blank
 
 
 @dataclass(slots=True)

@@ -19,6 +19,9 @@ from turnwise.models.attention import use_tree_attention
 from turnwise.models.policy import with_adapter
 from turnwise.planning.architectures import Architecture
 
+# configuration keys for the number of experts, which only models with a mixture of experts have
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -87,7 +90,7 @@ def shape_of(source: Architecture, dtype: str = "bfloat16", lora: LoraSettings |
     """Returns the parameter counts and sizes of a model. Without ``lora``, all weights are trained."""
     model = blank(source, dtype, lora or LoraSettings(r=0))
     config: Any = source.config
-    chosen = getattr(config, "num_experts_per_tok", 0) / getattr(config, "num_experts", 1)
+    chosen = getattr(config, "num_experts_per_tok", 0) / max([1, *(getattr(config, name, 0) or 0 for name in EXPERTS)])
     named: list[tuple[str, nn.Parameter]] = list(model.named_parameters())  # contains tied weights once
     base = {name: p for name, p in named if "lora_" not in name}
     adapter = {name: p for name, p in named if "lora_" in name}

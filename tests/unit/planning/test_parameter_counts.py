@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from transformers import DeepseekV3Config
 
 from turnwise.config.settings import LoraSettings
 from turnwise.errors import InputError
-from turnwise.planning.architectures import architecture
+from turnwise.planning.architectures import Architecture, architecture
 from turnwise.planning.parameter_counts import shape_of
 
 # parameters and those without embeddings, in 10^9, from the model cards
@@ -72,3 +73,10 @@ def test_a_configuration_with_endless_layers_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(about))
     with pytest.raises(InputError, match="num_hidden_layers"):
         architecture(str(tmp_path))
+
+
+def test_a_token_passes_through_its_experts_whatever_their_number_is_called() -> None:
+    """DeepSeek-V3 has 671 x 10^9 parameters and 37 x 10^9 active ones (its model card)."""
+    shape = shape_of(Architecture("deepseek", DeepseekV3Config(), None))
+    assert shape.parameters == pytest.approx(671e9, rel=0.01)
+    assert shape.active == pytest.approx(37.5e9, rel=0.02)
