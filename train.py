@@ -33,6 +33,7 @@ from turnwise.config.launchers import (
 from turnwise.config.machine import check_machine
 from turnwise.config.schema import ConfigError, register
 from turnwise.config.secrets import refuse_secrets
+from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError, RowsFailed, Stopped
 from turnwise.files import no_room, out_of_reach
 from turnwise.runs.claim_folder import claim
@@ -70,6 +71,11 @@ def job(cfg: DictConfig) -> None:
         if _developer() or _in_a_sweep():
             raise
         _stop(str(error), 1, own=True)
+    except EnvironmentFault as error:  # outside of rollouts, which begin again
+        if _developer() or _in_a_sweep():
+            raise
+        what = f"the environment failed in every attempt: {error}"
+        _stop(f"{what}; correct it (scripts/check_env.py tries it), and repeat this command", 1, own=True)
     except OSError as error:
         message = no_room(error, cfg.paths.out)
         if message is None or _developer() or _in_a_sweep():

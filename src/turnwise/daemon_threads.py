@@ -30,11 +30,20 @@ class DaemonThreads:
             if self._closed:
                 raise RuntimeError(f"{self._name}: no function can be queued after close()")
             self._queued.append((future, function))
-            if self._running == self._most:
+            if self._running >= self._most:
                 return future
             self._running += 1
         threading.Thread(target=self._work, name=self._name, daemon=True).start()
         return future
+
+    def change_most(self, by: int) -> None:
+        """Changes the greatest number of threads, for example while a function that never returns occupies a thread."""
+        with self._lock:
+            self._most += by
+            if not self._queued or self._running >= self._most:
+                return
+            self._running += 1
+        threading.Thread(target=self._work, name=self._name, daemon=True).start()
 
     def close(self) -> None:
         """Cancels the queued functions. Does not wait for running functions."""
@@ -48,7 +57,7 @@ class DaemonThreads:
     def _work(self) -> None:
         while True:
             with self._lock:
-                if not self._queued:
+                if not self._queued or self._running > self._most:
                     self._running -= 1
                     return
                 future, function = self._queued.popleft()

@@ -7,6 +7,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ def expert_file(
     split: str = "train",
     progress: Callable[[int, int], None] | None = None,
     threads: int = 0,
+    guard: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Path:
     """Returns the path of a file with ``count`` demonstrations.
 
@@ -50,6 +52,8 @@ def expert_file(
         progress: called after each demonstration with the number of finished demonstrations and ``count``.
         threads: number of demonstrations that are made at the same time in an environment that waits for other
             processes. With 0, they are made one after the other.
+        guard: makes the context in which each demonstration runs; it may turn errors of the environment into an
+            ``EnvironmentFault``, after which the demonstration is tried again.
 
     Raises:
         ValueError: ``count`` or ``good`` is out of range.
@@ -67,7 +71,7 @@ def expert_file(
     path = Path(folder) / f"{environment.name}-{split}-{len(tasks)}-{digest[:16]}.jsonl"
     if not _whole(path):
         trajectories: list[Trajectory] = []
-        for trajectory in _demonstrated(environment, tasks, qualities, seed, threads):
+        for trajectory in _demonstrated(environment, tasks, qualities, seed, threads, guard):
             trajectories.append(trajectory)
             if progress:
                 progress(len(trajectories), len(tasks))
@@ -78,19 +82,28 @@ def expert_file(
 
 
 def _demonstrated(
-    environment: Environment, tasks: Sequence[Task], qualities: Sequence[Quality], seed: int, threads: int
+    environment: Environment,
+    tasks: Sequence[Task],
+    qualities: Sequence[Quality],
+    seed: int,
+    threads: int,
+    guard: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[Trajectory]:
     """Yields the demonstrations of the tasks in their order."""
-    together = getattr(environment, "together", None) or threads
-    pool = DaemonThreads(min(threads, together), "experts")
-    make = [
-        partial(tried, partial(environment.demonstrate, task, quality, seed))
-        for task, quality in zip(tasks, qualities, strict=True)
-    ]
-    begun = {i: pool.submit(make[i]) for i, task in enumerate(tasks) if threads and waits(environment, task)}
+
+    def make(place: int) -> Trajectory:
+        with guard():
+            return environment.demonstrate(tasks[place], qualities[place], seed)
+
+    pool = DaemonThreads(min(threads, getattr(environment, "together", None) or threads), "experts")
+    begun = {
+        place: pool.submit(partial(tried, partial(make, place)))
+        for place, task in enumerate(tasks)
+        if threads and waits(environment, task)
+    }
     try:
-        for i in range(len(tasks)):
-            yield begun.pop(i).result() if i in begun else make[i]()
+        for place in range(len(tasks)):
+            yield begun.pop(place).result() if place in begun else tried(partial(make, place))
     finally:
         pool.close()
 

@@ -62,16 +62,17 @@ class guarded:  # noqa: N801 - the name of a context manager is lower case
                 rest = self._left - (time.monotonic() - self._began)
                 signal.setitimer(signal.ITIMER_REAL, max(0.001, rest))
         if isinstance(error, _Late):
-            raise _fault(f"no answer within {self._seconds:g} s", None) from None
+            raise fault(f"no answer within {self._seconds:g} s") from None
         if isinstance(error, Exception) and not isinstance(error, self._passing):
-            raise _fault(f"{type(error).__name__}: {error}", error) from error
+            raise fault(f"{type(error).__name__}: {error}", error) from error
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
         if self._armed:
             raise _Late
 
 
-def _fault(what: str, error: Exception | None) -> EnvironmentFault:
+def fault(what: str, error: Exception | None = None) -> EnvironmentFault:
+    """Returns the error for a failure of an environment, and logs the first failure from each file and line."""
     frames = traceback.extract_tb(error.__traceback__) if error is not None else None
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     if place not in _told:

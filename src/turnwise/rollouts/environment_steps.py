@@ -7,6 +7,7 @@ thread, a step of this environment can run while the policy samples other action
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
@@ -17,8 +18,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from turnwise.daemon_threads import DaemonThreads
-from turnwise.envs.environment import EnvironmentFault, Session
-from turnwise.rollouts.environment_faults import guarded
+from turnwise.envs.environment import Session
+from turnwise.rollouts.environment_faults import fault, guarded
 from turnwise.types import Task
 
 T = TypeVar("T")
@@ -26,13 +27,22 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Begun:
-    """A function of the environment that runs in a thread. ``since`` is the value of ``time.monotonic()`` at which a
-    thread began it, or None while it is queued. ``session`` is the session that it uses, if there is one.
+    """A function of the environment that runs in a thread.
+
+    Attributes:
+        session: the session that the function uses, or None if the function opens an episode and returns its session.
+        since: the value of ``time.monotonic()`` at which a thread began it, or None while it is queued.
+        left: whether nobody waits for the answer any longer.
+        replaced: whether another thread has taken the place of its thread.
+        ended: whether the function has returned.
     """
 
     session: Session | None
     answer: Future[Any] | None = None
     since: float | None = None
+    left: bool = False
+    replaced: bool = False
+    ended: bool = False
 
 
 class Answers:
@@ -55,6 +65,7 @@ class Answers:
         self._pool = DaemonThreads(threads, "environment") if threads else None
         self._moved = time.monotonic()  # when a thread last began or ended a step
         self._under_way: set[Begun] = set()
+        self._state = threading.Lock()  # guards the attributes of functions under way
 
     async def call(
         self,
@@ -98,7 +109,13 @@ class Answers:
                 begun or ended a function for ``seconds``.
         """
         assert begun.answer is not None
-        step = asyncio.wrap_future(begun.answer)
+        try:
+            return await self._answer(begun, asyncio.wrap_future(begun.answer))
+        except BaseException:
+            self._leave(begun)
+            raise
+
+    async def _answer(self, begun: Begun, step: asyncio.Future[Any]) -> Any:
         asked = time.monotonic()
         while True:
             since = begun.since or max(asked, self._moved)
@@ -109,7 +126,17 @@ class Answers:
             if self.seconds is not None and (begun.since or max(asked, self._moved)) == since:
                 step.cancel()
                 close(begun.session)
-                raise EnvironmentFault(f"no answer within {self.seconds:g} s")
+                raise fault(f"no answer within {self.seconds:g} s")
+
+    def _leave(self, begun: Begun) -> None:
+        """Gives up a function. If it is running, which may never end, another thread takes the place of its thread."""
+        assert begun.answer is not None and self._pool is not None
+        begun.answer.cancel()
+        with self._state:
+            begun.left = True
+            begun.replaced = begun.since is not None and not begun.ended
+        if begun.replaced:
+            self._pool.change_most(1)
 
     def close(self) -> None:
         """Cancels the queued steps, and closes the episodes of queued and running steps."""
@@ -119,13 +146,22 @@ class Answers:
             close(begun.session)
 
     def _run(self, begun: Begun, function: Callable[[], Any], passing: tuple[type[Exception], ...]) -> Any:
-        begun.since = self._moved = time.monotonic()
+        with self._state:
+            begun.since = self._moved = time.monotonic()
+        result = None
         try:
             with guarded(self.seconds, passing=passing):
-                return function()
+                result = function()
+            return result
         finally:
             self._moved = time.monotonic()
             self._under_way.discard(begun)
+            with self._state:
+                begun.ended = True
+            if begun.replaced and self._pool is not None:
+                self._pool.change_most(-1)
+            if begun.left and begun.session is None:
+                close(result)
 
 
 def close(session: Session | None) -> None:

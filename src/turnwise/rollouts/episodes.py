@@ -39,21 +39,21 @@ class Episodes:
     async def after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:
         """Returns a copy of the episode of ``task`` after ``actions``, for one rollout.
 
-        If the environment fails, the cached episodes of this task are dropped and a new episode is begun.
+        If the environment fails, the cached episodes of this task are dropped, so that the next call begins anew.
 
         Args:
             call: runs each function that uses the environment. While it runs a function of a task, this method must not
                 be called for the same task with actions; it may be called for other tasks, and without actions.
 
         Raises:
-            EnvironmentFault: the environment failed in the new episode too.
+            EnvironmentFault: the environment failed.
             ValueError: the environment has no such task.
         """
         try:
             return await self._fork_after(task, actions, call)
         except EnvironmentFault:
             self.kept = {place: session for place, session in self.kept.items() if place[:2] != (task.env, task.id)}
-            return await self._fork_after(task, actions, call)
+            raise
 
     async def _fork_after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:
         done = 0
@@ -65,6 +65,8 @@ class Episodes:
         self._hold(None, session)
         if session is None:
             session, done = await call(partial(self.environment.reset, task), None, (ValueError,)), 0
+            if actions:  # rollouts begin at later turns of this task, and opening an episode may take long
+                self.kept[task.env, task.id, ()] = session
         for place in range(done, len(actions)):
             earlier, session = session, await call(session.fork, session)
             _release(earlier)

@@ -95,8 +95,9 @@ class Live:
             turn = self.record(branch, action.sample)
             try:
                 going = await self.step(branch, turn, action.begun)
-            except EnvironmentFault:
+            except EnvironmentFault as error:
                 branch.tree.invalid.add(branch.parent)
+                turn.info["fault"] = str(error)
                 going = await self.begin(branch, again=True)
             going = going and await group.goes_on(branch)
 
@@ -132,8 +133,9 @@ class Live:
         state = branch.tree.state
         try:
             await self.player.verdicts.judge(state, turn, self.answers, self._in_threads(state))
-        except EnvironmentFault:
+        except EnvironmentFault as error:
             branch.tree.invalid.add(branch.parent)
+            turn.info["fault"] = str(error)
             return not await self.begin(branch, again=True)
         return True
 

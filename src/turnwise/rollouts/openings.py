@@ -62,7 +62,10 @@ class Openings:
         }
         try:
             for place, task in enumerate(tasks):
-                messages, tools = await (begun[place] if waiting[place] else self._open(task, answers, False))
+                try:
+                    messages, tools = await (begun[place] if waiting[place] else self._open(task, answers, False))
+                except EnvironmentFault as error:
+                    raise EnvironmentFault(f"env={task.env}: task {task.id} cannot be opened: {error}") from error
                 self._known[task.env, task.id] = messages, self.chat.prompt(messages, tools)
                 on_done(1)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from turnwise.algo.states.lazy import LazyStates
@@ -14,6 +15,7 @@ from turnwise.data.steps import TurnInContext
 from turnwise.data.trajectories import BadTrajectory, each_trajectory
 from turnwise.envs.environment import environments_of
 from turnwise.envs.expert_files import expert_file
+from turnwise.rollouts.environment_faults import guarded
 from turnwise.rollouts.openings import Openings
 from turnwise.training.build_parts import Parts, Settings
 from turnwise.training.call_format import check_readable
@@ -103,8 +105,13 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
             problems = each_trajectory(own, data.file, strict=data.strict)
         else:
             made = (data.trajectories, settings.cache, data.good, settings.seed)
-            threads = rollout.environment_threads
-            path = expert_file(env, *made, progress=lambda done, total: advance(1), threads=threads)
+            path = expert_file(
+                env,
+                *made,
+                progress=lambda done, total: advance(1),
+                threads=rollout.environment_threads,
+                guard=partial(guarded, passing=(ValueError,)),
+            )
             problems = each_trajectory(demonstrations.add, path, strict=data.strict)
     turns = Turns(demonstrations)
     steps = Steps(turns)

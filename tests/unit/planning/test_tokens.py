@@ -61,7 +61,9 @@ class Doubters:
         return [4] * len(states)
 
     def expand(self, trees):
-        return [{-1: 3} if len({tree.turns[leaf].info.get("won") for leaf in tree.leaves()}) > 1 else {} for tree in trees]
+        return [
+            {-1: 3} if len({tree.turns[leaf].info.get("won") for leaf in tree.leaves()}) > 1 else {} for tree in trees
+        ]
 
 
 def test_an_allocator_of_your_own_sees_as_many_rollouts_won_as_lost(composed) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from functools import partial
 
 import pytest
 from tests.unit.rollouts.episodes_after import after
@@ -15,6 +16,7 @@ from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.rollouts.environment_faults import guarded
 from turnwise.rollouts.episodes import Episodes
+from turnwise.rollouts.openings import Openings
 
 
 def test_whatever_is_raised_is_a_fault_with_its_cause():
@@ -53,9 +55,11 @@ def test_a_kept_episode_that_fails_is_given_up_once(part):
     (task,) = world.tasks("train", 1)
     episodes = Episodes(world)
     after(episodes, task, ("look",))
-    (kept,) = episodes.kept.values()
+    kept = episodes.kept[task.env, task.id, ("look",)]
     broken = type("Broken", (), {part: lambda self, *given: 1 / 0, "fork": lambda self: 1 / 0})()
     episodes.kept = dict.fromkeys(episodes.kept, broken)
+    with pytest.raises(EnvironmentFault):  # the player counts it
+        after(episodes, task, ("look",))
     assert after(episodes, task, ("look",)).turns == kept.turns
 
 
@@ -121,4 +125,39 @@ def test_openings_and_demonstrations_are_tried_again(tmp_path):
 
     failed: list[str] = []
     path = expert_file(Once(), 2, tmp_path)
+    assert len(path.read_text().splitlines()) == 2 and len(failed) == 1
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_opening_that_hangs_ends_and_names_the_task(threads):
+    over = threading.Event()
+
+    class Hanging(HouseholdEnv):
+        waits = True
+
+        def reset(self, task):
+            over.wait(30)
+            raise KeyError
+
+    opening = Openings(Hanging(), None, threads, seconds=0.05)
+    (task,) = HouseholdEnv().tasks("train", 1)
+    with pytest.raises(EnvironmentFault, match=rf"task {task.id} cannot be opened: no answer within 0\.05 s"):
+        opening(task)
+    over.set()
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_demonstrations_are_tried_again_after_any_error(tmp_path, threads):
+    class Once(HouseholdEnv):
+        waits = True
+
+        def demonstrate(self, task, quality="good", seed=0):
+            if not failed:
+                failed.append(task.id)
+                raise ConnectionError("reset by peer")
+            return super().demonstrate(task, quality, seed)
+
+    failed: list[str] = []
+    guard = partial(guarded, passing=(ValueError,))
+    path = expert_file(Once(), 2, tmp_path, threads=threads, guard=guard)
     assert len(path.read_text().splitlines()) == 2 and len(failed) == 1

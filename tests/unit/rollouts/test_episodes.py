@@ -16,7 +16,7 @@ def test_an_episode_goes_on_from_the_longest_kept_beginning_and_is_independent()
     first = after(episodes, task, actions)
     assert (first.turns, list(episodes.kept)) == (
         3,
-        [(task.env, task.id, done) for done in (actions[:1], actions[:2], actions)],
+        [(task.env, task.id, done) for done in ((), actions[:1], actions[:2], actions)],
     )
     kept = episodes.kept[task.env, task.id, actions[:2]]
     other = after(episodes, task, ("look", "inventory", "inventory"))
