@@ -163,6 +163,8 @@ def cost_sentence(result: Result) -> str:
     lost, retries = result.faults.get("lost", 0), result.faults.get("retries", 0)
     if lost or retries:
         text += f" The environment failed: {count(retries)} rollouts were started again, {count(lost)} were lost."
+    if missing := result.faults.get("evaluations", 0):
+        text += f" The environment failed in {count(missing)} episodes of the evaluations, which are left out."
     return text
 
 

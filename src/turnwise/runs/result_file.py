@@ -135,7 +135,7 @@ class Result(_Part):
     profile_turns: Count | None = None
     profile_tokens: Count | None = None
     profile_cpu_seconds: Annotated[float, Field(ge=0)] | None = None
-    faults: dict[str, Count] = {}  # failures of the environment: ``lost`` rollouts and ``retries``
+    faults: dict[str, Count] = {}  # failures of the environment: ``lost``, ``retries``, ``evaluations``
     seconds: dict[str, Annotated[float, Field(ge=0)]] = {}  # time of each phase
     wall_seconds: Annotated[float, Field(ge=0)] | None = None  # time of all starts of the run; None in older results
     judge: dict[str, float] = {}  # report of the judge (docs/judges.md); empty without a judge

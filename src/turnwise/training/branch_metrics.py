@@ -15,9 +15,9 @@ TOLERANCE = 1e-6  # rewards that differ by at most this much count as equal
 
 def trajectories(tree: RolloutTree) -> float:
     """Returns the cost of a tree in TRACE's unit (arXiv:2606.11119, Appendix E.5): a rollout from the root costs 1, and
-    a continuation (a rollout that starts after a turn) costs 1/2.
+    a continuation (a rollout that starts after a turn) costs 1/2. Rollouts whose environment failed are not counted.
     """
-    children = tree.children()
+    children = children_of(tree)
     continuations = sum(len(born) - 1 for turn, born in children.items() if turn >= 0 and born)
     return len(children[-1]) + continuations / 2
 
@@ -30,7 +30,7 @@ def branch_metrics(experience: Experience) -> dict[str, float]:
     metrics: dict[str, float] = {"train/states_skipped": experience.skipped}
     if trees:
         metrics["train/states_active"] = len(trees) / (len(trees) + experience.skipped)
-        metrics["train/roots_per_group"] = sum(len(tree.children()[-1]) for tree in trees) / len(trees)
+        metrics["train/roots_per_group"] = sum(len(children_of(tree)[-1]) for tree in trees) / len(trees)
     placed = [place for tree in trees for place in branches(tree)]
     metrics["train/continuations"] = len(placed)
     if not placed:
@@ -52,9 +52,9 @@ def branches(tree: RolloutTree) -> list[tuple[int, float]]:
     """Returns (depth, relative position) of each continuation, which is a rollout that starts after a turn.
 
     The depth is the number of turns before the continuation. The relative position is the depth divided by the number
-    of turns of the rollout from which the continuation branches.
+    of turns of the rollout from which the continuation branches. Continuations whose environment failed are left out.
     """
-    children = tree.children()
+    children = children_of(tree)
     placed = []
     for turn, born in children.items():
         if turn >= 0 and len(born) > 1:
@@ -64,6 +64,12 @@ def branches(tree: RolloutTree) -> list[tuple[int, float]]:
                 at, length = children[at][0], length + 1
             placed += [(depth, depth / length)] * (len(born) - 1)
     return placed
+
+
+def children_of(tree: RolloutTree) -> dict[int, list[int]]:
+    """Returns turn -> the turns that follow it, without turns below which the environment failed in all rollouts."""
+    valid = {turn for leaf in tree.valid_leaves() for turn in tree.path(leaf)}
+    return {turn: [child for child in born if child in valid] for turn, born in tree.children().items()}
 
 
 def contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:

@@ -29,13 +29,16 @@ def facts_of(schema: pa.Schema) -> Mapping[str, Any]:
     return json.loads((schema.metadata or {}).get(_KEY, b"{}"))
 
 
-def run_costs(counters: Mapping[str, float], phases: Mapping[str, float], folder: Path) -> dict[str, Any]:
+def run_costs(
+    counters: Mapping[str, float], phases: Mapping[str, float], folder: Path, lost: int = 0
+) -> dict[str, Any]:
     """Returns the run's turns, tokens, CPU seconds, faults and seconds, as entries of ``result.json``.
 
     Args:
         counters: the recorder's counters, over all starts of the run.
         phases: seconds of each phase since the last start of the run.
         folder: the run's folder.
+        lost: number of episodes that are missing in the evaluations before and after training.
     """
     seconds = {name.replace(" ", "_"): round(value, 2) for name, value in phases.items()}
     seconds.pop("train", None)  # replaced below by the times of rollouts and updates over all starts
@@ -45,7 +48,7 @@ def run_costs(counters: Mapping[str, float], phases: Mapping[str, float], folder
         "rollout_tokens": int(counters["tokens"]),
         "cpu_seconds": round(counters["cpu_seconds"], 2),
         **profile_costs(folder),
-        "faults": {"lost": int(counters["faults"]), "retries": int(counters["retries"])},
+        "faults": {"lost": int(counters["faults"]), "retries": int(counters["retries"]), "evaluations": lost},
         "seconds": seconds,
     }
 

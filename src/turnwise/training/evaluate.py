@@ -110,7 +110,17 @@ class Measure:
             found = self(lambda done: advance(done * (1 if self.distributed.served else self.distributed.world)))
         if self.distributed.first:
             save_evaluation(path, found)
+        if lost := self.lost(found):
+            self.phases.log(
+                f"warning: evaluate {name}: the environment failed in {lost} of {len(found.episodes) + lost} episodes in "
+                "every attempt (rollout.retries); these episodes are left out"
+            )
         return found
+
+    def lost(self, found: Evaluation) -> int:
+        """Returns the number of episodes that are missing in an evaluation because the environment failed."""
+        wanted = self.settings.eval.tasks * (1 + self.settings.eval.attempts) * self.candidates.plays
+        return wanted - len(found.episodes)
 
     def base(self, cfg: DictConfig) -> Evaluation:
         """Returns the base policy's evaluation. Runs with equal :func:`base_key` share one evaluation through a cache

@@ -116,7 +116,9 @@ def run(cfg: DictConfig) -> None:
             advance(1)
             if not first:
                 return
-            entries = run_costs(recorder.counters, phases.seconds, settings.folder) | recorder.result(chosen.verdicts)
+            lost = measure.lost(base) + measure.lost(after)
+            entries = run_costs(recorder.counters, phases.seconds, settings.folder, lost)
+            entries |= recorder.result(chosen.verdicts)
             entries |= {"pivots": dict(chosen.pivots)} if chosen.pivots else {}
             entries |= health.closing(parts.gate) | {"wall_seconds": round(live.seconds, 1)}
             write_result(result_of(cfg, parts.env.name, candidates, base, after, entries), settings.folder)

@@ -43,6 +43,15 @@ def test_contrast_counts_leaves_below_branched_turns() -> None:
     assert contrast(tree, [0, 1, math.nan, 1, 1]) == (6, 0)
 
 
+def test_rollouts_whose_environment_failed_are_not_counted() -> None:
+    tree = tree_of(-1, -1, 0, 0, 1)  # a continuation after turn 0 and its restart; rollout 1-4, and its restart below
+    tree.turns.append(Turn(parent=-1, action_ids=[1], logprobs=[-1.0]))
+    tree.invalid = {2, 4}
+    assert trajectories(tree) == 2 and branches(tree) == []
+    metrics = branch_metrics(Experience([tree], [{"total": [math.nan, 1.0, math.nan, 0.0]}], []))
+    assert (metrics["train/roots_per_group"], metrics["train/continuations"]) == (2, 0)
+
+
 def test_metrics_of_a_collection() -> None:
     flat = tree_of(-1, -1, -1, -1)
     rewards = [{"total": [1.0, 1.0, 0.0, 1.0, 1.0]}, {"total": [1.0] * 4}]
