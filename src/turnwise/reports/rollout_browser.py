@@ -11,7 +11,7 @@ from typing import Any
 
 from turnwise.reports.html_pages import environment, script, write_page
 from turnwise.reports.read_run import line_counts, spaced_trees
-from turnwise.reports.tree_views import clip, goal
+from turnwise.reports.tree_views import clip, fault_of, goal
 from turnwise.runs.result_file import ResultError, read_result
 
 BROWSER = "rollouts.html"  # name of the page
@@ -93,12 +93,12 @@ def _tree(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _turn(turn: Mapping[str, Any], place: int) -> dict[str, Any]:
-    parent = turn.get("parent", -1)
+    parent, fault = turn.get("parent", -1), fault_of(turn)
     return {
         "parent": parent if isinstance(parent, int) and -1 <= parent < place else -1,
         "text": clip(turn.get("text")),
-        "observation": clip(turn.get("observation"), 600),
-        "reward": _finite(turn.get("reward")),
+        "observation": clip(fault or turn.get("observation"), 600),
+        "reward": None if fault else _finite(turn.get("reward")),
         "done": bool(turn.get("done")),
         "tokens": turn.get("tokens") or 0,
         "logprob": _finite(turn.get("logprob")),

@@ -140,7 +140,11 @@ def _tree_view(tree: Mapping[str, Any]) -> TreeView:
     title = " ".join(
         filter(None, [str(state.get("task") or state.get("id")), f"turn {turn}" if turn is not None else ""])
     )
-    left = len(turns) - len(shown)
+    left, failed = len(turns) - len(shown), sum(map(bool, map(fault_of, turns)))
+    notes = [
+        f"The environment failed in {failed} of the {len(leaves)} samples; they have no reward." if failed else "",
+        f"{left} later turns of this tree are left out." if left else "",
+    ]
     return TreeView(
         title=title,
         iteration=tree.get("iteration"),
@@ -149,7 +153,7 @@ def _tree_view(tree: Mapping[str, Any]) -> TreeView:
         branches=branches,
         samples=len(leaves),
         mean=sum(totals) / len(totals) if totals else None,
-        note=f"{left} later turns of this tree are left out." if left else "",
+        note=" ".join(filter(None, notes)),
         goal=goal(_messages(state.get("messages"))),
         totals=totals,
     )
@@ -187,17 +191,24 @@ def _branch(
 
 def _step(turn: Mapping[str, Any], rewards: Mapping[str, float] | None) -> ShownTurn:
     """Returns a turn for display. The reward of a leaf is the total reward of its rollout."""
-    paid = _number(turn.get("reward")) if rewards is None else rewards.get("total")
+    fault = fault_of(turn)
+    paid = None if fault else _number(turn.get("reward")) if rewards is None else rewards.get("total")
     parts = {name: value for name, value in (rewards or {}).items() if name != "total"}
     return ShownTurn(
         clip(turn.get("text")),
-        clip(turn.get("observation"), 600),
+        clip(fault or turn.get("observation"), 600),
         reward=paid,
         advantage=_number(turn.get("advantage")),
         logprob=_number(turn.get("logprob")),
         done=bool(turn.get("done")),
         parts=", ".join(f"{name} {value:.2f}" for name, value in parts.items()) if len(parts) > 1 else "",
     )
+
+
+def fault_of(turn: Mapping[str, Any]) -> str:
+    """Returns a sentence on the environment's failure after a turn; empty if the environment did not fail."""
+    info = turn.get("info")
+    return f"The environment failed: {info['fault']}" if isinstance(info, dict) and info.get("fault") else ""
 
 
 def _number(value: object) -> float | None:

@@ -147,3 +147,16 @@ def test_a_rollout_begins_with_what_its_task_asks_for(text, wanted):
 def test_a_tree_tells_the_rewards_of_its_leaves(make):
     (view,) = tree_views([make.deep_tree()])
     assert view.totals == [1.0, 0.0] and view.goal.startswith("Your task is to: put a hot mug")
+
+
+def test_a_failure_of_the_environment_is_shown_and_is_no_reward():
+    turns = [
+        {"parent": -1, "text": "a", "observation": "", "reward": 0.0, "info": {"fault": "no answer within 3 s"}},
+        {"parent": -1, "text": "b", "observation": "ok", "reward": 0.0, "info": {"won": True}},
+    ]
+    tree = {"state": {"id": "s", "messages": []}, "turns": turns, "rewards": {"total": [None, 1.0]}}
+    (view,) = tree_views([tree])
+    failed, won = (branch.steps[0] for branch in view.branches)
+    assert (failed.observation, failed.reward) == ("The environment failed: no answer within 3 s", None)
+    assert (won.observation, won.reward) == ("ok", 1.0)
+    assert view.note == "The environment failed in 1 of the 2 samples; they have no reward."
