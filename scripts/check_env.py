@@ -31,7 +31,7 @@ from turnwise.config.build_alone import build_alone
 from turnwise.console import Terminal, sized
 from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay, steps_per_second
 from turnwise.envs.checks.cases import case_file
-from turnwise.envs.environment import Environment, Step
+from turnwise.envs.environment import Environment, EnvironmentFault, Step
 from turnwise.errors import InputError, refuse_twice
 from turnwise.types import Task
 
@@ -71,6 +71,12 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
+    except EnvironmentFault as error:
+        print(
+            f"{name}: the environment failed, so the checks are not complete; correct it, or repeat the command: {error}",
+            file=sys.stderr,
+        )
+        return 1
     console.print(table(results))
     print(json.dumps(results))
     return int(any(not sound(result) for result in results.values()))

@@ -65,3 +65,23 @@ def test_what_cannot_be_used_is_named(
 ) -> None:
     assert script.main(arguments) == 2
     assert told in capsys.readouterr().err
+
+
+def test_an_environment_that_fails_is_one_line_and_status_1(
+    script: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unreachable_world.py").write_text(
+        "from turnwise.envs.environment import EnvironmentFault\n"
+        "from turnwise.envs.household import HouseholdEnv\n\n"
+        "class Unreachable(HouseholdEnv):\n"
+        "    def __init__(self, horizon: int = 3):\n"
+        "        super().__init__(horizon=horizon)\n\n"
+        "    def reset(self, task):\n"
+        "        raise EnvironmentFault('connection closed')\n"
+    )
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "unreachable.yaml").write_text("_target_: unreachable_world.Unreachable\nhorizon: 3\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    arguments = ["env=unreachable", "tasks=2", "sequences=2", f"hydra.searchpath=[file://{tmp_path}]"]
+    assert script.main(arguments) == 1
+    assert "unreachable: the environment failed" in (told := capsys.readouterr().err) and "connection closed" in told
