@@ -58,7 +58,7 @@ def engine(url: str, limit: float) -> None:
     async def ask() -> None:
         connection = Connection(url, SECRET, "SOME_KEY", 1)
         try:
-            parsed(await connection.post("/v1/completions", {}, limit), "/v1/completions")
+            parsed(await connection.ask("/v1/completions", limit, {}), "/v1/completions")
         finally:
             await connection.close()
 

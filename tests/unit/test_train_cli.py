@@ -13,6 +13,7 @@ import pytest
 
 from turnwise.config.schema import compose_config
 from turnwise.runs.claim_folder import claim
+from turnwise.runs.config_hash import config_hash
 from turnwise.runs.result_file import write_result
 
 ROOT = Path(__file__).parents[2]
@@ -115,9 +116,9 @@ def test_a_sweep_says_where_its_rows_stand(tmp_path: Path, monkeypatch: pytest.M
     row = ["experiment=pivotrl/tab4/sft", "scale=tiny_pivotrl", "data.trajectories=300"]
     row += ["eval.seed=1", "env.verifier=demonstrated", "trainer.max_epochs=24"]
     cfg = compose_config(row, ROOT / "conf")
-    with claim(cfg) as folder:
+    with claim(cfg):
         plain = {"method": "sft", "env": "household", "scale": "tiny", "seed": 0, "in_domain": {}}
-        write_result({**plain, "config_hash": folder.config_hash}, "outputs/pivotrl/tab4/sft/seed0")
+        write_result({**plain, "config_hash": config_hash(cfg)}, "outputs/pivotrl/tab4/sft/seed0")
     run = train("sweep=pivotrl_tab4", "rows=sft,base", "seed=0,1", "--dry-run", cwd=tmp_path, COLUMNS="160")
     assert run.returncode == 0, run.stderr
     lines = [line.split() for line in run.stdout.splitlines()]

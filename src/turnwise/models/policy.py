@@ -182,11 +182,23 @@ def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
 def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bool = False) -> Any:
     """Returns ``policy`` with LoRA adapters on all linear layers except the head.
 
+    In a model with a mixture of experts, the feed-forward layers have no adapters. vLLM does not apply peft's adapters of
+    fused experts as peft does: for Qwen3's mixture of experts it takes their rows in another order, so the server would
+    sample from other weights. Adapters of all experts would also have as many parameters as a small model.
+
     If ``empty`` is set, the adapters are created on the meta device, without memory.
     """
     config = LoraConfig(
         r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
     )
+    names = [name.split(".") for name, _ in policy.named_modules()]
+    if feed_forward := {name[-2] for name in names if name[-1] == "experts" and len(name) > 1}:
+        head = policy.get_output_embeddings()
+        config.target_modules = {
+            name
+            for name, module in policy.named_modules()
+            if isinstance(module, torch.nn.Linear) and module is not head and feed_forward.isdisjoint(name.split("."))
+        }
     if unlike := [name for name, module in policy.named_modules() if _unlike_linear(module)]:
         config.exclude_modules = unlike
     return get_peft_model(policy, config, low_cpu_mem_usage=empty)

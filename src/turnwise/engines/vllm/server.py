@@ -129,8 +129,9 @@ class Server:
                 return
             except Fault as fault:
                 if fault.kind in ("rejected", "missing") or attempt == self.patience.attempts:
+                    where = f". {_MUST_RUN}" if self.process is None else self._where()
                     raise ServerError(
-                        f"vLLM at {self.connection.url} does not meet the requirements of a run: {fault}. {_MUST_RUN}"
+                        f"vLLM at {self.connection.url} does not meet the requirements of a run: {fault}{where}"
                     ) from None
                 await asyncio.sleep(self.patience.pause(attempt, fault.after))
                 if fault.kind == "unreachable":  # the server stopped answering during the check
