@@ -238,7 +238,7 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
     if messages[opening]["role"] != "user":
         role = messages[opening]["role"]
         raise UnusableError(
-            f"messages[{opening}] is a {role} message, but the first message after the system messages must be "
+            f"messages[{opening}] has the role {role}, but the first message after the system messages must be "
             "a user message",
             "begin the conversation with a user message",
             "no user message first",

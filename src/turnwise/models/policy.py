@@ -179,10 +179,14 @@ def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
     return merged
 
 
+# last parts of layers' names that peft reads as names of experts or routers in models with a mixture of experts
+_OF_EXPERTS = {"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
+
+
 def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bool = False) -> Any:
     """Returns ``policy`` with LoRA adapters on all linear layers except the head.
 
-    In a model with a mixture of experts, the feed-forward layers have no adapters. vLLM does not apply peft's adapters of
+    In a model with a mixture of experts, feed-forward layers have no adapters. vLLM does not apply peft's adapters of
     fused experts as peft does: for Qwen3's mixture of experts it takes their rows in another order, so the server would
     sample from other weights. Adapters of all experts would also have as many parameters as a small model.
 
@@ -193,11 +197,11 @@ def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bo
     )
     names = [name.split(".") for name, _ in policy.named_modules()]
     if feed_forward := {name[-2] for name in names if name[-1] == "experts" and len(name) > 1}:
-        head = policy.get_output_embeddings()
+        head, left_out = policy.get_output_embeddings(), feed_forward | _OF_EXPERTS
         config.target_modules = {
             name
             for name, module in policy.named_modules()
-            if isinstance(module, torch.nn.Linear) and module is not head and feed_forward.isdisjoint(name.split("."))
+            if isinstance(module, torch.nn.Linear) and module is not head and left_out.isdisjoint(name.split("."))
         }
     if unlike := [name for name, module in policy.named_modules() if _unlike_linear(module)]:
         config.exclude_modules = unlike

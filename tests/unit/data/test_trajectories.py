@@ -101,7 +101,7 @@ BAD = {
         "messages[2] is an assistant turn that follows another one without an observation",
     ),
     "none": (record("b", [says("system"), says("user")]), "no assistant turn"),
-    "assistant opens": (record("b", [says("assistant")]), "messages[0] is a assistant message, but the"),
+    "assistant opens": (record("b", [says("assistant")]), "messages[0] has the role assistant, but the"),
     "late system": (
         record("b", [says("user"), says("assistant"), says("system")]),
         "messages[2] is a system message after the start",
