@@ -40,14 +40,18 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
     if took := duration_line(cfg):
         lines.append(took)
     answers = int(settings.attempts) + 1  # the number of sampled answers, and one greedy answer
-    if reads:
+    note = ""
+    if reads and cfg.data.held_out == 0:
+        each = f"tasks of env={environment.name}, {_counted(answers, 'episode', 'episodes')} each"
+        note = f" No dialogue of {domain} is held out (data.held_out=0)."
+    elif reads:
         each = f"tasks or dialogues, {_counted(answers, 'episode or reply', 'episodes or replies')} each"
     else:
         each = f"tasks, {_counted(answers, 'episode', 'episodes')} each"
     between = f", every {settings.every} iterations" if 0 < int(settings.every) < iterations else ""
     lines.append(
-        f"Evaluation before{between} and after training: {settings.tasks} held-out {each}. The time left is shown as soon as an "
-        "estimate is possible."
+        f"Evaluation before{between} and after training: {settings.tasks} held-out {each}.{note} The time left is shown "
+        "as soon as an estimate is possible."
     )
     return lines
 
