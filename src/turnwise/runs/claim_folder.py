@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.schema import ConfigError
 from turnwise.errors import Stopped
@@ -191,10 +191,15 @@ def _refuse_another(cfg: DictConfig, path: Path) -> None:
     differing = _differing(cfg, path)
     if differing:
         lines = "\n".join(f"  - {line}" for line in differing)
+        more = ""
+        if len(differing) == 1 and differing[0].startswith("trainer.max_epochs:"):
+            whole = OmegaConf.select(cfg, "policy.lora.r") == 0
+            start = f"policy.model={path / 'model'}" if whole else f"policy.start={path / 'adapter'}"
+            more = f". To train the other run's policy further, set name=... and {start}"
         raise ConfigError(
             [
                 f"{path} contains a run of another configuration:\n{lines}\n"
-                "Give this run a folder of its own (name=...), or rename the other run's folder (fresh=true)"
+                f"Give this run a folder of its own (name=...), or rename the other run's folder (fresh=true){more}"
             ]
         )
 
