@@ -193,7 +193,7 @@ def _refuse_another(cfg: DictConfig, path: Path) -> None:
         lines = "\n".join(f"  - {line}" for line in differing)
         more = ""
         if len(differing) == 1 and differing[0].startswith("trainer.max_epochs:"):
-            whole = OmegaConf.select(cfg, "policy.lora.r") == 0
+            whole = OmegaConf.select(cfg, "policy.lora.r") == 0 or OmegaConf.select(cfg, "policy.start") is not None
             start = f"policy.model={path / 'model'}" if whole else f"policy.start={path / 'adapter'}"
             more = f". To train the other run's policy further, set name=... and {start}"
         raise ConfigError(
