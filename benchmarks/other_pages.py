@@ -134,6 +134,23 @@ def gateway(results: Sequence[Result]) -> str:
     return "\n\n".join(lines)
 
 
+def waiting(results: Sequence[Result]) -> str:
+    """Returns a table of what threads save in environments that wait, from the last result."""
+    result = results[-1]
+    given = " ".join(f"--{name} {value:g}" for name, value in result["setting"].items())
+    threads = result["setting"]["threads"]
+    rows = [
+        [part, f"{row['seconds']['0']:.1f} s", f"{row['seconds'][str(threads)]:.1f} s", f"{row['x']:.1f}"]
+        for part, row in result["parts"].items()
+    ]
+    lines = [
+        table(["part", "one call after the other", f"{threads} threads", "faster by"], rows),
+        f"`python benchmarks/waiting.py {given}`: the household, whose resets, steps and verdicts sleep; the results of both "
+        f"columns are equal. {machines(results[-1:])}",
+    ]
+    return "\n\n".join(lines)
+
+
 def by_name(results: Sequence[Result]) -> str:
     """Returns a table of the six methods run by their names. For each method, the last result with it counts."""
     methods = {method: row for result in results for method, row in result["methods"].items()}
@@ -277,6 +294,7 @@ ELSEWHERE: Mapping[str, tuple[str, Callable[[Sequence[Result]], str]]] = {
     "by_name": ("methods/README.md", by_name),
     "probe": ("models.md", probe),
     "gateway": ("agents.md", gateway),
+    "waiting": ("environments.md", waiting),
     "model_size": ("performance.md", model_size),
 }
 """Benchmark -> the page that holds its table, and the function that creates the table."""
