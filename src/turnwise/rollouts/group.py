@@ -90,9 +90,9 @@ class Group:
                 in_order(self.tree, first)
             branches = await self.expand(self)
             async with self.room.of(sum(branches.values()), self):
-                await self._all(
-                    [r for turn, count in branches.items() for r in await self.start(self.tree, turn, count)]
-                )
+                # at once: the numbers of the rollouts must not depend on how fast the environment opens episodes
+                begun = await asyncio.gather(*(self.start(self.tree, turn, count) for turn, count in branches.items()))
+                await self._all([branch for each in begun for branch in each])
         self.schedule.leave(self)
 
     async def goes_on(self, branch: Branch) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,34 @@ class Slow(HouseholdEnv):
         return super().reset(task)
 
 
+class Late(HouseholdEnv):
+    """A household in which each reset of the task ``slow`` takes ``seconds``."""
+
+    waits = True
+
+    def __init__(self, slow: str, seconds: float) -> None:
+        super().__init__(horizon=3)
+        self.slow, self.seconds = slow, seconds
+
+    def reset(self, task: Any) -> Any:
+        if task.id == self.slow:
+            time.sleep(self.seconds)
+        return super().reset(task)
+
+
 @pytest.fixture(scope="module")
 def policy() -> tuple[Any, ChatTokens]:
     model, tokenizer = load_policy(ASSETS)
     return model, ChatTokens(tokenizer)
 
 
-def played(policy: tuple[Any, ChatTokens], env: Any, threads: int, actions: tuple[str, ...] = ()) -> tuple[Player, Any]:
+def played(
+    policy: tuple[Any, ChatTokens],
+    env: Any,
+    threads: int,
+    actions: tuple[str, ...] = (),
+    allocator: Any = None,
+) -> tuple[Player, Any]:
     model, chat = policy
     engine = TreeEngine(chat.stop_ids)
     engine.load_weights(model, version=0)
@@ -61,7 +83,7 @@ def played(policy: tuple[Any, ChatTokens], env: Any, threads: int, actions: tupl
     opening = Openings(HouseholdEnv(), chat)
     states = task_starts(HouseholdEnv().tasks("train", TASKS), lambda task: opening(task)[1])
     states = [replace(state, actions=actions) for state in states]
-    return player, player.play(states, Uniform(EACH), Never(), "key")
+    return player, player.play(states, allocator or Uniform(EACH), Never(), "key")
 
 
 def shown(trees: Any) -> Any:
@@ -76,6 +98,31 @@ def test_episodes_are_begun_together_and_go_on_as_one_after_the_other(policy, ac
     _, serial = played(policy, Slow(1), 0, actions)
     assert shown(threaded) == shown(serial)
     assert env.resets == env.meeting.parties
+
+
+class Branching(Uniform):
+    """Two rollouts begin after each of the first two turns of a tree."""
+
+    def expand(self, trees: Any) -> Any:
+        return [{0: 2, 1: 2} for _ in trees]
+
+
+def test_the_order_in_a_batch_does_not_depend_on_the_time_of_a_reset(policy, monkeypatch):
+    batches: list[list[int]] = []
+    sample = TreeEngine.sample
+
+    def noted(self: Any, nodes: Any, sampling: Any, seeds: Any, *args: Any) -> Any:
+        batches.append(list(seeds))
+        return sample(self, nodes, sampling, seeds, *args)
+
+    monkeypatch.setattr(TreeEngine, "sample", noted)
+    slow = HouseholdEnv().tasks("train", TASKS)[0].id
+    found = []
+    for seconds in (0.0, 0.2):
+        played(policy, Late(slow, seconds), TASKS, allocator=Branching(2))
+        found.append(list(batches))
+        batches.clear()
+    assert found[0] == found[1]
 
 
 def test_a_task_that_cannot_be_reset_is_a_fault_of_its_rollouts_alone(policy):
