@@ -113,8 +113,8 @@ class Environment(Protocol):
     These attributes are optional:
 
     - ``waits = True``: the environment waits for commands, worker processes or servers. Several threads then call its
-      methods ``reset``, ``accepts`` and ``same`` and the methods of its sessions (``rollouts.environment_steps``). Each
-      session is used by only one thread at a time.
+      methods ``reset``, ``demonstrate``, ``accepts`` and ``same`` and the methods of its sessions
+      (``rollouts.environment_steps``). Each session is used by only one thread at a time.
     - ``together``: the maximum number of rollouts that run at once, for environments in which each rollout holds a
       process or a server (``rollouts.live_limit``). The rollouts of a group that is larger than ``together`` still run
       at once, but no other group runs meanwhile.

@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -95,11 +95,11 @@ class Answers:
         begun.answer = self._pool.submit(partial(self._run, begun, function, passing))
         return begun
 
-    def making(self, task: Task, actions: Sequence[str]) -> AbstractAsyncContextManager[Any]:
-        """Returns a lock that is held while an episode of ``task`` after ``actions`` is made, because these episodes
-        share a cache. Nothing is locked if there are no actions: every rollout then has an episode of its own.
+    def making(self, task: Task, shared: bool) -> AbstractAsyncContextManager[Any]:
+        """Returns a lock that is held while an episode of ``task`` is made. Nothing is locked without ``shared``, which
+        says that a cached episode may be used (``rollouts.episodes.Episodes.shared``).
         """
-        return self._tasks[task.env, task.id] if actions else nullcontext()
+        return self._tasks[task.env, task.id] if shared else nullcontext()
 
     async def wait(self, begun: Begun) -> Any:
         """Waits for ``begun`` and returns the environment's answer, or the result of the function.

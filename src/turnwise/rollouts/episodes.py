@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,14 +37,19 @@ class Episodes:
     kept: dict[tuple[str, str, tuple[str, ...]], Session] = field(default_factory=dict)
     _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
 
+    def shared(self, task: Task, actions: tuple[str, ...]) -> bool:
+        """Returns whether :meth:`after` uses a cached episode of ``task``. Only one call may do so at a time."""
+        return bool(actions) or (task.env, task.id, ()) in self.kept
+
     async def after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:
         """Returns a copy of the episode of ``task`` after ``actions``, for one rollout.
 
-        If the environment fails, the cached episodes of this task are dropped, so that the next call begins anew.
+        If the environment fails, or if this call is cancelled while a thread uses an episode, the cached episodes of
+        this task are dropped, so that the next call begins anew.
 
         Args:
-            call: runs each function that uses the environment. While it runs a function of a task, this method must not
-                be called for the same task with actions; it may be called for other tasks, and without actions.
+            call: runs each function that uses the environment. While it runs a function of a task for which
+                :meth:`shared` is true, this method must not be called again for this task if :meth:`shared` is true.
 
         Raises:
             EnvironmentFault: the environment failed.
@@ -51,7 +57,7 @@ class Episodes:
         """
         try:
             return await self._fork_after(task, actions, call)
-        except EnvironmentFault:
+        except (EnvironmentFault, asyncio.CancelledError):
             self.kept = {place: session for place, session in self.kept.items() if place[:2] != (task.env, task.id)}
             raise
 

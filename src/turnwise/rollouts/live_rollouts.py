@@ -211,7 +211,8 @@ class Live:
 
     async def _reached(self, branch: Branch, again: bool = False) -> bool:
         """Does the part of :meth:`begin` that uses the environment. Rollouts of single actions have no episode."""
-        task, call = branch.tree.state.task, partial(self.answers.call, self._in_threads(branch.tree.state))
+        task, episodes = branch.tree.state.task, self.player.episodes
+        call = partial(self.answers.call, self._in_threads(branch.tree.state))
         while True:
             if again and branch.attempt == self.player.retries:
                 self.tally.faults += 1
@@ -221,8 +222,8 @@ class Live:
             if self.local:
                 return True
             try:
-                async with self.answers.making(task, branch.actions):
-                    branch.session = await self.player.episodes.after(task, branch.actions, call)
+                async with self.answers.making(task, episodes.shared(task, branch.actions)):
+                    branch.session = await episodes.after(task, branch.actions, call)
                 return True
             except EnvironmentFault:
                 again = True

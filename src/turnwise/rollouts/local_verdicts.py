@@ -66,7 +66,7 @@ class Verdicts:
             return Verdict(False, False)
         call = partial(answers.call, threaded)
         async with AsyncExitStack() as held:
-            async with answers.making(state.task, state.actions):
+            async with answers.making(state.task, self.episodes.shared(state.task, state.actions)):
                 if threaded:  # a session may hold a process, so it is made only when a thread is free
                     await held.enter_async_context(answers.room)
                 session = await self.episodes.after(state.task, state.actions, call)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.mixture import Mixture
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
+from turnwise.rollouts.environment_steps import Answers, run_to_end
+from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 
@@ -123,6 +127,66 @@ def test_the_order_in_a_batch_does_not_depend_on_the_time_of_a_reset(policy, mon
         found.append(list(batches))
         batches.clear()
     assert found[0] == found[1]
+
+
+class Alone:
+    """A session that notes in ``clashes`` each ``fork`` that begins while another thread forks it."""
+
+    def __init__(self, session: Any, clashes: list[str], seconds: float = 0.02) -> None:
+        self.session, self.clashes, self.seconds, self.used = session, clashes, seconds, threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def fork(self) -> Alone:
+        if not self.used.acquire(blocking=False):
+            self.clashes.append("fork")
+            return Alone(self.session.fork(), self.clashes)
+        time.sleep(self.seconds)
+        self.used.release()
+        return Alone(self.session.fork(), self.clashes)
+
+
+class OneAtATime(HouseholdEnv):
+    waits = True
+
+    def __init__(self, seconds: float = 0.02) -> None:
+        super().__init__(horizon=3)
+        self.clashes: list[str] = []
+        self.seconds = seconds
+
+    def reset(self, task: Any) -> Any:
+        return Alone(super().reset(task), self.clashes, self.seconds)
+
+
+def test_no_session_is_forked_in_two_threads(policy):
+    # The first and a later state of one task: the cached episode of the later state begins where the first state is.
+    model, chat = policy
+    engine, env = TreeEngine(chat.stop_ids), OneAtATime()
+    engine.load_weights(model, version=0)
+    player = Player(engine, env, chat, Sampling(), environment_threads=8)
+    opening = Openings(HouseholdEnv(), chat)
+    (first,) = task_starts(env.tasks("train", 1), lambda task: opening(task)[1])
+    for number in range(2):
+        player.play([first, replace(first, id="later", actions=("look",))], Uniform(4), Never(), number)
+    assert env.clashes == []
+
+
+def test_an_episode_that_a_cancelled_call_uses_is_not_used_again():
+    env = OneAtATime(seconds=0.5)
+    (task,) = env.tasks("train", 1)
+
+    async def cancel_and_repeat() -> None:
+        episodes, answers = Episodes(env), Answers(2, None)
+        call = partial(answers.call, True)
+        cancelled = asyncio.ensure_future(episodes.after(task, ("look",), call))
+        await asyncio.sleep(0.2)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        await episodes.after(task, ("look",), call)
+
+    run_to_end(cancel_and_repeat())
+    assert env.clashes == []
 
 
 def test_a_task_that_cannot_be_reset_is_a_fault_of_its_rollouts_alone(policy):
