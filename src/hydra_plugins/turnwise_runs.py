@@ -48,17 +48,22 @@ class RunsSweeper(BasicSweeper):
         """Returns the overrides of every run, in one batch.
 
         Raises:
-            ConfigError: a range or pattern names no values, or they make more runs than anyone waits for.
+            ConfigError: a range or pattern names no values, they make more runs than anyone waits for, or the command
+                asks for several batches.
         """
         from turnwise.config.hydra_errors import MOST, swept
         from turnwise.config.schema import ConfigError
 
+        if max_batch_size is not None:  # a batch with a failed run would end the command before the next batch
+            raise ConfigError(
+                ["hydra.sweeper.max_batch_size: all runs are checked and started as one batch; leave out this setting"]
+            )
         counts = {one.input_line: len(swept(one)) for one in overrides if one.is_sweep_override()}
         if empty := [line for line, count in counts.items() if not count]:
             raise ConfigError([f"{line}: it names no values, so that no run would start" for line in empty])
         if prod(counts.values()) > MOST:
             raise ConfigError([f"{' '.join(map(str, counts))}: more than {MOST} runs; name fewer values"])
-        split: list[list[list[str]]] = BasicSweeper.split_arguments(overrides, max_batch_size)
+        split: list[list[list[str]]] = BasicSweeper.split_arguments(overrides, None)
         return split
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
