@@ -180,7 +180,7 @@ def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
 
 
 # last parts of layers' names that peft reads as names of experts or routers in models with a mixture of experts
-_OF_EXPERTS = {"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
+_OF_EXPERTS = {"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3", "experts", "router"}
 
 
 def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bool = False) -> Any:
@@ -196,7 +196,9 @@ def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bo
         r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
     )
     names = [name.split(".") for name, _ in policy.named_modules()]
-    if feed_forward := {name[-2] for name in names if name[-1] == "experts" and len(name) > 1}:
+    if above := {name[-2] for name in names if name[-1] == "experts" and len(name) > 1}:
+        # in JetMoE an attention layer holds experts too; its projection of keys and values is no expert
+        feed_forward = {name for name in above if "attention" not in name}
         head, left_out = policy.get_output_embeddings(), feed_forward | _OF_EXPERTS
         config.target_modules = {
             name

@@ -28,11 +28,11 @@ DENSE: dict[str, Any] = {
 EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}
 
 
-@pytest.mark.parametrize("kind", ["qwen3_moe", "deepseek_v3", "ernie4_5_moe", "qwen2_moe"])
+@pytest.mark.parametrize("kind", ["qwen3_moe", "deepseek_v3", "ernie4_5_moe", "qwen2_moe", "jetmoe"])
 def test_experts_routers_and_shared_experts_have_no_adapter(kind: str) -> None:
     adapted = with_adapter(small_model(small_config(kind)), rank=4, alpha=8, dropout=0.0)
     layers = {name.split(".lora_")[0] for name, _ in adapted.named_parameters() if ".lora_" in name}
-    assert len(layers) > 4 and all(".self_attn." in name for name in layers)
+    assert layers and all(".self_attn." in name or name.endswith(".self_attention.kv_proj") for name in layers)
     assert not adapted.peft_config["default"].rank_pattern  # a server that holds adapters of this rank can load it
 
 
