@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,6 +44,8 @@ _POLICIES = {
     "retail": ("policy.txt",),
     "telecom": ("main_policy_solo.txt", "tech_support_manual.txt"),
 }
+
+_IMPORTING = threading.Lock()  # modules of inspect-ai import each other, so two threads must not import them at once
 
 
 class MissingTau2Error(InputError):
@@ -83,7 +86,8 @@ def of_package(module: str, name: str) -> Any:
     """
     root()
     try:
-        return getattr(import_module(f"inspect_evals.tau2.{module}"), name)
+        with _IMPORTING:
+            return getattr(import_module(f"inspect_evals.tau2.{module}"), name)
     except (ImportError, AttributeError) as error:
         raise MissingTau2Error(f"env=tau2: the installed inspect-evals cannot be used ({error}); {INSTALL}") from error
 

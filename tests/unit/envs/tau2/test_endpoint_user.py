@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -55,6 +57,19 @@ def make(server, tmp_path):
     yield build
     for user in users:
         user.close()
+
+
+def test_the_first_episodes_of_a_process_may_begin_in_several_threads():
+    script = """if True:
+        from concurrent.futures import ThreadPoolExecutor
+        from turnwise.envs.tau2 import Tau2Env
+
+        env = Tau2Env()
+        with ThreadPoolExecutor(8) as threads:
+            print(len(list(threads.map(env.reset, env.tasks("train", 24)))))
+    """
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.stdout == "24\n", ran.stderr[-500:]
 
 
 def test_the_model_is_told_its_part_and_ends_the_conversation(server, make, task):
