@@ -125,7 +125,10 @@ class Live:
             turns = [self.record(branch, action.sample) for branch, action in zip(left, actions, strict=True)]
             for turn in turns:
                 turn.done = True
-            judged = await asyncio.gather(*map(self.judged, left, turns))
+            if self._in_threads(group.tree.state):
+                judged = await asyncio.gather(*map(self.judged, left, turns))
+            else:
+                judged = [await self.judged(branch, turn) for branch, turn in zip(left, turns, strict=True)]
             left = [branch for branch, done in zip(left, judged, strict=True) if not done]
 
     async def judged(self, branch: Branch, turn: Turn) -> bool:

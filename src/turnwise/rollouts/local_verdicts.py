@@ -51,7 +51,9 @@ class Verdicts:
             EnvironmentFault: the environment failed.
         """
         key = _key(state, turn)
-        if key not in self.kept:
+        if key not in self.kept and not threaded:  # no other action is judged meanwhile, so that no task is needed
+            self.kept[key] = await self._decision(state, turn, answers, threaded)
+        elif key not in self.kept:
             if key not in self._under_way:
                 decision = asyncio.ensure_future(self._decision(state, turn, answers, threaded))
                 decision.add_done_callback(lambda _: self._under_way.pop(key, None))
