@@ -109,9 +109,11 @@ class Answers:
                 begun or ended a function for ``seconds``.
         """
         assert begun.answer is not None
+        step = asyncio.wrap_future(begun.answer)
         try:
-            return await self._answer(begun, asyncio.wrap_future(begun.answer))
+            return await self._answer(begun, step)
         except BaseException:
+            step.cancel()
             self._leave(begun)
             raise
 
@@ -124,7 +126,6 @@ class Answers:
             if step.done():
                 return step.result()
             if self.seconds is not None and (begun.since or max(asked, self._moved)) == since:
-                step.cancel()
                 close(begun.session)
                 raise fault(f"no answer within {self.seconds:g} s")
 

@@ -97,6 +97,8 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
         if getattr(env, "waits", False):
             with phases.phase("read", rule.count) as advance:
                 opening.read(tasks, advance)
+        else:
+            opening.read(tasks)  # all in one event loop
         return Candidates(task_starts(tasks, lambda task: opening(task)[1]), opening)
     demonstrations, own = Demonstrations(chat, settings.cache), None
     with phases.phase("read", data.trajectories) as advance:
