@@ -194,3 +194,16 @@ def test_sft_learns_its_demonstrations(small: Overrides, composed: Compose, tmp_
         math.log(1024), rel=0.1
     )  # a random model knows nothing of its vocabulary
     assert rows[-1]["train/nll"] < 0.6 * rows[0]["train/nll"]
+
+
+def test_sft_maximises_the_likelihood_at_temperature_1_whatever_evaluations_sample_at(
+    small: Overrides, composed: Compose, tmp_path: Path
+) -> None:
+    found = []
+    for temperature in (1.0, 0.3):
+        one = [f"rollout.sampling.temperature={temperature}", "trainer.max_epochs=1"]
+        run(composed(small("sft", *one, out=f"at-{temperature}")))
+        rows = lines(tmp_path / f"at-{temperature}" / "metrics.jsonl")
+        (row,) = (row for row in rows if row["phase"] == "train")
+        found.append({key: row[key] for key in ("train/nll", "train/loss", "train/grad_norm")})
+    assert found[0] == found[1]

@@ -58,7 +58,8 @@ def run(cfg: DictConfig) -> None:
         loggers = ends.enter_context(started(cfg, distributed.first, phases.log))
 
         settings, parts, policy = build_parts(cfg)
-        temperature = settings.rollout.sampling.temperature or 1.0
+        # demonstrations are not samples of the policy, so imitation maximises their likelihood at temperature 1
+        temperature = (settings.rollout.sampling.temperature if parts.allocator is not None else 0.0) or 1.0
         module = PolicyModule(policy.model, parts.loss, settings.update, settings.iterations, temperature, distributed)
         player = player_of(cfg, settings, parts, policy, phases.log)
         ends.callback(player.engine.shutdown)
