@@ -197,13 +197,13 @@ ask([{"role": "user", "content": " ".join(found)}])
 
 def test_a_dropped_session_ends_its_program(agent: Make) -> None:
     env = agent("ask([{'role': 'user', 'content': 'a'}])")
-    before = threading.active_count()
+    before = set(threading.enumerate())
     session = env.reset(env.tasks("train", 1)[0])
     session.opening()
-    assert threading.active_count() > before
+    (program,) = [thread for thread in threading.enumerate() if thread.name == "agent" and thread not in before]
     del session
     gc.collect()
     end = time.monotonic() + 20
-    while any(thread.name == "agent" for thread in threading.enumerate()):
+    while program.is_alive():
         assert time.monotonic() < end, "the program still runs"
         time.sleep(0.05)
