@@ -11,6 +11,8 @@ ARGS ?=
 
 # One core a process: the tests run side by side, and a tiny model gains nothing from more.
 test test-fast test-extras properties: export OMP_NUM_THREADS ?= 1
+# Tests start hundreds of programs. Each would compile the package anew if Python could not keep what it compiled.
+test test-fast test-extras properties: export PYTHONDONTWRITEBYTECODE :=
 export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
