@@ -23,10 +23,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from judge_injections import ATTACKS, attacked
 from judge_server import FAULTS, model, serve
 from turnwise.judges.client import ChatClient
 from turnwise.judges.endpoint import EndpointJudge
-from turnwise.judges.injections import ATTACKS, attacked
 from turnwise.judges.judge import Candidate
 from turnwise.judges.prompt import question
 from turnwise.judges.rubric import load_rubric

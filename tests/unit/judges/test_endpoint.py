@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from benchmarks.judge_injections import attacked
 
 from turnwise.judges.endpoint import EndpointJudge
-from turnwise.judges.injections import attacked
 from turnwise.judges.judge import Candidate
 from turnwise.judges.prompt import question
 from turnwise.judges.rubric import load_rubric

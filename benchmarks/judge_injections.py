@@ -1,6 +1,6 @@
 """Lists prompt injections (attacks) against a judge: texts by which a reply demands a high score.
 
-`benchmarks/judge.py` compares the scores of replies with and without an attack.
+`judge.py` compares the scores of replies with and without an attack.
 """
 
 from __future__ import annotations
