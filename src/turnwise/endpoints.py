@@ -9,12 +9,15 @@ import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from turnwise.text import said
+
 MAX_PAUSE = 60.0  # longest time in seconds that a client waits when a server sends a Retry-After header
+_READ, _SHOWN = 4096, 300  # greatest number of bytes that are read of an error response, and of characters shown
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 T = TypeVar("T")
 
@@ -97,6 +100,103 @@ def retry_after(value: str | None) -> float | None:
         except (ValueError, OverflowError):
             return None
     return min(max(0.0, seconds), MAX_PAUSE) if seconds == seconds else None
+
+
+Kind = Literal[
+    "unreachable",  # the connection was refused, reset or ended before the whole answer, or there is no such host
+    "timeout",  # no complete answer arrived within the time limit, or the HTTP status is 408
+    "rate_limited",  # HTTP status 429
+    "server_error",  # HTTP status 5xx
+    "missing",  # HTTP status 404
+    "rejected",  # another HTTP status that is not 200, or the server cannot serve the client; a retry is useless
+    "garbage",  # the answer is not what was asked for
+    "skipped",  # the request was not sent, because the server has just failed too often
+    "budget",  # the request was not sent, because the budget is spent or the cost is unknown
+]
+
+
+class Fault(Exception):
+    """Raised if a request gets no usable answer.
+
+    ``after`` is the pause in seconds that the server asks for, or None. ``said`` is the beginning of the server's
+    answer, with secrets masked.
+    """
+
+    def __init__(self, kind: Kind, detail: str, after: float | None = None, said: str = "") -> None:
+        super().__init__(detail)
+        self.kind, self.after, self.said = kind, after, said
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.args[0]}"
+
+    @property
+    def whole(self) -> str:
+        """Returns the fault in words, with the beginning of the server's answer. Logs must not contain the answer."""
+        return f"{self}; the server answered: {self.said}" if self.said else str(self)
+
+
+class Connection:
+    """A connection to one HTTP server, which must be used in only one event loop. Every failure raises a Fault.
+
+    Args:
+        url: base address, to which the paths of requests are appended, such as ``http://127.0.0.1:8000``.
+        key: the access token or API key; None: no key is sent.
+        key_variable: name of the environment variable in which users set the key; error messages name it.
+        connections: greatest number of concurrent requests.
+        most: greatest size of an answer in bytes.
+    """
+
+    def __init__(self, url: str, key: str | None, key_variable: str, connections: int, most: int = 64 * 2**20) -> None:
+        check_url(url, key_variable)
+        self.url = url.rstrip("/")
+        self._key, self._key_variable, self._connections, self._most = key, key_variable, connections, most
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, path: str, limit: float, body: Any = None) -> bytes:
+        """Sends a GET request, or with ``body`` a POST request with ``body`` as JSON. Returns the body of the answer.
+
+        ``limit`` is the time limit in seconds. Cancelling the caller closes the connection, which cancels the request
+        at the server.
+
+        Raises:
+            Fault: the request failed, or the answer's status is not 200.
+        """
+        if self._session is None:
+            self._session = open_session(self.url, self._key, self._connections)
+        try:
+            async with self._session.request(
+                "GET" if body is None else "POST",
+                self.url + path,
+                json=body,
+                timeout=aiohttp.ClientTimeout(total=limit),
+                allow_redirects=False,  # a redirect could send the key to another server
+            ) as response:
+                if response.status != 200:
+                    raise await self._refusal(response)
+                return await bounded(response, self._most)
+        except TimeoutError:
+            raise Fault("timeout", f"no answer within {limit:.3g} s") from None
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
+            raise Fault("unreachable", type(error).__name__) from None
+        except TooLargeError as error:
+            raise Fault("garbage", str(error)) from None
+        except aiohttp.ClientError as error:  # for example, an invalid status line or header
+            raise Fault("garbage", type(error).__name__) from None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _refusal(self, response: aiohttp.ClientResponse) -> Fault:
+        status, named = response.status, f"status {response.status}"
+        if status in (401, 403):
+            remedy = f"set the environment variable {self._key_variable} to the key that the server requires"
+            named += f": the server refuses the key; {remedy}"
+        kinds: dict[int, Kind] = {404: "missing", 408: "timeout", 429: "rate_limited"}
+        kind = kinds.get(status, "server_error" if status >= 500 else "rejected")
+        words = said(await response.content.read(_READ), self._key, most=_SHOWN)
+        return Fault(kind, named, retry_after(response.headers.get("Retry-After")), words)
 
 
 class Background:

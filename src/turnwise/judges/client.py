@@ -11,32 +11,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
-
-from turnwise.endpoints import TooLargeError, bounded, check_url, key_from, open_session, retry_after
+from turnwise.endpoints import Connection, Fault, check_url, key_from
 from turnwise.json_and_yaml import parse_json
-from turnwise.judges.usage import Fault, Tally
+from turnwise.judges.usage import Tally
 from turnwise.text import said
 
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 4 * 2**20  # maximum size of an answer in bytes
-_SAID, _SHOWN = 4096, 300  # maximum number of bytes that are read from an error response, and of characters shown
+_SHOWN = 300  # maximum number of characters of an unusable answer that a message shows
 _REACH = 5.0  # time limit in seconds for a test whether the server responds
 _MOST_TOKENS = 2**24  # a server that reports more tokens for a request counts as a server without token counts
 _FINAL = ("rejected", "skipped", "budget")  # faults for which a retry is useless
-
-
-class ChatFault(Exception):
-    """Raised if a request gets no usable answer.
-
-    ``after`` is the pause in seconds that the server asks for, or None. ``said`` is the beginning of the server's
-    answer, with secrets masked.
-    """
-
-    def __init__(self, kind: Fault, detail: str, after: float | None = None, said: str = "") -> None:
-        super().__init__(f"{kind}: {detail}")
-        self.kind, self.after, self.said = kind, after, said
+ChatFault = Fault  # the name by which users of an endpoint know its faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +71,7 @@ class ChatClient:
     price_out: float = 0.0
     budget: float | None = None
     tally: Tally = field(default_factory=Tally, init=False, repr=False)
-    _session: aiohttp.ClientSession | None = field(default=None, init=False, repr=False)
+    _connection: Connection | None = field(default=None, init=False, repr=False)
     _places: asyncio.Semaphore | None = field(default=None, init=False, repr=False)
     # a separate generator, so that the random pauses do not change the run's seeded random numbers
     _random: random.Random = field(default_factory=random.Random, init=False, repr=False)
@@ -115,7 +102,7 @@ class ChatClient:
         """Waits until a question may start, and yields the question's deadline (in the time of :func:`time.monotonic`).
 
         Raises:
-            ChatFault: the question may not start, because the endpoint has failed too often, or because the budget is
+            Fault: the question may not start, because the endpoint has failed too often, or because the budget is
                 spent or cannot be checked.
         """
         if self._places is None:
@@ -123,12 +110,12 @@ class ChatClient:
         async with self._places:
             if time.monotonic() < self._shut_until:
                 why = f"no question is sent for a while, because {self._failed} questions in a row have failed"
-                raise self._fault(ChatFault("skipped", why))
+                raise self._fault(Fault("skipped", why))
             if self.budget is not None and self.cost >= self.budget:
-                raise self._fault(ChatFault("budget", f"the budget of {self.budget:g} is spent"))
+                raise self._fault(Fault("budget", f"the budget of {self.budget:g} is spent"))
             if self.budget is not None and self.tally.unmetered:
                 why = "the server reports no token counts, so the cost cannot be compared with the budget"
-                raise self._fault(ChatFault("budget", why))
+                raise self._fault(Fault("budget", why))
             yield time.monotonic() + self.time_limit
 
     async def ask(self, request: Mapping[str, Any], deadline: float) -> Reply:
@@ -139,7 +126,7 @@ class ChatClient:
             deadline: time at which the question must end, from :meth:`place`.
 
         Raises:
-            ChatFault: a request failed, and repeating it is useless, not allowed (``attempts``) or too late.
+            Fault: a request failed, and repeating it is useless, not allowed (``attempts``) or too late.
         """
         attempt = 0
         while True:
@@ -147,7 +134,7 @@ class ChatClient:
             await asyncio.sleep(max(0.0, min(self._quiet_until, deadline) - time.monotonic()))
             try:
                 reply = await self._post(request, min(self.attempt_limit, deadline - time.monotonic()))
-            except ChatFault as fault:
+            except Fault as fault:
                 self._fault(fault)
                 pause = self.backoff * 2 ** (attempt - 1) * self._random.uniform(0.5, 1.0)
                 if fault.after is not None:
@@ -167,48 +154,35 @@ class ChatClient:
         The model is not asked.
         """
         try:
-            async with self._open().get(
-                f"{self.url.rstrip('/')}/models", timeout=aiohttp.ClientTimeout(total=_REACH), allow_redirects=False
-            ):
-                return None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return type(error).__name__
+            await self._open().ask("/models", _REACH)
+        except Fault as fault:
+            return str(fault) if fault.kind in ("unreachable", "timeout") else None
+        return None
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
 
     async def _post(self, request: Mapping[str, Any], limit: float) -> Reply:
         if limit <= 0:
-            raise ChatFault("timeout", f"the time limit of {self.time_limit:g} s is over")
+            raise Fault("timeout", f"the time limit of {self.time_limit:g} s is over")
         began = self.tally.began()
         try:
-            async with self._open().post(
-                f"{self.url.rstrip('/')}/chat/completions",
-                json=request,
-                timeout=aiohttp.ClientTimeout(total=limit),
-                allow_redirects=False,  # a redirect could send the key to another server
-            ) as response:
-                if response.status != 200:
-                    raise await self._refusal(response)
-                body = await bounded(response, MAX_BODY)
-        except TimeoutError:
-            raise ChatFault("timeout", f"no answer within {limit:.1f} s") from None
-        except (aiohttp.ClientConnectionError, OSError) as error:
-            raise ChatFault("unreachable", type(error).__name__) from None
-        except TooLargeError as error:
-            raise ChatFault("garbage", str(error)) from None
-        except aiohttp.ClientError as error:  # malformed chunks or a malformed status line
-            raise ChatFault("garbage", type(error).__name__) from None
+            body = await self._open().ask("/chat/completions", limit, request)
+        except Fault as fault:
+            if fault.kind == "missing":  # a server without this path refuses every question
+                fault.kind = "rejected"
+            raise
         finally:
             self.tally.ended(began)
         return self._read(body)
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = open_session(self.url, key_from(self.key_variable), self.concurrency)
-        return self._session
+    def _open(self) -> Connection:
+        if self._connection is None:
+            key = key_from(self.key_variable)
+            self._connection = Connection(self.url, key, self.key_variable, self.concurrency, MAX_BODY)
+        return self._connection
 
     def _read(self, body: bytes) -> Reply:
         try:
@@ -219,25 +193,10 @@ class ChatClient:
                 raise TypeError
         except (ValueError, LookupError, TypeError, AttributeError):
             detail = f"the answer ({len(body)} bytes) is not a chat completion"
-            raise ChatFault("garbage", detail, said=self._masked(body)) from None
+            raise Fault("garbage", detail, said=said(body, key_from(self.key_variable), most=_SHOWN)) from None
         self.tally.answered += 1
         self._meter(answer.get("usage"))
         return Reply(text, str(choice.get("finish_reason") or ""))
-
-    async def _refusal(self, response: aiohttp.ClientResponse) -> ChatFault:
-        status, words = response.status, self._masked(await response.content.read(_SAID))
-        after = retry_after(response.headers.get("Retry-After"))
-        if status == 429:
-            return ChatFault("rate_limited", "status 429", after, words)
-        if status >= 500:
-            return ChatFault("server_error", f"status {status}", after, words)
-        if status == 408:
-            return ChatFault("timeout", "status 408", said=words)
-        hint = f", check the key in {self.key_variable}" if status in (401, 403) else ""
-        return ChatFault("rejected", f"status {status}{hint}", said=words)
-
-    def _masked(self, body: bytes) -> str:
-        return said(body, key_from(self.key_variable), most=_SHOWN)
 
     def _meter(self, usage: Any) -> None:
         try:
@@ -255,7 +214,7 @@ class ChatClient:
         if self._failed >= self.give_up_after:
             self._shut_until = time.monotonic() + self.cooldown
 
-    def _fault(self, fault: ChatFault) -> ChatFault:
+    def _fault(self, fault: Fault) -> Fault:
         """Counts a fault and returns it. Logs the first fault of each kind, without the question's text."""
         self.tally.faults[fault.kind] += 1
         if fault.kind not in self._told:

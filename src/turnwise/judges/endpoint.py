@@ -124,7 +124,7 @@ class EndpointJudge(CachedModel):
                     reply = await self.client.ask(self._request(repair(messages, reply.text, error)), deadline)
                     raw = read_score(reply.text)
         except ChatFault as fault:
-            self._why = f"{fault}{f'; the server answered: {fault.said}' if fault.said else ''}"
+            self._why = fault.whole
             return None, fault.kind
         except AnswerError as error:
             self._why = (

@@ -5,18 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import Literal
 
-Fault = Literal[
-    "unreachable",  # the connection was refused or reset, or there is no such host
-    "timeout",  # no complete answer arrived within the time limit, or the HTTP status is 408
-    "rate_limited",  # HTTP status 429
-    "server_error",  # HTTP status 5xx
-    "rejected",  # another HTTP status that is not 200; a retry is useless
-    "garbage",  # the answer is not a chat completion
-    "skipped",  # the question was not sent, because the endpoint has just failed too often
-    "budget",  # the question was not sent, because the budget is spent or the cost is unknown
-]
 _KEPT = 4096  # number of the latest latencies that are kept to compute percentiles
 
 

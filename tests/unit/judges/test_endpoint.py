@@ -34,7 +34,7 @@ KINDS = {
     "302:http://127.0.0.1:1/": ("rejected", 1),
     "garbage": ("garbage", 2),
     "stream": ("garbage", 2),
-    "cut": ("garbage", 2),
+    "cut": ("unreachable", 2),
     "out_of_range": ("out_of_range", 2),
     "out_of_range:-1": ("out_of_range", 2),
     "prose": ("invalid", 2),

@@ -65,7 +65,7 @@ def test_the_key_is_sent_and_shown_nowhere(
         shown = [caplog.text, repr(judge), repr(judge.client), json.dumps(judge.report()), *capfd.readouterr()]
         judge.close()
     shown += [str(vars(record)) for record in caplog.records]
-    assert "status 401, check the key" in caplog.text
+    assert "status 401: the server refuses the key; set the environment variable" in caplog.text
     assert "secret words of the server" not in caplog.text
     for text in shown:
         assert secret not in text

@@ -10,8 +10,8 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from turnwise.endpoints import Fault
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.vllm.faults import Fault
 
 TEMPERATURES = (0.01, 2.0)  # vLLM raises lower temperatures to the first value and refuses those above the second
 _SEEDS = 2**63  # vLLM's seeds are signed 64-bit integers

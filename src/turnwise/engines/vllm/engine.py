@@ -21,11 +21,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from turnwise.endpoints import Background, key_from
+from turnwise.endpoints import Background, Connection, check_url, key_from
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.sampling_schedule import Named, check_schedule
 from turnwise.engines.vllm.completions import body_of
-from turnwise.engines.vllm.connection import Connection
 from turnwise.engines.vllm.histories import Histories, History
 from turnwise.engines.vllm.local import Local, Process
 from turnwise.engines.vllm.patience import Patience
@@ -73,10 +72,10 @@ class VllmEngine:
         self.in_flight, self.key_variable = in_flight, key_variable
         self.folder = Path(folder)
         self.model, self.local, self.patience, self.max_length, self.say = model, local, patience, max_length, say
-        self.urls = list(urls)
+        self.urls = [url.rstrip("/").removesuffix("/v1") for url in urls]
         for url in self.urls:
-            Connection(url, None, key_variable, 1)  # checks the address before anything is started
-        if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
+            check_url(url, key_variable)
+        if len(set(self.urls)) < len(self.urls):
             raise ValueError(f"urls must contain each server only once, got {', '.join(self.urls)}")
         if not self.urls:
             local.check()
@@ -183,7 +182,7 @@ class VllmEngine:
         urls = self.urls or [process.url for process in processes if process is not None]
         self.servers = [
             Server(
-                Connection(url, key, self.key_variable, self.patience.concurrency),
+                Connection(url, key, self.key_variable, self.patience.concurrency + 8),  # 8 more for health checks
                 process,
                 self.patience,
                 self.max_length,

@@ -6,9 +6,8 @@ import json
 import re
 from typing import Any
 
+from turnwise.endpoints import Connection, Fault
 from turnwise.engines.vllm.completions import first_logprob
-from turnwise.engines.vllm.connection import Connection
-from turnwise.engines.vllm.faults import Fault
 from turnwise.engines.vllm.save_weights import Snapshot
 from turnwise.text import said
 
@@ -36,14 +35,14 @@ class Holding:
 
     async def models(self) -> list[dict[str, Any]]:
         """Returns the server's descriptions of its models; the base model is the first."""
-        return cards_of(await self.connection.get_json("/v1/models", self.quick))
+        return cards_of(parsed(await self.connection.ask("/v1/models", self.quick), "/v1/models"))
 
     async def has(self, snapshot: Snapshot) -> bool:
         """Returns whether the server has the weights ``snapshot`` loaded."""
         if snapshot.adapter:
             return snapshot.name in {card["id"] for card in await self.models()}
         try:
-            found = await self.connection.get_json("/weight_info", self.quick)
+            found = parsed(await self.connection.ask("/weight_info", self.quick), "/weight_info")
         except Fault as fault:
             if fault.kind != "missing":
                 raise
@@ -104,7 +103,7 @@ class Holding:
             if fault.kind != "missing":
                 raise
             raise Fault(
-                "rejected", f"the server accepts no LoRA adapters, or cannot read {snapshot.folder} ({fault})"
+                "rejected", f"the server accepts no LoRA adapters, or cannot read {snapshot.folder} ({fault.whole})"
             ) from None
 
     async def _reload(self, snapshot: Snapshot) -> None:
@@ -136,6 +135,18 @@ def cards_of(found: Any) -> list[dict[str, Any]]:
     if not cards:
         raise Fault("garbage", "the answer to /v1/models contains no list of models")
     return cards
+
+
+def parsed(answer: bytes, path: str) -> Any:
+    """Parses an answer as JSON. ``path`` is the request's path, which the error message names.
+
+    Raises:
+        Fault: the answer is not JSON; the kind is ``garbage``.
+    """
+    try:
+        return json.loads(answer)
+    except (ValueError, RecursionError):
+        raise Fault("garbage", f"the answer to {path} is not JSON ({len(answer)} bytes)") from None
 
 
 def names_errors(answer: bytes) -> bool:

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from turnwise.endpoints import Connection, Fault
 from turnwise.engines.engine import Sample
 from turnwise.engines.vllm.completions import sample_of
-from turnwise.engines.vllm.connection import Connection
-from turnwise.engines.vllm.faults import Fault, ServerError
+from turnwise.engines.vllm.faults import ServerError
 from turnwise.engines.vllm.local import SERVED, Process
 from turnwise.engines.vllm.patience import Patience
 from turnwise.engines.vllm.save_weights import Snapshot
@@ -99,11 +99,11 @@ class Server:
         """
         self.tally[f"faults/{fault.kind}"] += 1
         if fault.kind == "rejected":
-            raise ServerError(f"vLLM at {self.connection.url} refuses a request of this run ({fault})") from None
+            raise ServerError(f"vLLM at {self.connection.url} refuses a request of this run ({fault.whole})") from None
         if attempt >= self.patience.attempts:
             raise ServerError(
                 f"vLLM at {self.connection.url} failed a request {attempt} times (engine.patience.attempts); the last "
-                f"failure was {fault}{self._where()}"
+                f"failure was {fault.whole}{self._where()}"
             ) from None
         self.tally["retries"] += 1
         await asyncio.sleep(self.patience.pause(attempt, fault.after))
@@ -131,7 +131,7 @@ class Server:
                 if fault.kind in ("rejected", "missing") or attempt == self.patience.attempts:
                     where = f". {_MUST_RUN}" if self.process is None else self._where()
                     raise ServerError(
-                        f"vLLM at {self.connection.url} does not meet the requirements of a run: {fault}{where}"
+                        f"vLLM at {self.connection.url} does not meet the requirements of a run: {fault.whole}{where}"
                     ) from None
                 await asyncio.sleep(self.patience.pause(attempt, fault.after))
                 if fault.kind == "unreachable":  # the server stopped answering during the check
