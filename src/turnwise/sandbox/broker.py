@@ -1,9 +1,9 @@
 """Implements the broker: process 1 of the sandbox of the Python server (``python_server.py``).
 
 A Python state is a waiting process. A snippet runs in a copy of this process, and the copy then waits as the next
-state. To save time, the broker copies the state that the next snippet will probably use in advance. A snippet can do
-anything to its own process, so the broker trusts no state: the kernel tells which process sent a message
-(SCM_CREDENTIALS), and the broker kills a state that has forbidden open files, by which states could exchange data.
+state. A snippet can do anything to its own process, so the broker trusts no state: the kernel tells which process sent
+a message (SCM_CREDENTIALS), and the broker kills a state that has forbidden open files, by which states could exchange
+data.
 
 Requests and replies pass through standard input and output: four bytes of length, then JSON. Request: {"run": state,
 "code": text, "free": [states]}. Reply: {"output", "status", "stopped", "state"} or {"lost": why}.
@@ -31,10 +31,7 @@ if TYPE_CHECKING:  # in the sandbox there are no files to import
     from turnwise.sandbox.python_state import COPY, FIRST, ORDER, PR_SET_DUMPABLE, RUN, first_state
 
 TICK = 0.02  # seconds between two checks of the memory and processes that a snippet uses
-AHEAD = 0.5  # time limit in seconds for making a copy in advance, while no request waits
-BESIDE = 0.05  # after a snippet, seconds to wait for the copy that the broker ordered while the snippet ran
-WARM = 0.002  # seconds that a new copy may run while there is no request
-PATIENCE = 5  # seconds within which killed processes must have ended
+PATIENCE = 5  # seconds within which killed processes must have ended, and a state must have let go of a copy's socket
 SMALL = 16 << 20  # a state of at most this many bytes is kept, no matter how much memory all other states take
 
 
@@ -42,9 +39,6 @@ class Broker:
     def __init__(self, settings):
         self.settings = settings
         self.states = {}  # number -> (process id, socket, bytes of memory beyond that of an empty state)
-        self.copies = {}  # number -> (process id of the copy or None until the copy reports, socket); latest copy last
-        self.late = {}  # number -> inodes of unused sockets that the state with this number may still hold open
-        self.asked = set()  # states on which a snippet ran
         self.killed = set()  # processes that the broker killed; some may not have ended yet
         self.count = 0
         ours, theirs = pair()
@@ -55,7 +49,6 @@ class Broker:
         theirs.close()
         self.keep(process, ours, 0)
         self.empty = 0  # bytes of memory of the first (empty) state, measured after the first snippet
-        self.likely = 0  # the state on which the next snippet will probably run
 
     def keep(self, process, channel, size):
         self.states[self.count] = (process, channel, size)
@@ -63,21 +56,8 @@ class Broker:
         return self.count - 1
 
     def free(self, number):
-        self.drop(number)
-        self.late.pop(number, None)
-        self.asked.discard(number)
         process, channel, _ = self.states.pop(number, (None, None, 0))
         self.end(process, channel)
-
-    def drop(self, number):
-        """Ends the copy of the state ``number``, if the broker has made a copy in advance."""
-        process, channel = self.copies.pop(number, (None, None))
-        if channel and process is None:
-            self.excuse(number, channel)
-        self.end(process, channel)
-
-    def excuse(self, number, channel):
-        self.late.setdefault(number, set()).add(channel.peer)
 
     def end(self, process, channel):
         if channel:
@@ -87,18 +67,14 @@ class Broker:
                 os.kill(process, signal.SIGKILL)
             self.killed.add(process)
 
-    def known(self):
-        """Returns the process ids of the broker, of the kept states, and of their finished copies."""
-        return {process for process, *_ in (*self.states.values(), *self.copies.values())} | {os.getpid()}
-
     def strangers(self):
-        """Returns the ids of all processes in the sandbox except those that :meth:`known` returns."""
+        """Returns the ids of all processes in the sandbox except those of the broker and of the kept states."""
         there = set(map(int, filter(str.isdigit, os.listdir(PROCESSES))))
         self.killed &= there
-        return there - self.known()
+        return there - {process for process, *_ in self.states.values()} - {os.getpid()}
 
     def sweep(self, speaker):
-        """Kills all processes except ``speaker``, kept states and copies. Returns ``speaker`` if alive, else None.
+        """Kills all processes except ``speaker`` and the kept states. Returns ``speaker`` if alive, else None.
 
         ``speaker`` is the id of the process that reported the end of the snippet, or None. All processes are stopped by
         one signal before the first is killed, because a fork bomb creates processes faster than they can be killed.
@@ -116,29 +92,10 @@ class Broker:
 
     def excess(self):
         """Returns the name of the limit that the running snippet and its children exceed, or an empty text."""
-        unmet = self.meet(0)
-        allowed = sum(resident(self.states[number][0]) for number in unmet)  # a copy is as large as its original
         running = self.strangers()
-        if len(running) > self.settings["processes"] + len(unmet):
+        if len(running) > self.settings["processes"]:
             return "processes"
-        return "memory" if sum(map(resident, running)) > self.settings["memory"] + allowed else ""
-
-    def meet(self, seconds):
-        """Waits ``seconds`` for the reports of ordered copies. Returns the states whose copies have not reported."""
-        unmet = {number: channel for number, (process, channel) in self.copies.items() if process is None}
-        end = time.monotonic() + seconds
-        while unmet:
-            ready, _, _ = select.select(list(unmet.values()), [], [], max(0, end - time.monotonic()))
-            for number in [number for number, channel in unmet.items() if channel in ready]:
-                channel = unmet.pop(number)
-                speaker, maker = report(channel)[1], self.states[number][0]
-                if speaker is not None and speaker not in self.known() and lets_go(maker, channel, BESIDE):
-                    self.copies[number] = (speaker, self.copies[number][1])
-                else:
-                    self.drop(number)
-            if not ready:
-                break
-        return list(unmet)
+        return "memory" if sum(map(resident, running)) > self.settings["memory"] else ""
 
     def copy(self, number):
         """Orders a state to copy itself. Returns the socket on which the copy will report."""
@@ -154,7 +111,7 @@ class Broker:
         return ours
 
     def order(self, process, channel, kind, text, descriptor):
-        most = len(self.states) + len(self.copies) + 1 + self.settings["processes"]
+        most = len(self.states) + 1 + self.settings["processes"]
         resource.prlimit(process, resource.RLIMIT_NPROC, (most, self.settings["rlimits"]["RLIMIT_NPROC"]))
         channel.settimeout(self.settings["seconds"])
         first = FIRST - ORDER.size
@@ -163,56 +120,30 @@ class Broker:
         os.kill(process, signal.SIGCONT)  # after the order was sent, so that the process wakes only once
         channel.sendall(text[first:])
 
-    def ahead(self):
-        """Copies the state that the next snippet will probably use, until the copy is ready or a request arrives."""
-        number = self.likely
-        if not self.begin(number):
-            return
-        ready, _, _ = select.select([0, self.copies[number][1]], [], [], AHEAD)
-        if 0 in ready:
-            return
-        for late in self.meet(0):
-            self.drop(late)
-        if select.select([0], [], [], WARM)[0]:
-            return
-        stop_all()
-
-    def begin(self, number):
-        """Orders a state to copy itself, unless it has a copy or is making a copy. Returns whether it got the order."""
-        if number not in self.states or number in self.copies:
-            return False
-        if len(self.copies) >= self.settings["copies"]:
-            self.drop(next(iter(self.copies)))
-        try:
-            self.copies[number] = (None, self.copy(number))
-        except OSError:
-            return False
-        return True
-
     def run(self, number, code):
         if number not in self.states:
             return {"lost": "the state does not exist"}
-        for other in [other for other, (process, _) in self.copies.items() if process is None and other != number]:
-            self.drop(other)  # a copy that has not reported must not outlive a snippet
+        maker, own, _ = self.states[number]
+        output, status, speaker = b"", None, None
         read, write = os.pipe()
         os.set_blocking(read, False)
         try:
-            channel, output, status, stopped, speaker = self.attempt(number, code.encode(), read, write)
+            channel = self.copy(number)
+            _, _, stopped, copy = self.follow(channel, read)
+            copied = copy in self.strangers() and lets_go(maker, channel, PATIENCE)
+            if copied:
+                output, status, stopped, speaker = self.execute(copy, channel, code.encode(), read, write)
         except OSError as error:
             self.sweep(None)
             return {"lost": f"the state's process is gone ({error.strerror})"}
         finally:
             os.close(read)
             os.close(write)
-        for late in self.meet(BESIDE):
-            self.drop(late)
         heir = self.sweep(speaker)
         if heir is not None and not bare(heir, channel, ()):
             self.end(heir, None)
             heir = None
-        making = [self.copies[number][1].peer] if number in self.copies else []
-        maker, own, _ = self.states[number]
-        if not bare(maker, own, {*making, *self.late.get(number, ())}):
+        if not bare(maker, own, () if copied else (channel.peer,)):  # a state that is late still has the copy's socket
             self.free(number)  # the state has a forbidden open file: a snippet may have changed its code
         size = 0
         if heir is not None:
@@ -225,26 +156,15 @@ class Broker:
             channel.close()
             status = None if stopped else 1
         state = number if heir is None else self.keep(heir, channel, size)
-        self.likely = number if number in self.asked else state  # rollouts branch at a state that gets a second snippet
-        self.asked.add(number)
         return {"output": output.decode("utf-8", "replace"), "status": status, "stopped": stopped, "state": state}
 
-    def attempt(self, number, text, read, write):
-        """Runs a snippet in a copy of a state. Returns the copy's socket and the four results of :meth:`follow`."""
-        copy, channel = self.copies.pop(number, (None, None))
-        channel = channel or self.copy(number)
-        if copy is None:
-            _, _, stopped, copy = self.follow(channel, read)
-            if copy not in self.strangers() or not lets_go(self.states[number][0], channel, PATIENCE):
-                self.excuse(number, channel)
-                return channel, b"", None, stopped, None
+    def execute(self, process, channel, text, read, write):
+        """Runs a snippet in a process, the copy of a state. Returns the four results of :meth:`follow`."""
         try:
-            self.order(copy, channel, RUN, text, write)
+            self.order(process, channel, RUN, text, write)
         except TimeoutError:
-            return channel, b"", None, "time", None
-        if number in self.asked:  # rollouts branch at this state, so its next copy is made while the snippet runs
-            self.begin(number)
-        return channel, *self.follow(channel, read)
+            return b"", None, "time", None
+        return self.follow(channel, read)
 
     def follow(self, channel, read):
         """Waits until a snippet ends or exceeds a limit. Returns output, exit status, limit name and process id."""
@@ -287,7 +207,6 @@ def main():
         text = json.dumps(answer).encode()
         sys.stdout.buffer.write(struct.pack("=I", len(text)) + text)
         sys.stdout.buffer.flush()
-        broker.ahead()
         request = receive()
         for number in request["free"]:
             broker.free(number)

@@ -23,7 +23,6 @@ from turnwise.sandbox.watch_command import children, readable
 
 _PARTS = ("python_state.py", "channels.py", "processes.py", "broker.py")  # the files of the server's program
 STATES = 480  # maximum number of states that are kept at once; each state is a process and a socket
-COPIES = 32  # maximum number of copies of states that are made in advance
 KEPT_MIB = 4096  # memory limit in MiB of all states together, in addition to the memory that an empty state takes
 _GRACE = 10.0  # seconds after a snippet's time limit until a server that has not answered is killed
 
@@ -52,12 +51,11 @@ class PythonServer:
             "memory": limits.memory_mib << 20,
             "kept": KEPT_MIB << 20,
             "processes": limits.processes,
-            "copies": COPIES,
             "output": limits.output_kib << 10,
             "filter": alone().hex(),
             "rlimits": {
                 "RLIMIT_AS": limits.memory_mib << 20,
-                "RLIMIT_NPROC": STATES + COPIES + limits.processes + 2,
+                "RLIMIT_NPROC": STATES + limits.processes + 2,
                 "RLIMIT_FSIZE": 0,  # snippets only compute; files are for commands
                 "RLIMIT_NOFILE": DESCRIPTORS,
                 "RLIMIT_CORE": 0,
