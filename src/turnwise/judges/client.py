@@ -163,6 +163,7 @@ class ChatClient:
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
+        self._places = None  # it belongs to the event loop that is about to end
 
     async def _post(self, request: Mapping[str, Any], limit: float) -> Reply:
         if limit <= 0:

@@ -208,6 +208,16 @@ def test_closing_answers_what_is_open_and_the_judge_can_go_on(
     assert "judge" not in {thread.name for thread in threading.enumerate()}
 
 
+def test_a_judge_that_was_closed_can_ask_again_with_questions_that_wait_for_each_other(
+    judge_server: ModuleType, make_judge: MakeJudge, candidate: Make
+) -> None:
+    with judge_server.serve(delay=0.01) as server:
+        judge = make_judge(server.url, {"concurrency": 1})
+        for first in (0, 4):
+            assert judge([candidate(n) for n in range(first, first + 4)]) == [0.5] * 4
+            judge.close()
+
+
 def test_no_attack_wins_through_the_fence_and_most_win_without_it(
     judge_server: ModuleType, make_judge: MakeJudge, candidate: Make
 ) -> None:
