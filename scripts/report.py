@@ -14,7 +14,7 @@ import gc
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.progress import track
@@ -22,13 +22,14 @@ from rich.progress import track
 from turnwise.config.launchers import is_sweep
 from turnwise.console import Terminal, sized, until_stopped, unwritten
 from turnwise.errors import InputError
+from turnwise.experiments.claims import SCALES
 from turnwise.experiments.command_line import Asked, ask
 from turnwise.experiments.row_hashes import RowHashes
-from turnwise.experiments.sweep_file import sweep_names
+from turnwise.experiments.sweep_file import Sweep, read_sweep, sweep_names
 from turnwise.reports.against_setting import differences, swept
 from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers
 from turnwise.reports.comparison_page import comparison_figures, comparison_page
-from turnwise.reports.entries import Entry, counted, read_entry
+from turnwise.reports.entries import Entry, belongs, counted, entry_of_runs, read_entry, run_names
 from turnwise.reports.entry_figures import entry_figures, run_folders
 from turnwise.reports.entry_json import as_json
 from turnwise.reports.entry_tables import entry_tables, summary_table
@@ -39,7 +40,7 @@ from turnwise.reports.html_tables import tables_page
 from turnwise.reports.kept_intervals import KeptIntervals
 from turnwise.reports.latex import to_latex
 from turnwise.reports.markdown import write_section
-from turnwise.reports.paper import PaperTable, paper_tables, read_paper
+from turnwise.reports.run_metrics import RunMetrics
 from turnwise.reports.run_report import write_pages
 from turnwise.reports.svg import Figure, standalone
 from turnwise.reports.tables import Table, footer, provenance, run_table, to_markdown, to_rich
@@ -70,17 +71,16 @@ def main(arguments: list[str] | None = None) -> int:
 def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     """Compares the runs of some folders side by side."""
     refuse_strangers(args, ("brief", "json"), "folders")
-    console = Terminal()
+    console = sized(160) if args.paper else Terminal()
     for folder in folders_of(args.words) if args.rebuild else ():
         console.print(f"Report: {write_pages(folder)}")
     collection = collect(args.words)
-    papers = [read_paper(path) for path in args.paper]
-    collection.notes += strangers(collection, args.paper, papers)
+    papers = {path.absolute(): read_sweep(path) for path in args.paper}
     tables = build_tables(collection, papers)
+    tables += [table for path in papers for table in beside_paper(collection, path, papers[path], args.words)]
     tables += differences(collection, args.against) if args.against else []
     lines = footer(collection, command_line(arguments), args.machine)
-    for table in tables:
-        console.print(to_rich(table))
+    show(tables, console)
     console.print(*lines, sep="\n")
     drawn = swept(collection, args.against) if args.against else {}
     page = comparison_page(collection, tables, lines, list(drawn.values()), args.html)
@@ -117,9 +117,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     told = entries if written or not whole else []  # the entries whose own tables are shown or written
     every = [table for entry in told for table in entry_tables(entry)]
     tables = [summary_table(entries)] if whole else every
-    for table in tables:
-        console.print(to_rich(table))
-        console.print(*table.notes, "", sep="\n")
+    show(tables, console)
     results = [result for entry in entries for result in entry.results]
     lines = provenance(results, command_line(arguments))
     kept = [*tables, *every] if whole else every
@@ -136,6 +134,12 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
         console.print(f"Figure: {path}")
     for found in (*map(as_json, entries), counted(entries)) if args.json else ():
         print(json.dumps(found))
+
+
+def show(tables: Sequence[Table], console: Terminal) -> None:
+    for table in tables:
+        console.print(to_rich(table))
+        console.print(*table.notes, "", sep="\n")
 
 
 def names_of(paper: str | None) -> list[str]:
@@ -230,28 +234,42 @@ def save(
         console.print(f"Page: {args.html}")
 
 
-def build_tables(collection: FinishedRuns, papers: list[PaperTable]) -> list[Table]:
-    """Returns a table of runs for each environment and scale, followed by comparisons with the papers' numbers."""
+def build_tables(collection: FinishedRuns, papers: Mapping[Path, Sweep]) -> list[Table]:
+    """Returns a table of runs for each environment and scale. Runs of the sweeps have the label of their row, and come
+    first, in the order of the rows.
+    """
+    named = [
+        (name, sweep.labels[row])
+        for path, sweep in papers.items()
+        for row, name in run_names(sweep, path.parents[1]).items()
+    ]
     tables = []
     for (env, scale), rows in collection.sections.items():
-        labels = {row.name: paper.rows[key] for paper in papers for row in rows if (key := paper.row_of(row.name))}
-        for paper in papers:
-            order = {row: place for place, row in enumerate(paper.rows)}
-            rows = sorted(rows, key=lambda row: order.get(paper.row_of(row.name) or "", len(order)))
-        tables.append(run_table(env, scale, rows, labels))
-        for paper in papers:
-            tables += paper_tables(paper, rows)
+        labels = {row.name: label for name, label in named for row in rows if belongs(row.name, name)}
+        order = [*labels, *(row.name for row in rows)]
+        tables.append(run_table(env, scale, sorted(rows, key=lambda row: order.index(row.name)), labels))
     return tables
 
 
-def strangers(collection: FinishedRuns, paths: list[Path], papers: list[PaperTable]) -> list[str]:
-    """Returns a note for each sweep file in ``paths`` to which none of the runs belongs."""
-    names = [row.name for rows in collection.sections.values() for row in rows]
-    return [
-        f"{path}: none of the compared runs is a row of this sweep; its rows are {', '.join(paper.runs.values())}."
-        for path, paper in zip(paths, papers, strict=True)
-        if not any(paper.row_of(name) for name in names)
-    ]
+def beside_paper(collection: FinishedRuns, path: Path, sweep: Sweep, folders: Sequence[str]) -> list[Table]:
+    """Returns the tables of a sweep file with the runs of some folders, for each scale of the runs. If none of the runs
+    belongs to the sweep, there is a note instead.
+    """
+    scales: dict[str, dict[str, dict[int, RunMetrics]]] = {}
+    for (_, scale), rows in collection.sections.items():
+        for row in rows:
+            runs = {seed: RunMetrics(row.folders[seed], result) for seed, result in row.results.items()}
+            scales.setdefault(scale if scale in SCALES else "tiny", {})[row.name] = runs
+    tables = []
+    for scale, found in scales.items():
+        asked = Asked(sweep.of_scale(scale), path.parents[1], scale)  # type: ignore[arg-type]
+        places = [place for folder in map(Path, folders) for place in (folder, *folder.parents)]
+        entry = entry_of_runs(asked, found, places)
+        tables += entry_tables(entry) if any(entry.rows.values()) else []
+    if not tables:
+        names = ", ".join(run_names(sweep, path.parents[1]).values())
+        collection.notes.append(f"{path}: none of the compared runs is a row of this sweep; its rows are {names}.")
+    return tables
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--figure", type=Path, metavar="FILE", help=figure)
     add = parser.add_argument_group("folders").add_argument
-    paper = "a file of conf/sweep/ whose table gives the paper's numbers; may be repeated"
+    paper = "a file of conf/sweep/ whose numbers and claims are shown beside the runs; may be repeated"
     add("--paper", action="append", default=[], type=Path, metavar="SWEEP", help=paper)
     against = "plot success against this numeric setting of the runs, such as judge.noise; the plot is the first figure"
     add("--against", metavar="KEY", help=against)

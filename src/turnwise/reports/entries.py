@@ -10,8 +10,8 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import paired_mean_difference
 from turnwise.experiments.command_line import Asked, picked, played
-from turnwise.experiments.jobs import Job, job_of
-from turnwise.experiments.sweep_file import origin
+from turnwise.experiments.jobs import Job, job_of, preset
+from turnwise.experiments.sweep_file import Sweep, origin
 from turnwise.reports.claim_verdict import (
     VERDICTS,
     Decision,
@@ -51,7 +51,7 @@ class Entry:
 
     asked: Asked
     rows: dict[str, Runs]
-    decisions: list[Decision]
+    decisions: list[Decision] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     # folder of ``places`` (:func:`read_entry`), except the first folder -> rows whose runs were read from this folder
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -129,26 +129,58 @@ def read_entry(
                 found_at[row] = place
                 break
         rows[row] = runs
-    findings = find_preconditions(asked, places, notes)
-    while True:
-        try:
-            decisions = [tested(one, findings) for one in _decisions(asked, rows, cannot, over_tasks, gates)]
-            break
-        except Damaged as error:  # outcomes of single tasks are read only here, if a claim needs them
-            notes.append(f"left out: {error}")
-            rows = {
-                row: {seed: run for seed, run in runs.items() if run.folder != error.folder}
-                for row, runs in rows.items()
-            }
+    entry = Entry(asked, rows, notes=notes, gates=gates if sweep.gate_report else None, groups=groups)
+    _decide(entry, places, cannot, over_tasks)
     kept: dict[str, list[str]] = {}
     arms = zip(groups.arms, groups.places) if groups else ()
     for name, place in (*found_at.items(), *((arm.name, place) for arm, place in arms)):
-        if place != places[0] and (groups or rows[name]):
+        if place != places[0] and (groups or entry.rows[name]):
             kept.setdefault(str(place), []).append(name)
-    entry = Entry(asked, rows, decisions, notes, kept, gates if sweep.gate_report else None, groups, findings=findings)
+    entry.kept = kept
     if hash_of is not None:
         entry.changed = _changed(_read(entry), hash_of)
     return entry
+
+
+def entry_of_runs(asked: Asked, runs: Mapping[str, Runs], places: Sequence[Path]) -> Entry:
+    """Returns an entry with given runs, which may be in any folders, and decides the claims of the entry.
+
+    Args:
+        runs: name of runs (such as ``pivotrl/tab4/full``, or this name with further parts after a slash) -> the runs.
+            Other names are ignored. If several names belong to a row, the first name counts.
+        places: folders in which pilot runs are searched.
+    """
+    names = run_names(asked.sweep, asked.folder)
+    entry = Entry(asked, {row: {} for row in asked.sweep.rows})
+    for row, named in names.items():
+        entry.rows[row] = next((found for name, found in runs.items() if belongs(name, named)), {})
+    _decide(entry, places, {}, paired_mean_difference)
+    return entry
+
+
+def run_names(sweep: Sweep, folder: Path) -> dict[str, str]:
+    """Returns row -> name of its runs, for the rows of a sweep that have runs. ``folder`` is ``conf/``."""
+    ours = [name for name, row in sweep.rows.items() if row.overrides is not None or row.same is not None]
+    return {name: preset(sweep, name, folder) for name in ours}
+
+
+def belongs(name: str, named: str) -> bool:
+    """Returns whether runs called ``name`` belong to the row whose runs are called ``named``."""
+    return f"{name}/".startswith(f"{named}/")
+
+
+def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str], over_tasks: Paired) -> None:
+    entry.findings = find_preconditions(entry.asked, places, entry.notes)
+    while True:
+        try:
+            entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot, over_tasks)]
+            return
+        except Damaged as error:  # outcomes of single tasks are read only here, if a claim needs them
+            entry.notes.append(f"left out: {error}")
+            entry.rows = {
+                row: {seed: run for seed, run in runs.items() if run.folder != error.folder}
+                for row, runs in entry.rows.items()
+            }
 
 
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
@@ -159,14 +191,8 @@ def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
     return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
 
 
-def _decisions(
-    asked: Asked,
-    rows: Mapping[str, Runs],
-    cannot: Mapping[str, str],
-    over_tasks: Paired,
-    gates: Mapping[str, Any] | None,
-) -> list[Decision]:
-    sweep = asked.sweep
+def _decisions(entry: Entry, cannot: Mapping[str, str], over_tasks: Paired) -> list[Decision]:
+    asked, rows, sweep = entry.asked, entry.rows, entry.asked.sweep
     base = untrained(asked, rows)
     decisions = []
     for metric in dict.fromkeys([*sweep.directions, *sweep.also]):
@@ -178,7 +204,7 @@ def _decisions(
                 decisions.append(Decision(claim, metric, "not_run", why=scale, cannot=True))
                 continue
             if sweep.gate_report:
-                decisions.append(decide_gate(claim, metric, gates))
+                decisions.append(decide_gate(claim, metric, entry.gates))
                 continue
             least = sweep.least_advantage(claim, metric)
             found = decide(claim, metric, rows, over_tasks, base, least)

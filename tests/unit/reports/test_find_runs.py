@@ -1,18 +1,22 @@
-"""Runs across seeds, read off their folders, and whether the paper's direction holds."""
+"""Runs across seeds, read off their folders, and whether the paper's claims hold."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from turnwise.errors import InputError
+from turnwise.experiments.command_line import Asked
+from turnwise.experiments.sweep_file import read_sweep
+from turnwise.reports.entries import belongs, entry_of_runs, run_names
+from turnwise.reports.entry_tables import entry_tables
 from turnwise.reports.find_runs import collect, read_metric
-from turnwise.reports.paper import pairs, paper_tables, read_paper
+from turnwise.reports.metric_labels import RESULT
+from turnwise.reports.run_metrics import RunMetrics
 from turnwise.reports.tables import estimate_text, run_table, to_markdown
 from turnwise.runs.result_file import Result
 
@@ -21,12 +25,14 @@ SWEEP = {
     "entry": "Table 1",
     "title": "Table 1",
     "columns": {"tau2": "in_domain.after", "swe": "in_domain.after"},
+    "directions": {"in_domain.after": ["full > base", "sft > base", "base > full"]},
     "rows": {
         "base": {"label": "Base", "overrides": "method=sft trainer.max_epochs=0", "numbers": {"tau2": 44.35}},
         "sft": {"label": "SFT", "overrides": "method=sft", "numbers": {"tau2": 58.44, "swe": 37.4}},
         "full": {"label": "Full | ours", "overrides": "method=pivotrl", "numbers": {"tau2": 63.81}},
     },
 }
+AFTER_TRAINING = RESULT["in_domain.after"]
 AFTER = {"base": (30.0, 31.0, 32.0), "sft": (34.0, 40.0, 31.0), "full": (50.0, 52.0, 57.0)}
 
 
@@ -100,45 +106,41 @@ def test_the_table_by_hand(runs):
     assert text.endswith("Written by `x`.\n")
 
 
-def test_direction_by_hand(runs, sweep):
-    table = read_paper(sweep)
-    rows = {table.row_of(row.name): row for row in collect([runs]).sections["household", "tiny"]}
-    found = {(p.first, p.second): p for p in pairs(table, "in_domain.after", rows)}
-    assert list(found) == [("base", "sft"), ("base", "full"), ("sft", "full")]
-    # full - base: 20, 21, 25: mean 22, t half width 4.3027 * 2.6458 / sqrt(3) = 6.57, clear of zero
-    assert found["base", "full"].ours.mean == pytest.approx(22)
-    assert found["base", "full"].direction("tau2") == "holds"
-    # sft - base: 4, 9, -1: mean 4, half width 12.4
-    assert found["base", "sft"].direction("tau2") == "open"
-    assert found["base", "full"].direction("swe") == "-"
-    assert found["sft", "full"].paper == {"tau2": pytest.approx(5.37)}
-    flipped = replace(table, columns={"in_domain.after": {"tau2": {"base": 50.0, "full": 40.0}}})
-    (pair,) = [p for p in pairs(flipped, "in_domain.after", rows) if (p.first, p.second) == ("base", "full")]
-    assert pair.direction("tau2") == "opposite"
+def beside(sweep, collection):
+    """The entry of a sweep file with the runs of a collection."""
+    (rows,) = collection.sections.values()
+    found = {row.name: {s: RunMetrics(row.folders[s], result) for s, result in row.results.items()} for row in rows}
+    return entry_of_runs(Asked(read_sweep(sweep), sweep.parents[1]), found, [])
 
 
 def test_tables_beside_the_paper(runs, sweep):
-    beside, directions = paper_tables(read_paper(sweep), collect([runs]).sections["household", "tiny"])
-    assert beside.headers == ["", "Base", "SFT", "Full | ours"]
-    assert beside.rows == [
-        ["ours", "31.0 +- 2.5", "35.0 +- 11.4", "53.0 +- 9.0"],
-        ["paper, tau2", "44.35", "58.44", "63.81"],
-        ["paper, swe", "-", "37.40", "-"],
+    numbers, claims, *_ = entry_tables(beside(sweep, collect([runs])))
+    assert numbers.headers == ["row", "seeds", f"ours, {AFTER_TRAINING}", "paper, tau2", "paper, swe"]
+    assert numbers.rows == [
+        ["Base", "0, 1, 2", "31.0 +- 2.5", "44.35", "-"],
+        ["SFT", "0, 1, 2", "35.0 +- 11.4", "58.44", "37.4"],
+        ["Full | ours", "0, 1, 2", "53.0 +- 9.0", "63.81", "-"],
     ]
-    assert directions.rows[1][2] == "+19.46 holds"
-    assert "Full \\| ours" in to_markdown([beside])
+    # full - base: 20, 21, 25: mean 22, t half width 4.3027 * 2.6458 / sqrt(3) = 6.57, clear of zero
+    # sft - base: 4, 9, -1: mean 4, half width 12.4
+    said = {row[0]: (row[2], row[3], row[-1].partition(":")[0]) for row in claims.rows}
+    assert said["Full | ours > Base"] == ("22.0", "[15.4, 28.6]", "holds")
+    assert said["SFT > Base"] == ("4", "[-8.42, 16.4]", "undecided")
+    assert said["Base > Full | ours"] == ("-22.0", "[-28.6, -15.4]", "fails")
+    assert "Full \\| ours" in to_markdown([numbers])
 
 
 def test_a_row_not_run_is_said(runs, sweep):
-    rows = collect([runs / "t" / "full"]).sections["household", "tiny"]
-    (beside,) = paper_tables(read_paper(sweep), rows)
-    assert beside.rows[0] == ["ours", "not run", "not run", "53.0 +- 9.0"]
+    entry = beside(sweep, collect([runs / "t" / "full"]))
+    assert [row[1:3] for row in entry_tables(entry)[0].rows] == [["-", "-"], ["-", "-"], ["0, 1, 2", "53.0 +- 9.0"]]
+    assert [decision.verdict for decision in entry.decisions] == ["not_run"] * 3
 
 
 def test_runs_of_other_sweeps_are_no_rows(sweep):
-    table = read_paper(sweep)
-    assert [table.row_of(name) for name in ("t/full", "t/full/loss.kl=0", "other/full", "t/fuller", "full")] == [
-        "full", "full", None, None, None
+    names = run_names(read_sweep(sweep), sweep.parents[1])
+    assert names == {"base": "t/base", "sft": "t/sft", "full": "t/full"}
+    assert [belongs(name, "t/full") for name in ("t/full", "t/full/loss.kl=0", "other/full", "t/fuller", "full")] == [
+        True, True, False, False, False
     ]  # fmt: skip
 
 
@@ -191,7 +193,7 @@ def test_bad_folders_and_sweeps_say_what_to_do(tmp_path):
     with pytest.raises(InputError, match="no finished run under"):
         collect([tmp_path])
     with pytest.raises(InputError, match="conf/sweep"):
-        read_paper(tmp_path / "none.yaml")
+        read_sweep(tmp_path / "none.yaml")
     path = tmp_path / "bad.yaml"
     for text, words in (
         ("a: [", "not YAML"),
@@ -204,7 +206,7 @@ def test_bad_folders_and_sweeps_say_what_to_do(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=words):
-            read_paper(path)
+            read_sweep(path)
 
 
 @pytest.mark.parametrize(

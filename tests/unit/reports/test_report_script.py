@@ -128,6 +128,15 @@ def test_a_sweep_of_other_runs_is_noted(script, runs, capsys):
     assert "none of the compared runs is a row" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_metric_that_a_run_logged_is_shown_beside_the_paper(script, tmp_path, make, capsys):
+    """``effective_ratio`` of TRACE's table is a key of metrics.jsonl, not of result.json."""
+    make.write_run(tmp_path / "runs" / "seed0", name="trace/tab2/trace_512_2")
+    sweep = ROOT / "conf" / "sweep" / "trace_tab2.yaml"
+    assert script.main([str(tmp_path / "runs"), "--paper", str(sweep), "--markdown", str(tmp_path / "t.md")]) == 0
+    rows = [line.split(" | ") for line in (tmp_path / "t.md").read_text().splitlines()]
+    assert ["| TRACE, M = 512, N = 2", "0", "0.744"] in [[*row[:2], *row[3:4]] for row in rows]  # mean of 0.9 - 0.008 i
+
+
 def refused(script, capsys, *words: str) -> str:
     """What is said of a command line that ends with 2; one line, and no table."""
     assert script.main(list(words)) == 2
