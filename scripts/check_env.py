@@ -28,6 +28,7 @@ from typing import Any
 from rich.table import Table
 
 from turnwise.config.build_alone import build_alone
+from turnwise.config.programs import program
 from turnwise.console import Terminal, sized
 from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay, steps_per_second
 from turnwise.envs.checks.cases import case_file
@@ -49,12 +50,9 @@ class Settings:
     overrides: list[str] = field(default_factory=list)
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program(__doc__)
+def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 all checks passed; 1 a check failed; 2 an argument or file cannot be used."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0 if arguments else 2
     console = sized(160)
     results: dict[str, dict[str, Any]] = {}
     try:
@@ -68,9 +66,6 @@ def main(arguments: list[str] | None = None) -> int:
                     raise
                 results[name] = {"unavailable": str(error)}
                 console.print(f"{name}: {error}")
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
     except EnvironmentFault as error:
         print(
             f"{name}: the environment failed, so the checks are not complete; correct it, or repeat the command: {error}",

@@ -29,6 +29,7 @@ from typing import Any
 import transformers
 from rich.table import Table
 
+from turnwise.config.programs import program
 from turnwise.console import sized, until_stopped
 from turnwise.errors import InputError, refuse_twice
 from turnwise.files import atomic_write
@@ -55,18 +56,11 @@ class Settings:
     write: bool = False
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program(__doc__)
+def main(arguments: list[str]) -> int:
     """Runs the program. The docstring of the module describes the exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0 if arguments else 2
-    try:
-        settings = parse(arguments)
-        return judge_all(settings) if settings.families else judge_model(settings)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    settings = parse(arguments)
+    return judge_all(settings) if settings.families else judge_model(settings)
 
 
 def parse(arguments: Sequence[str]) -> Settings:

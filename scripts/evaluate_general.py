@@ -22,34 +22,31 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from turnwise.config.programs import options, program
 from turnwise.errors import InputError
 from turnwise.evaluation.lm_eval_benchmarks import evaluate, headline
 from turnwise.models.shipped import weights_of
 from turnwise.runs.result_file import read_result, write_result
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 done; 2 the run, a task or the package cannot be used."""
-    arguments = sys.argv[1:] if arguments is None else arguments
     args = parser().parse_args(arguments)
-    try:
-        result = read_result(args.run)  # a run without a result has no file for the scores
-        base, start = policy_of(args.run / "config.yaml")
-        trained = args.run / "model", args.run / "adapter"
-        whole, adapter = (path if path.is_dir() else None for path in trained)
-        if whole is None and adapter is None:
-            raise InputError(
-                f"{args.run}: the folder contains neither model/ nor adapter/; finish the run with python train.py"
-            )
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        same = (args.tasks, args.include, args.limit, args.chat, args.batch, device)
-        found = {
-            "base": evaluate(base, Path(start) if start else None, *same),
-            "after": evaluate(str(whole or base), adapter, *same),
-        }
-    except (InputError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    result = read_result(args.run)  # a run without a result has no file for the scores
+    base, start = policy_of(args.run / "config.yaml")
+    trained = args.run / "model", args.run / "adapter"
+    whole, adapter = (path if path.is_dir() else None for path in trained)
+    if whole is None and adapter is None:
+        raise InputError(
+            f"{args.run}: the folder contains neither model/ nor adapter/; finish the run with python train.py"
+        )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    same = (args.tasks, args.include, args.limit, args.chat, args.batch, device)
+    found = {
+        "base": evaluate(base, Path(start) if start else None, *same),
+        "after": evaluate(str(whole or base), adapter, *same),
+    }
     points = {side: {task: headline(values) for task, values in tasks.items()} for side, tasks in found.items()}
     shares = {task: value for task, value in points["base"].items() if value is not None}
     general: dict[str, Any] = {
@@ -87,9 +84,7 @@ def policy_of(path: Path) -> tuple[str, str | None]:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = options(__doc__)
     add = parser.add_argument
     add("run", type=Path, help="folder of a finished run")
     add("tasks", nargs="+", help="names of lm-eval's tasks")

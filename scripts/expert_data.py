@@ -26,12 +26,12 @@ from pathlib import Path
 from rich.progress import track
 
 from turnwise.config.build_alone import build_alone
+from turnwise.config.programs import program
 from turnwise.console import Terminal
 from turnwise.data.foreign import KEYS
 from turnwise.data.trajectories import write_trajectories
 from turnwise.envs.environment import Environment, EnvironmentFault, Quality, tried
 from turnwise.errors import InputError, refuse_twice
-from turnwise.files import no_room
 from turnwise.types import Task, Trajectory
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -49,30 +49,19 @@ class Settings:
     overrides: list[str] = field(default_factory=list)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@program(__doc__)
+def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 done; 2 an argument or file cannot be used, or the environment has no expert."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0 if arguments else 2
     counts: Counter[str] = Counter()
-    settings = Settings()
+    settings = parse(arguments)
+    environment: Environment = build_alone("env", [f"env={settings.env}", *settings.overrides], CONF)
     try:
-        settings = parse(arguments)
-        environment: Environment = build_alone("env", [f"env={settings.env}", *settings.overrides], CONF)
-        try:
-            tasks = environment.tasks(settings.split, settings.count, settings.seed)
-        except ValueError as error:
-            raise InputError(f"env={settings.env}: {error}") from error
-        work = [(task, quality) for task in tasks for quality in QUALITIES[settings.quality]]
-        bar = track(work, "demonstrate", console=Terminal(stderr=True), transient=True)
-        write_trajectories(settings.out, demonstrations(environment, bar, settings.seed, counts), KEYS)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(no_room(error, settings.out) or error, file=sys.stderr)
-        return 2
+        tasks = environment.tasks(settings.split, settings.count, settings.seed)
+    except ValueError as error:
+        raise InputError(f"env={settings.env}: {error}") from error
+    work = [(task, quality) for task in tasks for quality in QUALITIES[settings.quality]]
+    bar = track(work, "demonstrate", console=Terminal(stderr=True), transient=True)
+    write_trajectories(settings.out, demonstrations(environment, bar, settings.seed, counts), KEYS)
     named = {"env": settings.env, "split": settings.split, "quality": settings.quality, "tasks": len(tasks)}
     print(
         json.dumps(named | {key: counts[key] for key in ("trajectories", "won", "faults")} | {"out": str(settings.out)})

@@ -15,29 +15,24 @@ import shlex
 import sys
 from pathlib import Path
 
-from turnwise.console import until_stopped, unwritten
-from turnwise.errors import InputError
+from turnwise.config.programs import options, program
+from turnwise.console import until_stopped
 from turnwise.reports.inspect_log import write_logs
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Runs the program. Returns its exit status: 0 written; 2 there is nothing to write, or the package is missing."""
     args = parser().parse_args(arguments)
     to = args.to or args.run / "inspect"
-    try:
-        for path in write_logs(args.run, to, args.format):
-            print(path)
-    except (InputError, OSError) as error:
-        print(unwritten(error) if isinstance(error, OSError) else error, file=sys.stderr)
-        return 2
+    for path in write_logs(args.run, to, args.format):
+        print(path)
     print(f"Open the logs: inspect view --log-dir {shlex.quote(str(to))}")
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = options(__doc__)
     add = parser.add_argument
     add("run", type=Path, help="folder of a run, such as outputs/pivotrl/seed0; it need not be finished")
     add("--to", type=Path, metavar="FOLDER", help="folder to which the logs are written (RUN/inspect)")

@@ -16,7 +16,7 @@ import json
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet as pq
 
+from turnwise.config.programs import options, program
 from turnwise.data.disk_list import Names
 from turnwise.data.foreign import structured_text
 from turnwise.data.parse_trajectory import parse_trajectory
@@ -33,7 +34,7 @@ from turnwise.data.pivot_rows.write import AGENT_NAME, rated, row_of
 from turnwise.data.read_records import UnusableError, read_records
 from turnwise.data.steps import steps_of
 from turnwise.errors import InputError
-from turnwise.files import atomic_write, no_room, refuse_same
+from turnwise.files import atomic_write, refuse_same
 from turnwise.types import Pivot
 
 SHOWN = 20  # greatest number of places that are listed for one reason; all places are counted
@@ -125,30 +126,24 @@ class Export:
         self.first.setdefault(error.reason, f"{source}: {error.what}; {error.remedy}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 done; 2 a file or option cannot be used, or no row could be written."""
     args = parser().parse_args(arguments)
-    try:
-        if args.out.suffix != ".jsonl":
-            raise InputError(f"--out {args.out}: name a file that ends in .jsonl")
-        refuse_same(args.out, [args.file])
-        export = Export(Rates(args.run / "profile.parquet") if args.run else None, args.all, args.agent)
-        with atomic_write(args.out) as part:
-            with part.open("w", encoding="utf-8", newline="\n") as file:
-                for row in export.rows(args.file):
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            if not export.counts["written"]:
-                told = "".join(f"\n  {first}" for first in export.first.values())
-                left = f"; {export.counts['not_kept']} turns on which the run does not train are left out (--all writes them)"
-                raise InputError(
-                    f"{args.file}: there is no row to write{left if export.counts['not_kept'] else ''}{told}"
-                )
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(no_room(error, args.out) or error, file=sys.stderr)
-        return 2
+    if args.out.suffix != ".jsonl":
+        raise InputError(f"--out {args.out}: name a file that ends in .jsonl")
+    refuse_same(args.out, [args.file])
+    export = Export(Rates(args.run / "profile.parquet") if args.run else None, args.all, args.agent)
+    with atomic_write(args.out) as part:
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            for row in export.rows(args.file):
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        if not export.counts["written"]:
+            told = "".join(f"\n  {first}" for first in export.first.values())
+            left = (
+                f"; {export.counts['not_kept']} turns on which the run does not train are left out (--all writes them)"
+            )
+            raise InputError(f"{args.file}: there is no row to write{left if export.counts['not_kept'] else ''}{told}")
     for reason, first in export.first.items():
         print(f"left out: {reason} ({len(export.problems[reason])} times); the first case is {first}", file=sys.stderr)
     if messages := export.counts["messages"]:
@@ -163,9 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = options(__doc__)
     add: Any = parser.add_argument
     add(
         "file",

@@ -10,7 +10,6 @@ ratio is not 1, the KL not 0. Exit status: 0 done; 2 an argument or the page can
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,9 +23,9 @@ from torch import Tensor
 
 from turnwise.algo.losses.loss import Counts, Loss, LossInputs, Mean
 from turnwise.algo.states.state_rule import Profile
+from turnwise.config.programs import options, program
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
-from turnwise.errors import InputError
 from turnwise.reports.markdown import cell, facts, table, write_section
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update, pack
@@ -276,21 +275,18 @@ def names(watch: Watch, ids: Sequence[int]) -> list[str]:
     return [cell(name) for name in found]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Runs the program. The docstring of the module describes the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--write", action="store_true", help="put the numbers into docs/follow-one-batch.md")
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         found = follow(Path(folder))
-    try:
-        for name, text in found.items():
-            print(f"{name}\n\n{text}")
-            if args.write:
-                write_section(PAGE, text, name)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    for name, text in found.items():
+        print(f"{name}\n\n{text}")
+        if args.write:
+            write_section(PAGE, text, name)
     return 0
 
 

@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from turnwise.config.programs import program
 from turnwise.console import sized
 from turnwise.errors import InputError, refuse_twice
 from turnwise.reports.gates.report import Settings, gate_report
@@ -47,18 +48,11 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program(__doc__)
+def main(arguments: list[str]) -> int:
     """Runs the program. Returns its exit status: 0 done; 2 an argument or the data cannot be used."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0 if arguments else 2
-    try:
-        data, gated, settings = parse(arguments)
-        report = gate_report(data, settings, gated)
-    except (InputError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    data, gated, settings = parse(arguments)
+    report = gate_report(data, settings, gated)
     console = sized(120)
     for table in gate_tables(report):
         console.print(to_rich(table))

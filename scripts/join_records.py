@@ -14,35 +14,33 @@ import json
 import sys
 from pathlib import Path
 
+from turnwise.config.programs import options, program
 from turnwise.envs.data_files import ENDINGS, read_data_file
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, refuse_same
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 done; 2 a file cannot be read or written, and nothing is written."""
     args = parser().parse_args(arguments)
     count = 0
-    try:
-        refuse_same(args.out, args.files)
-        with atomic_write(args.out) as part, part.open("w", encoding="utf-8") as file:
-            for path in args.files:
-                for _, record in read_data_file(path, "the command"):
-                    file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
-                    count += 1
-            if not count:
-                raise InputError(
-                    f"{', '.join(map(str, args.files))}: these files contain no records; {args.out} is not written"
-                )
-    except (InputError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    refuse_same(args.out, args.files)
+    with atomic_write(args.out) as part, part.open("w", encoding="utf-8") as file:
+        for path in args.files:
+            for _, record in read_data_file(path, "the command"):
+                file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+                count += 1
+        if not count:
+            raise InputError(
+                f"{', '.join(map(str, args.files))}: these files contain no records; {args.out} is not written"
+            )
     print(f"{args.out}: {count} records of {len(args.files)} files")
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("files", nargs="+", type=Path, help=ENDINGS)
     parser.add_argument("--out", required=True, type=Path, help="the file of JSON lines to write")
     return parser

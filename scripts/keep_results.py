@@ -9,17 +9,18 @@ outcome of every held-out attempt without its text. `scripts/report.py` reads bo
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
+from turnwise.config.programs import options, program
 from turnwise.errors import InputError
 from turnwise.runs.keep_results import finished, keep
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Runs the program. Returns its exit status: 0 done; 2 a run was left out, or there was no run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("folders", nargs="+", type=Path, help="folders of runs, or folders that contain such folders")
     parser.add_argument(
         "--outputs",
@@ -32,11 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     args = parser.parse_args(arguments)
     kept, size, left_out = 0, 0, 0
-    try:
-        runs = list(finished(args.folders))
-    except OSError as error:
-        print(error, file=sys.stderr)
-        return 2
+    runs = list(finished(args.folders))
     if not runs:
         looked = ", ".join(str(folder) + ("" if folder.is_dir() else " (no such folder)") for folder in args.folders)
         print(

@@ -32,8 +32,9 @@ from omegaconf.errors import OmegaConfBaseException
 from turnwise.config.check import check_config
 from turnwise.config.hydra_errors import explain
 from turnwise.config.launchers import is_sweep
+from turnwise.config.programs import options, program
 from turnwise.config.schema import ConfigError, compose_config
-from turnwise.console import number, sized, unwritten
+from turnwise.console import number, sized
 from turnwise.errors import InputError, refuse_twice
 from turnwise.experiments.command_line import ask, played
 from turnwise.experiments.jobs import jobs
@@ -59,33 +60,30 @@ LENGTHS = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 planned, even if something is missing; 2 the arguments cannot be used."""
     args = parser().parse_intermixed_args(arguments)
     console = sized(180)
-    try:
-        if any(word.startswith("power=") for word in args.overrides):
-            return of_power(args.overrides)
-        gpu, assume = gpu_of(args), assumed_of(args)
-        given = {name: getattr(args, name) for name in LENGTHS}
-        if is_sweep(args.overrides):
-            title, configs, record = of_sweep(args.overrides)
-        else:
-            title, configs, record = " ".join(args.overrides), {"run": composed(args.overrides)}, {}
-        plans = {name: plan(cfg, gpu, given) for name, cfg in configs.items()}
-        if args.picture and len(configs) > 1:
-            raise InputError(
-                f"--picture: only one row can be shown, but there are {', '.join(configs)}; choose one with rows="
-            )
-        simulations = simulated(configs, plans, gpu, assume) if args.simulate else {}
-        if args.picture:
-            for name, simulation in simulations.items():
-                row = f"{title}, {name}" if record else title
-                with atomic_write(args.picture) as part:
-                    part.write_text(standalone(busy(row, simulation)), encoding="utf-8")
-    except (InputError, OSError) as error:
-        print(unwritten(error) if isinstance(error, OSError) else error, file=sys.stderr)
-        return 2
+    if any(word.startswith("power=") for word in args.overrides):
+        return of_power(args.overrides)
+    gpu, assume = gpu_of(args), assumed_of(args)
+    given = {name: getattr(args, name) for name in LENGTHS}
+    if is_sweep(args.overrides):
+        title, configs, record = of_sweep(args.overrides)
+    else:
+        title, configs, record = " ".join(args.overrides), {"run": composed(args.overrides)}, {}
+    plans = {name: plan(cfg, gpu, given) for name, cfg in configs.items()}
+    if args.picture and len(configs) > 1:
+        raise InputError(
+            f"--picture: only one row can be shown, but there are {', '.join(configs)}; choose one with rows="
+        )
+    simulations = simulated(configs, plans, gpu, assume) if args.simulate else {}
+    if args.picture:
+        for name, simulation in simulations.items():
+            row = f"{title}, {name}" if record else title
+            with atomic_write(args.picture) as part:
+                part.write_text(standalone(busy(row, simulation)), encoding="utf-8")
     for table in plan_tables(title, plans, gpu):
         console.print(to_rich(table))
     console.print(*notes(plans, record.get("cannot", {})), sep="\n")
@@ -204,9 +202,7 @@ def assumed_of(args: argparse.Namespace) -> Given:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = options(__doc__)
     add = parser.add_argument
     add(
         "overrides",

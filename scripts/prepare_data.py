@@ -21,52 +21,47 @@ from typing import Any, get_args
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from turnwise.config.programs import options, program
 from turnwise.console import Terminal, sized
 from turnwise.data.foreign import KEYS, Calls, Importer
 from turnwise.data.trajectories import BadTrajectory, DataError, write_trajectories
 from turnwise.errors import InputError
-from turnwise.files import no_room, refuse_same
+from turnwise.files import refuse_same
 from turnwise.types import Trajectory
 
 SHOWN = 20  # greatest number of places that are listed for one reason; all places are counted
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 done; 2 a file or option cannot be used, or no record can be used."""
     args = parser().parse_args(arguments)
     importer = Importer(args.calls, args.keep_system)
     console = Terminal(stderr=True)
     written = 0
-    try:
-        if args.out.suffix not in (".jsonl", ".parquet"):
-            raise InputError(f"--out {args.out}: name a file that ends in .jsonl or .parquet")
-        refuse_same(args.out, args.files)
-        with progress(console) as bar:
-            total = sum(path.stat().st_size for path in args.files if path.is_file())
-            task = bar.add_task("import", total=total, used=0)
+    if args.out.suffix not in (".jsonl", ".parquet"):
+        raise InputError(f"--out {args.out}: name a file that ends in .jsonl or .parquet")
+    refuse_same(args.out, args.files)
+    with progress(console) as bar:
+        total = sum(path.stat().st_size for path in args.files if path.is_file())
+        task = bar.add_task("import", total=total, used=0)
 
-            def used() -> Iterator[Trajectory]:
-                nonlocal written
-                for trajectory in importer.trajectories(args.files, lambda count: bar.advance(task, count)):
-                    written += 1
-                    bar.update(task, used=written)
-                    yield trajectory
-                if args.strict and importer.problems:
-                    raise DataError(
-                        f"{len(importer.problems)} trajectories cannot be used, so with --strict nothing is written:",
-                        importer.problems,
-                    )
-                if not written:
-                    names = ", ".join(map(str, args.files))
-                    raise DataError(f"no usable trajectory in {names}:", importer.problems)
+        def used() -> Iterator[Trajectory]:
+            nonlocal written
+            for trajectory in importer.trajectories(args.files, lambda count: bar.advance(task, count)):
+                written += 1
+                bar.update(task, used=written)
+                yield trajectory
+            if args.strict and importer.problems:
+                raise DataError(
+                    f"{len(importer.problems)} trajectories cannot be used, so with --strict nothing is written:",
+                    importer.problems,
+                )
+            if not written:
+                names = ", ".join(map(str, args.files))
+                raise DataError(f"no usable trajectory in {names}:", importer.problems)
 
-            write_trajectories(args.out, used(), KEYS)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(no_room(error, args.out) or error, file=sys.stderr)
-        return 2
+        write_trajectories(args.out, used(), KEYS)
     reasons = by_reason(importer.problems)
     out = sized(160)
     if reasons:
@@ -112,9 +107,7 @@ def progress(console: Terminal) -> Progress:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = options(__doc__)
     add: Any = parser.add_argument
     add("files", nargs="+", type=Path, help=".jsonl, .ndjson, .json (lines or an array) or .parquet")
     add(

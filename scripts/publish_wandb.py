@@ -17,7 +17,8 @@ from wandb import Settings
 from wandb.errors import Error as WandbError
 from wandb.errors import UsageError
 
-from turnwise.console import number, unwritten
+from turnwise.config.programs import options, program
+from turnwise.console import number
 from turnwise.errors import InputError
 from turnwise.reports.comparison_page import comparison_page
 from turnwise.reports.find_runs import collect
@@ -31,9 +32,9 @@ NOT_LOGGED_IN = (
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Runs the program. Returns its exit status: 0 done; 1 W&B failed; 2 there is no login, or no finished run."""
-    arguments = sys.argv[1:] if arguments is None else arguments
     args = parser().parse_args(arguments)
     try:
         collection = collect(args.folders)
@@ -58,9 +59,6 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             report.save()
             print(f"Report: {report.url}")
-    except (InputError, OSError) as error:
-        print(unwritten(error) if isinstance(error, OSError) else error, file=sys.stderr)
-        return 2
     except WandbError as error:
         print(f"W&B: {error}", file=sys.stderr)
         return 1
@@ -82,9 +80,7 @@ def refuse_name(project: str) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = options(__doc__)
     add = parser.add_argument
     add("folders", nargs="+", type=Path, help="run folders, or folders that contain run folders")
     add("--offline", action="store_true", help="only write the bundle")

@@ -18,27 +18,24 @@ from pathlib import Path
 
 from huggingface_hub import get_token
 
+from turnwise.config.programs import options, program
 from turnwise.console import until_stopped
-from turnwise.errors import InputError
 from turnwise.reports.push_to_hub import Parcel, parcel, push
 from turnwise.text import plain
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Runs the program. Returns its exit status: 0 sent or shown; 2 there is nothing to send, or the Hub refuses it."""
     args = parser().parse_args(arguments)
-    try:
-        ready = parcel(args.run, args.repository, args.license, args.project)
-        key = None if args.dry_run else get_token()  # HF_TOKEN, or that of `hf auth login`
-        if key is None:
-            show(ready, args.public)
-            if not args.dry_run:
-                print("Nothing was sent, because there is no token: run `hf auth login`, or set HF_TOKEN")
-            return 0
-        print(f"Sent {len(ready.files)} files: {push(ready, key, private=not args.public)}")
-    except (InputError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    ready = parcel(args.run, args.repository, args.license, args.project)
+    key = None if args.dry_run else get_token()  # HF_TOKEN, or that of `hf auth login`
+    if key is None:
+        show(ready, args.public)
+        if not args.dry_run:
+            print("Nothing was sent, because there is no token: run `hf auth login`, or set HF_TOKEN")
+        return 0
+    print(f"Sent {len(ready.files)} files: {push(ready, key, private=not args.public)}")
     return 0
 
 
@@ -52,9 +49,7 @@ def show(ready: Parcel, public: bool) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = options(__doc__)
     add = parser.add_argument
     add("run", type=Path, help="folder of a finished run, such as outputs/pivotrl/seed0")
     add("repository", help="owner/name on the Hub; the repository is created if it does not exist")

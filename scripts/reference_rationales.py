@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
+from turnwise.config.programs import options, program
 from turnwise.console import Terminal, number
 from turnwise.data.trajectories import read_trajectories
 from turnwise.errors import InputError
@@ -28,27 +29,24 @@ from turnwise.judges.client import ChatClient
 from turnwise.judges.rationales import DemonstratedTurn, Written, steps, write_rationales, write_reasoned
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 done; 1 rationales are missing (run it again); 2 a file or option cannot be used."""
     args = parser().parse_args(arguments)
     out = args.out or args.trajectories.with_suffix(".rationales.jsonl")
     console = Terminal(stderr=True)
-    try:
-        check(args, out)
-        read = read_trajectories(args.trajectories)
-        for problem in read.problems:
-            console.print(f"left out: {problem}")
-        client = client_of(args)
-        wanted = list(steps(read.trajectories))
-        cache = Cache(args.cache)
-        written = asyncio.run(ask(client, args, wanted, cache, console))
-        cache.close()
-        write(out, wanted, written, args.model)
-        if args.into:
-            write_reasoned(args.into, read.trajectories, written)
-    except (InputError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    check(args, out)
+    read = read_trajectories(args.trajectories)
+    for problem in read.problems:
+        console.print(f"left out: {problem}")
+    client = client_of(args)
+    wanted = list(steps(read.trajectories))
+    cache = Cache(args.cache)
+    written = asyncio.run(ask(client, args, wanted, cache, console))
+    cache.close()
+    write(out, wanted, written, args.model)
+    if args.into:
+        write_reasoned(args.into, read.trajectories, written)
     report = client.tally.report()
     tokens = f"{report['prompt_tokens']:.0f} prompt and {report['completion_tokens']:.0f} completion tokens"
     spent = f"{tokens}, cost {client.cost:.4g}"
@@ -125,9 +123,7 @@ def write(path: Path, wanted: list[DemonstratedTurn], written: Written, model: s
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = options(__doc__)
     add = parser.add_argument
     add("trajectories", type=Path, help="file of trajectories: JSON lines or Parquet (docs/data.md)")
     add("--url", required=True, help="base address of the API, such as http://127.0.0.1:8000/v1")

@@ -20,7 +20,8 @@ from pathlib import Path
 from rich.progress import track
 
 from turnwise.config.launchers import is_sweep
-from turnwise.console import Terminal, sized, until_stopped, unwritten
+from turnwise.config.programs import program
+from turnwise.console import Terminal, sized, until_stopped
 from turnwise.errors import InputError
 from turnwise.experiments.claims import SCALES
 from turnwise.experiments.command_line import Asked, ask
@@ -49,22 +50,18 @@ from turnwise.reports.watch_runs import watch
 CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Runs the program. Returns its exit status: 0 done; 1 a watched run ended without a result; 2 an argument is
     unusable.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
     args = parser().parse_intermixed_args(arguments)
-    try:
-        if args.watch:
-            return 0 if watch(folders_of(args.words), Terminal()) else 1
-        if "summary" in args.words or is_sweep(args.words):
-            directions(args, arguments)
-        else:
-            compare(args, arguments)
-    except (InputError, OSError) as error:
-        print(unwritten(error) if isinstance(error, OSError) else error, file=sys.stderr)
-        return 2
+    if args.watch:
+        return 0 if watch(folders_of(args.words), Terminal()) else 1
+    if "summary" in args.words or is_sweep(args.words):
+        directions(args, arguments)
+    else:
+        compare(args, arguments)
     return 0
 
 

@@ -10,26 +10,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
+from turnwise.config.programs import options, program
 from turnwise.data.read_records import UnusableError, read_records
 from turnwise.envs.software.swebench import Harness
 from turnwise.errors import InputError
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 scored; 2 a file or option cannot be used, or Docker or swebench is missing."""
     args = parser().parse_args(arguments)
     try:
-        try:
-            harness = Harness(args.dataset, args.split, args.workers, args.timeout, args.python)
-        except ValueError as error:
-            raise InputError(str(error)) from error
-        found = harness.score(read_patches(args.patches), args.model, args.folder)
-    except (InputError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+        harness = Harness(args.dataset, args.split, args.workers, args.timeout, args.python)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    found = harness.score(read_patches(args.patches), args.model, args.folder)
     for instance, why in found.faults.items():
         print(f"not judged: {instance}: {why}")
     rate = None if found.rate is None else round(100 * found.rate, 2)
@@ -59,9 +56,7 @@ def read_patches(path: Path) -> dict[str, str]:
 
 def parser() -> argparse.ArgumentParser:
     usual = Harness()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = options(__doc__)
     add = parser.add_argument
     add("patches", type=Path, help="file of JSON lines with instance_id and model_patch")
     add("--model", default="turnwise", help="name of the model that wrote the patches")

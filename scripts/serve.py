@@ -20,6 +20,7 @@ import urllib.request
 from pathlib import Path
 from typing import NoReturn
 
+from turnwise.config.programs import options, program
 from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
 from turnwise.engines.vllm.faults import ServerError
@@ -32,9 +33,7 @@ POLL, TELL = 0.5, 10.0  # seconds between two checks, and between two lines of p
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = options(__doc__)
     add = parser.add_argument
     add(
         "--model",
@@ -190,14 +189,14 @@ def last_line(log: Path) -> str:
     return lines[-1].rpartition("] ")[2][:100] if lines else ""
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 stopped; 1 the server died later; 2 an argument is unusable or no server started."""
-    line = sys.argv[1:] if arguments is None else arguments
-    cut = line.index("--") if "--" in line else len(line)
-    args = parser().parse_args(line[:cut])
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    args = parser().parse_args(arguments[:cut])
     key = key_from(KEY)
     try:
-        process = process_of(args, line[cut + 1 :], key)
+        process = process_of(args, arguments[cut + 1 :], key)
         if key is None:
             print(f"no token: every user of this machine can use the server; set {KEY} to require one", flush=True)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -211,9 +210,6 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         finally:
             process.stop()
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 0
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from turnwise.config.programs import options, program
 from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
 from turnwise.envs.search.encyclopaedia import Encyclopaedia
@@ -100,7 +101,7 @@ def _kept(cache: Path, pages: int) -> np.ndarray | None:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     add = parser.add_argument
     add("--model", required=True, help="a sentence-transformers model: its name on the hub, or a folder")
     pages = parser.add_mutually_exclusive_group(required=True)
@@ -120,29 +121,26 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program()
+def main(arguments: list[str]) -> int:
     """Returns the exit status 2 if an argument or file cannot be used, or a package is not installed."""
     args = parser().parse_args(arguments)
     key = key_from(KEY)
-    try:
-        if key is None and not is_local(f"http://{args.host}"):
-            raise InputError(
-                f"--host {args.host}: other machines can reach this address, so a token is required; set {KEY} on this "
-                "machine and where runs are started"
-            )
-        print("reading pages", flush=True)
-        cache = None
-        if args.corpus is not None:
-            pages = read_pages(args.corpus, "--corpus")
-            size = Path(args.corpus).stat()
-            known = f"{args.model} {args.passage} {size.st_size} {size.st_mtime_ns}"
-            cache = Path(f"{args.corpus}.{hashlib.sha256(known.encode()).hexdigest()[:12]}.npy")
-        else:
-            pages = list(Encyclopaedia(args.encyclopaedia, args.edition).pages)
-        index = Index(_model(args.model), pages, args.query, args.passage, cache)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    if key is None and not is_local(f"http://{args.host}"):
+        raise InputError(
+            f"--host {args.host}: other machines can reach this address, so a token is required; set {KEY} on this "
+            "machine and where runs are started"
+        )
+    print("reading pages", flush=True)
+    cache = None
+    if args.corpus is not None:
+        pages = read_pages(args.corpus, "--corpus")
+        size = Path(args.corpus).stat()
+        known = f"{args.model} {args.passage} {size.st_size} {size.st_mtime_ns}"
+        cache = Path(f"{args.corpus}.{hashlib.sha256(known.encode()).hexdigest()[:12]}.npy")
+    else:
+        pages = list(Encyclopaedia(args.encyclopaedia, args.edition).pages)
+    index = Index(_model(args.model), pages, args.query, args.passage, cache)
     try:
         with suppress(KeyboardInterrupt):
             asyncio.run(run(make_app(index, key), args.host, args.port))

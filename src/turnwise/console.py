@@ -45,11 +45,6 @@ def number(least: float, most: float, whole: bool = False) -> Callable[[str], An
     return parse
 
 
-def unwritten(error: OSError) -> str:
-    """Returns a one-line message that says which file could not be written, and why."""
-    return f"{error.filename or 'a file'}: cannot be written ({error.strerror or error}); name another path"
-
-
 def until_stopped(main: Callable[[], int]) -> int:
     """Runs the program ``main`` and returns its exit status. If the user presses Ctrl-C, it prints one line instead of
     a traceback and returns 130.

@@ -1,0 +1,55 @@
+"""Provides what the programs in ``scripts/`` share: the parser of their options, and their message about an error."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Protocol
+
+from turnwise.errors import InputError
+from turnwise.files import no_room, out_of_reach
+
+
+class Main(Protocol):
+    """The main function of a program. Without ``arguments``, it gets those of the command line."""
+
+    def __call__(self, arguments: Sequence[str] | None = None) -> int: ...
+
+
+def program(text: str | None = None) -> Callable[[Callable[[list[str]], int]], Main]:
+    """Returns a decorator for the main function of a program. If a file, folder or argument cannot be used, the
+    decorated function prints one line about it and returns the exit status 2.
+
+    Args:
+        text: the help text of a program without a parser of options. It is printed for ``--help``, and if there are no
+            arguments.
+    """
+
+    def decorate(main: Callable[[list[str]], int]) -> Main:
+        @wraps(main)
+        def run(arguments: Sequence[str] | None = None) -> int:
+            given = list(sys.argv[1:] if arguments is None else arguments)
+            if text is not None and (not given or {"-h", "--help"} & set(given)):
+                print(text)
+                return 0 if given else 2
+            try:
+                return main(given)
+            except InputError as error:
+                print(error, file=sys.stderr)
+            except OSError as error:
+                place = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+                print(no_room(error, "a file") or out_of_reach(error) or place, file=sys.stderr)
+            return 2
+
+        return run
+
+    return decorate
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """Returns a parser of options whose help begins with ``description``, the docstring of the program."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
