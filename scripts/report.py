@@ -72,7 +72,7 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     for folder in folders_of(args.words) if args.rebuild else ():
         console.print(f"Report: {write_pages(folder)}")
     collection = collect(args.words)
-    papers = {path.absolute(): read_sweep(path) for path in args.paper}
+    papers = {path: read_sweep(path) for path in args.paper}
     tables = build_tables(collection, papers)
     tables += [table for path in papers for table in beside_paper(collection, path, papers[path], args.words)]
     tables += differences(collection, args.against) if args.against else []
@@ -238,7 +238,7 @@ def build_tables(collection: FinishedRuns, papers: Mapping[Path, Sweep]) -> list
     named = [
         (name, sweep.labels[row])
         for path, sweep in papers.items()
-        for row, name in run_names(sweep, path.parents[1]).items()
+        for row, name in run_names(sweep, path.absolute().parents[1]).items()
     ]
     tables = []
     for (env, scale), rows in collection.sections.items():
@@ -252,6 +252,7 @@ def beside_paper(collection: FinishedRuns, path: Path, sweep: Sweep, folders: Se
     """Returns the tables of a sweep file with the runs of some folders, for each scale of the runs. If none of the runs
     belongs to the sweep, there is a note instead.
     """
+    conf = path.absolute().parents[1]
     scales: dict[str, dict[str, dict[int, RunMetrics]]] = {}
     for (_, scale), rows in collection.sections.items():
         for row in rows:
@@ -259,12 +260,12 @@ def beside_paper(collection: FinishedRuns, path: Path, sweep: Sweep, folders: Se
             scales.setdefault(scale if scale in SCALES else "tiny", {})[row.name] = runs
     tables = []
     for scale, found in scales.items():
-        asked = Asked(sweep.of_scale(scale), path.parents[1], scale)  # type: ignore[arg-type]
+        asked = Asked(sweep.of_scale(scale), conf, scale)  # type: ignore[arg-type]
         places = [place for folder in map(Path, folders) for place in (folder, *folder.parents)]
         entry = entry_of_runs(asked, found, places)
         tables += entry_tables(entry) if any(entry.rows.values()) else []
     if not tables:
-        names = ", ".join(run_names(sweep, path.parents[1]).values())
+        names = ", ".join(run_names(sweep, conf).values())
         collection.notes.append(f"{path}: none of the compared runs is a row of this sweep; its rows are {names}.")
     return tables
 

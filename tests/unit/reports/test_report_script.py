@@ -128,6 +128,12 @@ def test_a_sweep_of_other_runs_is_noted(script, runs, capsys):
     assert "none of the compared runs is a row" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_sweep_file_may_be_in_the_current_folder(script, runs, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT / "conf" / "sweep")
+    assert script.main([str(runs), "--paper", "pivotrl_tab4.yaml"]) == 0
+    assert "PivotRL Table 4, ablation, scale tiny" in capsys.readouterr().out
+
+
 def test_a_metric_that_a_run_logged_is_shown_beside_the_paper(script, tmp_path, make, capsys):
     """``effective_ratio`` of TRACE's table is a key of metrics.jsonl, not of result.json."""
     make.write_run(tmp_path / "runs" / "seed0", name="trace/tab2/trace_512_2")
