@@ -38,7 +38,6 @@ from turnwise.reports.find_runs import FinishedRuns, collect, folders_of
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.html_pages import write_page
 from turnwise.reports.html_tables import tables_page
-from turnwise.reports.kept_intervals import KeptIntervals
 from turnwise.reports.latex import to_latex
 from turnwise.reports.markdown import write_section
 from turnwise.reports.run_metrics import RunMetrics
@@ -101,14 +100,12 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     asked = [ask([*words.rest, name] if name else words.rest, CONF) for name in names]
     cache = Path("outputs/cache") if Path("outputs").is_dir() else None
     hashes = RowHashes(CONF, cache and cache / "row_hashes.json")
-    over_tasks = KeptIntervals(cache and cache / "intervals.json")
     refuse_overrides(asked, hashes)
     gates = gate_report(words.data, Settings(), words.gated) if words.data else None
     err = Terminal(stderr=True)
     seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
-    entries = [read_entry(one, words.places, gates, hashes, over_tasks) for one in seen]
+    entries = [read_entry(one, words.places, gates, hashes) for one in seen]
     hashes.keep()
-    over_tasks.keep()
     refuse_seeds(entries, words.places)
     written = bool(args.markdown or args.latex or args.html) and not args.brief
     told = entries if written or not whole else []  # the entries whose own tables are shown or written

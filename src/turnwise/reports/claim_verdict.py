@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_difference
 from turnwise.experiments.claims import Comparison
 from turnwise.reports.gates.cut_counts import Bounded, difference
-from turnwise.reports.run_metrics import Outcomes, RunMetrics, is_change
+from turnwise.reports.run_metrics import RunMetrics, is_change
 from turnwise.reports.tables import Table
 
 Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
@@ -18,11 +18,6 @@ Z95 = 1.959964  # 97.5 % quantile of the standard normal distribution
 DIGITS = 9  # decimals to which the ends of an interval are rounded, so that floating-point errors change no verdict
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Runs = Mapping[int, RunMetrics]  # seed -> run, for the runs of one row
-Paired = Callable[[Outcomes, Outcomes], Estimate]
-"""A function such as ``turnwise.evaluation.stats.paired_mean_difference``. Its two arguments are outcomes of tasks
-before and after training, or outcomes of equal tasks in two rows of a sweep. It returns the mean change over suites, as
-a fraction and not as a percentage.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,6 @@ def decide(
     claim: Comparison,
     metric: str,
     rows: Mapping[str, Runs],
-    over_tasks: Paired = paired_mean_difference,
     untrained: Collection[str] = (),
     least: float | None = None,
 ) -> Decision:
@@ -88,7 +82,7 @@ def decide(
     if not differences:
         return replace(found, why=f"no seed has a value of {metric} in all rows of the claim")
     found = replace(found, one_seed=len(seeds) == 1 and not set(claim.rows) <= set(untrained))
-    single = _over_tasks(above, below, second, metric, seeds, over_tasks)
+    single = _over_tasks(above, below, second, metric, seeds)
     estimates = [mean_interval(differences), *([single] if single else [])]
     lows = [e.low for e in estimates if e.low is not None]
     highs = [e.high for e in estimates if e.high is not None]
@@ -203,7 +197,7 @@ def _differences(
 
 
 def _over_tasks(
-    above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int], paired: Paired
+    above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int]
 ) -> Estimate | None:
     """Returns the mean difference over tasks between the two sides of a claim, in percentage points, with its interval.
     The attempts of all seeds at a task are pooled. Returns None if the runs lack comparable outcomes of single tasks.
@@ -222,7 +216,7 @@ def _over_tasks(
     kept = [
         {s: {task: side[s][task] for task in sorted(common[s])} for s in sorted(common)} for side in (before, after)
     ]
-    found = paired(kept[0], kept[1])
+    found = paired_mean_difference(kept[0], kept[1])
     shift = float(number) if below is None else 0.0
     return Estimate(
         100 * found.mean - shift,

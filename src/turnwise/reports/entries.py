@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.evaluation.stats import paired_mean_difference
 from turnwise.experiments.command_line import Asked, picked, played
 from turnwise.experiments.jobs import Job, job_of, preset
 from turnwise.experiments.sweep_file import Sweep, origin
 from turnwise.reports.claim_verdict import (
     VERDICTS,
     Decision,
-    Paired,
     Runs,
     Verdict,
     decide,
@@ -94,7 +92,6 @@ def read_entry(
     places: Sequence[Path],
     gates: Mapping[str, Any] | None = None,
     hash_of: HashOf | None = None,
-    over_tasks: Paired = paired_mean_difference,
 ) -> Entry:
     """Reads the rows of an entry (a table or figure of a paper) with their runs, and decides the claims of the entry.
 
@@ -130,7 +127,7 @@ def read_entry(
                 break
         rows[row] = runs
     entry = Entry(asked, rows, notes=notes, gates=gates if sweep.gate_report else None, groups=groups)
-    _decide(entry, places, cannot, over_tasks)
+    _decide(entry, places, cannot)
     kept: dict[str, list[str]] = {}
     arms = zip(groups.arms, groups.places) if groups else ()
     for name, place in (*found_at.items(), *((arm.name, place) for arm, place in arms)):
@@ -154,7 +151,7 @@ def entry_of_runs(asked: Asked, runs: Mapping[str, Runs], places: Sequence[Path]
     entry = Entry(asked, {row: {} for row in asked.sweep.rows})
     for row, named in names.items():
         entry.rows[row] = next((found for name, found in runs.items() if belongs(name, named)), {})
-    _decide(entry, places, {}, paired_mean_difference)
+    _decide(entry, places, {})
     return entry
 
 
@@ -169,11 +166,11 @@ def belongs(name: str, named: str) -> bool:
     return f"{name}/".startswith(f"{named}/")
 
 
-def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str], over_tasks: Paired) -> None:
+def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str]) -> None:
     entry.findings = find_preconditions(entry.asked, places, entry.notes)
     while True:
         try:
-            entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot, over_tasks)]
+            entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot)]
             return
         except Damaged as error:  # outcomes of single tasks are read only here, if a claim needs them
             entry.notes.append(f"left out: {error}")
@@ -191,7 +188,7 @@ def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
     return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
 
 
-def _decisions(entry: Entry, cannot: Mapping[str, str], over_tasks: Paired) -> list[Decision]:
+def _decisions(entry: Entry, cannot: Mapping[str, str]) -> list[Decision]:
     asked, rows, sweep = entry.asked, entry.rows, entry.asked.sweep
     base = untrained(asked, rows)
     decisions = []
@@ -207,9 +204,9 @@ def _decisions(entry: Entry, cannot: Mapping[str, str], over_tasks: Paired) -> l
                 decisions.append(decide_gate(claim, metric, entry.gates))
                 continue
             least = sweep.least_advantage(claim, metric)
-            found = decide(claim, metric, rows, over_tasks, base, least)
+            found = decide(claim, metric, rows, base, least)
             if (other := other_decoding(metric)) and found.low is not None:
-                beside = decide(claim, other, rows, over_tasks, base, least)
+                beside = decide(claim, other, rows, base, least)
                 found = replace(found, beside=beside if beside.low is not None else None)
             found = replace(found, effect=least or sweep.paper_difference(claim, metric))
             why = next((cannot[row] for row in claim.rows if row in cannot), None)
