@@ -1,22 +1,17 @@
-"""Starts worker processes that run the ALFWorld engine, and detects workers that die or answer too slowly."""
+"""Starts worker processes that run the ALFWorld engine, and replaces workers that die or answer too slowly."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 import tempfile
 import threading
-import time
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from turnwise.envs.environment import EnvironmentFault
+from turnwise.envs.json_process import JsonProcess, NoAnswerError
 from turnwise.errors import InputError
-from turnwise.sandbox.watch_command import readable
 
 SCRIPT = Path(__file__).with_name("engine.py")
 INSTALL = (
@@ -42,39 +37,25 @@ class Worker:
     """
 
     def __init__(self, python: str, timeout: float, slow: bool = False) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (the file lives as long as the worker)
         self._scratch = tempfile.TemporaryDirectory(prefix="turnwise-alfworld-")
         # alfworld creates this folder when it is imported
-        environment = os.environ | {"ALFWORLD_DATA": self._scratch.name}
+        variables = {"ALFWORLD_DATA": self._scratch.name}
         try:
-            self._process = subprocess.Popen(
-                [python, str(SCRIPT), *["--slow"] * slow],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                env=environment,
-                bufsize=0,
-                start_new_session=True,  # so that Ctrl-C interrupts only this process, which may still need the worker
-            )
+            self._process = JsonProcess([python, str(SCRIPT), *["--slow"] * slow], variables)
         except OSError as error:
             raise MissingEngineError(f"env.python: cannot run {python!r} ({error.strerror}); {INSTALL}") from None
+        self.pid = self._process.pid
         self._lock = threading.Lock()
-        self._rest = b""
         self._freed: list[int] = []
         self.timeout = timeout
         self.fault: str | None = None
-        self._kill = weakref.finalize(self, _stop, self._process, os.getpid())
         try:
-            self._receive(max(timeout, 60.0))  # the first import is slow, because it compiles byte code
+            self._ask(None, max(timeout, 60.0))  # the first import is slow, because it compiles byte code
         except EnvironmentFault:
-            if "ModuleNotFoundError" in self._tail() or "ImportError" in self._tail():
-                missing = f"env.python: {python!r} cannot import the engine ({self._tail(1)}); {INSTALL}"
+            if "ModuleNotFoundError" in self._process.tail() or "ImportError" in self._process.tail():
+                missing = f"env.python: {python!r} cannot import the engine ({self._process.tail(1)}); {INSTALL}"
                 raise MissingEngineError(missing) from None
             raise
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def call(self, **request: Any) -> Mapping[str, Any]:
         """Sends one request to the worker and returns the worker's reply.
@@ -86,15 +67,7 @@ class Worker:
             if self.fault:
                 raise EnvironmentFault(self.fault)
             freed, self._freed = self._freed, []
-            try:
-                self._process.stdin.write(json.dumps(request | {"free": freed}).encode() + b"\n")  # type: ignore[union-attr]
-            except OSError:
-                self._fail(f"died (exit status {self._process.wait()})")
-            try:
-                reply = self._receive(self.timeout)
-            except BaseException:  # an alarm too: the answer to this request must not be read by the next request
-                self.close()
-                raise
+            reply = self._ask(request | {"free": freed}, self.timeout)
         if "error" in reply:
             raise EnvironmentFault(f"the ALFWorld engine failed at the operation {request['op']}: {reply['error']}")
         return reply
@@ -108,39 +81,18 @@ class Worker:
 
     def close(self) -> None:
         self.fault = self.fault or "the ALFWorld worker was closed"
-        self._kill()
+        self._process.close()
 
-    def _receive(self, timeout: float) -> Mapping[str, Any]:
-        stream, deadline = self._process.stdout.fileno(), time.monotonic() + timeout  # type: ignore[union-attr]
-        while b"\n" not in self._rest:
-            if not readable(stream, max(0.0, deadline - time.monotonic())):
-                self._fail(f"gave no answer within {timeout:g} s")
-            chunk = os.read(stream, 1 << 16)
-            if not chunk:
-                self._fail(f"died (exit status {self._process.wait()})")
-            self._rest += chunk
-        line, self._rest = self._rest.split(b"\n", 1)
-        return json.loads(line)
-
-    def _fail(self, what: str) -> None:
-        log = self._tail()
-        self.fault = f"the ALFWorld worker {what}" + (f"; the last lines of its log: {log}" if log else "")
-        self._kill()
-        raise EnvironmentFault(self.fault)
-
-    def _tail(self, lines: int = 3) -> str:
-        log, size = self._log.fileno(), os.fstat(self._log.fileno()).st_size
-        kept = os.pread(log, 4096, max(0, size - 4096))  # does not move the file offset, at which the worker writes
-        return " | ".join(kept.decode(errors="replace").strip().splitlines()[-lines:])
-
-
-def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a forked copy of the parent process must not end the parent's worker
-        return
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        stream.close()  # type: ignore[union-attr]
+    def _ask(self, request: Mapping[str, Any] | None, seconds: float) -> Mapping[str, Any]:
+        try:
+            return self._process.ask(request, seconds)
+        except NoAnswerError as error:
+            log = self._process.tail()
+            self.fault = f"the ALFWorld worker {error}" + (f"; the last lines of its log: {log}" if log else "")
+            raise EnvironmentFault(self.fault) from None
+        except BaseException:  # an alarm has ended the worker
+            self.close()
+            raise
 
 
 class Pool:

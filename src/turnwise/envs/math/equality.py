@@ -6,22 +6,16 @@ process with limits on time and memory.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import threading
-import time
-import weakref
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.sandbox.watch_command import readable
+from turnwise.envs.json_process import JsonProcess, NoAnswerError
 
 LONGEST = 400  # maximum length of an answer in characters; right answers have at most about 100
 _START = 60.0  # time limit in seconds for the worker to import its libraries
@@ -48,7 +42,7 @@ class Equality:
                 f"python: {python} is not a program; name an interpreter that has math-verify, or set python to null"
             )
         self._python = python or sys.executable
-        self._worker: _Worker | None = None
+        self._worker: JsonProcess | None = None
         self._lock = threading.Lock()
         self._known = lru_cache(maxsize=65_536)(self._compare)
 
@@ -76,16 +70,29 @@ class Equality:
         if numbers[0] is not None and numbers[1] is not None:
             return numbers[0] == numbers[1]
         with self._lock:
-            if self._worker is None:
-                self._worker = _Worker(self._python)
-            reply = None
+            worker, self._worker = self._worker or self._started(), None
             try:
-                reply = self._worker.ask({"answer": answer, "reference": reference}, self.seconds)
-            finally:
-                if reply is None:  # also after an alarm: the next comparison would read the reply to this one
-                    self._worker.close()
-                    self._worker = None
-        return reply is not None and bool(reply["equal"])
+                reply = worker.ask({"answer": answer, "reference": reference}, self.seconds)
+            except NoAnswerError:
+                return False
+            self._worker = worker
+        return bool(reply["equal"])
+
+    def _started(self) -> JsonProcess:
+        worker = JsonProcess(
+            [self._python, str(Path(__file__).with_name("equality_worker.py"))], {"OMP_NUM_THREADS": "1"}
+        )
+        try:
+            why = worker.ask(None, _START).get("error")
+        except NoAnswerError as error:
+            why = f"it {error}"
+        if why is not None:
+            worker.close()
+            raise EnvironmentFault(
+                f"the process that compares answers did not start ({why}); install math-verify for the interpreter "
+                f"{self._python} with 'pip install math-verify'"
+            )
+        return worker
 
 
 def _number(text: str) -> Fraction | None:
@@ -95,60 +102,3 @@ def _number(text: str) -> Fraction | None:
         return None
     top, _, bottom = text.replace(",", "").partition("/")
     return Fraction(top) / int(bottom or 1)
-
-
-class _Worker:
-    def __init__(self, python: str) -> None:
-        self._process = subprocess.Popen(
-            [python, str(Path(__file__).with_name("equality_worker.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            bufsize=0,
-            start_new_session=True,  # so that Ctrl-C reaches only the trainer
-        )
-        self._rest = b""
-        self._stop = weakref.finalize(self, _end, self._process, os.getpid())
-        ready = self._receive(_START)
-        if ready is None or "error" in ready:
-            self.close()
-            why = "no answer" if ready is None else ready["error"]
-            raise EnvironmentFault(
-                f"the process that compares answers did not start ({why}); install math-verify for the interpreter "
-                f"{python} with 'pip install math-verify'"
-            )
-
-    def ask(self, request: dict[str, str], seconds: float) -> dict[str, Any] | None:
-        """Sends a request to the worker. Returns its reply, or None if the worker died or exceeded ``seconds``."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        except OSError:
-            return None
-        return self._receive(seconds)
-
-    def close(self) -> None:
-        self._stop()
-
-    def _receive(self, seconds: float) -> dict[str, Any] | None:
-        assert self._process.stdout is not None
-        stream, end = self._process.stdout.fileno(), time.monotonic() + seconds
-        while b"\n" not in self._rest:
-            chunk = os.read(stream, 1 << 16) if readable(stream, max(0.0, end - time.monotonic())) else b""
-            if not chunk:
-                return None
-            self._rest += chunk
-        line, self._rest = self._rest.split(b"\n", 1)
-        reply: dict[str, Any] = json.loads(line)
-        return reply
-
-
-def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a forked copy of the trainer must not end a process of its parent
-        return
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        assert stream is not None
-        stream.close()

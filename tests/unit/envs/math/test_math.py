@@ -99,7 +99,7 @@ def test_an_interrupted_comparison_leaves_no_reply_to_the_next(monkeypatch: pyte
     equality = Equality(seconds=20)
     assert equality("\\sqrt{8}", "2\\sqrt{2}")
     with monkeypatch.context() as patched:
-        patched.setattr("turnwise.envs.math.equality.readable", ring)
+        patched.setattr("turnwise.envs.json_process.readable", ring)
         with pytest.raises(KeyboardInterrupt):
             equality("\\sqrt{9}", "3")
     assert not equality("\\sqrt{5}", "2")
