@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import ChainMap
-from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import ItemsView, Mapping, MutableMapping, ValuesView
 from copy import deepcopy
-from typing import Any
+from typing import Any, NoReturn
 
 
 class Table:
@@ -25,7 +25,7 @@ class Table:
         return self._texts.get(key)
 
 
-class Records(MutableMapping[str, Any]):
+class Records(ChainMap[str, Any]):
     """One episode's view of a table.
 
     A record that is accessed by key is the episode's own copy and may be changed. ``values`` and ``items`` give records
@@ -33,32 +33,20 @@ class Records(MutableMapping[str, Any]):
     next accessed by key.
     """
 
-    __slots__ = ("_frozen", "_own", "_table")
-
-    def __init__(self, table: Table, frozen: dict[str, Any] | None = None) -> None:
-        self._table, self._frozen = table, frozen or {}
-        self._own: dict[str, Any] = {}
+    def __init__(self, table: Table, frozen: MutableMapping[str, Any] | None = None) -> None:
+        super().__init__({}, frozen or {}, table.records)  # own copies, changed records before the last copy, the rest
+        self._table = table
 
     def __getitem__(self, key: str) -> Any:
-        if key not in self._own:
-            self._own[key] = deepcopy(self.peek(key))
-        return self._own[key]
+        own = self.maps[0]
+        if key not in own:
+            own[key] = deepcopy(self.peek(key))
+        return own[key]
 
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._own[key] = value
-
-    def __delitem__(self, key: str) -> None:
+    def _refuse(self, *given: Any) -> NoReturn:
         raise TypeError("a record of the benchmark cannot be deleted")
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._table.records or key in self._frozen or key in self._own
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._table.records
-        yield from (key for key in {**self._frozen, **self._own} if key not in self._table.records)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+    __delitem__ = pop = popitem = clear = _refuse  # type: ignore[assignment]
 
     def peek(self, key: str) -> Any:
         """Returns a record for reading only.
@@ -69,38 +57,24 @@ class Records(MutableMapping[str, Any]):
         return self.look()[key]
 
     def values(self) -> ValuesView[Any]:
-        return _Values(self)
+        return self.look().values()
 
     def items(self) -> ItemsView[str, Any]:
-        return _Items(self)
+        return self.look().items()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Records:
-        if self._own:
-            self._frozen, self._own = {**self._frozen, **self._own}, {}
-        return Records(self._table, self._frozen)
+        if self.maps[0]:
+            self.maps[:2] = {}, {**self.maps[1], **self.maps[0]}
+        return Records(self._table, self.maps[1])
 
     def look(self) -> Mapping[str, Any]:
         """Returns all records for reading only, without copies."""
-        return ChainMap(self._own, self._frozen, self._table.records)
+        return ChainMap(*self.maps)
 
     def changes(self) -> dict[str, str]:
         """Returns the records that this episode has changed or added: key -> the record as text."""
-        found = {key: text_of(self.peek(key)) for key in {**self._frozen, **self._own}}
+        found = {key: text_of(self.peek(key)) for key in {**self.maps[1], **self.maps[0]}}
         return {key: text for key, text in found.items() if text != self._table.text(key)}
-
-
-class _Values(ValuesView[Any]):
-    _mapping: Records
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self._mapping.peek, self._mapping)
-
-
-class _Items(ItemsView[str, Any]):
-    _mapping: Records
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        return ((key, self._mapping.peek(key)) for key in self._mapping)
 
 
 def text_of(record: Any) -> str:
