@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol
@@ -17,7 +16,8 @@ import numpy as np
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import bm25s
 
-from turnwise.endpoints import Background, TooLargeError, bounded, check_url, key_from, open_session
+from turnwise.endpoints import TooLargeError, bounded, check_url, key_from, open_session
+from turnwise.envs import event_loop
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.search.pages_and_questions import Page, Pages
 from turnwise.errors import InputError
@@ -102,8 +102,6 @@ class Served:
         self._url, self._timeout, self._retries, self._pause = url, timeout, retries, pause
         self._worked = False
         self._logged: set[str] = set()
-        self._background: Background | None = None
-        self._lock = threading.Lock()  # guards the start of the background loop, because several threads search
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
@@ -139,17 +137,11 @@ class Served:
         self._worked = True
 
     def _found(self, query: str, k: int) -> tuple[Page, ...]:
-        answer = self._post({"queries": [query], "topk": k, "return_scores": True})
+        answer = event_loop.start(self._asked({"queries": [query], "topk": k, "return_scores": True})).result()
         try:
             return pages_of(answer, k)
         except ValueError as error:
             raise EnvironmentFault(f"{self._url}: the answer is not in the /retrieve format ({error})") from error
-
-    def _post(self, body: Mapping[str, Any]) -> bytes:
-        with self._lock:
-            if self._background is None:
-                self._background = Background("retriever")
-        return self._background.submit(self._asked(body)).result()
 
     async def _asked(self, body: Mapping[str, Any]) -> bytes:
         reason = ""
