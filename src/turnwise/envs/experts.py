@@ -138,10 +138,10 @@ def demonstration(session: Session, act: Callable[[], str | None], quality: Qual
     while not session.done and (action := act()) is not None:
         messages.append({"role": "assistant", "content": action})
         messages += session.step(action).shown
-    return trajectory_of(session, messages, quality, seed)
+    return _trajectory_of(session, messages, quality, seed)
 
 
-def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, seed: int) -> Trajectory:
+def _trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, seed: int) -> Trajectory:
     """Returns the trajectory of an episode that an expert has finished."""
     task = session.task
     return Trajectory(
@@ -154,8 +154,10 @@ def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, s
     )
 
 
-def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format) -> list[Message]:
-    """Runs an expert's episode and returns its chat messages.
+def played(
+    session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format, quality: Quality, seed: int
+) -> Trajectory:
+    """Runs an expert's episode whose actions are tool calls, and returns the trajectory. See :func:`demonstration`.
 
     Each element of ``replies`` is a pair (tool calls, text). The text is the thought before the calls; in a reply
     without calls, the text is the whole reply.
@@ -170,4 +172,4 @@ def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], 
             messages += step.messages
         elif not step.done:
             messages.append({"role": "user", "content": step.observation})
-    return messages
+    return _trajectory_of(session, messages, quality, seed)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Generic
 
 from turnwise.envs.environment import Quality, check_task, check_tasks, same_text
-from turnwise.envs.experts import Chances, Clumsy, Expert, S, by_quality, demonstration
+from turnwise.envs.experts import Chances, Clumsy, Expert, S, check_quality, demonstration
 from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
 
@@ -89,9 +89,11 @@ class ScriptedEnv(ABC, Generic[S]):
                 f"task {task.id}: {missing}, so the experts cannot demonstrate this task; set data.file to a file of "
                 "trajectories, or choose a method that needs no trajectories (method=grpo, method=trace)"
             )
-        expert = by_quality(
-            quality, lambda: self.good(session, seed), lambda: self.clumsy(session, seed, self.chances())
-        )
+        return self.play(session, check_quality(quality), seed)
+
+    def play(self, session: S, quality: Quality, seed: int) -> Trajectory:
+        """Runs an expert's episode. An environment whose experts are not of the classes above overrides this method."""
+        expert = self.good(session, seed) if quality == "good" else self.clumsy(session, seed, self.chances())
         return demonstration(session, lambda: expert.act(session), quality, seed)
 
     def same(self, action: str, expert: str) -> bool:

@@ -12,7 +12,7 @@ from turnwise.envs.alfworld.official import OfficialGames
 from turnwise.envs.alfworld.session import AlfworldSession
 from turnwise.envs.alfworld.workers import Pool
 from turnwise.envs.environment import Quality, check_horizon
-from turnwise.envs.experts import check_quality, demonstration
+from turnwise.envs.experts import demonstration
 from turnwise.envs.scripted_environment import ScriptedEnv
 from turnwise.types import Task, Trajectory
 
@@ -70,14 +70,7 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         worker = self.pool.worker()
         return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))
 
-    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert's episode in the ALFWorld engine and returns the trajectory.
-
-        Raises:
-            ValueError: the quality is neither good nor clumsy.
-        """
-        check_quality(quality)
-        session = self.reset(task)
+    def play(self, session: AlfworldSession, quality: Quality, seed: int) -> Trajectory:
         actions = iter(self.games.expert(session.fork(), quality, seed))
         return demonstration(session, lambda: next(actions, None), quality, seed)
 

@@ -15,7 +15,7 @@ from turnwise.envs.dialogues.multi_turn_check import Reference
 from turnwise.envs.dialogues.problem import DialogueProblem
 from turnwise.envs.dialogues.session import DialogueSession
 from turnwise.envs.environment import Quality, Verifier, check_horizon, check_verifier
-from turnwise.envs.experts import by_quality, played, trajectory_of
+from turnwise.envs.experts import played
 from turnwise.envs.scripted_environment import ScriptedEnv
 from turnwise.envs.tool_messages import check_format
 from turnwise.types import Task, Trajectory
@@ -104,22 +104,14 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
             raise ValueError(f"task {task.id}: its data is not a task of env={self.name} ({error!r})") from error
         return problem, Reference.of(problem)
 
-    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Lets an expert of :mod:`~turnwise.envs.dialogues.experts` play the task and returns the trajectory.
-
-        The trajectory's ``success`` says whether the episode passed the task's check.
-
-        Raises:
-            ValueError: the quality is neither good nor clumsy.
-        """
-        session = self.reset(task)
-        rng = random.Random(f"{seed}/{task.id}")
-        replies = by_quality(
-            quality,
-            lambda: experts.good(session, self.closing, self.thinks),
-            lambda: experts.clumsy(session, self.closing, rng, self.mistakes, self.thinks, self.muddle),
+    def play(self, session: DialogueSession, quality: Quality, seed: int) -> Trajectory:
+        rng = random.Random(f"{seed}/{session.task.id}")
+        replies = (
+            experts.good(session, self.closing, self.thinks)
+            if quality == "good"
+            else experts.clumsy(session, self.closing, rng, self.mistakes, self.thinks, self.muddle)
         )
-        return trajectory_of(session, played(session, replies, self.format), quality, seed)
+        return played(session, replies, self.format, quality, seed)
 
     def accepts(self, session: DialogueSession, action: str, expert: str) -> bool:
         if self.verifier == "oracle":

@@ -13,7 +13,7 @@ from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.envs.caches import LastTasks
 from turnwise.envs.environment import Quality, check_horizon, check_tasks, first_tasks
-from turnwise.envs.experts import Chances, by_quality, played, trajectory_of
+from turnwise.envs.experts import Chances, check_quality, played
 from turnwise.envs.mcp import example
 from turnwise.envs.mcp.episode import McpEpisode, read_reply
 from turnwise.envs.mcp.problem import Problem, problem_of, read_tasks
@@ -139,11 +139,8 @@ class McpEnv(ReplayedEnv):
                 f"task {task.id}: its record lists no tool calls (`calls`), so no demonstration can be generated; set "
                 "data.file to trajectories, or choose a method that needs no demonstrations (method=grpo, method=trace)"
             )
-        rng = random.Random(f"{seed}/{task.id}")
-        replies = by_quality(
-            quality, lambda: self._replies(problem, session), lambda: self._replies(problem, session, rng)
-        )
-        return trajectory_of(session, played(session, replies, self.format), quality, seed)
+        rng = random.Random(f"{seed}/{task.id}") if check_quality(quality) == "clumsy" else None
+        return played(session, self._replies(problem, session, rng), self.format, quality, seed)
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
         """Returns whether ``action`` makes the tool calls of the expert's reply (PivotRL, arXiv:2603.21383, App. A.2).

@@ -10,7 +10,7 @@ from typing import Literal
 from turnwise.envs.caches import LastTasks
 from turnwise.envs.dialogues import Mistakes
 from turnwise.envs.environment import Quality, check_horizon, first_tasks
-from turnwise.envs.experts import by_quality, played, trajectory_of
+from turnwise.envs.experts import played
 from turnwise.envs.scripted_environment import ScriptedEnv
 from turnwise.envs.tau2 import experts, verifier
 from turnwise.envs.tau2.end_check import Reference
@@ -113,20 +113,10 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         talk = None if reference.problem.solo else self.user.begin(reference.problem.scenario)
         return Tau2Session(task, reference, self.user, talk, self.format, self.horizon, self.rules)
 
-    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs a scripted expert on the task and returns its episode as a trajectory.
-
-        The trajectory's field ``success`` says whether the benchmark counts the episode as a success.
-
-        Raises:
-            ValueError: the quality is neither good nor clumsy.
-        """
-        session = self.reset(task)
-        rng = random.Random(f"{seed}/{task.id}")
-        replies = by_quality(
-            quality, lambda: experts.good(session), lambda: experts.clumsy(session, rng, self.mistakes)
-        )
-        return trajectory_of(session, played(session, replies, self.format), quality, seed)
+    def play(self, session: Tau2Session, quality: Quality, seed: int) -> Trajectory:
+        rng = random.Random(f"{seed}/{session.task.id}")
+        replies = experts.good(session) if quality == "good" else experts.clumsy(session, rng, self.mistakes)
+        return played(session, replies, self.format, quality, seed)
 
     def accepts(self, session: Tau2Session, action: str, expert: str) -> bool:
         return verifier.accepts(session, action, expert)
