@@ -174,8 +174,10 @@ class McpEnv(ReplayedEnv):
         drawn = self.mistakes.drawn(rng.random())
         if drawn == "unknown":
             return ToolCall(f"{call.name}_all", call.arguments)
-        (tool,) = (each for each in self._servers.shown() if each["function"]["name"] == call.name)
-        required = [name for name in tool["function"]["parameters"].get("required") or () if name in call.arguments]
+        tools = (each["function"] for each in self._servers.shown() if each["function"]["name"] == call.name)
+        required = [
+            name for tool in tools for name in tool["parameters"].get("required") or () if name in call.arguments
+        ]
         if drawn == "missing" and required:
             left_out = rng.choice(required)
             return ToolCall(call.name, {name: value for name, value in call.arguments.items() if name != left_out})

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from turnwise.envs.mcp import McpEnv
+from turnwise.envs.mcp import McpEnv, Mistakes
 from turnwise.envs.mcp.example import NEW, tasks
 from turnwise.envs.mcp.problem import Check, problem_of, read_tasks
 from turnwise.envs.mcp.servers import server_of
 from turnwise.errors import InputError
+from turnwise.types import ToolCall
 
 RECORD = {"id": "a", "split": "train", "prompt": "go", "answer": "yes"}
 
@@ -105,6 +107,14 @@ def test_a_check_compares_json_values_or_words() -> None:
 def test_settings_of_a_server_that_cannot_be_used_are_told(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^servers\.mine"):
         server_of("mine", given)
+
+
+def test_the_clumsy_expert_survives_a_call_of_a_tool_that_the_policy_does_not_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = McpEnv({"s": {"command": ["x"]}}, mistakes=Mistakes(unknown=0, missing=0.8))
+    monkeypatch.setattr(env._servers, "shown", lambda: ())
+    assert [env._mistake(ToolCall("hidden", {"a": 1}), random.Random(seed)) for seed in range(4)] == [None] * 4
 
 
 def test_without_servers_there_is_no_environment() -> None:
