@@ -65,4 +65,7 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
 
 
 def _world(task: Task) -> World:
-    return World(task.data)
+    try:
+        return World(task.data)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"task {task.id}: its data is not a task of env=household ({error!r})") from error

@@ -279,6 +279,9 @@ def test_replay_stops_where_the_episode_ended(env):
 
 def test_bad_tasks_are_named(env, scene):
     good = scene("pick_and_place_simple", {"mug 1": "cabinet 1"}, ["cabinet 1", "fridge 1"], "mug", "fridge")
+    for data in ({}, {**good.data, "goal": None}, {**good.data, "receptacles": ["cabinet"]}):
+        with pytest.raises(ValueError, match="is not a task of env=household"):
+            env.reset(replace(good, data=data))
     with pytest.raises(ValueError, match="made for env 'search'"):
         env.reset(replace(good, env="search"))
     with pytest.raises(ValueError, match="no receptacle type 'throne'"):
