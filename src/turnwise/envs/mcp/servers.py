@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
 from turnwise.data.tool_schema import check_tool
 from turnwise.envs.environment import EnvironmentFault
@@ -19,15 +20,15 @@ from turnwise.errors import InputError
 INSTALL = "`make mcp` installs it (pip install -r requirements-mcp.txt)"
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(BaseModel):
     """The settings of one MCP server. ``conf/env/mcp.yaml`` explains the keys."""
 
+    model_config = ConfigDict(frozen=True)
     command: tuple[str, ...] = ()
     url: str = ""
     folder: str | None = None
     variables: tuple[str, ...] = ()
-    shared: bool = False
+    shared: StrictBool = False
     reset: str | None = None
     tools: tuple[str, ...] | None = None
 
@@ -38,40 +39,23 @@ def server_of(name: str, given: Mapping[str, Any]) -> Server:
     Raises:
         ValueError: a key is unknown or its value has the wrong type, or both or neither of command and url are given.
     """
-    known = [field.name for field in fields(Server)]
-    if unknown := [str(key) for key in given if key not in known]:
-        raise ValueError(f"servers.{name}.{unknown[0]}: there is no such key; a server has the keys {', '.join(known)}")
-    if bool(given.get("command")) == bool(given.get("url")):
-        both = "both" if given.get("command") else "neither"
-        raise ValueError(f"servers.{name}: set either command or url, got {both}")
-    lists = {key: _words(f"servers.{name}.{key}", given.get(key)) for key in ("command", "variables", "tools")}
-    for key in ("url", "folder", "reset"):
-        if not isinstance(given.get(key), str | None):
-            raise ValueError(f"servers.{name}.{key}: must be text, got {given[key]!r}")
-    if not isinstance(given.get("shared", False), bool):
-        raise ValueError(f"servers.{name}.shared: must be true or false, got {given['shared']!r}")
-    if given.get("reset") and (given.get("shared") or given.get("url")):
+    if unknown := [str(key) for key in given if key not in Server.model_fields]:
+        known = ", ".join(Server.model_fields)
+        raise ValueError(f"servers.{name}.{unknown[0]}: there is no such key; a server has the keys {known}")
+    try:
+        server = Server.model_validate({key: value for key, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, wrong = ".".join(map(str, first["loc"])), first["msg"].replace("tuple", "list")
+        raise ValueError(f"servers.{name}.{key}: {wrong}, got {first['input']!r}") from None
+    if bool(server.command) == bool(server.url):
+        raise ValueError(f"servers.{name}: set either command or url, got {'both' if server.command else 'neither'}")
+    if server.reset and (server.shared or server.url):
         raise ValueError(
             f"servers.{name}.reset: only a server that has a command and is not shared can be reset, because episodes "
             "may share any other server; remove reset"
         )
-    return Server(
-        lists["command"] or (),
-        given.get("url") or "",
-        given.get("folder"),
-        lists["variables"] or (),
-        given.get("shared", False),
-        given.get("reset"),
-        lists["tools"],
-    )
-
-
-def _words(where: str, given: Any) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(word, str) for word in given):
-        raise ValueError(f"{where}: must be a list of texts, got {given!r}")
-    return tuple(given)
+    return server
 
 
 class Servers:
