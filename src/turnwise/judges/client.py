@@ -23,7 +23,6 @@ _SHOWN = 300  # maximum number of characters of an unusable answer that a messag
 _REACH = 5.0  # time limit in seconds for a test whether the server responds
 _MOST_TOKENS = 2**24  # a server that reports more tokens for a request counts as a server without token counts
 _FINAL = ("rejected", "skipped", "budget")  # faults for which a retry is useless
-ChatFault = Fault  # the name by which users of an endpoint know its faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from turnwise.endpoints import key_from
+from turnwise.endpoints import Fault, key_from
 from turnwise.errors import InputError
 from turnwise.judges.cache import key_of
 from turnwise.judges.cached_model import CachedModel
-from turnwise.judges.client import ChatFault
 from turnwise.judges.judge import Candidate, gather
 from turnwise.judges.prompt import AnswerError, Structured, question, read_score, repair, response_format
 from turnwise.judges.rubric import Rubric, load_rubric, snap
@@ -123,7 +122,7 @@ class EndpointJudge(CachedModel):
                     self._counts["repaired"] += 1
                     reply = await self.client.ask(self._request(repair(messages, reply.text, error)), deadline)
                     raw = read_score(reply.text)
-        except ChatFault as fault:
+        except Fault as fault:
             self._why = fault.whole
             return None, fault.kind
         except AnswerError as error:

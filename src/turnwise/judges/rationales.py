@@ -14,8 +14,9 @@ from typing import Any
 
 from turnwise.data.steps import reasoning_of
 from turnwise.data.trajectories import write_trajectories
+from turnwise.endpoints import Fault
 from turnwise.judges.cache import Cache, key_of
-from turnwise.judges.client import ChatClient, ChatFault
+from turnwise.judges.client import ChatClient
 from turnwise.judges.prompt import tools_text, transcript
 from turnwise.judges.untrusted_text import fenced, new_code
 from turnwise.types import Message, Trajectory
@@ -108,7 +109,7 @@ async def write_rationales(
             try:
                 async with client.place() as deadline:
                     reply = await client.ask(request(step, new_code()), deadline)
-            except ChatFault as fault:
+            except Fault as fault:
                 written.missing[fault.kind] += 1
                 return
             text = reply.text.rpartition("</think>")[2].strip()

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from turnwise.endpoints import Fault
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.tau2.package import of_package
 from turnwise.envs.tau2.user import ENDS, Talk
 from turnwise.judges.cache import key_of
 from turnwise.judges.cached_model import CachedModel
-from turnwise.judges.client import ChatFault
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class EndpointUser(CachedModel):
         if answer is None:
             try:
                 said = background.submit(self._question(request)).result()
-            except ChatFault as fault:
+            except Fault as fault:
                 raise EnvironmentFault(f"tau2: the model that plays the user did not answer ({fault.kind})") from None
             answer = self._keep(key, self.model, {"text": said})
         return str(answer["text"])
@@ -63,7 +63,7 @@ class EndpointUser(CachedModel):
         async with self.client.place() as deadline:
             reply = await self.client.ask(request, deadline)
         if not reply.text.strip():
-            raise ChatFault("garbage", "an empty answer")
+            raise Fault("garbage", "an empty answer")
         return reply.text.strip()
 
 
