@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,10 +140,19 @@ def _decides(config: dict[str, Any]) -> dict[str, object]:
 
 
 def _drift(row: RunRow, configs: list[dict[str, object]]) -> list[str]:
-    """Returns a note if the seeds of a row differ in other settings, so that their mean would mix configurations."""
-    keys = sorted({key for config in configs for key in config} - {"seed"})
-    odd = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
+    """Returns a note if the seeds of a row differ in other settings, so that their mean would mix configurations. A
+    setting that repeats the run's seed (``allocator.seed``) is no other setting, nor is the policy that the run of
+    another row with the same seed has trained (``policy.start``).
+    """
+    keys = sorted({key for config in configs for key in config})
+    said = {key: [_without_seed(config.get(key), seed) for config, seed in zip(configs, row.seeds)] for key in keys}
+    repeats = {key for key in keys if all(config.get(key) == seed for config, seed in zip(configs, row.seeds))}
+    odd = [key for key in keys if key not in repeats and any(value != said[key][0] for value in said[key])]
     return [f"{row.name}: its seeds differ in {', '.join(odd[:5])}, so their mean mixes settings."] if odd else []
+
+
+def _without_seed(value: object, seed: int) -> object:
+    return re.sub(rf"\bseed{seed}(?=/|$)", "seed*", value) if isinstance(value, str) else value
 
 
 def folders_of(paths: Sequence[Path | str]) -> list[Path]:

@@ -227,3 +227,21 @@ def test_bad_folders_and_sweeps_say_what_to_do(tmp_path):
 def test_half_an_interval_has_the_digits_that_it_needs(mean, half, show, told):
     estimate = SimpleNamespace(mean=mean, low=mean - half, high=mean + half)
     assert estimate_text(estimate, show.format) == told
+
+
+def test_settings_that_follow_the_seed_do_not_mix_a_mean(tmp_path, make):
+    for seed in range(3):
+        start = {"policy": {"start": f"outputs/t/sft/seed{seed}/adapter"}, "allocator": {"seed": seed}}
+        save(tmp_path / "a", make, "t/full", seed, 50.0, eval={"seed": 1}, **start)
+        save(tmp_path / "b", make, "t/full", seed, 50.0, update={"learning_rate": 0.1 * (1 + seed)}, **start)
+    assert collect([tmp_path / "a"]).notes == []
+    (note,) = collect([tmp_path / "b"]).notes
+    assert note == "t/full: its seeds differ in update.learning_rate, so their mean mixes settings."
+
+
+def test_the_time_of_a_run_is_that_of_all_its_starts(tmp_path, make):
+    path = save(tmp_path, make, "t/full", 0, 50.0)
+    raw = json.loads((path / "result.json").read_text()) | {"wall_seconds": 3600.0}
+    (path / "result.json").write_text(json.dumps(raw))
+    (rows,) = collect([tmp_path]).sections.values()
+    assert run_table("household", "tiny", rows, {}).rows[0][-1] == "1 h 00 min"
