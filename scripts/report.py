@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
 def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     """Compares the runs of some folders side by side."""
     refuse_strangers(args, ("brief", "json"), "folders")
-    console = sized(160) if args.paper else Terminal()
+    console = sized(160)
     for folder in folders_of(args.words) if args.rebuild else ():
         console.print(f"Report: {write_pages(folder)}")
     collection = collect(args.words)
@@ -79,7 +79,7 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     show(tables, console)
     console.print(*lines, sep="\n")
     drawn = swept(collection, args.against) if args.against else {}
-    page = comparison_page(collection, tables, lines, list(drawn.values()), args.html)
+    page = comparison_page(collection, tables, lines, list(drawn.values()), args.html) if args.html else ""
     pictures = drawings(args.figure, drawn, collection) if args.figure else {}
     save(args, tables, lines, page, pictures, console)
     for path, figure in pictures.items():

@@ -225,3 +225,13 @@ def test_a_report_does_not_wait_for_libraries_that_it_may_not_need():
         "assert not {'matplotlib', 'pyarrow', 'scipy.stats', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_a_table_alone_is_printed_whole_and_draws_nothing(runs):
+    program = (
+        "import sys; sys.path.insert(0, 'scripts'); import report;"
+        f"assert report.main([{str(runs)!r}]) == 0; assert 'matplotlib' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, capture_output=True, text=True)
+    assert "pivotrl/tab4/full" in done.stdout  # in a pipe, a name is not broken
+    assert "`+-` is half the 95 % Student's t interval" in done.stdout
