@@ -8,7 +8,7 @@ import numpy as np
 
 from turnwise.reports.metric_labels import success_keys, words
 from turnwise.reports.read_run import Profile, ReportedRun
-from turnwise.reports.sentences import duration, interval, signed
+from turnwise.reports.sentences import duration, interval, short, signed
 from turnwise.reports.svg import DOWN, INK, MUTED, NARROW, SERIES, UP, Figure, canvas, label, to_svg, whole_iterations
 from turnwise.runs.result_file import OutOfDomain
 
@@ -24,7 +24,7 @@ def run_figures(run: ReportedRun) -> list[Figure]:
     if run.profile is not None:
         figures += [pivot_yield(run.profile, _threshold(run.config)), state_means(run.profile)]
     if run.result is not None:
-        figures += [ood_changes(run.result.ood), seconds(run.result.seconds)]
+        figures += [ood_changes(run.result.ood), seconds(run.result.seconds, run.result.wall_seconds)]
     return [figure for figure in figures if figure is not None]
 
 
@@ -87,7 +87,7 @@ def diagnostics(run: ReportedRun) -> Figure | None:
     silent = [name for name in logged if name not in drawn]
     if not drawn:
         return None
-    ends = [f"{name} {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in drawn.items()]
+    ends = [f"{name} {short(y[0])} to {short(y[-1])}" for name, (_, y) in drawn.items()]
     alt = f"First to last iteration: {'; '.join(ends)}." + (f" Always zero: {', '.join(silent)}." if silent else "")
     wide, narrow = _multiples(drawn, 3, alt, "diagnostics"), _multiples(drawn, 1, alt, "diagnostics-narrow")
     return Figure("Diagnostics by iteration", wide, alt, wide=True, narrow=narrow)
@@ -194,25 +194,32 @@ def ood_changes(ood: OutOfDomain) -> Figure | None:
         return Figure("Change outside the trained domain", to_svg(figure, "ood", alt), alt)
 
 
-def seconds(phases: Mapping[str, float]) -> Figure | None:
-    """Draws the time that the run spent in each phase, longest phase first."""
+def seconds(phases: Mapping[str, float], whole: float | None = None) -> Figure | None:
+    """Draws the time that the run spent in each phase, longest phase first. ``whole`` is the time of all starts of the
+    run, which is longer: it also holds what no phase counts, and the phases that earlier starts finished.
+    """
     rows = sorted(((phase, s) for phase, s in phases.items() if s > 0), key=lambda row: row[1])
     if not rows:
         return None
     total = sum(s for _, s in rows)
+    rest = whole is not None and whole > total
+    every = whole if whole is not None and rest else total
     with canvas(5.2, 0.75 + 0.3 * len(rows)) as figure:
         axes = figure.add_subplot()
         axes.barh(range(len(rows)), [s for _, s in rows], 0.62, color=SERIES[3])
         for y, (_, s) in enumerate(rows):
-            axes.annotate(f"{duration(s)} ({s / total:.0%})", (s, y), (5, 0), textcoords="offset points", va="center")
-            figure.tell(axes, s / 2, y, f"{rows[y][0]}: {duration(s)}, {s / total:.1%}")
+            axes.annotate(f"{duration(s)} ({s / every:.0%})", (s, y), (5, 0), textcoords="offset points", va="center")
+            figure.tell(axes, s / 2, y, f"{rows[y][0]}: {duration(s)}, {s / every:.1%}")
         axes.set_yticks(range(len(rows)), [label(phase) for phase, _ in rows])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
         axes.set_xlim(0, rows[-1][1] * 1.42)
         axes.set_xlabel("seconds")
-        alt = (
-            f"Time by phase, {duration(total)} in all: " + ", ".join(f"{p} {duration(s)}" for p, s in rows[::-1]) + "."
+        alt = f"Time by phase, {duration(every)} in all: " + ", ".join(f"{p} {duration(s)}" for p, s in rows[::-1])
+        alt += (
+            f"; {duration(every - total)} in no phase here, or in phases that an earlier start finished."
+            if rest
+            else "."
         )
         return Figure("Time by phase", to_svg(figure, "seconds", alt), alt)
 

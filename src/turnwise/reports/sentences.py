@@ -144,7 +144,8 @@ def ood_sentence(result: Result) -> str:
     text = f"Out-of-domain mean change: {signed(ood.mean_change)} points{bounds}{over}"
     if len(suites) > 1:
         low, high = min(suites, key=ood.change), max(suites, key=ood.change)  # type: ignore[arg-type]
-        text += f"; from {low} {signed(ood.change(low))} to {high} {signed(ood.change(high))}"
+        ends = signed(ood.change(low)), signed(ood.change(high))
+        text += f"; from {low} {ends[0]} to {high} {ends[1]}" if ends[0] != ends[1] else f"; {ends[0]} in every suite"
     return text + "."
 
 

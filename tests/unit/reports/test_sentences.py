@@ -205,3 +205,10 @@ def test_in_all_is_the_whole_time(make):
     )
     assert "10 min 00 s in all" in whole
     assert "7 min 37 s" in timed and "in all" not in timed  # an older version timed its phases alone
+
+
+def test_equal_changes_of_all_suites_are_told_once(make):
+    raw = make.result()
+    suites = raw["ood"]["base"]
+    raw["ood"] |= {"after": dict(suites), "mean_change": 0.0}
+    assert ood_sentence(Result.model_validate(raw)).endswith("; 0.0 in every suite.")
