@@ -58,6 +58,7 @@ def tables_page(
     return environment().get_template("comparison.html.jinja").render(
         title=title,
         tally=tally(first),
+        ours=first is not None and any(", our claim" in text for row in first.rows for text in row),
         first=None if first is None else box(first, runs or {}, page),
         tables=[box(table, runs or {}, page) for table in tables if table is not first],
         figures=figures,

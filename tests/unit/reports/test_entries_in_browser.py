@@ -184,3 +184,11 @@ def test_seeds_lead_to_runs_and_without_script_everything_is_there(chromium: Any
     with Page(chromium, entries / "pivotrl_text.html", java_script_enabled=False) as page:
         assert page.tab.locator("figure .mark title").count() > 20  # the browser's own way to say it
         assert page.tab.locator("thead button").count() == page.tab.locator(".tip").count() == 0
+
+
+@EVERY
+def test_a_printed_table_shows_all_of_its_columns(chromium: Any, entries: Path, name: str) -> None:
+    with Page(chromium, entries / f"{name}.html", viewport={"width": 680, "height": 900}) as page:
+        page.tab.emulate_media(media="print")
+        wide = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+        assert page.tab.evaluate(wide) == 0  # a page of paper, less its margins

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnwise.reports.claim_verdict import tally
-from turnwise.reports.html_tables import Cell, Link, box, with_verdicts
+from turnwise.reports.html_tables import Cell, Link, box, tables_page, with_verdicts
 from turnwise.reports.tables import Table
 
 CLAIMS = Table(
@@ -47,3 +47,10 @@ def test_seeds_lead_to_the_reports_of_their_runs(tmp_path: Path) -> None:
     assert tuple(shown.rows[0][1].links) == links
     assert shown.rows[1][1] == Cell("0") and shown.rows[2][1] == Cell("3 of 3")  # no run known; no list of seeds
     assert box(ROWS, {"A": folders}, None).rows[0][1] == Cell("0, 1")
+
+
+def test_a_page_says_that_claims_of_ours_are_not_counted() -> None:
+    note = "is not counted"
+    assert note in tables_page("Both", [CLAIMS], []) and "2 holds" in tables_page("Both", [CLAIMS], [])
+    alone = Table("Claims", CLAIMS.headers, [row for row in CLAIMS.rows if "our claim" not in row[-1]])
+    assert note not in tables_page("The paper's", [alone], [])
