@@ -6,15 +6,11 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 import aiohttp
 import numpy as np
-
-# bm25s starts JAX where it is installed, and JAX would take three quarters of a GPU's memory. Nothing here uses JAX.
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-import bm25s
 
 from turnwise.endpoints import TooLargeError, bounded, check_url, key_from, open_session
 from turnwise.envs import event_loop
@@ -33,7 +29,6 @@ MAX_QUERY = 4096  # maximum number of characters of a query that are sent; encod
 _OURS = "city"  # the test query, with which this module finds out whether the server works
 _LOGGED = 8  # maximum number of different faults that are logged
 _KEPT = 16_384  # number of queries whose results are cached; the rollouts of a group ask similar queries
-logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s logs every index that it builds
 
 
 class Retriever(Protocol):
@@ -53,7 +48,7 @@ class Bm25:
     def __init__(self, pages: Pages) -> None:
         self.pages = pages
         texts = [" ".join([page.title] * _TITLE + [page.text]) for page in pages]
-        self._index = bm25s.BM25()
+        self._index = _bm25s().BM25()
         self._index.index(_tokens(texts), show_progress=False)
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
@@ -198,11 +193,22 @@ def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
         raise ValueError(said(repr(error), key_from(KEY))) from error
 
 
+@cache
+def _bm25s() -> Any:
+    """Imports bm25s when pages are searched: it loads a compiler, for which a refused configuration need not wait."""
+    # bm25s starts JAX where it is installed, and JAX would take three quarters of a GPU's memory. Nothing here uses JAX.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import bm25s
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s logs every index that it builds
+    return bm25s
+
+
 def _tokens(texts: list[str]) -> Any:
-    return bm25s.tokenize(texts, stopwords="en", show_progress=False)
+    return _bm25s().tokenize(texts, stopwords="en", show_progress=False)
 
 
 def _words(query: str) -> list[str]:
     """Returns the words of a query as the BM25 index stores them."""
-    found = bm25s.tokenize([query], stopwords="en", show_progress=False, return_ids=False)
+    found = _bm25s().tokenize([query], stopwords="en", show_progress=False, return_ids=False)
     return list(found[0])
