@@ -55,6 +55,8 @@ def main(arguments: list[str]) -> int:
     unusable.
     """
     args = parser().parse_intermixed_args(arguments)
+    if args.figure and args.figure.suffix.lower() != ".svg":
+        raise InputError(f"--figure {args.figure}: figures are written as SVG; give a file name that ends in .svg")
     if args.watch:
         return 0 if watch(folders_of(args.words), Terminal()) else 1
     if "summary" in args.words or is_sweep(args.words):

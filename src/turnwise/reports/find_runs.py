@@ -57,7 +57,8 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
         InputError: a path is not a folder, or there is no finished run.
     """
     roots = [Path(path) for path in paths]
-    collection, configs, places = FinishedRuns(), {}, {}
+    collection, configs = FinishedRuns(), {}
+    places: dict[tuple[str, str, str, int], Path] = {}
     newest: dict[tuple[str, str, str, int], float] = {}
     found: dict[tuple[str, str], dict[str, dict[int, Result]]] = {}
     for folder in sorted(set(_runs_below(roots))):
@@ -74,8 +75,9 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
         collection.folders.append(folder)
         key, written = (result.env, result.scale, name, result.seed), (folder / "result.json").stat().st_mtime
         if key in newest:
-            collection.notes.append(f"{name}, seed {result.seed}: there is more than one run; the newest is used.")
-            if written < newest[key]:
+            used, left = (places[key], folder) if written < newest[key] else (folder, places[key])
+            collection.notes.append(f"{name}, seed {result.seed}: {used} is used, because {left} is an older run.")
+            if used != folder:
                 continue
         newest[key] = written
         found.setdefault(key[:2], {}).setdefault(name, {})[result.seed] = result

@@ -160,7 +160,7 @@ def test_what_cannot_be_averaged_is_noted(runs, make):
     notes = "\n".join(collection.notes)
     for words in (
         "t/full: its seeds differ in loss.kl",
-        "t/sft, seed 0: there is more than one run; the newest is used",
+        f"t/sft, seed 0: {newer} is used, because {runs / 't/sft/seed0'} is an older run.",
         "half: this run is not finished",
         "result.json: the file is not JSON",
     ):

@@ -123,6 +123,12 @@ def test_the_page_of_a_kept_run_is_made_again(script, tmp_path, make, capsys):
     assert "metrics.jsonl.gz" in (place / "report.html").read_text()
 
 
+def test_a_figure_is_svg(script, runs, tmp_path, capsys):
+    drawn = tmp_path / "figure.pdf"
+    assert script.main([str(runs), "--figure", str(drawn)]) == 2 and not drawn.exists()
+    assert "give a file name that ends in .svg" in capsys.readouterr().err
+
+
 def test_a_sweep_of_other_runs_is_noted(script, runs, capsys):
     assert script.main([str(runs), "--paper", str(ROOT / "conf" / "sweep" / "awpo_tab4.yaml")]) == 0
     assert "none of the compared runs is a row" in " ".join(capsys.readouterr().out.split())
