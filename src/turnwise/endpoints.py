@@ -130,6 +130,11 @@ class Fault(Exception):
         return f"{self.kind}: {self.args[0]}"
 
     @property
+    def asks_to_wait(self) -> bool:
+        """Whether the server works, but asks clients to send the request again later."""
+        return self.kind == "rate_limited" or bool(self.after)
+
+    @property
     def whole(self) -> str:
         """Returns the fault in words, with the beginning of the server's answer. Logs must not contain the answer."""
         return f"{self}; the server answered: {self.said}" if self.said else str(self)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
+
+from turnwise.endpoints import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,16 +16,17 @@ class Patience:
     Args:
         concurrency: greatest number of requests that run at one server at the same time.
         attempts: greatest number of attempts per request, including the first attempt. Attempts that fail because the
-            server died count too.
+            server died count too. Answers that ask to wait (429, Retry-After) do not count.
         attempt_limit: time limit for one attempt, including the time in the server's queue.
         backoff: pause before the second attempt. The pause doubles for each further attempt and is shortened at random
-            by up to half (jitter). If the server sends a Retry-After header, its value is used instead, but at most
-            ``away_limit``.
+            by up to half (jitter). If the server sends a Retry-After header, its value is used instead, but at least
+            ``backoff`` and at most ``away_limit``.
         longest_backoff: greatest pause between two attempts, without a Retry-After header.
         health_limit: time limit for a health check. A running local server that fails its health checks for this long
             is restarted.
         start_limit: greatest time from the start of a server to its first answer.
-        away_limit: greatest time for which a remote server may be unreachable.
+        away_limit: greatest time for which a remote server may be unreachable, and for which answers to a request may
+            ask to wait.
         restarts: greatest number of consecutive restarts of a local server without an answered request between them.
     """
 
@@ -53,6 +57,31 @@ class Patience:
         ``after`` is the pause that the server asks for, or None. The random jitter does not use the run's seeds, so the
         jitter cannot change samples.
         """
-        if after is not None:
-            return min(after, self.away_limit)
+        if after:
+            return min(max(after, self.backoff), self.away_limit)
         return min(self.longest_backoff, self.backoff * 2 ** (attempt - 1)) * random.SystemRandom().uniform(0.5, 1.0)
+
+
+class Attempts:
+    """Counts the failed attempts of one request.
+
+    ``failed`` is the number of all failed attempts. ``limit`` names the setting that limits attempts that fail as the
+    last one did.
+    """
+
+    def __init__(self, patience: Patience) -> None:
+        self.patience, self.failed, self.limit = patience, 0, ""
+        self._counted = 0  # failed attempts without those whose answer asked to wait
+        self._waits_since: float | None = None
+
+    def exhausted(self, fault: Fault) -> bool:
+        """Counts a failed attempt, and returns whether it was the last one that the limits allow."""
+        self.failed += 1
+        if fault.asks_to_wait:
+            now = time.monotonic()
+            self._waits_since = self._waits_since or now
+            self.limit = "engine.patience.away_limit"
+            return now - self._waits_since >= self.patience.away_limit
+        self.limit = "engine.patience.attempts"
+        self._counted += 1
+        return self._counted >= self.patience.attempts

@@ -13,7 +13,7 @@ from turnwise.engines.engine import Sample
 from turnwise.engines.vllm.completions import sample_of
 from turnwise.engines.vllm.faults import ServerError
 from turnwise.engines.vllm.local import SERVED, Process
-from turnwise.engines.vllm.patience import Patience
+from turnwise.engines.vllm.patience import Attempts, Patience
 from turnwise.engines.vllm.save_weights import Snapshot
 from turnwise.engines.vllm.served_weights import Holding
 
@@ -48,6 +48,7 @@ class Server:
         self.incarnation = 0
         self.tally: Counter[str] = Counter()
         self._restarts = 0  # number of restarts since the last answered request
+        self._told_to_wait = False  # whether the user knows that the server asks to wait
         self._restoring = asyncio.Lock()
         self.places = asyncio.Semaphore(patience.concurrency)  # each request in progress has acquired it
 
@@ -66,9 +67,8 @@ class Server:
         Raises:
             ServerError: all attempts failed, or the server refuses the request.
         """
-        attempt = 0
+        attempts = Attempts(self.patience)
         while True:
-            attempt += 1
             incarnation = self.incarnation
             try:
                 answer = await self.connection.ask("/v1/completions", self.patience.attempt_limit, request)
@@ -76,7 +76,7 @@ class Server:
                 if not await self._still_holds(incarnation):
                     raise Fault("missing", "the server's weights were loaded again during the request")
             except Fault as fault:
-                await self._recover(fault, attempt, incarnation)
+                await self._recover(fault, attempts, incarnation)
             else:
                 self.tally["requests"] += 1
                 self._restarts = 0
@@ -91,7 +91,7 @@ class Server:
             return True
         return await self.holding.has(self.snapshot) and incarnation == self.incarnation
 
-    async def _recover(self, fault: Fault, attempt: int, incarnation: int) -> None:
+    async def _recover(self, fault: Fault, attempts: Attempts, incarnation: int) -> None:
         """Pauses after a failed attempt and restores the server if needed.
 
         Raises:
@@ -100,13 +100,17 @@ class Server:
         self.tally[f"faults/{fault.kind}"] += 1
         if fault.kind == "rejected":
             raise ServerError(f"vLLM at {self.connection.url} refuses a request of this run ({fault.whole})") from None
-        if attempt >= self.patience.attempts:
+        if attempts.exhausted(fault):
             raise ServerError(
-                f"vLLM at {self.connection.url} failed a request {attempt} times (engine.patience.attempts); the last "
+                f"vLLM at {self.connection.url} failed a request {attempts.failed} times ({attempts.limit}); the last "
                 f"failure was {fault.whole}{self._where()}"
             ) from None
+        if fault.asks_to_wait and attempts.failed >= self.patience.attempts and not self._told_to_wait:
+            self._told_to_wait = True
+            most = f"at most {self.patience.away_limit:.0f} s ({attempts.limit})"
+            self.say(f"vLLM at {self.connection.url} asks to wait ({fault}); the run waits {most}")
         self.tally["retries"] += 1
-        await asyncio.sleep(self.patience.pause(attempt, fault.after))
+        await asyncio.sleep(self.patience.pause(attempts.failed, fault.after))
         if fault.kind not in ("rate_limited", "garbage"):
             await self.restore(incarnation)
 
@@ -262,16 +266,15 @@ class Server:
         before, self.holds, self.snapshot = self.holds, [*beside, snapshot], snapshot
         if self.process is not None and not snapshot.adapter:
             self.process.model = str(snapshot.folder)  # a restart loads these weights
-        attempt = 0
+        attempts = Attempts(self.patience)
         while True:
-            attempt += 1
             incarnation = self.incarnation
             try:
                 async with self._restoring:  # a request that failed meanwhile may restore the server
                     await self._ensure()
                 break
             except Fault as fault:
-                await self._recover(fault, attempt, incarnation)
+                await self._recover(fault, attempts, incarnation)
         for other in before:
             if other not in self.holds:
                 await self._drop(other)

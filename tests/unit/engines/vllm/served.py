@@ -141,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b'data: {"choices": [')
             self.close_connection = True
             return True
-        if fault.isdigit() or fault.startswith("429"):
+        if fault[:3].isdigit():
             status, _, after = fault.partition(":")
             self._answer(int(status), {"error": {"message": "as asked"}}, {"Retry-After": after} if after else {})
             return True

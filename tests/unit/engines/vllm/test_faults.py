@@ -94,6 +94,32 @@ def test_retry_after_is_kept(served: ModuleType, make_engine: Make, policy: Any)
         assert time.monotonic() - began >= 0.3
 
 
+@pytest.mark.parametrize("answer", ["503:0.02", "429"])
+def test_a_server_that_asks_to_wait_is_waited_for(
+    served: ModuleType, make_engine: Make, policy: Any, answer: str
+) -> None:
+    def busy(path: str, nth: int) -> str | None:
+        return answer if path == "/v1/completions" and 2 < nth <= 12 else None
+
+    patience = Patience(attempts=3, backoff=0.01, longest_backoff=0.05, health_limit=5.0)
+    with served.serve(fault=busy) as server:
+        engine = make_engine(server.url, patience=patience)
+        engine.load_weights(policy, 0)
+        assert engine.sample([engine.open([4])], SAMPLING, [0]) == [expected(served, name_of(server), [4], 0)]
+        assert engine.report()["retries"] == 10
+        assert [line for line in engine.said if "asks to wait" in line and "engine.patience.away_limit" in line]
+
+
+def test_a_server_that_asks_to_wait_for_too_long_ends_the_run(
+    served: ModuleType, make_engine: Make, policy: Any
+) -> None:
+    with served.serve(fault=lambda path, nth: "429" if path == "/v1/completions" and nth > 2 else None) as server:
+        engine = make_engine(server.url, patience=Patience(attempts=3, backoff=0.05, away_limit=0.3))
+        engine.load_weights(policy, 0)
+        with pytest.raises(ServerError, match=r"failed a request \d+ times .*engine.patience.away_limit.*status 429"):
+            engine.sample([engine.open([4])], SAMPLING, [0])
+
+
 def test_a_refusal_is_not_asked_again(served: ModuleType, make_engine: Make, policy: Any) -> None:
     with served.serve(fault=lambda path, nth: "400" if path == "/v1/completions" and nth == 3 else None) as server:
         engine = make_engine(server.url)
