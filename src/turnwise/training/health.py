@@ -19,7 +19,7 @@ from turnwise.training.recorder import Recorder
 FILE = "warnings.jsonl"  # in the run's folder; each line is {"iteration", "kind", "text"}
 IN_A_ROW = 3  # so many iterations in a row without a sample end the run; so many with another problem cause a warning
 
-_KINDS = ("empty", "spread", "format", "truncated", "unpaid")
+_KINDS = ("empty", "spread", "format", "truncated", "unpaid", "masked")
 
 
 class Health(Callback):
@@ -75,6 +75,7 @@ class Health(Callback):
             "format": metrics.get("train/readable", 1.0) == 0,
             "truncated": metrics.get("train/truncated", 0.0) == 1,
             "unpaid": metrics.get("train/turns_paid", 1.0) == 0,  # present if the advantage uses rewards of turns
+            "masked": metrics.get("train/correction_masked", 0.0) > 0.5,  # present with loss=corrected
         }
         for kind, seen in now.items():
             self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
@@ -93,6 +94,11 @@ class Health(Callback):
             "used. Set advantage.turn_reward to a value that the environment reports for each turn, such as "
             "admissible (a value that is equal for all turns does not help), or choose an advantage that needs "
             "no rewards of turns, such as gigpo or monte_carlo (docs/methods/credit.md)",
+            "masked": f"iteration {iteration}: in the last {IN_A_ROW} iterations loss=corrected left out the samples of more "
+            "than half of the tokens (train/correction_masked), because the policy's probabilities differ too much from "
+            "those with which the samples were drawn; with rollout.staleness above 0, set loss.correction.mask_low and "
+            "mask_high to null or further apart, otherwise check that engine and trainer have the same weights, "
+            "dtype and temperature",
         }
         for kind, text in texts.items():
             if kind not in self.told and self.in_a_row[kind] >= (1 if kind == "empty" else IN_A_ROW):

@@ -72,3 +72,9 @@ def test_build_makes_a_part_or_none_and_says_which_key_it_refused() -> None:
     with pytest.raises(ConfigError, match=r"^allocator: group_size must be at least 1, got 0$") as caught:
         build(cfg, "allocator")
     assert isinstance(caught.value, InputError)
+
+
+@pytest.mark.parametrize(("method", "level"), [("grpo", "token"), ("pivotrl", "action")])
+def test_the_importance_weight_belongs_to_the_ratio_that_the_loss_clips(method: str, level: str) -> None:
+    cfg = compose_config([f"method={method}", "loss=corrected"], CONF)
+    assert cfg.loss.correction.level == cfg.loss.ratio == level

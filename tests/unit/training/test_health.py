@@ -62,6 +62,13 @@ def test_rewards_of_turns_that_nobody_pays_are_told_once(tmp_path: Path, told: l
     assert kinds(tmp_path) == ["unpaid"] and "iteration 5" in told[0] and "turn_reward" in told[0]
 
 
+def test_a_mask_that_leaves_out_most_samples_is_told_once(tmp_path: Path, told: list[str]) -> None:
+    watch = health(tmp_path, told)
+    for iteration, masked in enumerate([1.0, 0.9, 0.1, 0.6, 0.7, 0.8, 0.9]):
+        watch.check(iteration, {**GOOD, "train/correction_masked": masked})
+    assert kinds(tmp_path) == ["masked"] and "iteration 5" in told[0] and "loss.correction.mask_low" in told[0]
+
+
 def test_a_resumed_run_goes_on_counting_and_tells_nothing_twice(tmp_path: Path, told: list[str]) -> None:
     first = health(tmp_path, told)
     first.check(0, EMPTY)
