@@ -1,8 +1,9 @@
 """Samples from vLLM servers over HTTP (``engine=vllm``). The servers run in a separate Python environment.
 
 A node is a list of token ids; its keys and values are in the prefix cache of a server. All rollouts of one initial
-state go to the same server, so that they share its prefix cache. Each version of the weights has a unique name, and
-``load_weights`` closes all nodes (unless ``in_flight`` is set), so that no history is continued by newer weights.
+state go to the same server, so that they share its prefix cache. Each new state goes to the server with the fewest open
+nodes. Each version of the weights has a unique name, and ``load_weights`` closes all nodes (unless ``in_flight`` is
+set), so that no history is continued by newer weights.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class VllmEngine:
         self._folders = threading.Lock()  # guards the folders of weights: one thread may load while another writes
         self._background: Background | None = None
         self._tasks: dict[int, asyncio.Task[Sample]] = {}  # running request by node (event loop's thread only)
-        self._nodes = Histories()
+        self._nodes = Histories(len(self.urls) or local.servers)
         self._leader = self  # the engine whose newest weights are sampled from
         self._busy = threading.Lock()
 
@@ -160,7 +161,7 @@ class VllmEngine:
         snapshot = self._snapshot
         assert snapshot is not None and snapshot.adapter
         view = copy(self)
-        view._nodes, view._tasks = Histories(), {}
+        view._nodes, view._tasks = Histories(len(self.servers)), {}
         view._leader = self if self.in_flight else view
         with nullcontext() if self.in_flight else self._uses.use(snapshot):
             yield view
@@ -262,7 +263,7 @@ class VllmEngine:
         return sample
 
     async def _complete(self, node: int, history: History, sampling: Sampling, seed: int) -> Sample:
-        server = self.servers[history.digest % len(self.servers)]
+        server = self.servers[history.server]
         task = asyncio.current_task()
         assert task is not None
         self._tasks[node] = task
