@@ -90,6 +90,11 @@ class ChatClient:
         for name in ("backoff", "cooldown", "price_in", "price_out", "budget"):
             if getattr(self, name) is not None and not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.budget and not (self.price_in or self.price_out):
+            raise ValueError(
+                f"budget={self.budget:g} has no effect while both prices are 0; set price_in (the price of a million input "
+                "tokens) and that of output tokens, or no budget"
+            )
 
     @property
     def cost(self) -> float:

@@ -94,6 +94,7 @@ def test_without_a_key_none_is_sent(judge_server: ModuleType, make_judge: MakeJu
         ({"time_limit": 0}, "time_limit must be above 0 seconds"),
         ({"backoff": -1}, "backoff must be at least 0"),
         ({"budget": -1}, "budget must be at least 0"),
+        ({"budget": 5.0}, r"budget=5 has no effect while both prices are 0; set price_in"),
     ],
 )
 def test_ranges_of_the_client(settings: dict[str, Any], message: str) -> None:
