@@ -79,7 +79,8 @@ def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample
         logprobs, tokens = spans["token_logprobs"], spans["tokens"]
         prompt, finish = choice["prompt_token_ids"], choice["finish_reason"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        what = f"the answer is no completion with token ids and log-probs ({len(answer)} bytes)"
+        what = f"the answer is no completion with token_ids, prompt_token_ids and logprobs ({len(answer)} bytes); "
+        what += "the server must support return_token_ids and logprobs, as vLLM does"
         raise Fault("garbage", what) from None
     if len(choices) != 1 or not _are_ids(ids, vocabulary) or not ids:
         raise Fault("garbage", "the answer does not contain exactly one list of valid token ids")

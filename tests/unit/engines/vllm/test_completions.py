@@ -92,6 +92,13 @@ def test_broken_answers_are_no_samples(broken: Any) -> None:
         read(broken)
 
 
+def test_a_server_without_token_ids_is_told_what_it_must_support() -> None:
+    incomplete = answer([7, 2])
+    del incomplete["choices"][0]["token_ids"]
+    with pytest.raises(Fault, match="the server must support return_token_ids and logprobs"):
+        read(incomplete)
+
+
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 12) | st.floats() | st.sampled_from(["", "stop", "token_id:7"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["choices", "logprobs", "x"]), inner),
