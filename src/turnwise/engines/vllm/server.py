@@ -49,6 +49,7 @@ class Server:
         self.tally: Counter[str] = Counter()
         self._restarts = 0  # number of restarts since the last answered request
         self._told_to_wait = False  # whether the user knows that the server asks to wait
+        self._lost: ServerError | None = None  # set when a remote server did not answer within ``away_limit``
         self._restoring = asyncio.Lock()
         self.places = asyncio.Semaphore(patience.concurrency)  # each request in progress has acquired it
 
@@ -166,6 +167,8 @@ class Server:
         async with self._restoring:
             if incarnation != self.incarnation:
                 return
+            if self._lost:  # another request has waited long enough
+                raise self._lost
             if not await self._healthy():
                 if self.process is None:
                     self.say(f"vLLM at {self.connection.url} does not answer; the run waits for it")
@@ -224,10 +227,11 @@ class Server:
         while not await self._healthy():
             attempt += 1
             if time.monotonic() - began > limit:
-                raise ServerError(
+                self._lost = ServerError(
                     f"no vLLM server answered at {self.connection.url} within {limit:.0f} s "
                     f"(engine.patience.away_limit). {_MUST_RUN}"
                 )
+                raise self._lost
             await asyncio.sleep(min(self.patience.pause(attempt, None), 5.0))
 
     async def _well_soon(self) -> bool:

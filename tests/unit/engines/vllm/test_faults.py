@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -243,3 +244,21 @@ def test_a_server_that_goes_while_it_is_examined_is_waited_for(
         engine = make_engine(server.url, patience=Patience(attempts=2, backoff=0.01, health_limit=5.0))
         engine.load_weights(policy, 0)
         assert engine.sample([engine.open([4, 5])], SAMPLING, [0])[0].ids
+
+
+def test_requests_wait_together_for_a_server_that_is_lost(served: ModuleType, make_engine: Make, policy: Any) -> None:
+    lost = threading.Event()
+    with served.serve(fault=lambda path, nth: "refuse" if lost.is_set() else None) as server:
+        engine = make_engine(server.url, patience=Patience(backoff=0.01, health_limit=5.0, away_limit=0.5))
+        engine.load_weights(policy, 0)
+        nodes = [engine.open([4, n]) for n in range(8)]
+        lost.set()
+
+        async def all_of_them() -> list[Any]:
+            asked = [engine.request(node, SAMPLING, node) for node in nodes]
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+        began = time.monotonic()
+        assert all(isinstance(error, ServerError) for error in asyncio.run(all_of_them()))
+        assert time.monotonic() - began < 3  # one after the other would be 4 s
+        assert len(engine.said) == 1
