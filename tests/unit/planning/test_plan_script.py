@@ -50,9 +50,9 @@ def test_rows_of_a_sweep_that_cannot_run_are_planned_all_the_same(script, capsys
     hours = sum(row["gpu_hours"]["total"] for row in found["rows"].values())
     assert found["gpu_hours"] == pytest.approx(found["seeds"] * hours) and found["seeds"] > 1
     assert "HotpotQA" in printed and "HF_TOKEN" in printed
-    assert found["rows"]["grpo"]["to_do"] == ["models"]
+    assert found["rows"]["grpo"]["to_do"] == ["models", "servers-in-a-job"]
     assert all("docs/cluster.md#questions" in reason for reason in found["cannot"].values())
-    assert "docs/cluster.md: #questions, #retrieval, #models" in " ".join(printed.split())
+    assert "docs/cluster.md: #questions, #retrieval, #models, #servers-in-a-job" in " ".join(printed.split())
     assert all("docs/cluster.md#" in reason for row in found["rows"].values() for reason in row["missing"])
 
 
