@@ -55,6 +55,8 @@ def selected_logprobs_and_entropy(
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     rows = hidden.reshape(-1, hidden.shape[-1])
     logprobs, entropies = _SelectedLogprobs.apply(rows, weight, targets.reshape(-1), float(temperature), chunk, entropy)
+    if targets.ndim == 1:
+        return logprobs, entropies  # no views, because FSDP2 warns of wrong gradients if a pass returns one
     return logprobs.view(targets.shape), entropies.view(targets.shape) if entropy else entropies
 
 

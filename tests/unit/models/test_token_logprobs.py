@@ -125,3 +125,10 @@ def test_bad_input_is_named(change, message) -> None:
     given_ = {"hidden": torch.zeros(3, 2), "weight": torch.zeros(5, 2), "targets": torch.zeros(3, dtype=torch.long)}
     with pytest.raises(ValueError, match=message):
         selected_logprobs_and_entropy(**(given_ | change))
+
+
+def test_flat_results_are_no_views() -> None:
+    """FSDP2 warns of wrong gradients if a sharded model's pass returns a view."""
+    hidden, weight = torch.randn(5, 3, requires_grad=True), torch.randn(7, 3)
+    found = selected_logprobs_and_entropy(hidden, weight, torch.arange(5))
+    assert all(part.requires_grad and part._base is None for part in found)
