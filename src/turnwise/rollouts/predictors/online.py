@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ class OnlinePredictor(Callback):
         self.critic, self.optimizer = critic, critic.configure_optimizers()
         self.epochs, self.prefix_share, self.batch, self.clip_norm = epochs, prefix_share, batch, clip_norm
         self.reward_max, self.batch_tokens, self.seed, self.translate = reward_max, batch_tokens, seed, translate
-        self._known: dict[str, dict[int, float]] = {}  # predictions in this collection: state id -> turn -> value
+        self._known: dict[int, float] = {}  # predictions in this collection: name of a history -> value
         self._score_seconds = self._score_cpu = 0.0
 
     def success(self, reward: Reward) -> Callable[[RolloutTree], Rewards]:
@@ -70,8 +70,7 @@ class OnlinePredictor(Callback):
         """
         began, cpu_began = time.monotonic(), time.process_time()
         found = self._score(trees, [branchable(tree) for tree in trees])
-        for tree, values in zip(trees, found, strict=True):
-            self._known.setdefault(tree.state.id, {}).update(values)
+        self._keep(trees, found)
         self._score_seconds += time.monotonic() - began
         self._score_cpu += time.process_time() - cpu_began
         return [[values.get(turn, 0.0) for turn in range(-1, len(tree.turns))] for tree, values in zip(trees, found)]
@@ -121,15 +120,19 @@ class OnlinePredictor(Callback):
         """Returns the predictions for the histories of ``examples``. Histories without a stored prediction are
         predicted now.
         """
+        names = {id(tree): history_names(tree) for tree, _, _ in examples}
         missing: dict[int, tuple[RolloutTree, list[int]]] = {}
         for tree, turn, _ in examples:
-            if turn not in self._known.get(tree.state.id, {}):
+            if names[id(tree)][turn] not in self._known:
                 missing.setdefault(id(tree), (tree, []))[1].append(turn)
-        if missing:
-            trees = [tree for tree, _ in missing.values()]
-            for tree, values in zip(trees, self._score(trees, [turns for _, turns in missing.values()]), strict=True):
-                self._known.setdefault(tree.state.id, {}).update(values)
-        return [Prediction(self._known[tree.state.id][turn], target) for tree, turn, target in examples]
+        trees = [tree for tree, _ in missing.values()]
+        self._keep(trees, self._score(trees, [turns for _, turns in missing.values()]))
+        return [Prediction(self._known[names[id(tree)][turn]], target) for tree, turn, target in examples]
+
+    def _keep(self, trees: Sequence[RolloutTree], found: Sequence[Mapping[int, float]]) -> None:
+        for tree, values in zip(trees, found, strict=True):
+            names = history_names(tree)
+            self._known |= {names[turn]: value for turn, value in values.items()}
 
     def _step(self, examples: Sequence[Example]) -> float:
         """Takes one optimiser step of the critic on ``examples`` and returns the sum of their squared errors."""
@@ -158,6 +161,19 @@ class OnlinePredictor(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.critic.load_state_dict(state_dict["critic"])
         self.optimizer.load_state_dict(state_dict["optimizer"])
+
+
+def history_names(tree: RolloutTree) -> dict[int, int]:
+    """Returns turn -> a number that names the history after this turn (-1: the root state) by its tokens.
+
+    The index of a turn cannot name it: turns are renumbered when all rollouts of a group have ended, and several trees
+    may begin at one state.
+    """
+    names = {-1: hash(tree.state.ids)}
+    for place, turn in enumerate(tree.turns):
+        told = (tuple(turn.action_ids), tuple(turn.observation_ids), turn.anew)
+        names[place] = hash((names[turn.parent], told))
+    return names
 
 
 def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device: torch.device) -> OnlinePredictor:

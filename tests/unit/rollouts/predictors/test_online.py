@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -79,6 +80,24 @@ def test_predictions_are_judged_as_they_were_before_learning(critic: Build, grow
     assert {k: v for k, v in again.items() if not k.startswith(CLOCKS)} == pytest.approx(
         {k: v for k, v in metrics.items() if not k.startswith(CLOCKS)}
     )
+
+
+def test_a_prediction_follows_its_turn_when_turns_are_renumbered(critic: Build, grown: Grown) -> None:
+    def learned(ask: bool) -> dict[str, float]:
+        online = OnlinePredictor(critic(learning_rate=1e-2))
+        collected = experience(grown)
+        for tree in collected.trees:
+            tree.state = replace(tree.state, id="one state for all trees")
+        if ask:
+            online.values(collected.trees)
+        for tree in collected.trees:  # the two rollouts that start at the root change places
+            first, second = tree.turns[:2]
+            tree.turns[:2] = second, first
+            for turn in tree.turns[2:]:
+                turn.parent = {0: 1, 1: 0}.get(turn.parent, turn.parent)
+        return {name: value for name, value in online.learn(0, collected).items() if not name.startswith(CLOCKS)}
+
+    assert learned(True) == pytest.approx(learned(False))
 
 
 def test_prefixes_are_a_share_of_what_is_learned(critic: Build, grown: Grown, monkeypatch: pytest.MonkeyPatch) -> None:
