@@ -256,9 +256,9 @@ class EvaluationSettings:
     suites: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        _at_least(1, tasks=self.tasks)
-        if self.tasks > MOST_TASKS:
-            raise ValueError(f"tasks must be at most {MOST_TASKS}, got {self.tasks}")
+        if not 1 <= self.tasks <= MOST_TASKS:
+            shortest = "eval.tasks=1 eval.attempts=0 eval.items=0 is the shortest evaluation"
+            raise ValueError(f"tasks must be 1 to {MOST_TASKS}, got {self.tasks}; {shortest}")
         _at_least(0, attempts=self.attempts, items=self.items, every=self.every, seed=self.seed)
 
 
