@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.envs.environment import environments_of
-from turnwise.models.shipped import unknown_to
+from turnwise.models.shipped import BASES, unknown_to
 from turnwise.runs.config_hash import config_hash
 
 # in this package, by benchmarks/by_name.py: {"machine": ..., "minutes": {configuration hash at seed 0: minutes}}
@@ -19,8 +19,8 @@ FILE = "durations.json"
 
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
-    """Returns the first log lines of a run: its method, environment, policy, iterations and evaluations, and a warning
-    if the method does not read ``data.file``.
+    """Returns the first log lines of a run: its method, environment, policy, iterations and evaluations, and warnings
+    if the method does not read ``data.file`` or if a shipped model predicts the success of another policy.
     """
     iterations, settings = int(cfg.trainer.max_epochs), cfg.eval
     file = OmegaConf.select(cfg, "data.file")
@@ -36,6 +36,11 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
         lines.append(
             f"warning: data.file={file} is not read, because method={cfg.method} starts at tasks of the environment. The "
             "methods that read a file are sft, local, pivotrl, toolrl, awpo and mixed."
+        )
+    if cfg.predictor is not None and cfg.predictor.model in BASES and cfg.policy.model not in BASES:
+        lines.append(
+            f"warning: the predictor is the shipped model {cfg.predictor.model}, which knows only environments at "
+            f"level=tiny; set predictor=qwen3_0_6b or predictor.model=... for policy {cfg.policy.model}."
         )
     if took := duration_line(cfg):
         lines.append(took)

@@ -42,6 +42,16 @@ def test_a_file_that_the_method_does_not_read_is_told() -> None:
     assert not any("not read" in line for line in opening_lines(read, build(read, "env")))
 
 
+def test_a_shipped_predictor_of_another_policy_is_told() -> None:
+    def told(*overrides: str) -> bool:
+        cfg = compose_config(["method=trace", *overrides], CONF)
+        return any("predictor=qwen3_0_6b" in line for line in opening_lines(cfg, build(cfg, "env")))
+
+    assert told("policy.model=Qwen/Qwen3-8B")
+    assert not told() and not told("policy.model=Qwen/Qwen3-8B", "predictor=qwen3_0_6b")
+    assert not told("policy.model=Qwen/Qwen3-8B", "predictor=none", "allocator=uniform")
+
+
 def test_evaluations_are_told_where_there_are_any() -> None:
     cfg = compose_config([], CONF)
     env = build(cfg, "env")
