@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from omegaconf import OmegaConf
+from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.launchers import is_sweep
@@ -56,7 +57,7 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
         arguments = [argument for argument in arguments if not argument.startswith(("hydra/", "hydra.launcher."))]
         found = jobs(ask(arguments, ROOT / "conf"))
         arguments = list(next((job for job in found if not job.cannot), found[0]).overrides)
-    check_config(compose_config(arguments, ROOT / "conf"))
+    check_config(compose_config(arguments, ROOT / "conf", read=READ))
 
 
 @pytest.mark.parametrize(
@@ -90,11 +91,14 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
     ],
 )
 def test_the_defaults_of_a_page_are_the_defaults(page: str, overrides: list[str], prefixes: tuple[str, ...]) -> None:
-    cfg = compose_config(overrides, ROOT / "conf")
+    cfg = compose_config(overrides, ROOT / "conf", read=READ)
     text = PAGES[page]
     if page == "environments":  # one section an environment
         name = cfg.env._target_.split(".")[2]
         text = next(part for part in text.split("\n## ")[1:] if name in part.partition("\n")[0].split(", "))
     told = {key: value for key, value in defaults(text) if key.startswith(prefixes)}
+    for key, value in told.items():
+        if isinstance(value, str) and value.startswith("${"):  # the default is the value of another key
+            told[key] = OmegaConf.select(cfg, value[2:-1])
     assert len(told) >= 2
     assert told == {key: OmegaConf.select(cfg, key) for key in told}
