@@ -136,6 +136,7 @@ def test_kill_nine_changes_nothing(small: Overrides, tmp_path: Path) -> None:
     assert rollouts[0] == rollouts[1]
 
 
+@pytest.mark.slow
 def test_a_buffer_of_more_states_than_there_are_is_refused(small: Overrides, composed: Compose, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rollout\.frozen=7: this run has 5 states to sample from"):
         run(composed(small("grpo", *BUFFER, "states.count=5")))

@@ -65,6 +65,7 @@ def train_rows(out: Path) -> list[dict[str, Any]]:
     return [row for row in rows if row["phase"] == "train"]
 
 
+@pytest.mark.slow
 def test_the_offline_judge_scores_every_rollout(
     small: Overrides, composed: Compose, dialogues: Path, tmp_path: Path
 ) -> None:
@@ -90,6 +91,7 @@ def after_the_first() -> Callable[[Any, int], str | None]:
     return lambda body, nth: "500" if next(asked) else None
 
 
+@pytest.mark.slow
 def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_is(
     small: Overrides,
     composed: Compose,
@@ -131,6 +133,7 @@ def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_
     assert KEY not in said.out + said.err and "got no score" in said.out
 
 
+@pytest.mark.slow
 def test_a_run_that_only_lacks_its_last_evaluation_needs_no_judge(
     small: Overrides, composed: Compose, dialogues: Path, server: Any, tmp_path: Path
 ) -> None:

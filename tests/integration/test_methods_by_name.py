@@ -64,6 +64,7 @@ def test_demonstrations_without_calls_are_refused(small: Callable[..., list[str]
         run(composed(small("toolrl", "env=household")))
 
 
+@pytest.mark.slow
 def test_three_empty_updates_end_a_run_and_its_page_says_why(
     small: Callable[..., list[str]], composed: Compose, tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ def runs(small: Overrides, composed: Compose, tmp_path: Path) -> Callable[..., P
     return start
 
 
+@pytest.mark.slow
 def test_batch_k_is_sampled_from_policy_k_minus_1(runs: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
     """A policy that never moves writes what policy 0 writes: at iterations 0 and 1, and at 2 no more."""
     ahead = runs("ahead", "rollout.staleness=1")
@@ -70,6 +71,7 @@ def test_batch_k_is_sampled_from_policy_k_minus_1(runs: Callable[..., Path], cap
     assert "log-probs differ" not in caplog.text  # they should: that is no alarm
 
 
+@pytest.mark.slow
 def test_with_two_ahead_batch_k_is_sampled_from_policy_k_minus_2(runs: Callable[..., Path]) -> None:
     ahead = runs("ahead", "rollout.staleness=2", "trainer.max_epochs=4")
     still, fresh = runs("still", "update.learning_rate=1e-30", "trainer.max_epochs=4"), runs("fresh")
@@ -79,6 +81,7 @@ def test_with_two_ahead_batch_k_is_sampled_from_policy_k_minus_2(runs: Callable[
     assert [row["rollout/staleness"] for row in trained(ahead)] == [0, 1, 2, 2]
 
 
+@pytest.mark.slow
 def test_looks_at_the_policy_in_between_change_nothing(runs: Callable[..., Path]) -> None:
     plain, looked = runs("plain", "rollout.staleness=1"), runs("looked", "rollout.staleness=1", "eval.every=1")
     a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (plain, looked))
@@ -113,6 +116,7 @@ def test_a_sigterm_before_the_next_collection_begins_changes_nothing(
     assert written(whole) == written(stopped)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_gives_up_what_it_collects_ahead(
     runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

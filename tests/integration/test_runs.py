@@ -30,6 +30,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["pivotrl", "local", "sft", "grpo", "trace"])
 def test_a_method_leaves_everything_that_a_run_promises(
     method: str, small: Overrides, composed: Compose, tmp_path: Path
@@ -80,6 +81,7 @@ def test_a_run_that_is_looked_at_in_between_is_the_same_run(
     assert first.in_domain.after == second.in_domain.after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["pivotrl", "sft"])
 def test_several_steps_on_a_collection_leave_its_ratios_at_1_no_longer(
     method: str, small: Overrides, composed: Compose, tmp_path: Path
@@ -117,6 +119,7 @@ def test_an_evaluation_in_the_middle_is_no_part_of_an_iterations_time(
     assert all(row["seconds/update"] < 2 and row["cpu/update"] <= row["cpu/iteration"] < 2 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_base_row_is_measured_and_not_trained(small: Overrides, composed: Compose, tmp_path: Path) -> None:
     run(composed(small("sft", "trainer.max_epochs=0")))
     result = read_result(tmp_path / "run")
@@ -124,6 +127,7 @@ def test_a_base_row_is_measured_and_not_trained(small: Overrides, composed: Comp
     assert not [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
 
 
+@pytest.mark.slow
 def test_a_run_starts_where_another_ended(small: Overrides, composed: Compose, tmp_path: Path) -> None:
     """SFT, then PivotRL: the second base is the first's trained policy, and so is the reference of its KL term."""
     first, second = tmp_path / "first", tmp_path / "second"
@@ -139,6 +143,7 @@ def test_a_run_starts_where_another_ended(small: Overrides, composed: Compose, t
     assert not torch.equal(*(model.model.layers[0].mlp.up_proj.weight for model in (whole, base)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["pivotrl", "local"])
 def test_batch_k_is_sampled_from_policy_k(method: str, small: Overrides, composed: Compose, tmp_path: Path) -> None:
     """The engine's log-probs are the trainer's own at every iteration: a policy one update behind would show.
@@ -154,6 +159,7 @@ def test_batch_k_is_sampled_from_policy_k(method: str, small: Overrides, compose
         assert row["train/kl_sampler"] < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["toolrl", "awpo"])
 def test_dialogues_of_no_world_are_graded_step_by_step(
     method: str, small: Overrides, composed: Compose, tmp_path: Path
@@ -182,11 +188,13 @@ def test_dialogues_of_no_world_are_graded_step_by_step(
             assert "tool_call>" in text or total == form + none_wanted
 
 
+@pytest.mark.slow
 def test_full_training_exports_the_whole_model(small: Overrides, composed: Compose, tmp_path: Path) -> None:
     run(composed(small("local", "policy.lora.r=0", "trainer.max_epochs=1")))
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").num_parameters() > 0
 
 
+@pytest.mark.slow
 def test_sft_learns_its_demonstrations(small: Overrides, composed: Compose, tmp_path: Path) -> None:
     run(composed(small("sft", "trainer.max_epochs=25", "policy.lora.r=0", "data.trajectories=2", "rollout.states=2")))
     rows = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from omegaconf import DictConfig
 from safetensors.torch import load_file
@@ -48,6 +49,7 @@ def predictor(folder: Path) -> dict[str, torch.Tensor]:
     return state["critic"]
 
 
+@pytest.mark.slow
 def test_a_run_spends_its_budget_learns_and_is_taken_up_exactly(
     small: Overrides, composed: Compose, tmp_path: Path
 ) -> None:

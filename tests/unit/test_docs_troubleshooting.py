@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.configuration_files import READ
 
 from turnwise.config.schema import compose_config
 from turnwise.runs.claim_folder import claim
@@ -39,7 +40,7 @@ def test_a_command_says_what_the_page_says(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     monkeypatch.setenv("TURNWISE_TRACEBACK", "0")
-    with claim(compose_config(["method=sft"], ROOT / "conf")):  # a run that was begun, and has no result
+    with claim(compose_config(["method=sft"], ROOT / "conf", read=READ)):  # a run that was begun, and has no result
         pass
     monkeypatch.setattr(sys, "argv", [script, *shlex.split(arguments)])
     with pytest.raises(SystemExit) as ended:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig
+from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.hydra_errors import explain
@@ -18,7 +19,7 @@ CONF = ROOT / "conf"
 
 
 def composed(*overrides: str) -> DictConfig:
-    cfg = compose_config(overrides, CONF)
+    cfg = compose_config(overrides, CONF, read=READ)
     check_config(cfg)
     return cfg
 
@@ -123,5 +124,5 @@ def test_a_model_and_dialogues_of_ones_own_pass() -> None:
 @pytest.mark.parametrize(("given", "near"), [("selectiv", "selective"), ("pivot", "pivotrl"), ("wpo", "awpo")])
 def test_a_method_that_does_not_exist_names_the_near_miss(given: str, near: str) -> None:
     with pytest.raises(Exception) as refused:  # noqa: PT011 - Hydra's own, which explain() turns into words
-        compose_config([f"method={given}"], CONF)
+        compose_config([f"method={given}"], CONF, read=READ)
     assert f"'{near}'" in str(explain(refused.value, [f"method={given}"], CONF))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
@@ -69,27 +70,29 @@ def test_every_part_composes_and_passes_the_check(part: str) -> None:
     group, _, option = part.partition("/")
     beside = WITH.get(part, [])
     method = [] if group == "method" or any(word.startswith("method=") for word in beside) else ["method=grpo"]
-    check_config(compose_config([f"{group}={option}", *method, *beside], CONF))
+    check_config(compose_config([f"{group}={option}", *method, *beside], CONF, read=READ))
 
 
 @pytest.mark.parametrize(("method", "scale"), product(METHODS, ["tiny", "paper"]))
 def test_every_method_passes_at_both_scales(method: str, scale: str) -> None:
-    cfg = compose_config([f"method={method}", f"scale={scale}"], CONF)
+    cfg = compose_config([f"method={method}", f"scale={scale}"], CONF, read=READ)
     check_config(cfg)
     assert (cfg.method, cfg.scale) == (method, scale)
 
 
 @pytest.mark.parametrize(("experiment", "scale"), product(EXPERIMENTS, ["tiny", "paper"]))
 def test_every_experiment_passes_at_both_scales(experiment: str, scale: str) -> None:
-    cfg = compose_config([f"experiment={experiment}", f"scale={scale}"], CONF)
+    cfg = compose_config([f"experiment={experiment}", f"scale={scale}"], CONF, read=READ)
     check_config(cfg)
     assert cfg.name.startswith(experiment)
 
 
 def test_two_values_of_a_key_are_two_folders() -> None:
-    folders = {compose_config([f"loss.clip_high={value}"], CONF).paths.out for value in (0.2, 0.3)}
-    folders |= {compose_config(["experiment=pivotrl/tab4/full", f"seed={n}"], CONF).paths.out for n in (0, 1)}
-    folders |= {compose_config(["experiment=pivotrl/tab4/full", "scale=paper"], CONF).paths.out}
+    folders = {compose_config([f"loss.clip_high={value}"], CONF, read=READ).paths.out for value in (0.2, 0.3)}
+    folders |= {
+        compose_config(["experiment=pivotrl/tab4/full", f"seed={n}"], CONF, read=READ).paths.out for n in (0, 1)
+    }
+    folders |= {compose_config(["experiment=pivotrl/tab4/full", "scale=paper"], CONF, read=READ).paths.out}
     assert len(folders) == 5
 
 
@@ -114,4 +117,4 @@ def test_a_part_lists_every_parameter_so_that_the_command_line_can_set_it(file: 
 
 @pytest.mark.parametrize("launcher", [f.rpartition("/")[2] for f in FILES if f.startswith("hydra/launcher/")])
 def test_launchers_keep_to_submitits_schema(launcher: str) -> None:
-    compose_config([f"hydra/launcher={launcher}"], CONF)
+    compose_config([f"hydra/launcher={launcher}"], CONF, read=READ)

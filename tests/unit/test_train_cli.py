@@ -129,6 +129,7 @@ def test_a_sweep_says_where_its_rows_stand(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "outputs/pivotrl/tab4/base").exists()
 
 
+@pytest.mark.slow
 def test_a_row_that_fails_is_told_and_kept_and_its_folder_given_back(tmp_path: Path) -> None:
     run = train("sweep=pivotrl_tab4", "rows=sft", "seed=0", "data.file=none.jsonl", cwd=tmp_path)
     assert run.returncode == 1

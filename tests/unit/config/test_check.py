@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 from omegaconf import OmegaConf
+from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.hints import suggest
@@ -18,7 +19,7 @@ CONF = Path(__file__).parents[3] / "conf"
 def mistakes(*overrides: str) -> list[str]:
     method = [] if any(item.startswith("method=") for item in overrides) else ["method=grpo"]
     with pytest.raises(ConfigError) as caught:
-        check_config(compose_config([*method, *overrides], CONF))
+        check_config(compose_config([*method, *overrides], CONF, read=READ))
     return caught.value.mistakes
 
 
@@ -156,5 +157,5 @@ def test_the_nearest_name_or_all_of_them() -> None:
 @pytest.mark.parametrize("part", ["env", "data", "states", "rollout", "update", "policy", "engine", "trainer"])
 def test_parts_that_no_run_can_do_without(part: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        check_config(compose_config(["method=sft", f"~{part}"], CONF))
+        check_config(compose_config(["method=sft", f"~{part}"], CONF, read=READ))
     assert any(mistake.startswith(f"{part}: ") for mistake in refused.value.mistakes)

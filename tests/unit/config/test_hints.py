@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.hints import _ELSEWHERE, keys_of, meant
@@ -15,7 +16,7 @@ CONF = Path(__file__).parents[3] / "conf"
 
 @pytest.fixture(scope="module")
 def tree() -> dict[str, Any]:
-    found = OmegaConf.to_container(compose_config(["method=pivotrl"], CONF))
+    found = OmegaConf.to_container(compose_config(["method=pivotrl"], CONF, read=READ))
     assert isinstance(found, dict)
     return {str(key): value for key, value in found.items()}
 
@@ -64,5 +65,5 @@ def test_every_key_of_the_table_exists(tree: dict[str, Any]) -> None:
 @pytest.mark.parametrize("override", ["+foo=1", "+logger.foo=1", "+callbacks.mine={a: 1}"])
 def test_what_nothing_reads_cannot_be_appended(override: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        check_config(compose_config(["method=sft", override], CONF))
+        check_config(compose_config(["method=sft", override], CONF, read=READ))
     assert [mistake.split(":")[0] for mistake in refused.value.mistakes] == [override.lstrip("+").split("=")[0]]

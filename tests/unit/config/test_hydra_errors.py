@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
+from tests.configuration_files import READ
 
 from turnwise.config.hydra_errors import explain
 from turnwise.config.schema import compose_config
@@ -59,14 +60,14 @@ def test_all_bad_overrides_are_listed_with_what_the_check_finds_in_the_rest() ->
 
 def test_a_bad_key_of_a_sweep_is_named_once() -> None:
     with pytest.raises((HydraException, OmegaConfBaseException)) as caught:
-        compose_config(["sed=1"], CONF)
+        compose_config(["sed=1"], CONF, read=READ)
     found = explain(caught.value, ["-m", "sed=1,2,3", "loss.clip_high=.2,.3"], CONF).mistakes
     assert found == ["sed=1: there is no key 'sed'; did you mean 'seed'?"]
 
 
 def test_the_bad_value_of_a_sweep_is_named() -> None:
     with pytest.raises((HydraException, OmegaConfBaseException)) as caught:
-        compose_config(["seed=x"], CONF)
+        compose_config(["seed=x"], CONF, read=READ)
     found = explain(caught.value, ["-m", "seed=0,1,x"], CONF).mistakes
     assert found == ["seed=x: Value 'x' of type 'str' could not be converted to Integer"]
 

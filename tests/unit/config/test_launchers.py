@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.configuration_files import READ
 
 from turnwise.config import launchers as module
 from turnwise.config.help import help_text
@@ -59,7 +60,7 @@ def test_debug_runs_differ_by_name_where_they_differ() -> None:
     from turnwise.config.schema import compose_config
 
     def name(*overrides: str) -> Any:
-        return compose_config(overrides, CONF).name
+        return compose_config(overrides, CONF, read=READ).name
 
     assert name("method=sft", "debug=tiny") == "debug/sft"
     assert name("method=sft", "debug=tiny", "update.learning_rate=0.01") == "debug/sft/update.learning_rate=0.01"

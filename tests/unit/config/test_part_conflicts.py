@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.part_conflicts import impossible_combinations
@@ -91,7 +92,7 @@ CONF = Path(__file__).parents[3] / "conf"
 )
 def test_parts_that_exclude_each_other_are_refused_with_the_way_out(overrides: list[str], keys: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_config(compose_config(overrides, CONF))
+        check_config(compose_config(overrides, CONF, read=READ))
     assert [mistake.split(":")[0] for mistake in caught.value.mistakes] == keys
     for mistake in caught.value.mistakes:
         assert any(remedy in mistake for remedy in ("choose", "set "))
@@ -126,7 +127,7 @@ def test_parts_that_exclude_each_other_are_refused_with_the_way_out(overrides: l
     ],
 )
 def test_the_ways_out_are_open(overrides: list[str]) -> None:
-    check_config(compose_config(overrides, CONF))
+    check_config(compose_config(overrides, CONF, read=READ))
 
 
 @pytest.mark.parametrize(("key", "value"), [("top_p", 0.9), ("top_k", 5), ("min_p", 0.1), ("min_p", 1.0)])
@@ -139,6 +140,6 @@ def test_filters_that_the_update_cannot_reproduce_are_refused(key: str, value: f
 @pytest.mark.parametrize("gate", ["divergence", "signal", "either", "sequential", "random_cut", "oracle"])
 def test_a_gate_that_looks_when_all_have_ended_is_refused(gate: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_config(compose_config(["method=pivotrl", f"gate={gate}"], CONF))
+        check_config(compose_config(["method=pivotrl", f"gate={gate}"], CONF, read=READ))
     (mistake,) = caught.value.mistakes
     assert mistake.startswith("gate: ") and "turn 10," in mistake and "gate=never" in mistake

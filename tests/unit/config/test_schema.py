@@ -7,6 +7,7 @@ from hydra.core.hydra_config import HydraConfig
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from tests.configuration_files import READ
 
 from turnwise.config.build_part import build
 from turnwise.config.schema import LONGEST_NAME, ConfigError, compose_config, run_name
@@ -41,19 +42,21 @@ def test_names_fit_a_folder_and_stay_apart(first: str, second: str) -> None:
 
 def test_composing_names_the_run_and_leaves_hydra_as_it_was() -> None:
     before = HydraConfig.instance().cfg
-    cfg = compose_config(["method=pivotrl", "loss.clip_high=0.3", "seed=4"], CONF)
+    cfg = compose_config(["method=pivotrl", "loss.clip_high=0.3", "seed=4"], CONF, read=READ)
     assert cfg.paths.out == "outputs/pivotrl/loss.clip_high=0.3/seed4"
     assert "hydra" not in cfg
     assert HydraConfig.instance().cfg is before
 
 
 def test_precedence_is_command_line_then_experiment_then_method_then_part() -> None:
-    assert compose_config(["method=grpo"], CONF).loss.kl_beta == 0
-    assert compose_config(["method=pivotrl"], CONF).loss.kl_beta > 0
-    experiment = compose_config(["experiment=pivotrl/tab4/no_filter"], CONF)
+    assert compose_config(["method=grpo"], CONF, read=READ).loss.kl_beta == 0
+    assert compose_config(["method=pivotrl"], CONF, read=READ).loss.kl_beta > 0
+    experiment = compose_config(["experiment=pivotrl/tab4/no_filter"], CONF, read=READ)
     assert experiment.method == "pivotrl"
     assert experiment.states._target_.endswith("ExpertTurns")
-    override = compose_config(["experiment=pivotrl/tab4/no_filter", "states=pivots", "states.keep=mixed"], CONF)
+    override = compose_config(
+        ["experiment=pivotrl/tab4/no_filter", "states=pivots", "states.keep=mixed"], CONF, read=READ
+    )
     assert override.states.keep == "mixed"
 
 
@@ -76,5 +79,5 @@ def test_build_makes_a_part_or_none_and_says_which_key_it_refused() -> None:
 
 @pytest.mark.parametrize(("method", "level"), [("grpo", "token"), ("pivotrl", "action")])
 def test_the_importance_weight_belongs_to_the_ratio_that_the_loss_clips(method: str, level: str) -> None:
-    cfg = compose_config([f"method={method}", "loss=corrected"], CONF)
+    cfg = compose_config([f"method={method}", "loss=corrected"], CONF, read=READ)
     assert cfg.loss.correction.level == cfg.loss.ratio == level

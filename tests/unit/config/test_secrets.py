@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.schema import ConfigError, compose_config
@@ -59,7 +60,7 @@ def test_secrets_of_files_and_of_the_environment_are_found_in_the_configuration(
         "judge.client.attempts=0",
     ]
     with pytest.raises(ConfigError) as refused:
-        check_config(compose_config(["method=awpo", "judge=endpoint", *given], CONF))
+        check_config(compose_config(["method=awpo", "judge=endpoint", *given], CONF, read=READ))
     assert [mistake.split(":")[0] for mistake in refused.value.mistakes] == [
         "judge.client.url",
         "judge.client.key_variable",

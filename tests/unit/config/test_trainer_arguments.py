@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from lightning.pytorch import Trainer
+from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.schema import ConfigError, compose_config
@@ -17,7 +18,7 @@ FIXED = {"reload_dataloaders_every_n_epochs", "num_sanity_val_steps"}
 
 def mistakes(*overrides: str) -> list[str]:
     try:
-        check_config(compose_config(["method=sft", *overrides], CONF))
+        check_config(compose_config(["method=sft", *overrides], CONF, read=READ))
     except ConfigError as refused:
         return refused.mistakes
     return []
@@ -32,7 +33,7 @@ def mistakes(*overrides: str) -> list[str]:
 )
 def test_numbers_that_no_trainer_can_carry_out(override: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        check_config(compose_config(["method=sft", override], CONF))
+        check_config(compose_config(["method=sft", override], CONF, read=READ))
     (mistake,) = refused.value.mistakes
     key, _, value = override.partition("=")
     assert mistake.startswith(f"{key}: ")
@@ -49,7 +50,7 @@ def test_numbers_that_no_trainer_can_carry_out(override: str) -> None:
     ],
 )
 def test_numbers_that_a_trainer_takes(overrides: list[str]) -> None:
-    check_config(compose_config(["method=sft", *overrides], CONF))
+    check_config(compose_config(["method=sft", *overrides], CONF, read=READ))
 
 
 @pytest.mark.parametrize("key", sorted(set(inspect.signature(Trainer).parameters) - FREE - FIXED))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from tests.configuration_files import READ
 
 from turnwise.config.build_part import build
 from turnwise.config.check import check_config
@@ -43,7 +44,7 @@ CONF = ROOT / "conf"
 def test_a_value_that_no_part_can_use_is_refused_by_its_key(override: str) -> None:
     key = override.lstrip("+").partition("=")[0]
     with pytest.raises(ConfigError) as refused:
-        check_config(compose_config([override], CONF))
+        check_config(compose_config([override], CONF, read=READ))
     assert key.rpartition(".")[2] in str(refused.value)
 
 
@@ -91,7 +92,7 @@ def test_a_group_set_to_null_is_told_how_to_be_left_out() -> None:
     told = [mistake.split(":")[0] for mistake in caught.value.mistakes]
     assert told == ["logger=null", "gate=null", "debug=null", "env=null"]
     for mistake in caught.value.mistakes[:3]:
-        check_config(compose_config([mistake.split()[-1]], CONF))
+        check_config(compose_config([mistake.split()[-1]], CONF, read=READ))
     refuse_overrides(["~logger", "data.file=null", "gate=never", f"{'x' * 300}=null"], CONF)
 
 
@@ -99,23 +100,23 @@ def test_a_group_set_to_null_is_told_how_to_be_left_out() -> None:
 def test_a_part_that_every_run_needs_cannot_be_left_out(override: str) -> None:
     key = override.strip("~").removesuffix("=null")
     with pytest.raises(ConfigError) as refused:
-        check_config(compose_config([override], CONF))
+        check_config(compose_config([override], CONF, read=READ))
     assert [mistake for mistake in refused.value.mistakes if mistake.startswith(f"{key}:")]
 
 
 def test_a_part_that_the_run_completes_is_refused_by_its_key(tmp_path: Path) -> None:
     given = {"end_ids": [0], "model": "tiny", "folder": tmp_path, "say": print}
     with pytest.raises(ConfigError, match=r"^engine: lanes must be at least 1"):
-        build(compose_config(["engine.lanes=-1"], CONF), "engine", **given)
+        build(compose_config(["engine.lanes=-1"], CONF, read=READ), "engine", **given)
     twice = "engine.urls=[http://127.0.0.1:1,http://127.0.0.1:1/]"
     with pytest.raises(ConfigError, match=r"^engine: urls must contain each server only once"):
-        build(compose_config(["engine=vllm", twice], CONF), "engine", **given)
+        build(compose_config(["engine=vllm", twice], CONF, read=READ), "engine", **given)
 
 
 @pytest.mark.parametrize("overrides", [["eval.tasks=1000000000000"], ["method=grpo", "states.count=1000000000000"]])
 def test_more_tasks_than_can_be_drawn_are_refused(overrides: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"1000000,? got"):
-        check_config(compose_config(overrides, CONF))
+        check_config(compose_config(overrides, CONF, read=READ))
 
 
 def test_an_argument_that_is_nested_too_deeply_is_one_line() -> None:
@@ -145,7 +146,7 @@ def test_folders_of_ones_own_files_are_taken(tmp_path: Path) -> None:
 )
 def test_numbers_with_which_no_run_ends(override: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        check_config(compose_config(["method=pivotrl", override], CONF))
+        check_config(compose_config(["method=pivotrl", override], CONF, read=READ))
     (mistake,) = refused.value.mistakes
     assert mistake.startswith(f"{override.partition('=')[0]}: ")
 

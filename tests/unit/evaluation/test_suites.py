@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.configuration_files import READ
 
 from turnwise.config.build_part import build
 from turnwise.config.check import check_config
@@ -50,6 +51,6 @@ def test_only_items_of_both_sides_are_compared() -> None:
 @pytest.mark.extra("reasoning_gym")
 @pytest.mark.parametrize("name", ["aiw", "gcd"])
 def test_the_suites_of_reasoning_are_environments(name: str) -> None:
-    cfg = compose_config(["method=grpo", "eval=reasoning"], CONF)
+    cfg = compose_config(["method=grpo", "eval=reasoning"], CONF, read=READ)
     check_config(cfg)
     assert [task.subset for task in build(cfg, "eval").suites[name].tasks("seen", 4)] == [name] * 4

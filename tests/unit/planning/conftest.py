@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig
+from tests.configuration_files import READ
 
 from turnwise.config.schema import compose_config
 from turnwise.planning.gpus import Gpu
@@ -16,7 +17,7 @@ CONF = Path(__file__).parents[3] / "conf"
 
 @pytest.fixture
 def composed() -> Callable[..., DictConfig]:
-    return lambda *overrides: compose_config([*overrides, "name=planned"], CONF)
+    return lambda *overrides: compose_config([*overrides, "name=planned"], CONF, read=READ)
 
 
 @pytest.fixture

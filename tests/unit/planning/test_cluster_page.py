@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.launchers import is_sweep
@@ -68,7 +69,7 @@ def composed(arguments: list[str]) -> None:
         ready = [job for job in found if not job.cannot]
         assert ready, "the command gives all that its rows need"
         arguments = [item for item in ready[0].overrides if item != ready[0].begin]
-    check_config(compose_config(arguments, ROOT / "conf"))
+    check_config(compose_config(arguments, ROOT / "conf", read=READ))
 
 
 @pytest.mark.parametrize("name", sweep_names(ROOT / "conf"))

@@ -67,6 +67,7 @@ def test_hours_are_work_over_what_the_gpu_gives(composed, gpu) -> None:
     assert gpu.seconds(1.0, 3.35e12) == 2.0  # bound by memory
 
 
+@pytest.mark.slow
 def test_layers_that_are_computed_again_cost_a_second_pass(composed, gpu) -> None:
     ours = ("method=grpo", "scale=paper", "policy=qwen3_4b", "trainer.max_epochs=2")
     again, once = (plan(composed(*ours, f"update.recompute={value}"), gpu).work for value in ("true", "false"))
@@ -114,6 +115,7 @@ def test_an_opening_that_leaves_no_room_for_a_reply_is_told(composed, gpu) -> No
     assert plan(composed("method=grpo", *limits, *SMALL), gpu, {"opening": 1048.0}).missing == ()
 
 
+@pytest.mark.slow
 def test_a_user_behind_an_endpoint_is_asked_with_a_key(composed, gpu, monkeypatch) -> None:
     monkeypatch.delenv("TURNWISE_USER_KEY", raising=False)
     asked = ["method=grpo", "env=tau2", "env.user=endpoint", *SMALL]

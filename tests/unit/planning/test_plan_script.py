@@ -40,6 +40,7 @@ def test_options_may_stand_between_overrides(script, capsys) -> None:
     assert row["lengths"]["reply"] == 7 and row["tokens"]["step"]["states"] == 8
 
 
+@pytest.mark.slow
 def test_rows_of_a_sweep_that_cannot_run_are_planned_all_the_same(script, capsys) -> None:
     arguments = ["sweep=trace_tab6", "scale=paper", "rows=react,grpo", "--gpu", "h200"]
     assert script.main(arguments) == 0
@@ -142,6 +143,7 @@ def test_mistakes_of_a_simulation_end_with_one_message(script, capsys, arguments
     assert words in error and "Traceback" not in error and len(error.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_picture_is_of_one_row(script, capsys, tmp_path) -> None:
     rows = ["sweep=trace_tab1", "scale=paper", "rows=uniform_uniform,active_active", "--simulate"]
     assert script.main([*rows, "--picture", str(tmp_path / "busy.svg")]) == 2

@@ -30,6 +30,7 @@ def test_every_preset_is_what_its_name_says(composed, model: str, gpus: int) -> 
     assert cfg.trainer.precision == "bf16-mixed" and cfg["update"].recompute
 
 
+@pytest.mark.slow
 def test_shards_divide_what_is_resident(composed, gpu) -> None:
     """Qwen3-14B, all weights in float32: 14.77 B x 4 bytes, of which a GPU of eight keeps an eighth, and its gradients and
     moments likewise; what is gathered stands beside."""
@@ -69,6 +70,7 @@ def test_recomputing_keeps_less(composed, gpu) -> None:
     assert kept[0] < kept[1] / 8  # of 36 layers one is whole
 
 
+@pytest.mark.slow
 def test_what_waits_in_the_cpus_memory_is_not_on_the_gpu(composed, gpu) -> None:
     kept = [
         plan(composed("method=grpo", "scale=qwen3_4b_1gpu", f"update.offload={away}"), gpu).memory.activations  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from recipes.tiny import names
 from recipes.tiny.toolworlds import SIZES, ToolWorlds, llama, thinking
+from tests.configuration_files import READ
 from transformers import AutoTokenizer
 
 from turnwise.config.schema import compose_config
@@ -80,11 +81,11 @@ def test_the_held_out_splits_keep_their_names():
 
 
 def test_the_base_names_policy_and_predictor():
-    cfg = compose_config(["env=apibank", "base=tiny_tools"], CONF)
+    cfg = compose_config(["env=apibank", "base=tiny_tools"], CONF, read=READ)
     assert cfg.policy.model == "tiny_tools" and cfg.rollout.sampling.max_tokens == ToolWorlds().max_tokens
-    other = compose_config(["base=tiny_tools", "policy=qwen3_4b", "predictor=tiny"], CONF)
+    other = compose_config(["base=tiny_tools", "policy=qwen3_4b", "predictor=tiny"], CONF, read=READ)
     assert (other.policy.model, other.predictor.model) == ("Qwen/Qwen3-4B", "tiny_tools")
-    assert compose_config(["env=apibank"], CONF).policy.model == "tiny_tools"
+    assert compose_config(["env=apibank"], CONF, read=READ).policy.model == "tiny_tools"
 
 
 def test_every_base_has_its_configuration():

@@ -115,6 +115,7 @@ def test_a_picture_is_shown_once_and_found_from_the_page(tmp_path: Path) -> None
         assert page.read_text().count("b.svg") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (ROOT / "results" / "turnwise" / "composed").exists(), reason="the kept runs are not in this copy"
 )

@@ -175,6 +175,7 @@ def test_three_formats_show_the_same_numbers(script, way, make, tmp_path, capsys
     assert "Written by" in tex
 
 
+@pytest.mark.slow
 def test_a_summary_in_a_file_has_every_entry(script, tmp_path, capsys) -> None:
     tex = tmp_path / "all.tex"
     assert script.main(["summary", f"outputs={tmp_path}", "--latex", str(tex), "--json"]) == 0

@@ -69,6 +69,7 @@ def test_a_seed_that_never_succeeds_counts_and_a_metric_that_is_always_zero_is_n
     assert figure is not None and "grpo 20" in figure.alt and "40" not in figure.alt
 
 
+@pytest.mark.slow
 def test_a_comparison_draws_every_curve_with_a_part_for_each_run(make: Any, tmp_path: Path) -> None:
     for name, seeds in (("first", 2), ("second", 1)):
         for seed in range(seeds):

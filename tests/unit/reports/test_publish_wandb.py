@@ -59,6 +59,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     wandb.teardown()
 
 
+@pytest.mark.slow
 def test_the_bundle_holds_the_tables_the_rollouts_and_the_files(
     script: Any, make: Any, stranger: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

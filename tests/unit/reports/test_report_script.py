@@ -113,6 +113,7 @@ def test_a_place_that_cannot_be_written_is_named(script, runs, tmp_path, capsys,
     assert str(place) in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_page_of_a_kept_run_is_made_again(script, tmp_path, make, capsys):
     run, place = make.write_run(tmp_path / "run"), tmp_path / "kept" / "seed0"
     keep(run, place)

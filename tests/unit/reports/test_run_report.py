@@ -68,6 +68,7 @@ def assert_self_contained(page: Page, text: str):
     assert "@import" not in text
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_from_anywhere(report):
     page = Page(report)
     assert_self_contained(page, report)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.configuration_files import READ
 
 from turnwise.config.schema import compose_config
 from turnwise.reports.find_runs import FinishedRuns, RunRow
@@ -16,7 +17,7 @@ CONF = Path(__file__).parents[3] / "conf"
 
 def notes(*overrides: str) -> list[str]:
     """The notes on runs of one method, each with one further override."""
-    rows = [RunRow(one, {}, recorded(compose_config(["method=grpo", one], CONF))) for one in overrides]
+    rows = [RunRow(one, {}, recorded(compose_config(["method=grpo", one], CONF, read=READ))) for one in overrides]
     return task_notes(FinishedRuns({("household", "tiny"): rows}))
 
 

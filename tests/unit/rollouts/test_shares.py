@@ -7,6 +7,7 @@ from pathlib import Path
 import hydra
 import pytest
 import torch
+from tests.configuration_files import READ
 
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import Loss, LossInputs
@@ -53,7 +54,7 @@ def test_trees_of_two_and_of_ten_branches_weigh_the_same_in_trace(tokens: int) -
     many = tree_of("many", [[20 + i] for i in range(9)] + [[30, 31, 32, 33]])
     update = pack([few, many], [credit_of(few, 3.0), credit_of(many, -1.0)], row_tokens=tokens, batch_tokens=tokens)
     assert (len(update.batches) > 2) == (tokens == 8)
-    loss: Loss = hydra.utils.instantiate(compose_config(["method=trace"], CONF).loss)
+    loss: Loss = hydra.utils.instantiate(compose_config(["method=trace"], CONF, read=READ).loss)
     value, gradients = loss_and_gradients(loss, update)
     assert value == pytest.approx((-3 + 1) / 2)
     # 1/2 a tree, 1/2 or 1/10 a branch, then its tokens

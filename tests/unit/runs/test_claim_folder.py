@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf, open_dict
+from tests.configuration_files import READ
 
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise.errors import InputError
@@ -236,7 +237,7 @@ def test_a_younger_key_at_its_first_value_makes_no_other_run(tmp_path: Path) -> 
 
 
 def test_keys_younger_than_the_first_runs_have_their_first_values_in_the_shipped_configuration() -> None:
-    cfg = compose_config(["method=pivotrl"], CONF)
+    cfg = compose_config(["method=pivotrl"], CONF, read=READ)
     before = cfg.copy()
     with open_dict(before):
         del before.rollout.staleness
@@ -244,4 +245,4 @@ def test_keys_younger_than_the_first_runs_have_their_first_values_in_the_shipped
             del before.states[key]
     assert len(before.states) == 4
     assert config_hash(cfg) == config_hash(before)
-    assert config_hash(cfg) != config_hash(compose_config(["method=pivotrl", "states.refresh=0.5"], CONF))
+    assert config_hash(cfg) != config_hash(compose_config(["method=pivotrl", "states.refresh=0.5"], CONF, read=READ))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.configuration_files import READ
 
 from turnwise.config.schema import compose_config
 from turnwise.training import evaluate
@@ -14,7 +15,7 @@ CONF = Path(__file__).parents[3] / "conf"
 
 
 def key(*overrides: str) -> str | None:
-    cfg = compose_config(["env=household", *overrides], CONF)
+    cfg = compose_config(["env=household", *overrides], CONF, read=READ)
     return evaluate.base_key(cfg, Settings.of(cfg), "base")
 
 

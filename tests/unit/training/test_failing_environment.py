@@ -53,6 +53,7 @@ def trained(tmp_path: Path):
     return train
 
 
+@pytest.mark.slow
 def test_episodes_that_an_evaluation_lost_are_told_and_counted(trained, tmp_path: Path) -> None:
     done = trained()
     assert done.returncode == 0, done.stderr
@@ -65,6 +66,7 @@ def test_episodes_that_an_evaluation_lost_are_told_and_counted(trained, tmp_path
     assert "in 2 episodes of the evaluations" in " ".join((tmp_path / "run" / "report.html").read_text().split())
 
 
+@pytest.mark.slow
 def test_a_task_that_cannot_be_opened_ends_the_run_with_one_line(trained) -> None:
     done = trained("env.where=train")
     assert done.returncode == 1 and "Traceback" not in done.stderr

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import wandb
 from omegaconf import DictConfig
+from tests.configuration_files import READ
 from tests.unit.reports.conftest import write_run
 from tests.unit.reports.test_publish_wandb import records
 from tests.unit.training.wandb_service import serving
@@ -43,7 +44,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config(folder: Path, *overrides: str) -> DictConfig:
     named = ("method=pivotrl", "name=pivotrl/tab4/full", "seed=1", "loss.clip_high=0.28")
-    return compose_config([*named, f"paths.out={folder}", *overrides], CONF)
+    return compose_config([*named, f"paths.out={folder}", *overrides], CONF, read=READ)
 
 
 def logged(cfg: DictConfig, finished: Path) -> None:
@@ -60,6 +61,7 @@ def nested(items: Any) -> dict[str, Any]:
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
+@pytest.mark.slow
 def test_an_offline_run_holds_the_configuration_the_result_and_the_rollouts(tmp_path: Path, finished: Path) -> None:
     cfg = config(tmp_path / "run")
     logged(cfg, finished)

@@ -49,6 +49,7 @@ def anything(k: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(st.lists(EIGHTHS, min_size=1, max_size=4), st.integers(2, 9))
 def test_roots_reach_the_brute_force_optimum_in_exact_fractions(values, budget) -> None:
@@ -59,6 +60,7 @@ def test_roots_reach_the_brute_force_optimum_in_exact_fractions(values, budget) 
     assert sum(root_gain(v, m) for v, m in zip(values, counts, strict=True)) == best
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(st.lists(EIGHTHS, min_size=1, max_size=4), st.integers(0, 7))
 def test_prefixes_reach_the_brute_force_optimum_in_exact_fractions(same, budget) -> None:

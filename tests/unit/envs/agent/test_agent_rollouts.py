@@ -90,6 +90,7 @@ def rollouts(tree: RolloutTree) -> list[list[tuple[list[int], list[int]]]]:
     return sorted([(turn.action_ids, turn.observation_ids) for turn in path] for path in paths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allocator", [Uniform(4), TreePO(roots=2, branches=1)], ids=["flat", "branching"])
 def test_the_tree_holds_the_tokens_of_the_native_environment(policy: Any, playing: Any, allocator: Any) -> None:
     """A branch in the middle too: its program is served the recorded replies first, and stands where the native episode does."""

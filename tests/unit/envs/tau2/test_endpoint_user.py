@@ -59,6 +59,7 @@ def make(server, tmp_path):
         user.close()
 
 
+@pytest.mark.slow
 def test_the_first_episodes_of_a_process_may_begin_in_several_threads():
     script = """if True:
         from concurrent.futures import ThreadPoolExecutor

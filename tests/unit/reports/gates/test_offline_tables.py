@@ -121,6 +121,7 @@ def _spread(rows: int) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.slow
 def test_intervals_of_types_and_labels_against_scipys_bootstrap(make_buffer: Make) -> None:
     buffer = make_buffer([(label, d, tail, kind) for label, d, tail, kind in _spread(120)])
     types, labels = types_table(buffer, 5, 6000, 0), labels_table(buffer, 5, 6000, 0)

@@ -57,6 +57,7 @@ def test_nothing_is_written_where_there_is_no_cache(outputs: Path, tmp_path: Pat
     assert not (tmp_path / "none").exists() and not (outputs / "cache").exists()
 
 
+@pytest.mark.slow
 def test_every_line_of_ours_that_makes_a_gate_report_is_in_its_checksum(outputs: Path) -> None:
     ran: set[Path] = set()
 
