@@ -106,7 +106,7 @@ class Measure:
             return before
         acted = settings.tasks * self.candidates.plays + (len(held_out.states) if held_out else 0)
         total = acted * (1 + settings.attempts) + (len(SKILLS) + len(settings.suites or {})) * settings.items
-        with self.phases.phase(f"evaluate {name}", total) as advance:
+        with self.phases.phase(f"evaluate {name}", total, alike=False) as advance:
             found = self(lambda done: advance(done * (1 if self.distributed.served else self.distributed.world)))
         if self.distributed.first:
             save_evaluation(path, found)

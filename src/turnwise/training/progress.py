@@ -1,8 +1,10 @@
 """Draws a progress bar for the phases of a run, with the remaining time in words.
 
-The remaining time of the running phase is estimated from its time per step so far. A later phase is assumed to take as
-long as its *twin*, an earlier phase: evaluation after training takes as long as evaluation before training. If the
-duration of a later phase is unknown, the estimated time of the run is a lower bound.
+The remaining time of the running phase is estimated from its time per step so far. An evaluation begins with its long
+episodes and ends with short answers, so its time per step is used only after half of the steps, and the estimate then
+never exceeds the time that has passed. A phase is assumed to take at most as long as its *twin*, an earlier phase of
+this start of the run: evaluation after training takes as long as evaluation before training. If no estimate is
+possible, no time is shown. If the duration of a later phase is unknown, the estimated time of the run is a lower bound.
 """
 
 from __future__ import annotations
@@ -75,8 +77,10 @@ class Phases:
         self.console.print(self.label + line, soft_wrap=True)
 
     @contextmanager
-    def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
+    def phase(self, name: str, total: int, alike: bool = True) -> Iterator[Callable[..., None]]:
         """Shows the progress of a phase of ``total`` steps while the ``with`` block runs.
+
+        ``alike`` means that all steps take about equally long. Otherwise, the long steps come first.
 
         The block gets a function ``advance(steps, note="", already=False)``, which it calls after finished steps.
         ``already`` means that an earlier start of the run did these steps. The duration of the block is added to
@@ -91,7 +95,7 @@ class Phases:
             nonlocal done, resumed
             done += steps
             resumed += steps if already else 0.0  # steps of an earlier start do not count for the time per step
-            status = self._status(name, time.monotonic() - began, done, done - resumed, total)
+            status = self._status(name, time.monotonic() - began, done, done - resumed, total, alike)
             left = remaining(status)
             self._bar.update(task, completed=done, left=left, note=plain(note))
             self._line(", ".join(filter(None, [f"{name}: {done:.0f} of {total}", left, note])))
@@ -103,7 +107,7 @@ class Phases:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
             self._bar.update(task, left="")
 
-    def _status(self, name: str, elapsed: float, done: float, paced: float, total: float) -> Status:
+    def _status(self, name: str, elapsed: float, done: float, paced: float, total: float, alike: bool) -> Status:
         """Returns the status of a phase, with the estimated remaining times of the phase and of the run.
 
         Args:
@@ -111,9 +115,13 @@ class Phases:
             done: number of completed steps, including steps of an earlier start of the run.
             paced: number of steps that were completed within ``elapsed``.
         """
-        if paced <= 0:
+        earlier = self.seconds.get(self.twins.get(name, ""), 0.0)
+        estimates = [earlier - elapsed] if earlier > elapsed else []  # a phase may outlast its twin
+        if paced > 0 and (alike or 2 * paced >= total):
+            estimates.append(elapsed / paced * max(total - done, 0))
+        if not estimates:
             return Status(phase=name, done=done, total=total)
-        left = elapsed / paced * max(total - done, 0)
+        left = min(estimates)
         whole, known = left, True
         for later in self.names[self.names.index(name) + 1 :] if name in self.names else []:
             twin = self.twins.get(later)

@@ -126,6 +126,28 @@ def test_the_time_left_is_that_of_the_phase_and_of_the_run(monkeypatch: pytest.M
     assert "about 4 min" in lines[-1] and "about 5 min" in lines[-1]
 
 
+def test_the_time_left_of_unequal_steps_is_that_of_an_earlier_phase_or_of_the_second_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    told: list[Status] = []
+
+    def spend(*steps: tuple[int, float]) -> None:
+        for count, seconds in steps:
+            clock[0] += seconds
+            advance(count)
+
+    with Phases(["before", "after"], {"after": "before"}, Terminal(file=io.StringIO()), watch=told.append) as phases:
+        with phases.phase("before", 100, alike=False) as advance:
+            spend((4, 16), (46, 4), (50, 4))
+        assert [status.left for status in told] == [None, None, 20, 0]  # nothing in the first half of the steps
+        told.clear()
+        with phases.phase("after", 100, alike=False) as advance:
+            spend((2, 6), (2, 20), (46, 4), (50, 4))
+        assert [status.left for status in told] == [None, 24 - 6, None, 30, 0]  # of 24 s, until they have passed
+
+
 @pytest.mark.parametrize(
     ("launcher", "label"),
     [
