@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -38,6 +39,7 @@ from turnwise.errors import InputError, RowsFailed, Stopped
 from turnwise.files import no_room, out_of_reach
 from turnwise.runs.claim_folder import claim
 from turnwise.runs.process_rank import is_first, rank
+from turnwise.runs.process_start import process_start
 
 CONF = Path(__file__).resolve().parent / "conf"
 
@@ -45,6 +47,8 @@ CONF = Path(__file__).resolve().parent / "conf"
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def job(cfg: DictConfig) -> None:
     """Executes one run. Slow libraries are imported after the configuration has been accepted."""
+    # a process of a sweep may execute several runs
+    began = time.time() if HydraConfig.get().mode == RunMode.MULTIRUN else process_start()
     try:
         check_config(cfg, HydraConfig.get().overrides.task)
         check_machine(cfg)
@@ -58,7 +62,7 @@ def job(cfg: DictConfig) -> None:
                 return
             from turnwise.training.main import run
 
-            run(cfg)
+            run(cfg, began)
     except InputError as error:
         if _developer():
             raise

@@ -34,15 +34,22 @@ class Live:
         command: the command line that resumes the run.
         writes: whether this process writes the run's files.
         page: function that writes the run's page.
+        began: when this start of the run began, as a Unix time. None: now.
     """
 
     def __init__(
-        self, folder: Path, command: str, writes: bool = True, page: Callable[[Path, Status], object] = write_report
+        self,
+        folder: Path,
+        command: str,
+        writes: bool = True,
+        page: Callable[[Path, Status], object] = write_report,
+        began: float | None = None,
     ) -> None:
         self.folder, self.writes, self.page = folder, writes, page
         now = time.time()
         last = read_status(folder) if writes else None
-        self.status = Status(command=command, before=spent(last) if last else 0.0, began=now, written=now)
+        before = spent(last) if last else 0.0
+        self.status = Status(command=command, before=before, began=now if began is None else began, written=now)
         self._next_status = 0.0  # earliest time of the next write of the status, on the clock of time.monotonic()
         self._drawn, self._took = -inf, 0.0  # when the last page was finished (same clock), and the seconds it took
         self._warned = False

@@ -46,13 +46,15 @@ TWINS = {"evaluate after": "evaluate base"}
 SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines that run in servers, outside the run's processes
 
 
-def run(cfg: DictConfig) -> None:
-    """Runs a configuration. Work that an earlier start of the run has finished is not repeated."""
+def run(cfg: DictConfig, began: float | None = None) -> None:
+    """Runs a configuration. Work that an earlier start of the run has finished is not repeated. The duration of the run
+    is counted from ``began``, a Unix time (None: from now on).
+    """
     prepare(int(cfg.seed))
     with ExitStack() as ends:
         ends.enter_context(explained_memory())
         distributed = ends.enter_context(joined(cfg.trainer)).sampling(served=cfg.engine._target_ in SERVED)
-        live = ends.enter_context(Live(Path(cfg.paths.out), command(resumes=True), distributed.first))
+        live = ends.enter_context(Live(Path(cfg.paths.out), command(resumes=True), distributed.first, began=began))
         console = Terminal(stderr=True, quiet=not distributed.first)
         phases = ends.enter_context(Phases(PHASES, TWINS, console, label_of(cfg.name, cfg.seed), live))
         loggers = ends.enter_context(started(cfg, distributed.first, phases.log))

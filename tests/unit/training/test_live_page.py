@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -169,3 +170,9 @@ def test_a_resumed_run_took_the_time_of_all_its_starts(tmp_path: Path) -> None:
         assert 150 <= live.seconds < 200
         live(Status(phase="train", done=1, total=2))
         assert status_of(tmp_path)["before"] == 150
+
+
+def test_a_run_took_time_before_its_first_status(tmp_path: Path) -> None:
+    write_status(Status(state="interrupted", phase="train", before=100.0, began=1_000.0, written=1_050.0), tmp_path)
+    with Live(tmp_path, "", began=time.time() - 40) as live:
+        assert 190 <= live.seconds < 240
