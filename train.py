@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import hydra
+import psutil
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -39,7 +40,6 @@ from turnwise.errors import InputError, RowsFailed, Stopped
 from turnwise.files import no_room, out_of_reach
 from turnwise.runs.claim_folder import claim
 from turnwise.runs.process_rank import is_first, rank
-from turnwise.runs.process_start import process_start
 
 CONF = Path(__file__).resolve().parent / "conf"
 
@@ -48,7 +48,7 @@ CONF = Path(__file__).resolve().parent / "conf"
 def job(cfg: DictConfig) -> None:
     """Executes one run. Slow libraries are imported after the configuration has been accepted."""
     # a process of a sweep may execute several runs
-    began = time.time() if HydraConfig.get().mode == RunMode.MULTIRUN else process_start()
+    began = time.time() if HydraConfig.get().mode == RunMode.MULTIRUN else psutil.Process().create_time()
     try:
         check_config(cfg, HydraConfig.get().overrides.task)
         check_machine(cfg)
