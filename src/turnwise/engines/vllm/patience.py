@@ -59,7 +59,10 @@ class Patience:
         """
         if after:
             return min(max(after, self.backoff), self.away_limit)
-        return min(self.longest_backoff, self.backoff * 2 ** (attempt - 1)) * random.SystemRandom().uniform(0.5, 1.0)
+        doubled = self.backoff * 2.0 ** min(
+            attempt - 1, 64
+        )  # a server that asks to wait may be asked thousands of times
+        return min(self.longest_backoff, doubled) * random.SystemRandom().uniform(0.5, 1.0)
 
 
 class Attempts:

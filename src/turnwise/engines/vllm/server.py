@@ -49,7 +49,7 @@ class Server:
         self.tally: Counter[str] = Counter()
         self._restarts = 0  # number of restarts since the last answered request
         self._told_to_wait = False  # whether the user knows that the server asks to wait
-        self._lost: ServerError | None = None  # set when a remote server did not answer within ``away_limit``
+        self._lost: ServerError | None = None  # set from when a remote server is given up until it answers a request
         self._restoring = asyncio.Lock()
         self.places = asyncio.Semaphore(patience.concurrency)  # each request in progress has acquired it
 
@@ -80,7 +80,7 @@ class Server:
                 await self._recover(fault, attempts, incarnation)
             else:
                 self.tally["requests"] += 1
-                self._restarts = 0
+                self._restarts, self._lost = 0, None
                 return sample
 
     async def _still_holds(self, incarnation: int) -> bool:
@@ -128,17 +128,18 @@ class Server:
             await self._started()
         else:
             await self._back(self.patience.away_limit)
-        for attempt in range(1, self.patience.attempts + 1):
+        attempts = Attempts(self.patience)
+        while True:
             try:
                 self.base, self.root = await self.holding.examine(self.max_length)
                 return
             except Fault as fault:
-                if fault.kind in ("rejected", "missing") or attempt == self.patience.attempts:
+                if fault.kind in ("rejected", "missing") or attempts.exhausted(fault):
                     where = f". {_MUST_RUN}" if self.process is None else self._where()
                     raise ServerError(
                         f"vLLM at {self.connection.url} does not meet the requirements of a run: {fault.whole}{where}"
                     ) from None
-                await asyncio.sleep(self.patience.pause(attempt, fault.after))
+                await asyncio.sleep(self.patience.pause(attempts.failed, fault.after))
                 if fault.kind == "unreachable":  # the server stopped answering during the check
                     if self.process is None:
                         await self._back(self.patience.away_limit)
@@ -268,6 +269,7 @@ class Server:
             ServerError: the server cannot load the weights, or does not answer again after a failure.
         """
         before, self.holds, self.snapshot = self.holds, [*beside, snapshot], snapshot
+        self._lost = None  # a caller that loads weights once more waits once more
         if self.process is not None and not snapshot.adapter:
             self.process.model = str(snapshot.folder)  # a restart loads these weights
         attempts = Attempts(self.patience)

@@ -111,6 +111,20 @@ def test_a_server_that_asks_to_wait_is_waited_for(
         assert [line for line in engine.said if "asks to wait" in line and "engine.patience.away_limit" in line]
 
 
+def test_a_server_that_asks_to_wait_when_the_run_starts_is_waited_for(
+    served: ModuleType, make_engine: Make, policy: Any
+) -> None:
+    with served.serve(fault=lambda path, nth: "429" if path == "/v1/completions" and nth <= 10 else None) as server:
+        engine = make_engine(server.url, patience=Patience(attempts=3, backoff=0.01, longest_backoff=0.05))
+        engine.load_weights(policy, 0)
+        assert server.seen["/v1/completions"] == 12
+
+
+def test_pauses_stay_finite_however_often_a_server_asks_to_wait() -> None:
+    assert 0.25 <= Patience(longest_backoff=0.5).pause(5000, None) <= 0.5
+    assert Patience(backoff=0.0).pause(5000, None) == 0.0
+
+
 def test_a_server_that_asks_to_wait_for_too_long_ends_the_run(
     served: ModuleType, make_engine: Make, policy: Any
 ) -> None:
@@ -262,3 +276,26 @@ def test_requests_wait_together_for_a_server_that_is_lost(served: ModuleType, ma
         assert all(isinstance(error, ServerError) for error in asyncio.run(all_of_them()))
         assert time.monotonic() - began < 3  # one after the other would be 4 s
         assert len(engine.said) == 1
+
+
+@pytest.mark.parametrize("again", ["load_weights", "sample"])
+def test_a_server_that_was_given_up_and_is_back_is_waited_for_again(
+    served: ModuleType, make_engine: Make, policy: Any, again: str
+) -> None:
+    lost = threading.Event()
+    with served.serve(fault=lambda path, nth: "refuse" if lost.is_set() else None) as server:
+        engine = make_engine(server.url, patience=Patience(backoff=0.01, health_limit=5.0, away_limit=1.0))
+        engine.load_weights(policy, 0)
+        node = engine.open([4])
+        lost.set()
+        with pytest.raises(ServerError, match="no vLLM server answered"):
+            engine.sample([node], SAMPLING, [0])
+        if again == "sample":
+            lost.clear()
+            engine.sample([node], SAMPLING, [0])
+            lost.set()
+        threading.Timer(0.3, lost.clear).start()
+        if again == "load_weights":
+            engine.load_weights(policy, 1)
+        else:
+            assert engine.sample([node], SAMPLING, [1])[0].ids
