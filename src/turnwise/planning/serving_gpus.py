@@ -22,14 +22,16 @@ def server_conflicts(cfg: DictConfig, shape: Shape, memory: Memory, gpu: Gpu) ->
         return
     local, first = cfg.engine.local, _first_node(cfg)
     arguments = [str(argument) for argument in local.arguments]
-    sized = int(_option(arguments, "--tensor-parallel-size", "-tp") or 1)
-    fraction = float(_option(arguments, "--gpu-memory-utilization") or FRACTION)
+    given = _option(arguments, "--tensor-parallel-size", "-tp"), _option(arguments, "--gpu-memory-utilization")
+    try:
+        sized, fraction = max(1, int(given[0] or 1)), float(given[1] or FRACTION)
+    except ValueError as error:
+        yield f"engine.local.arguments: an option of the server needs a number ({error})"
+        return
     if local.devices is None:  # every server starts on the first GPUs
-        serving = set(range(sized))
-    else:
-        serving = {
-            int(place) for places in local.devices for place in str(places).split(",") if place.strip().isdigit()
-        }
+        serving = {str(place) for place in range(sized)}
+    else:  # places, or names such as GPU-8f1c, which are taken for GPUs that do not train
+        serving = {place.strip() for places in local.devices for place in str(places).split(",") if place.strip()}
     # servers whose weights are reloaded listen on their own node only
     own = "engine.urls (servers on nodes of their own, which scripts/slurm/train.sbatch starts with SERVE=1) or "
     own = own if shape.adapter else ""
@@ -53,12 +55,12 @@ def server_conflicts(cfg: DictConfig, shape: Shape, memory: Memory, gpu: Gpu) ->
         )
 
 
-def _first_node(cfg: DictConfig) -> set[int]:
+def _first_node(cfg: DictConfig) -> set[str]:
     """Returns the places of the GPUs on which the run trains, on the node of the first process."""
     devices = cfg.trainer.get("devices", 1)
     if not isinstance(devices, int | str):
-        return {int(place) for place in devices}
-    return set(range(int(devices) if str(devices).isdigit() else 1))
+        return {str(place) for place in devices}
+    return {str(place) for place in range(int(devices) if str(devices).isdigit() else 1)}
 
 
 def _option(arguments: Sequence[str], *names: str) -> str | None:
@@ -71,5 +73,5 @@ def _option(arguments: Sequence[str], *names: str) -> str | None:
     return found
 
 
-def _listed(places: set[int]) -> str:
-    return ", ".join(str(place) for place in sorted(places))
+def _listed(places: set[str]) -> str:
+    return ", ".join(sorted(places, key=lambda place: (len(place), place)))

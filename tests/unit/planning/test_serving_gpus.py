@@ -59,3 +59,16 @@ def test_servers_of_all_weights_hold_them_in_their_own_dtype_and_on_the_trainers
         'engine.local.arguments=["--gpu-memory-utilization=0.35"]',
     )  # fmt: skip
     assert any("a server takes 28 GB" in reason and "has 30 GB" in reason for reason in half)
+
+
+def test_an_option_without_a_number_is_told(composed, gpu) -> None:
+    arguments = 'engine.local.arguments=["--gpu-memory-utilization=half"]'
+    (reason,) = told(composed, gpu, *PAPER, arguments)
+    assert "needs a number" in reason and "'half'" in reason
+
+
+def test_servers_on_gpus_that_are_given_by_name_are_counted(composed, gpu) -> None:
+    named = 'engine.local.devices=["GPU-a,GPU-b","GPU-c,GPU-d"]'
+    arguments = 'engine.local.arguments=["--tensor-parallel-size=2"]'
+    (few,) = told(composed, gpu, *PAPER, "engine.local.servers=2", named, arguments)
+    assert "on 4 of its GPUs" in few
