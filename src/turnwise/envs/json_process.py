@@ -9,9 +9,12 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from turnwise.sandbox.watch_command import readable
+
+_END = 1.0  # seconds within which a worker that has closed its output must have ended, so that its exit status is known
 
 
 class NoAnswerError(Exception):
@@ -64,11 +67,13 @@ class JsonProcess:
                     raise BrokenPipeError
                 self._rest += chunk
         except BaseException as error:  # an alarm too: the next request must not read the answer to this one
-            status = self._process.wait() if isinstance(error, BrokenPipeError) else None
+            if died := isinstance(error, BrokenPipeError):
+                with suppress(subprocess.TimeoutExpired):  # a worker that only closed its output goes on
+                    self._process.wait(_END)
             self.close()
-            if status is None:
+            if not died:
                 raise
-            raise NoAnswerError(f"died (exit status {status})") from None
+            raise NoAnswerError(f"died (exit status {self._process.returncode})") from None
         line, self._rest = self._rest.split(b"\n", 1)
         reply: dict[str, Any] = json.loads(line)
         return reply
