@@ -252,11 +252,17 @@ def beside_paper(collection: FinishedRuns, path: Path, sweep: Sweep, folders: Se
     belongs to the sweep, there is a note instead.
     """
     conf = path.absolute().parents[1]
+    ours = list(run_names(sweep, conf).values())
     scales: dict[str, dict[str, dict[int, RunMetrics]]] = {}
-    for (_, scale), rows in collection.sections.items():
+    for (env, scale), rows in collection.sections.items():
+        found = scales.setdefault(scale if scale in SCALES else "tiny", {})
         for row in rows:
             runs = {seed: RunMetrics(row.folders[seed], result) for seed, result in row.results.items()}
-            scales.setdefault(scale if scale in SCALES else "tiny", {})[row.name] = runs
+            if found.setdefault(row.name, runs) is not runs and any(belongs(row.name, name) for name in ours):
+                where = f"env={env}, scale {scale}"
+                collection.notes.append(
+                    f"{path}: the runs {row.name} of {where} are left out, because others have this name."
+                )
     tables = []
     for scale, found in scales.items():
         asked = Asked(sweep.of_scale(scale), conf, scale)  # type: ignore[arg-type]
@@ -264,7 +270,7 @@ def beside_paper(collection: FinishedRuns, path: Path, sweep: Sweep, folders: Se
         entry = entry_of_runs(asked, found, places)
         tables += entry_tables(entry) if any(entry.rows.values()) else []
     if not tables:
-        names = ", ".join(run_names(sweep, conf).values())
+        names = ", ".join(ours)
         collection.notes.append(f"{path}: none of the compared runs is a row of this sweep; its rows are {names}.")
     return tables
 

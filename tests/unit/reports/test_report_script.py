@@ -242,3 +242,13 @@ def test_a_table_alone_is_printed_whole_and_draws_nothing(runs):
     done = subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, capture_output=True, text=True)
     assert "pivotrl/tab4/full" in done.stdout  # in a pipe, a name is not broken
     assert "`+-` is half the 95 % Student's t interval" in done.stdout
+
+
+def test_equal_names_in_two_environments_are_told_beside_the_paper(script, tmp_path, make, capsys):
+    for env in ("household", "search"):
+        folder = make.write_run(tmp_path / env / "seed0", name="pivotrl/tab4/full")
+        told = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps(told | {"env": env}))
+    assert script.main([str(tmp_path), "--paper", str(ROOT / "conf" / "sweep" / "pivotrl_tab4.yaml")]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "the runs pivotrl/tab4/full of env=search, scale tiny are left out" in text
