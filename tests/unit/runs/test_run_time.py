@@ -20,4 +20,4 @@ def test_a_run_counts_the_time_in_which_its_libraries_are_imported(tmp_path: Pat
             assert run.poll() is None
             time.sleep(0.02)
         run.kill()
-    assert before - 0.1 <= status.began <= started + 0.1
+    assert before - 1 <= status.began <= started + 1  # the kernel tells when it started to the second
