@@ -20,7 +20,6 @@ SAMPLING = Sampling(max_tokens=8)
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for it; a machine may be slow."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
