@@ -65,8 +65,8 @@ def spool(results: Sequence[Result]) -> str:
     given = " ".join(f"--{name} {result['setting'][name]}" for name in ("tasks", "group", "horizon", "rounds"))
     lines = [
         table(["collection of the shipped policy", "CPU s", "of the undisturbed one"], rows),
-        f"`OMP_NUM_THREADS=1 python benchmarks/spool.py {given}`: the fastest of the rounds, one lane, "
-        f"{result['bytes']:,} bytes kept. {machines(results)}",
+        f"`OMP_NUM_THREADS=1 python benchmarks/spool.py {given}`: the fastest of the rounds, sampled by one "
+        f"process. The file of saved actions has {result['bytes']:,} bytes. {machines(results)}",
     ]
     return "\n\n".join(lines)
 

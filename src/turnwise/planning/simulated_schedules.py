@@ -199,8 +199,8 @@ class _ScheduledRun:
         self.engine.put(Request(rollout.turns[rollout.taken][0], rollout))
 
     def _look(self, group: _Group) -> None:
-        """Stops a group with a gate if each of its rollouts has ended or has reached the turn at which the gate
-        decides. A group is stopped at most once.
+        """Ends the live rollouts of ``group`` once every rollout of it has ended or reached the turn ``group.stop``, at
+        which a gate stops the group. Does nothing if no gate stops the group (None).
         """
         if group.stop is None or group.before:
             return
