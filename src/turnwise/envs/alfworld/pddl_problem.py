@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from turnwise.envs.household.catalog import CATALOG
+from turnwise.envs.household.catalog import CLEANABLE, CONTAINS, COOLABLE, HEATABLE, LAMPS, OPENABLE, SLICEABLE, VESSELS
 
 _TYPE, _SENTENCE = re.compile("[a-z]+"), re.compile("[a-z]+(?: [a-z]+)*")
 
@@ -35,11 +35,11 @@ STATE_GOALS = {
 DOMAIN_OTYPES = ("knife", "butterknife")  # the domain's actions name these types, so every problem must declare them
 DOMAIN_RTYPES = ("sinkbasin", "microwave", "fridge")
 ABILITIES = {  # property of objects -> types of the objects that have it, besides ``pickupable``
-    "cleanable": CATALOG.treatments["clean"].things,
-    "coolable": CATALOG.treatments["cool"].things,
-    "heatable": CATALOG.treatments["heat"].things,
-    "sliceable": CATALOG.sliceable,
-    "toggleable": CATALOG.lamps,
+    "cleanable": CLEANABLE,
+    "coolable": COOLABLE,
+    "heatable": HEATABLE,
+    "sliceable": SLICEABLE,
+    "toggleable": LAMPS,
 }
 LIMIT = 999  # maximum number of objects or receptacles of one type, because ids have three digits
 
@@ -138,20 +138,17 @@ def problem(scene: Scene) -> str:
             f"(receptacleAtLocation {ids[name]} {places[name]})",
             f"(receptacleType {ids[name]} {type_of(name)}Type)",
         ]
-        init += [f"(openable {ids[name]})"] * (type_of(name) in CATALOG.openable)
+        init += [f"(openable {ids[name]})"] * (type_of(name) in OPENABLE)
     for name, place in scene.objects.items():
         kind = type_of(name)
         init += [f"(inReceptacle {ids[name]} {ids[place]})", f"(objectAtLocation {ids[name]} {places[place]})"]
         init += [f"(objectType {ids[name]} {kind}Type)"]
         abilities = [ability for ability, kinds in ABILITIES.items() if kind in kinds]
-        abilities += ["pickupable"] * (kind not in CATALOG.lamps)
+        abilities += ["pickupable"] * (kind not in LAMPS)
         init += [f"({ability} {ids[name]})" for ability in sorted(abilities)]
-        init += [f"(isReceptacleObject {ids[name]})"] * (kind in CATALOG.vessels)
+        init += [f"(isReceptacleObject {ids[name]})"] * (kind in VESSELS)
     init += [
-        f"(canContain {place}Type {kind}Type)"
-        for place in rtypes
-        for kind in otypes
-        if kind in CATALOG.contains.get(place, ())
+        f"(canContain {place}Type {kind}Type)" for place in rtypes for kind in otypes if kind in CONTAINS.get(place, ())
     ]
     lines = "\n    ".join
     # There must be no (:metric ...) before (:init ...), because the translator would reject the problem.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnwise.envs.experts import Chances, Clumsy, Expert
-from turnwise.envs.household.catalog import CATALOG
+from turnwise.envs.household.catalog import LAMP_PLACES
 from turnwise.envs.household.planner import distance, known_aim
 from turnwise.envs.household.rooms import weight
 from turnwise.envs.household.session import HouseholdSession
@@ -81,7 +81,7 @@ class GoodExpert(Expert[HouseholdSession]):
             r
             for r in unseen
             if (
-                world.receptacle_types[r] in CATALOG.lamp_places
+                world.receptacle_types[r] in LAMP_PLACES
                 if found
                 else self.can_hold_target(session, r) and not world.destinations >> r & 1
             )

@@ -15,12 +15,53 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from turnwise.envs.household.catalog import CATALOG
+from turnwise.envs.household.catalog import (
+    CLEANABLE,
+    CLEANING,
+    CONTAINS,
+    COOLABLE,
+    COOLING,
+    HEATABLE,
+    HEATING,
+    LAMP_PLACES,
+    OBJECTS,
+    ROOMS,
+    WEIGHTS,
+)
 from turnwise.types import Task
 
-ROOMS = CATALOG.rooms
-TYPES = tuple(CATALOG.goals)
+TYPES = (
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+)
 TRAIN_ROOMS, UNSEEN_ROOMS = 160, 40
+
+_KINDS = {
+    "pick_and_place_simple": tuple(ROOMS),
+    "look_at_obj_in_light": ("bedroom", "livingroom"),
+    "pick_clean_then_place_in_recep": ("kitchen", "bathroom"),
+    "pick_heat_then_place_in_recep": ("kitchen",),
+    "pick_cool_then_place_in_recep": ("kitchen",),
+    "pick_two_obj_and_place": tuple(ROOMS),
+}
+# goal -> types of the objects that can be treated, and the type of the appliance
+TREATED = {
+    "pick_clean_then_place_in_recep": (CLEANABLE, CLEANING),
+    "pick_heat_then_place_in_recep": (HEATABLE, HEATING),
+    "pick_cool_then_place_in_recep": (COOLABLE, COOLING),
+}
+_TEMPLATES = {
+    "pick_and_place_simple": ("put a {obj} in {recep}", "put some {obj} on {recep}"),
+    "look_at_obj_in_light": ("look at {obj} under the {toggle}", "examine the {obj} with the {toggle}"),
+    "pick_clean_then_place_in_recep": ("put a clean {obj} in {recep}", "clean some {obj} and put it in {recep}"),
+    "pick_heat_then_place_in_recep": ("put a hot {obj} in {recep}", "heat some {obj} and put it in {recep}"),
+    "pick_cool_then_place_in_recep": ("put a cool {obj} in {recep}", "cool some {obj} and put it in {recep}"),
+    "pick_two_obj_and_place": ("put two {obj} in {recep}", "find two {obj} and put them in {recep}"),
+}
 
 
 def listing(names: Iterable[str]) -> list[str]:
@@ -62,8 +103,8 @@ def rooms(split: str) -> dict[str, tuple[int, ...]]:
 
 
 def weight(receptacle: str) -> float:
-    """Returns the weight of a receptacle (``catalog.yaml``), given its type or name."""
-    return CATALOG.weights.get(receptacle.split()[0], 1)
+    """Returns the weight (``catalog.WEIGHTS``) of a receptacle, given its type or name."""
+    return WEIGHTS.get(receptacle.split()[0], 1)
 
 
 def make_task(split: str, seed: int, index: int) -> Task:
@@ -90,17 +131,17 @@ def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
     Returns None if the drawn room has no start place for the target object, or if fewer than 8 objects were placed.
     """
     goal = rng.choice(TYPES)
-    room = rng.choice(rooms(split)[rng.choice(CATALOG.goals[goal].rooms)])
+    room = rng.choice(rooms(split)[rng.choice(_KINDS[goal])])
     kind, receptacles = layout(room)
     types = sorted({name.split()[0] for name in receptacles})
     looking = goal == "look_at_obj_in_light"
-    treatment = CATALOG.treatments.get(CATALOG.goals[goal].treatment or "")
+    treated, station = TREATED.get(goal, (None, None))
     pairs = [
         (obj, dest)
-        for obj in CATALOG.objects[kind]
-        if treatment is None or obj in treatment.things
+        for obj in OBJECTS[kind]
+        if treated is None or obj in treated
         for dest in ([None] if looking else types)
-        if dest is None or (obj in CATALOG.contains[dest] and not (treatment and dest == treatment.station))
+        if dest is None or (obj in CONTAINS[dest] and dest != station)
     ]
     target, dest = rng.choice(pairs)
     homes = _homes(target, receptacles, without=dest)
@@ -110,19 +151,19 @@ def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
     copies += rng.random() < 0.2
     spots = [(target, _pick(homes, rng)) for _ in range(copies)]
     for _ in range(rng.randint(7, 13)):
-        other = rng.choice(CATALOG.objects[kind])
+        other = rng.choice(OBJECTS[kind])
         homes = _homes(other, receptacles)
         if other != target and homes and sum(o == other for o, _ in spots) < 3:
             spots.append((other, _pick(homes, rng)))
     if kind in ("bedroom", "livingroom"):
-        spots.append(("desklamp", rng.choice([r for r in receptacles if r.split()[0] in CATALOG.lamp_places])))
+        spots.append(("desklamp", rng.choice([r for r in receptacles if r.split()[0] in LAMP_PLACES])))
     if len(spots) < 8:
         return None
     rng.shuffle(spots)
     free = {obj: rng.sample(range(1, count + 1), count) for obj, count in Counter(o for o, _ in spots).items()}
     places = {f"{obj} {free[obj].pop()}": place for obj, place in spots}
     toggle = "desklamp" if looking else None
-    text = rng.choice(CATALOG.goals[goal].texts).format(obj=target, recep=dest, toggle=toggle)
+    text = rng.choice(_TEMPLATES[goal]).format(obj=target, recep=dest, toggle=toggle)
     return {
         "room": room,
         "kind": kind,
@@ -134,7 +175,7 @@ def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
 
 
 def _homes(obj: str, receptacles: Sequence[str], without: str | None = None) -> list[str]:
-    return [r for r in receptacles if obj in CATALOG.contains[r.split()[0]] and r.split()[0] != without]
+    return [r for r in receptacles if obj in CONTAINS[r.split()[0]] and r.split()[0] != without]
 
 
 def _pick(homes: Sequence[str], rng: random.Random) -> str:

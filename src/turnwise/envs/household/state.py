@@ -151,7 +151,13 @@ class State:
 
         If the goal requires none of these conditions, all bits are set.
         """
-        return -1 if world.condition is None else getattr(self, world.condition)
+        if world.goal == "pick_clean_then_place_in_recep":
+            return self.clean
+        if world.goal == "pick_heat_then_place_in_recep":
+            return self.hot
+        if world.goal == "pick_cool_then_place_in_recep":
+            return self.cool
+        return -1
 
     def won(self, world: World) -> bool:
         """Returns whether this state reaches the goal of the task.

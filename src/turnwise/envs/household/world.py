@@ -12,15 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from turnwise.envs.household.catalog import CATALOG
-from turnwise.envs.household.rooms import TYPES, listing
+from turnwise.envs.household.catalog import CONTAINS, KNIVES, LAMPS, OPENABLE, SLICEABLE, VESSELS
+from turnwise.envs.household.rooms import TREATED, TYPES, listing
 
 (GO, OPEN, CLOSE, TAKE, MOVE, CLEAN, HEAT, COOL, USE, SLICE, LOOK_INTO, LOOK_AT, INVENTORY, LOOK, HELP) = range(15)
 
 Command = tuple[int, int, int]
 """A command as three numbers: operation, object (0 if none), receptacle (0 if none; for SLICE, the knife)."""
 
-_TREATMENTS = {"clean": CLEAN, "heat": HEAT, "cool": COOL}
+_TREATMENTS = {
+    "pick_clean_then_place_in_recep": ("clean", CLEAN),
+    "pick_heat_then_place_in_recep": ("heat", HEAT),
+    "pick_cool_then_place_in_recep": ("cool", COOL),
+}
 _ANYWHERE = frozenset({GO, USE, SLICE, LOOK_AT, INVENTORY, LOOK, HELP})
 
 NOTHING = "Nothing happens."
@@ -83,7 +87,7 @@ class World:
         self.objects = listing(data["objects"])
         self.receptacle_types = [name.split()[0] for name in self.receptacles]
         self.object_types = [name.split()[0] for name in self.objects]
-        unknown = set(self.receptacle_types) - set(CATALOG.contains)
+        unknown = set(self.receptacle_types) - set(CONTAINS)
         if unknown:
             raise ValueError(f"task data: the household environment has no receptacle type {min(unknown)!r}")
         number = {name: i for i, name in enumerate(self.receptacles)}
@@ -94,13 +98,13 @@ class World:
                 raise ValueError(f"task data: {name!r} is at {place!r}, which is not among the receptacles")
             self.start[number[place]] |= 1 << i
 
-        self.openable = _mask(self.receptacle_types, CATALOG.openable)
+        self.openable = _mask(self.receptacle_types, OPENABLE)
         self.fits = [
-            _mask(self.receptacle_types, {kind for kind, held in CATALOG.contains.items() if obj in held})
+            _mask(self.receptacle_types, {kind for kind, held in CONTAINS.items() if obj in held})
             for obj in self.object_types
         ]
-        self.lamps = _mask(self.object_types, CATALOG.lamps)
-        self.vessels = _mask(self.object_types, CATALOG.vessels)
+        self.lamps = _mask(self.object_types, LAMPS)
+        self.vessels = _mask(self.object_types, VESSELS)
 
         goal = data["goal"]
         if goal["type"] not in TYPES:
@@ -114,9 +118,7 @@ class World:
             if not mask:
                 raise ValueError(f"task data: the goal needs {goal[key]!r}, but the task has no {key} of this type")
         # masks of the objects that can be treated as the goal requires, and of the appliances for the treatment
-        treatment = CATALOG.goals[self.goal].treatment
-        self.treatment = self._masks(treatment) if treatment else (0, 0)
-        self.condition = CATALOG.treatments[treatment].condition if treatment else None
+        self.treatment = self._masks(self.goal) if self.goal in TREATED else (0, 0)
         self.toggles = _mask(self.object_types, {goal["toggle"]})
 
         room = MIDDLE.format(enumerate_names(self.receptacles))
@@ -146,9 +148,9 @@ class World:
             self._inside[receptacle, mask] = text
         return text
 
-    def _masks(self, verb: str) -> tuple[int, int]:
-        treatment = CATALOG.treatments[verb]
-        return _mask(self.object_types, treatment.things), _mask(self.receptacle_types, {treatment.station})
+    def _masks(self, goal: str) -> tuple[int, int]:
+        things, station = TREATED[goal]
+        return _mask(self.object_types, things), _mask(self.receptacle_types, {station})
 
     def _commands(self) -> dict[str, Command]:
         """Returns all commands that can become possible in some state of this task: text -> command."""
@@ -159,8 +161,8 @@ class World:
             if self.openable >> r & 1:
                 found[f"open {place}"] = (OPEN, 0, r)
                 found[f"close {place}"] = (CLOSE, 0, r)
-        treatments = [(verb, operation, *self._masks(verb)) for verb, operation in _TREATMENTS.items()]
-        sliceable, knives = _mask(self.object_types, CATALOG.sliceable), _mask(self.object_types, CATALOG.knives)
+        treatments = [(*words, *self._masks(goal)) for goal, words in _TREATMENTS.items()]
+        sliceable, knives = _mask(self.object_types, SLICEABLE), _mask(self.object_types, KNIVES)
         for o, name in enumerate(self.objects):
             found[f"examine {name}"] = (LOOK_AT, o, 0)
             if self.lamps >> o & 1:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.household.catalog import CATALOG
+from turnwise.envs.household.catalog import CONTAINS
 from turnwise.envs.household.planner import distance, full_aim, known_aim
 from turnwise.envs.household.state import State
 from turnwise.envs.household.world import USE, World
@@ -107,7 +107,7 @@ def test_equals_breadth_first_search_in_random_small_rooms(data, scene):
     _, receptacles, (obj, dest, toggle) = SMALL[goal]
     objects = {}
     for name in (f"{obj} 1", f"{obj} 2"):
-        homes = [place for place in receptacles if obj in CATALOG.contains[place.split()[0]]]
+        homes = [place for place in receptacles if obj in CONTAINS[place.split()[0]]]
         objects[name] = data.draw(st.sampled_from(homes))
     if toggle:
         objects["desklamp 1"] = data.draw(st.sampled_from(["desk 1", "sidetable 1"]))
