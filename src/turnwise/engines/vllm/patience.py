@@ -59,9 +59,8 @@ class Patience:
         """
         if after:
             return min(max(after, self.backoff), self.away_limit)
-        doubled = self.backoff * 2.0 ** min(
-            attempt - 1, 64
-        )  # a server that asks to wait may be asked thousands of times
+        # a server that asks to wait may be asked thousands of times
+        doubled = self.backoff * 2.0 ** min(attempt - 1, 64)
         return min(self.longest_backoff, doubled) * random.SystemRandom().uniform(0.5, 1.0)
 
 
