@@ -47,7 +47,8 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
     answers = int(settings.attempts) + 1  # the number of sampled answers, and one greedy answer
     note = ""
     if reads and cfg.data.held_out == 0:
-        each = f"tasks of env={environment.name}, {_counted(answers, 'episode', 'episodes')} each"
+        played = f"env={environment.name}" if settings.environment else "an environment to which dialogues belong"
+        each = f"tasks of {played}, {_counted(answers, 'episode', 'episodes')} each"
         note = f" No dialogue of {domain} is held out (data.held_out=0)."
     elif reads:
         each = f"tasks or dialogues, {_counted(answers, 'episode or reply', 'episodes or replies')} each"

@@ -59,7 +59,9 @@ def test_evaluations_are_told_where_there_are_any() -> None:
     assert "128 held-out tasks, 3 episodes each" in "\n".join(opening_lines(cfg, env))
     greedy = compose_config(["eval.attempts=0"], CONF, read=READ)
     assert "1 episode each" in "\n".join(opening_lines(greedy, env))
-    own = compose_config(["method=sft", "data.file=mine.jsonl", "data.held_out=0"], CONF, read=READ)
+    nothing = ["method=sft", "data.file=mine.jsonl", "data.held_out=0"]
+    assert "household" not in "\n".join(opening_lines(compose_config(nothing, CONF, read=READ), env))
+    own = compose_config([*nothing, "eval.environment=true"], CONF, read=READ)
     assert any(
         "tasks of env=household" in line and "No dialogue of mine.jsonl" in line for line in opening_lines(own, env)
     )
