@@ -18,7 +18,6 @@ from turnwise.envs.tool_messages import said
 from turnwise.types import Message, ToolCall, Trajectory
 
 S = TypeVar("S", bound=Session)
-T = TypeVar("T")
 MOST = 0.8  # maximum sum of the probabilities of mistakes; a larger sum would leave too few turns for correct actions
 
 
@@ -111,15 +110,6 @@ def check_quality(quality: Quality) -> Quality:
     if quality not in ("good", "clumsy"):
         raise ValueError(f"quality: must be good or clumsy, got {quality!r}")
     return quality
-
-
-def by_quality(quality: Quality, good: Callable[[], T], clumsy: Callable[[], T]) -> T:
-    """Returns ``good()`` or ``clumsy()``, depending on ``quality``. Only one of the two functions is called.
-
-    Raises:
-        ValueError: the quality is neither good nor clumsy.
-    """
-    return good() if check_quality(quality) == "good" else clumsy()
 
 
 def demonstration(session: Session, act: Callable[[], str | None], quality: Quality, seed: int) -> Trajectory:

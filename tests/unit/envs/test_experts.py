@@ -6,7 +6,7 @@ import pytest
 
 from turnwise.envs.apibank import ApiBankEnv
 from turnwise.envs.environment import same_text
-from turnwise.envs.experts import by_quality, demonstration
+from turnwise.envs.experts import demonstration
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.math import MathEnv
 from turnwise.envs.search import SearchEnv
@@ -19,11 +19,6 @@ def test_every_world_refuses_an_unknown_quality(make) -> None:
     env = make(level="tiny") if make in (SearchEnv, MathEnv) else make()
     with pytest.raises(ValueError, match="quality: must be good or clumsy, got 'lazy'"):
         env.demonstrate(env.tasks("train", 1)[0], "lazy")
-
-
-def test_only_the_expert_that_was_asked_for_is_made() -> None:
-    assert by_quality("good", lambda: 1, lambda: 1 // 0) == 1
-    assert by_quality("clumsy", lambda: 1 // 0, lambda: 2) == 2
 
 
 def test_an_episode_is_told_turn_by_turn_until_the_expert_has_no_more() -> None:
