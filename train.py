@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import hydra
-import psutil
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -47,6 +46,8 @@ CONF = Path(__file__).resolve().parent / "conf"
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def job(cfg: DictConfig) -> None:
     """Executes one run. Slow libraries are imported after the configuration has been accepted."""
+    import psutil  # only here, because it delays the help and refusals
+
     # a process of a sweep may execute several runs
     began = time.time() if HydraConfig.get().mode == RunMode.MULTIRUN else psutil.Process().create_time()
     try:
