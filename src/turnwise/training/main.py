@@ -60,8 +60,9 @@ def run(cfg: DictConfig, began: float | None = None) -> None:
         loggers = ends.enter_context(started(cfg, distributed.first, phases.log))
 
         settings, parts, policy = build_parts(cfg)
-        # demonstrations are not samples of the policy, so imitation maximises their likelihood at temperature 1
-        temperature = (settings.rollout.sampling.temperature if parts.allocator is not None else 0.0) or 1.0
+        # Demonstrations are not samples of the policy, so imitation maximises their likelihood at temperature 1.
+        sampled = parts.allocator is not None
+        temperature = (settings.rollout.sampling.temperature or 1.0) if sampled else 1.0
         module = PolicyModule(policy.model, parts.loss, settings.update, settings.iterations, temperature, distributed)
         player = player_of(cfg, settings, parts, policy, phases.log)
         ends.callback(player.engine.shutdown)
