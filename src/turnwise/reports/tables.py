@@ -40,7 +40,7 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], labels: Mapping[str,
         [],
     )
     for row in rows:
-        # the time of all starts, as on the run's own page; older results have only the phases of the last start
+        # The column is the time of all starts of a run, as on the run's page. Older results only have the last start's phases.
         seconds = list({**row.values("seconds"), **row.values("wall_seconds")}.values())
         table.rows.append(
             [

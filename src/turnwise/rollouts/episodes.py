@@ -38,7 +38,7 @@ class Episodes:
     _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
 
     def shared(self, task: Task, actions: tuple[str, ...]) -> bool:
-        """Returns whether :meth:`after` uses a cached episode of ``task``. Only one call may do so at a time."""
+        """Returns whether :meth:`after` uses a cached episode of ``task``. An episode may be used by only one call at a time."""
         return bool(actions) or (task.env, task.id, ()) in self.kept
 
     async def after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:

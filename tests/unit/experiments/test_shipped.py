@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
@@ -72,7 +73,6 @@ CASES = [
     pytest.param(name, scale, marks=[pytest.mark.extra(EXTRAS[name])] if name in EXTRAS else [])
     for name, scale in product(NAMES, SCALES)
 ]
-READ: dict[str, bytes] = {}  # files of conf/ that a row has read, for the next rows
 
 
 @pytest.mark.slow

@@ -195,7 +195,7 @@ def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
 
 @cache
 def _bm25s() -> Any:
-    """Imports bm25s when pages are searched: it loads a compiler, for which a refused configuration need not wait."""
+    """Imports bm25s, only when pages are searched, because bm25s loads the compiler numba, which takes time."""
     # bm25s starts JAX where it is installed, and JAX would take three quarters of a GPU's memory. Nothing here uses
     # JAX.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")

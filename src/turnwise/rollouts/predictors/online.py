@@ -166,8 +166,8 @@ class OnlinePredictor(Callback):
 def history_names(tree: RolloutTree) -> dict[int, int]:
     """Returns turn -> a number that names the history after this turn (-1: the root state) by its tokens.
 
-    The index of a turn cannot name it: turns are renumbered when all rollouts of a group have ended, and several trees
-    may begin at one state.
+    A history is not named by the index of its last turn, because turns are renumbered when all rollouts of a group have
+    ended, and because several trees may begin at one state.
     """
     names = {-1: hash(tree.state.ids)}
     for place, turn in enumerate(tree.turns):
