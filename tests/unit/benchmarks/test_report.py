@@ -116,7 +116,7 @@ def test_the_spool_fills_its_table(tmp_path: Path) -> None:
     text = page.read_text()
     assert "| plain | 2.50 | 1.00 |" in text and "| exact, killed half-way | 2.00 | 0.80 |" in text
     assert "| what keeping its actions costs | 0.0030 | 0.0012 |" in text
-    assert "--tasks 8 --group 4 --horizon 10 --rounds 3`" in text and "53,000 bytes kept" in text
+    assert "--tasks 8 --group 4 --horizon 10 --rounds 3`" in text and "53,000 bytes" in text
 
 
 def test_the_probe_fills_its_table(tmp_path: Path) -> None:
