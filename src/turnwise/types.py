@@ -196,6 +196,18 @@ class Credit:
     sample: list[int] | None = None  # all turns of one sample must lie on one path
     views: Mapping[str, list[float]] | None = None
 
+    def lengths(self, tree: RolloutTree) -> dict[int, int]:
+        """Returns for each sample the number of its tokens with a weight above 0. By default a sample is the whole path
+        to a leaf, with the turns that it shares with other leaves.
+        """
+        counts = [len(turn.action_ids) if weight else 0 for turn, weight in zip(tree.turns, self.weight, strict=True)]
+        if self.sample is None:
+            return {leaf: sum(counts[turn] for turn in tree.path(leaf)) for leaf in tree.leaves()}
+        found = dict.fromkeys(self.sample, 0)
+        for sample, count in zip(self.sample, counts, strict=True):
+            found[sample] += count
+        return found
+
 
 Rewards = Mapping[str, Sequence[float]]
 """Maps the name of a reward to a list of its values for the leaves of one rollout tree, aligned with

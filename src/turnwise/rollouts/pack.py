@@ -32,6 +32,7 @@ class Items:
     turn_K: Tensor  # number of the turn within the whole update
     sequence_K: Tensor  # number of the sample (Credit.sample) within the whole update
     share_K: Tensor  # 1 / (number of trees of the update x number of samples of the token's tree)
+    length_K: Tensor  # number of trained tokens of the whole sample, also of those that earlier samples share
     clip_low_K: Tensor | None = None
     clip_high_K: Tensor | None = None
     near_logprob_K: Tensor | None = None  # log-prob under the policy before the iteration's first optimiser step
@@ -95,6 +96,7 @@ class _Item:
     turn: int
     sequence: int
     share: float
+    length: int
     views: dict[str, float]
 
 
@@ -132,6 +134,7 @@ def pack(
         sample_of = credit.sample or tree.first_leaves()
         samples = {sample for sample, weight in zip(sample_of, credit.weight, strict=True) if weight}
         share = 1 / (len(trained) * len(samples))
+        length_of = credit.lengths(tree)
         sequence_of: dict[int, int] = {}
         done: set[int] = set()
         root: tuple[_Row, int] | None = None  # the row and node at which the tree's state ends
@@ -144,8 +147,7 @@ def pack(
             if not wanted:
                 continue
             path = path[: path.index(wanted[-1]) + 1]  # turns after the last trained turn are not needed
-            row, at = _place(rows, tree.state.ids, _segments(tree, path), row_tokens, merge, root)
-            root = (row, at)
+            row, at = root = _place(rows, tree.state.ids, _segments(tree, path), row_tokens, merge, root)
             for t in path:
                 turn = tree.turns[t]
                 nodes = row.trie.add(turn.action_ids, at)
@@ -153,9 +155,8 @@ def pack(
                     done.add(t)
                     sequence = sequence_of.setdefault(sample_of[t], sequences)
                     sequences = max(sequences, sequence + 1)
-                    _add_items(row, tree, credit, t, nodes, at, turns, sequence, share)
-                    turns += 1
-                    tokens += len(nodes)
+                    _add_items(row, tree, credit, t, nodes, at, turns, (sequence, share, length_of[sample_of[t]]))
+                    turns, tokens = turns + 1, tokens + len(nodes)
                 if t != path[-1]:
                     at = [nodes[-1], *row.trie.add(turn.observation_ids, -1 if turn.anew else nodes[-1])][-1]
     batches = [_batch(chunk) for chunk in _chunks(rows, batch_tokens)]
@@ -228,8 +229,7 @@ def _add_items(
     nodes: list[int],
     parent: int,
     turn: int,
-    sequence: int,
-    share: float,
+    sample: tuple[int, float, int],
 ) -> None:
     clip = None
     if credit.clip_low is not None and credit.clip_high is not None:
@@ -237,7 +237,7 @@ def _add_items(
     views = {name: values[t] for name, values in (credit.views or {}).items()}
     for node, logprob in zip(nodes, tree.turns[t].logprobs, strict=True):
         row.items.append(
-            _Item(node, parent, logprob, credit.advantage[t], credit.weight[t], clip, turn, sequence, share, views)
+            _Item(node, parent, logprob, credit.advantage[t], credit.weight[t], clip, turn, *sample, views)
         )
         parent = node
 
@@ -282,6 +282,7 @@ def _batch(rows: list[_Row]) -> Packed:
         turn_K=column("turn", torch.long),
         sequence_K=column("sequence", torch.long),
         share_K=column("share", torch.float32),
+        length_K=column("length", torch.float32),
     )
     if any(item.clip for item in items):
         clip = torch.tensor([item.clip or (float("nan"), float("nan")) for item in items])

@@ -84,6 +84,7 @@ class Scoring(LightningModule):
             turn_K=items.turn_K,
             sequence_K=items.sequence_K,
             share_K=items.share_K,
+            length_K=items.length_K,
             clip_low_K=items.clip_low_K,
             clip_high_K=items.clip_high_K,
             counts=update.counts,

@@ -135,7 +135,7 @@ def unpacked(
 def unpacked_inputs(model: Any, trees: list[RolloutTree], credits: list[Credit], update: Update) -> LossInputs:
     """The same update as one flat batch that shares nothing."""
     found = unpacked(model, trees, credits)
-    columns: dict[str, list[Tensor]] = {name: [] for name in ("lp", "ref", "old", "adv", "turn", "seq")}
+    columns: dict[str, list[Tensor]] = {name: [] for name in ("lp", "ref", "old", "adv", "turn", "seq", "len")}
     number = 0
     for tree, credit in zip(trees, credits, strict=True):
         owner: dict[int, int] = {}
@@ -150,6 +150,8 @@ def unpacked_inputs(model: Any, trees: list[RolloutTree], credits: list[Credit],
             columns["old"].append(torch.tensor(node.logprobs))
             columns["adv"].append(torch.full((n,), credit.advantage[place]))
             columns["turn"].append(torch.full((n,), number))
+            whole = sum(len(tree.turns[t].action_ids) for t in tree.path(owner[place]))  # also what other leaves share
+            columns["len"].append(torch.full((n,), float(whole)))
             columns["seq"].append(torch.full((n,), hash((tree.state.id, owner[place])) % (1 << 40)))
             number += 1
     flat = {name: torch.cat(values) for name, values in columns.items()}
@@ -161,6 +163,7 @@ def unpacked_inputs(model: Any, trees: list[RolloutTree], credits: list[Credit],
         weight_K=torch.ones_like(flat["lp"]),
         turn_K=flat["turn"],
         sequence_K=flat["seq"],
+        length_K=flat["len"],
         counts=update.counts,
     )
 

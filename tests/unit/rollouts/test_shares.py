@@ -9,8 +9,9 @@ import pytest
 import torch
 from tests.configuration_files import READ
 
+from turnwise.algo.advantages.tree_grpo import TreeGRPO
 from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.losses.loss import Loss, LossInputs
+from turnwise.algo.losses.loss import Aggregation, Loss, LossInputs
 from turnwise.config.schema import compose_config
 from turnwise.rollouts.pack import Update, pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
@@ -38,7 +39,7 @@ def loss_and_gradients(loss: Loss, update: Update) -> tuple[float, dict[int, lis
             LossInputs(
                 logprobs_K=logprobs_K, old_logprobs_K=items.old_logprob_K, advantage_K=items.advantage_K,
                 weight_K=items.weight_K, turn_K=items.turn_K, sequence_K=items.sequence_K, share_K=items.share_K,
-                counts=update.counts,
+                length_K=items.length_K, counts=update.counts,
             )
         ).loss  # fmt: skip
         (gradient_K,) = torch.autograd.grad(value, logprobs_K)
@@ -64,6 +65,29 @@ def test_trees_of_two_and_of_ten_branches_weigh_the_same_in_trace(tokens: int) -
     assert gradients[11] == pytest.approx([1 / 2 / 10 / 4] * 4)
     # over all branches of the update the two trees weigh 1/6 and 5/6
     assert loss_and_gradients(Clipped(), update)[0] == pytest.approx(-3 / 6 + 1 * 5 / 6)
+
+
+@pytest.mark.parametrize("aggregation", ["seq_mean_token_mean", "tree_mean_seq_mean_token_mean"])
+def test_a_continuation_weighs_by_the_length_of_its_whole_path(aggregation: Aggregation) -> None:
+    """Eq. 49: each token of path i has A_i / |y_i|, also if the path shares its first turn with another one."""
+    tree = RolloutTree(State("a", Task("toy", "a", "train"), (1, 2)))
+    actions = [(-1, [10, 11, 12]), (-1, [20, 21, 22, 23, 24]), (0, [30, 31, 32, 33]), (0, [40, 41])]
+    tree.turns = [Turn(parent, action, [-1.0] * len(action)) for parent, action in actions]
+    loss = Clipped(aggregation=aggregation)
+    # the leaves 1, 2 and 3 have 5, 3 + 4 and 3 + 2 tokens; one of three won, and one of the two below turn 0
+    credit = TreeGRPO(eps=0.0)(tree, {"total": [0.0, 1.0, 0.0]})
+    lost, won = -(0.5**0.5), 2**0.5
+    update = pack([tree], [credit])
+    found = loss_and_gradients(loss, update)[1].values()
+    assert sorted(gradients[0] for gradients in found) == pytest.approx(
+        sorted([-lost / 5 / 3, -(won + 1) / 7 / 3, -(lost - 1) / 5 / 3, -(won + lost) / 7 / 3])
+    )
+    # a copy of the shared turn in each path gives the turns that are not shared the same gradients
+    flat = tree_of("a", [[20, 21, 22, 23, 24], [10, 11, 12, 30, 31, 32, 33], [10, 11, 12, 40, 41]])
+    copies = Credit([lost, won + 1, lost - 1], [1.0] * 3)
+    apart = loss_and_gradients(loss, pack([flat], [copies]))[1].values()
+    ends = [gradients[-1] for gradients in apart]
+    assert [one for one in ends if not any(one == pytest.approx(gradients[-1]) for gradients in found)] == []
 
 
 def test_what_is_not_trained_on_has_no_share() -> None:

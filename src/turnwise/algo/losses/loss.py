@@ -44,7 +44,7 @@ class LossInputs:
     In a tree that branches only at its root, a sequence is the path to one leaf. In every tree each token is stored
     once. A turn that several leaves share counts in the sequence of the first leaf below the turn, unless its credit
     names another sample (``Credit.sample``). The advantage of a turn already includes the contributions of all its
-    branches.
+    branches. ``length_K`` counts shared turns in each of their sequences.
     """
 
     logprobs_K: Tensor  # log pi, with gradient, at the sampling temperature
@@ -53,6 +53,7 @@ class LossInputs:
     sequence_K: Tensor  # integer id of the token's sample
     counts: Counts
     share_K: Tensor | None = None  # weight of the token's sample if all trees weigh the same (see token_scale)
+    length_K: Tensor | None = None  # number of trained tokens of the token's sample; None: its tokens in this batch
     advantage_K: Tensor | None = None
     old_logprobs_K: Tensor | None = None  # log-probs of the policy that sampled
     near_logprobs_K: Tensor | None = None  # log-probs of the trainer's policy before its first step on these rollouts
@@ -146,7 +147,8 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
     holds trained tokens only.
 
     - ``seq_mean_token_mean``: the mean over the tokens of each sequence, then the mean over all sequences of the update
-      (GRPO);
+      (GRPO). A sequence that continues a shared turn is divided by its whole length (``length_K``), although the tokens
+      of the shared turn are stored in another sequence (TRACE Eq. 49);
     - ``tree_mean_seq_mean_token_mean``: the mean over the tokens of each sequence, then over the sequences of each
       tree, then over trees, so that a prompt with ten samples weighs as much as one with two (TRACE Eqs. 43 and 47).
       This aggregation reads ``share_K``, 1 / (trees x samples of the token's tree);
@@ -164,11 +166,11 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
     counts = batch.counts
     match aggregation:
         case "seq_mean_token_mean":
-            return batch.weight_K / segment_sum(ones_K, batch.sequence_K) / max(counts.sequences, 1.0)
+            return batch.weight_K / _length(batch) / max(counts.sequences, 1.0)
         case "tree_mean_seq_mean_token_mean":
             if batch.share_K is None:
                 raise ValueError("the mean over trees needs share_K: pass the values that rollouts.pack computes")
-            return batch.weight_K / segment_sum(ones_K, batch.sequence_K) * batch.share_K
+            return batch.weight_K / _length(batch) * batch.share_K
         case "turn_mean_token_mean":
             return batch.weight_K / segment_sum(ones_K, batch.turn_K) / max(counts.turns, 1.0)
         case "token_mean":
@@ -176,3 +178,10 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
         case "constant":
             assert constant_length is not None  # the loss's constructor has checked this
             return batch.weight_K / (max(counts.sequences, 1.0) * constant_length)
+
+
+def _length(batch: LossInputs) -> Tensor:
+    """Returns the number of trained tokens of each token's sequence, shape (K,)."""
+    if batch.length_K is not None:
+        return batch.length_K
+    return segment_sum(torch.ones_like(batch.weight_K), batch.sequence_K)
