@@ -66,4 +66,4 @@ def distance_bounds(one: Taken, other: Taken, step: int) -> tuple[float, float]:
         return exact, exact
     paid = [Levenshtein.distance(a, b[:end]) for end in range(len(b) + 1) if one.more]
     paid += [Levenshtein.distance(a[:end], b) for end in range(len(a) + 1) if other.more]
-    return min(paid) / step, 1 - Prefix.similarity(a, b) / step
+    return min(paid) / step, (step - Prefix.similarity(a, b)) / step  # rounded only once, as exact distances are
