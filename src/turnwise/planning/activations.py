@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from peft.helpers import disable_input_dtype_casting
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
@@ -84,7 +85,9 @@ def _kept(model: Any, rows: int, tokens: int, scored: int, autocast: bool) -> in
                 alive.append(x)
             return x
 
-        with saved_tensors_hooks(keep, lambda x: x), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        mixed = torch.autocast("cpu", torch.bfloat16, enabled=autocast)
+        casts = disable_input_dtype_casting(model, active=autocast)  # as in an update
+        with saved_tensors_hooks(keep, lambda x: x), mixed, casts:
             score(model, _Rows(ids, ids, ids, flat, flat), entropy=True)
     return sum(kept.values())
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy
+from peft.helpers import disable_input_dtype_casting
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -166,7 +167,10 @@ class PolicyModule(Scoring):
         """
         while True:
             try:
-                with recomputing(self.recomputed):
+                # Without autocast, the inputs of a LoRA layer must have the dtype of its weights, so PEFT casts them.
+                # Autocast would cast them back at once: this takes time, and autograd would keep a copy for each layer.
+                autocast = torch.is_autocast_enabled(self.device.type)
+                with recomputing(self.recomputed), disable_input_dtype_casting(self.model, active=autocast):
                     return self._gradients(replace(update, batches=smaller(update.batches, self.halvings)))
             except (MemoryError, RuntimeError) as error:
                 if not out_of_memory(error):
