@@ -1,26 +1,21 @@
-"""Controls one vLLM server: loads weights, sends requests, and after failures restarts the server or waits for it."""
+"""Controls one vLLM server: loads weights, sends requests, and restores the server after failures."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from turnwise.endpoints import Connection, Fault
 from turnwise.engines.engine import Sample
 from turnwise.engines.vllm.completions import sample_of
 from turnwise.engines.vllm.faults import ServerError
+from turnwise.engines.vllm.life import MUST_RUN, Life, Say
 from turnwise.engines.vllm.local import SERVED, Process
 from turnwise.engines.vllm.patience import Attempts, Patience
 from turnwise.engines.vllm.save_weights import Snapshot
 from turnwise.engines.vllm.served_weights import Holding
-
-Say = Callable[[str], None]
-POLL = 0.5  # seconds between two health checks of a server that is starting
-TELL = 30.0  # seconds between two messages to the user about a server that is starting
-_MUST_RUN = "Start the server with scripts/serve.py, which sets all options that a run needs"
 
 
 class Server:
@@ -47,9 +42,8 @@ class Server:
         self.base, self.root = SERVED, ""  # the base model's served name, and the path of its weights
         self.incarnation = 0
         self.tally: Counter[str] = Counter()
-        self._restarts = 0  # number of restarts since the last answered request
+        self.life = Life(connection, process, patience, self.tally, say)
         self._told_to_wait = False  # whether the user knows that the server asks to wait
-        self._lost: ServerError | None = None  # set from when a remote server is given up until it answers a request
         self._restoring = asyncio.Lock()
         self.places = asyncio.Semaphore(patience.concurrency)  # each request in progress has acquired it
 
@@ -80,7 +74,7 @@ class Server:
                 await self._recover(fault, attempts, incarnation)
             else:
                 self.tally["requests"] += 1
-                self._restarts, self._lost = 0, None
+                self.life.answered()
                 return sample
 
     async def _still_holds(self, incarnation: int) -> bool:
@@ -104,7 +98,7 @@ class Server:
         if attempts.exhausted(fault):
             raise ServerError(
                 f"vLLM at {self.connection.url} failed a request {attempts.failed} times ({attempts.limit}); the last "
-                f"failure was {fault.whole}{self._where()}"
+                f"failure was {fault.whole}{self.life.where()}"
             ) from None
         if fault.asks_to_wait and attempts.failed >= self.patience.attempts and not self._told_to_wait:
             self._told_to_wait = True
@@ -125,9 +119,9 @@ class Server:
         """
         if self.process is not None:
             self.process.start()
-            await self._started()
+            await self.life.started()
         else:
-            await self._back(self.patience.away_limit)
+            await self.life.back()
         attempts = Attempts(self.patience)
         while True:
             try:
@@ -135,16 +129,16 @@ class Server:
                 return
             except Fault as fault:
                 if fault.kind in ("rejected", "missing") or attempts.exhausted(fault):
-                    where = f". {_MUST_RUN}" if self.process is None else self._where()
+                    where = f". {MUST_RUN}" if self.process is None else self.life.where()
                     raise ServerError(
                         f"vLLM at {self.connection.url} does not meet the requirements of a run: {fault.whole}{where}"
                     ) from None
                 await asyncio.sleep(self.patience.pause(attempts.failed, fault.after))
                 if fault.kind == "unreachable":  # the server stopped answering during the check
                     if self.process is None:
-                        await self._back(self.patience.away_limit)
+                        await self.life.back()
                     elif not self.process.alive():
-                        await self._restart()
+                        await self.life.restart()
 
     async def close(self) -> None:
         """Ends the server if the engine started it. Otherwise only the engine's adapters are unloaded."""
@@ -168,97 +162,20 @@ class Server:
         async with self._restoring:
             if incarnation != self.incarnation:
                 return
-            if self._lost:  # another request has waited long enough
-                raise self._lost
-            if not await self._healthy():
+            if self.life.lost:  # another request has waited long enough
+                raise self.life.lost
+            if not await self.life.healthy():
                 if self.process is None:
                     self.say(f"vLLM at {self.connection.url} does not answer; the run waits for it")
-                    await self._back(self.patience.away_limit)
-                elif self.process.alive() and await self._well_soon():
+                    await self.life.back()
+                elif self.process.alive() and await self.life.well_soon():
                     pass
                 else:
-                    await self._restart()
+                    await self.life.restart()
             try:
                 await self._ensure()
             except Fault as fault:  # the server failed again; the caller's next attempt restores it
                 self.tally[f"faults/{fault.kind}"] += 1
-
-    async def _restart(self) -> None:
-        """Starts the server again. Several tries may be needed, because a dead process's GPU memory is freed late."""
-        assert self.process is not None
-        while True:
-            self._restarts += 1
-            if self._restarts > self.patience.restarts:
-                raise ServerError(
-                    f"vLLM at {self.connection.url} died {self._restarts} times in a row without answering a request"
-                    f"{self._where()}"
-                )
-            self.tally["restarts"] += 1
-            self.say(f"vLLM at {self.connection.url} has died; starting it again (its log: {self.process.log})")
-            await asyncio.to_thread(self.process.start)
-            try:
-                return await self._started()
-            except ServerError:
-                if self._restarts == self.patience.restarts:
-                    raise
-                await asyncio.sleep(self.patience.pause(self._restarts, None))
-
-    async def _started(self) -> None:
-        """Waits for the first answer of a server that the engine has just started."""
-        assert self.process is not None
-        began = told = time.monotonic()
-        while not await self._healthy():
-            now = time.monotonic()
-            if not self.process.alive():
-                raise ServerError(f"vLLM did not start{self._where()}")
-            if now - began > self.patience.start_limit:
-                self.process.stop()
-                raise ServerError(
-                    f"vLLM did not answer within {self.patience.start_limit:.0f} s (engine.patience.start_limit)"
-                    f"{self._where()}"
-                )
-            if now - told >= TELL:
-                told = now
-                self.say(f"vLLM is starting, {now - began:.0f} s so far (its log: {self.process.log})")
-            await asyncio.sleep(POLL)
-
-    async def _back(self, limit: float) -> None:
-        """Waits at most ``limit`` seconds for an answer of a server that the engine did not start."""
-        began, attempt = time.monotonic(), 0
-        while not await self._healthy():
-            attempt += 1
-            if time.monotonic() - began > limit:
-                self._lost = ServerError(
-                    f"no vLLM server answered at {self.connection.url} within {limit:.0f} s "
-                    f"(engine.patience.away_limit). {_MUST_RUN}"
-                )
-                raise self._lost
-            await asyncio.sleep(min(self.patience.pause(attempt, None), 5.0))
-
-    async def _well_soon(self) -> bool:
-        """Returns whether the server's process, which is alive, passes a health check within ``health_limit`` seconds.
-
-        On a busy machine, a healthy server may be slow to answer.
-        """
-        until = time.monotonic() + self.patience.health_limit
-        while time.monotonic() < until and self.process is not None and self.process.alive():
-            if await self._healthy():
-                return True
-            await asyncio.sleep(POLL)
-        return False
-
-    async def _healthy(self) -> bool:
-        try:
-            await self.connection.ask("/health", self.patience.health_limit)
-        except Fault:
-            return False
-        return True
-
-    def _where(self) -> str:
-        if self.process is None:
-            return ""
-        ending = self.process.ending()
-        return f". Its log is {self.process.log}" + (f", which ends in:\n{ending}" if ending else "")
 
     # -- weights -------------------------------------------------------------------------------------------------------
 
@@ -269,7 +186,7 @@ class Server:
             ServerError: the server cannot load the weights, or does not answer again after a failure.
         """
         before, self.holds, self.snapshot = self.holds, [*beside, snapshot], snapshot
-        self._lost = None  # a caller that loads weights once more waits once more
+        self.life.lost = None  # a caller that loads weights once more waits once more
         if self.process is not None and not snapshot.adapter:
             self.process.model = str(snapshot.folder)  # a restart loads these weights
         attempts = Attempts(self.patience)
