@@ -7,7 +7,7 @@ import email.utils
 import os
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -223,6 +223,13 @@ class Background:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def run_all(work: Sequence[Any]) -> None:
+    """Runs all coroutines concurrently. When all have ended, the first error in the order of ``work`` is raised."""
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 async def _cancel_others() -> None:

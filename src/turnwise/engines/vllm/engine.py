@@ -2,8 +2,9 @@
 
 A node is a list of token ids; its keys and values are in the prefix cache of a server. All rollouts of one initial
 state go to the same server, so that they share its prefix cache. Each new state goes to the server with the fewest open
-nodes. Each version of the weights has a unique name, and ``load_weights`` closes all nodes (unless ``in_flight`` is
-set), so that no history is continued by newer weights.
+nodes. If a remote server does not answer, its states move to the other servers. Each version of the weights has a
+unique name, and ``load_weights`` closes all nodes (unless ``in_flight`` is set), so that no history is continued by
+newer weights.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -22,13 +23,14 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from turnwise.endpoints import Background, Connection, check_url, key_from
+from turnwise.endpoints import Background, Connection, check_url, key_from, run_all
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.sampling_schedule import Named, check_schedule
 from turnwise.engines.vllm.completions import body_of
+from turnwise.engines.vllm.faults import AwayError
 from turnwise.engines.vllm.histories import Histories, History
 from turnwise.engines.vllm.local import Local, Process
-from turnwise.engines.vllm.patience import Patience
+from turnwise.engines.vllm.patience import Attempts, Patience
 from turnwise.engines.vllm.save_weights import Snapshot, Uses, forget, save
 from turnwise.engines.vllm.server import Server
 
@@ -143,7 +145,7 @@ class VllmEngine:
             if before is not None and self.in_flight:
                 used.append(before)  # a request may choose these weights until the new weights are loaded
             beside = [other for other in dict.fromkeys(used) if other.adapter and other != snapshot]
-            background.submit(_all([server.load(snapshot, beside) for server in self.servers])).result()
+            background.submit(run_all([server.load(snapshot, beside) for server in self.servers])).result()
             with self._folders:
                 self._staged.remove(snapshot)
                 forget(self.folder / "weights", snapshot, before, *beside, *self._staged)
@@ -192,11 +194,12 @@ class VllmEngine:
             for url, process in zip(urls, processes, strict=True)
         ]
         try:
-            background.submit(_all([server.open() for server in self.servers])).result()
+            background.submit(run_all([server.open() for server in self.servers])).result()
         except BaseException:
-            background.close(_all([server.close() for server in self.servers]))
+            background.close(run_all([server.close() for server in self.servers]))
             raise
         for server in self.servers:
+            server.others = [other for other in self.servers if other is not server]
             if snapshot.adapter and server.root and Path(server.root).resolve() != Path(self.model).resolve():
                 at, remedy = server.connection.url, "if their weights differ, start the server with the run's model"
                 self.say(f"warning: vLLM at {at} serves {server.root}, but this run trains {self.model}; {remedy}")
@@ -207,7 +210,7 @@ class VllmEngine:
         """Disconnects from all servers and ends those that the engine started. ``load_weights`` starts them again."""
         self._nodes.clear()
         if self._background is not None:
-            self._background.close(_all([server.close() for server in self.servers]))
+            self._background.close(run_all([server.close() for server in self.servers]))
             self._background = self._snapshot = None
             forget(self.folder / "weights")
 
@@ -263,18 +266,22 @@ class VllmEngine:
         return sample
 
     async def _complete(self, node: int, history: History, sampling: Sampling, seed: int) -> Sample:
-        server = self.servers[history.server]
         task = asyncio.current_task()
         assert task is not None
         self._tasks[node] = task
+        attempts = Attempts(self.patience)
         try:
-            async with server.places:  # the weights are chosen when the request is sent, not when it begins to wait
-                snapshot = self._leader._snapshot
-                assert snapshot is not None
-                with self._uses.use(snapshot):
-                    model = server.model(snapshot)
-                    body = body_of(history.ids, sampling, seed, self.end_ids, model, salt=snapshot.name)
-                    return replace(await server.complete(body), version=snapshot.version)
+            while True:
+                here = [number for number, server in enumerate(self.servers) if not server.aside]
+                server = self.servers[self._nodes.server(history, here)]
+                with suppress(AwayError):  # another server gets the same request
+                    async with server.places:  # the weights are chosen when the request is sent, not before it waits
+                        snapshot = self._leader._snapshot
+                        assert snapshot is not None
+                        with self._uses.use(snapshot):
+                            model = server.model(snapshot)
+                            body = body_of(history.ids, sampling, seed, self.end_ids, model, salt=snapshot.name)
+                            return replace(await server.complete(body, attempts), version=snapshot.version)
         finally:
             self._tasks.pop(node, None)
 
@@ -288,10 +295,3 @@ class VllmEngine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _all(work: Sequence[Any]) -> None:
-    """Runs all coroutines concurrently. When all have ended, the first error in the order of ``work`` is raised."""
-    for result in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
 
 @dataclass(slots=True)
+class Group:
+    """The open histories that were opened with the same tokens: their number, and the number of their server."""
+
+    server: int
+    size: int = 0
+
+
+@dataclass(slots=True)
 class History:
     """The ids of all tokens of one history so far.
 
-    ``digest`` is the CRC-32 of the tokens with which the history was opened. ``server`` is the number of the server
-    that gets the history's requests.
+    ``digest`` is the CRC-32 of the tokens with which the history was opened.
     """
 
     ids: list[int]
     digest: int
-    server: int
+    group: Group
+
+    @property
+    def server(self) -> int:
+        """Returns the number of the server that gets the history's requests."""
+        return self.group.server
 
 
 class Histories:
@@ -34,8 +45,7 @@ class Histories:
         self._open: dict[int, History] = {}
         self._numbers = count(1)
         self._loads = [0] * servers  # number of open histories of each server
-        self._alike: Counter[int] = Counter()  # number of open histories by digest
-        self._server: dict[int, int] = {}  # the server of all open histories with a digest
+        self._groups: dict[int, Group] = {}  # by digest
         self._lock = threading.Lock()
 
     def open(self, ids: Sequence[int]) -> int:
@@ -57,12 +67,24 @@ class Histories:
     def _add(self, ids: list[int], digest: int) -> int:
         with self._lock:
             least = min(range(len(self._loads)), key=self._loads.__getitem__)
-            server = self._server.setdefault(digest, least)
-            self._alike[digest] += 1
-            self._loads[server] += 1
+            group = self._groups.setdefault(digest, Group(least))
+            group.size += 1
+            self._loads[group.server] += 1
             node = next(self._numbers)
-            self._open[node] = History(ids, digest, server)
+            self._open[node] = History(ids, digest, group)
             return node
+
+    def server(self, history: History, here: Sequence[int]) -> int:
+        """Returns the server of a history. If this server is not among the servers ``here``, the history and all that
+        were opened with the same tokens first move to the server with the fewest open histories among ``here``.
+        """
+        with self._lock:
+            group = history.group
+            if group.server not in here:
+                self._loads[group.server] -= group.size
+                group.server = min(here, key=self._loads.__getitem__)
+                self._loads[group.server] += group.size
+            return group.server
 
     def __getitem__(self, node: int) -> History:
         """Returns the open history of a node, or raises RuntimeError if the node is closed."""
@@ -82,9 +104,9 @@ class Histories:
             for node in nodes:
                 if (history := self._open.pop(node, None)) is not None:
                     self._loads[history.server] -= 1
-                    self._alike[history.digest] -= 1
-                    if not self._alike[history.digest]:
-                        del self._alike[history.digest], self._server[history.digest]
+                    history.group.size -= 1
+                    if not history.group.size:
+                        del self._groups[history.digest]
 
     def clear(self) -> None:
         self.close(list(self._open))

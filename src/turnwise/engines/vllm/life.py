@@ -77,22 +77,36 @@ class Life:
                 self.say(f"vLLM is starting, {now - began:.0f} s so far (its log: {self.process.log})")
             await asyncio.sleep(_POLL)
 
-    async def back(self) -> None:
+    async def back(self, replaceable: Callable[[], bool] = lambda: False) -> bool:
         """Waits at most ``away_limit`` seconds for an answer of a server that the engine did not start.
 
+        Returns whether the server has answered. It returns False as soon as the server has not answered for
+        ``health_limit`` seconds and ``replaceable()`` is true, which means that other servers can answer instead.
+
         Raises:
-            ServerError: the server does not answer within this time.
+            ServerError: the server does not answer within ``away_limit`` seconds.
         """
-        began, attempt, limit = time.monotonic(), 0, self.patience.away_limit
+        began, attempt, told, limit = time.monotonic(), 0, False, self.patience.away_limit
         while not await self.healthy():
             attempt += 1
-            if time.monotonic() - began > limit:
+            away = time.monotonic() - began
+            if not replaceable() and not told:
+                told = True
+                self.say(f"vLLM at {self.connection.url} does not answer; the run waits for it")
+            if away > min(self.patience.health_limit, limit) and replaceable():
+                return False
+            if away > limit:
                 self.lost = ServerError(
                     f"no vLLM server answered at {self.connection.url} within {limit:.0f} s "
-                    f"(engine.patience.away_limit). {MUST_RUN}"
+                    f"(engine.patience.away_limit). {MUST_RUN}, or remove its address from engine.urls"
                 )
                 raise self.lost
-            await asyncio.sleep(min(self.patience.pause(attempt, None), 5.0))
+            await self.pause(attempt)
+        return True
+
+    async def pause(self, attempt: int) -> None:
+        """Pauses after the health check number ``attempt`` (the first is 1) of a server that does not answer."""
+        await asyncio.sleep(min(self.patience.pause(attempt, None), 5.0))
 
     async def well_soon(self) -> bool:
         """Returns whether the server's process, which is alive, passes a health check within ``health_limit`` seconds.

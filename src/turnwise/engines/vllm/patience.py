@@ -23,10 +23,10 @@ class Patience:
             ``backoff`` and at most ``away_limit``.
         longest_backoff: greatest pause between two attempts, without a Retry-After header.
         health_limit: time limit for a health check. A running local server that fails its health checks for this long
-            is restarted.
+            is restarted. A remote server that fails them for this long is set aside if another server can answer.
         start_limit: greatest time from the start of a server to its first answer.
-        away_limit: greatest time for which a remote server may be unreachable, and for which answers to a request may
-            ask to wait.
+        away_limit: greatest time for which a remote server may be unreachable if no other server can answer, and for
+            which answers to a request may ask to wait.
         restarts: greatest number of consecutive restarts of a local server without an answered request between them.
     """
 

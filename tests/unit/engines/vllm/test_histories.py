@@ -29,3 +29,15 @@ def test_a_server_that_has_finished_its_histories_gets_the_next_ones() -> None:
     assert [histories[histories.open([state])].server for state in (4, 5, 6)] == [0, 0, 0]
     histories.clear()
     assert histories[histories.open([2])].server == 0
+
+
+def test_groups_of_a_server_that_is_away_move_to_the_others() -> None:
+    histories = Histories(3)
+    groups = [
+        [histories.open([state]), histories.fork(3 * state + 1), histories.fork(3 * state + 1)] for state in range(6)
+    ]
+    moved = [{histories.server(histories[node], (1, 2)) for node in group} for group in groups]
+    assert moved == [{1}, {1}, {2}, {2}, {1}, {2}]  # groups 0 and 3 were at server 0
+    assert [histories[group[0]].server for group in groups] == [1, 1, 2, 2, 1, 2]
+    histories.close([node for group in groups for node in group])
+    assert histories[histories.open([9])].server == 0  # nothing counts as open any more
