@@ -158,6 +158,8 @@ def test_two_processes_collect_ahead_as_one_does(ahead: Callable[..., list[str]]
     assert [row["rollout/staleness"] for row in trained] == [min(i, 2) for i in range(EPOCHS)]
     assert any(row["train/grad_norm"] > 0 for row in trained)
     assert trained[0]["train/mismatch_mean"] < 1e-4  # the server drew under the trainer's log-probs
+    assert all(row["train/mismatch_sampler_max"] < 1e-4 for row in trained[1:])  # and later under the sampler's
+    assert trained[-1]["train/mismatch_alarms"] == 0
 
 
 @pytest.mark.slow
@@ -184,6 +186,25 @@ def test_shards_collect_ahead_as_the_whole_does(
     trained = [row for row in rows(tmp_path / "two") if row["phase"] == "train"]
     assert [row["rollout/staleness"] for row in trained] == [min(i, 2) for i in range(EPOCHS)]
     assert any(row["train/grad_norm"] > 0 for row in trained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("trainer.devices=2", SHARDED)])
+def test_log_probs_that_become_wrong_are_told(
+    ahead: Callable[..., list[str]], tmp_path: Path, server: Any, more: tuple[str, ...]
+) -> None:
+    """From version 1 on, the server reports log-probs that are 0.1 too low."""
+
+    def write(name: str, body: dict[str, Any]) -> tuple[list[int], list[float]]:
+        ids, logprobs = server.sampler(name, body)
+        return ids, [x - 0.1 * (version_of(Path(name).name) > 0) for x in logprobs]
+
+    server.write = write
+    finish(ahead(1, *more, out="run"))
+    trained = [row for row in rows(tmp_path / "run") if row["phase"] == "train"]
+    assert trained[1]["train/mismatch_sampler_max"] < 1e-4  # version 0 has sampled for iterations 0 and 1
+    assert all(row["train/mismatch_sampler_mean"] == pytest.approx(0.1, abs=1e-4) for row in trained[2:])
+    assert [row["train/mismatch_alarms"] for row in trained] == [0, 0, 1, 2]
 
 
 @pytest.mark.slow

@@ -80,6 +80,8 @@ def test_versions_of_the_turns(run: Callable[..., list[str]], tmp_path: Path, st
     assert [row["rollout/staleness"] for row in trained] == [min(i, staleness) for i in range(EPOCHS)]
     assert any(row["train/grad_norm"] > 0 for row in trained)
     assert trained[0]["train/mismatch_mean"] < 1e-3  # vLLM sampled under the trainer's log-probs
+    compared = [row["train/mismatch_sampler_mean"] < 1e-3 for row in trained if row["rollout/staleness"]]
+    assert compared == [True] * (EPOCHS - 1 if staleness else 0)  # and later under those of the earlier policy
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2])

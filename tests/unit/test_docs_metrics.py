@@ -43,6 +43,7 @@ from turnwise.runs.result_file import write_result
 from turnwise.training.collection import Imitation
 from turnwise.training.costs import run_costs
 from turnwise.training.datamodule import Rollouts
+from turnwise.training.earlier_policies import remembered
 from turnwise.training.gradients import GradientCosine
 from turnwise.training.health import Health
 from turnwise.training.iteration_metrics import sampling_metrics
@@ -54,6 +55,7 @@ from turnwise.training.read_candidates import Candidates
 from turnwise.training.recorder import Gathered, Recorder, tree_record
 from turnwise.training.reprofile import Reprofile
 from turnwise.training.run_result import result_of, summary
+from turnwise.training.stale_mismatch import stale_mismatch
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
 ROOT = Path(__file__).parents[2]
@@ -148,8 +150,13 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
     reprofile = Reprofile(Refresh(0.5, window=1), states, states, lambda number: states, rollout, 0, print)
     judge = {**OfflineJudge().report(), "latency_p50": 0.1} if awpo else {}
 
+    module = PolicyModule(model, loss, UpdateSettings(1e-4))
+
     def collect(iteration: int) -> list[Update]:
         experience = collector.collect(iteration)
+        module.staleness = iteration  # as if policy 0 had sampled
+        policy = {**remembered(module), "version": 0}
+        module.stale_mismatch = stale_mismatch(module, policy, experience.trees, module.settings)
         updates = collector.updates(experience)
         learned = dict(predictor.learn(iteration, experience)) if predictor else {}
         learned |= sampling_metrics(Lanes([2]).report(), 0, 0.0, 0.0)
@@ -160,7 +167,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
 
     callbacks = [recorder, MismatchAlarm(), *([GradientCosine(every=1)] if awpo else [])]
     trainer = quiet.trainer(folder, 2, callbacks)
-    trainer.fit(PolicyModule(model, loss, UpdateSettings(1e-4)), Rollouts(collect))
+    trainer.fit(module, Rollouts(collect))
     return list(each_line(folder / "metrics.jsonl"))
 
 

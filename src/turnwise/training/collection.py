@@ -23,6 +23,7 @@ from turnwise.training.iteration_metrics import sampling_metrics
 from turnwise.training.module import PolicyModule
 from turnwise.training.recorder import Gathered, Recorder
 from turnwise.training.reprofile import Reprofile
+from turnwise.training.stale_mismatch import stale_mismatch
 from turnwise.types import Credit, Rewards, RolloutTree, State
 
 SLOWEST = [name for name in NOT_SUMS if name.startswith("latency")]
@@ -131,10 +132,12 @@ class Collection:
         if self.reprofile is not None:
             self.reprofile.prepare(iteration)
         began, cpu_began = time.monotonic(), time.process_time()
+        sampler = self.module.earlier[0] if self.module.earlier else None
         self.ahead.start(iteration, self.memory)
         gathered = self.ahead.take(iteration, self.memory)
         experience, self.memory = gathered.experience, dict(gathered.experience.memory)
         self.module.staleness, stale_turns = self._stale(experience) if self.sampled else (0, 0.0)
+        self.module.stale_mismatch = stale_mismatch(self.module, sampler, experience.trees, self.settings.update)
         packing = time.monotonic()
         packed = self.collector.updates(experience)
         done = time.monotonic()

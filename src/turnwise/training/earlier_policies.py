@@ -32,23 +32,25 @@ def _parameters(module: PolicyModule) -> dict[str, torch.nn.Parameter]:
 
 @contextmanager
 def become(module: PolicyModule, earlier: dict[str, Any] | None) -> Iterator[None]:
-    """Gives ``module`` the weights and the version of the policy ``earlier`` within the ``with`` block. If ``earlier``
-    is None, nothing changes.
+    """Gives ``module`` the weights and the version of the policy ``earlier`` within the ``with`` block. Meanwhile
+    ``earlier`` holds those of ``module``, so no further copy of all weights is needed. If ``earlier`` is None, nothing
+    changes.
     """
     if earlier is None:
         yield
         return
-    now = remembered(module)
-    _put(module, earlier)
+    _exchange(module, earlier)
     try:
         yield
     finally:
-        _put(module, now)
+        _exchange(module, earlier)
 
 
 @torch.no_grad()
-def _put(module: PolicyModule, policy: dict[str, Any]) -> None:
+def _exchange(module: PolicyModule, policy: dict[str, Any]) -> None:
     own = _parameters(module)
     for name, weight in policy["weights"].items():
+        now = own[name].detach().clone()
         own[name].copy_(weight)
-    module.version = policy["version"]
+        weight.copy_(now)
+    module.version, policy["version"] = policy["version"], module.version

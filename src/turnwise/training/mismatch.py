@@ -18,7 +18,8 @@ class MismatchAlarm(Callback):
     larger mean shows a mistake, such as other weights, another temperature, or log-probs of another distribution. The
     callback logs ``train/mismatch_alarms``, the number of iterations so far whose mean exceeded the threshold. Of
     consecutive iterations above the threshold, only the first causes a warning. Rollouts of an earlier policy
-    (``rollout.staleness``) are expected to differ, so iterations with these rollouts are not checked.
+    (``rollout.staleness``) are expected to differ from the trained policy. In iterations with these rollouts, the
+    callback logs and checks ``train/mismatch_sampler_mean`` instead (:func:`.stale_mismatch.stale_mismatch`).
 
     Args:
         threshold: greatest mean without an alarm. The default corresponds to NeMo-RL's limit of 2 % for the mean of
@@ -38,8 +39,11 @@ class MismatchAlarm(Callback):
         metrics: dict[str, float] = pl_module.last_metrics  # type: ignore[assignment]
         if batch_idx + 1 < pl_module.settings.steps or "mismatch_mean" not in metrics:  # type: ignore[operator, union-attr]
             return
-        stale = bool(pl_module.staleness)  # rollouts of an earlier policy are expected to differ
-        wrong = not stale and not metrics["mismatch_mean"] <= self.threshold  # NaN counts as wrong too
+        measured: dict[str, float] = pl_module.stale_mismatch  # type: ignore[assignment]
+        metrics |= measured
+        name = "mismatch_sampler" if pl_module.staleness else "mismatch"
+        mean, largest = metrics.get(f"{name}_mean", 0.0), metrics.get(f"{name}_max", 0.0)
+        wrong = not mean <= self.threshold  # NaN counts as wrong too
         self.alarms += wrong
         metrics["mismatch_alarms"] = float(self.alarms)
         if wrong and not self._warned and trainer.is_global_zero:
@@ -48,9 +52,9 @@ class MismatchAlarm(Callback):
                 "is above callbacks.mismatch.threshold=%g (the largest difference is %.3g); check that engine and "
                 "trainer have the same weights, dtype and temperature. loss=corrected corrects for small differences",
                 trainer.current_epoch,
-                metrics["mismatch_mean"],
+                mean,
                 self.threshold,
-                metrics["mismatch_max"],
+                largest,
             )
         self._warned = wrong
 

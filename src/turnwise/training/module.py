@@ -76,6 +76,7 @@ class PolicyModule(Scoring):
         self.skips_in_a_row = 0
         self.halvings = 0
         self.staleness = 0  # number of training iterations by which the oldest sampling policy is behind this policy
+        self.stale_mismatch: dict[str, float] = {}  # training/stale_mismatch.py; empty if it was not measured
         # earlier policies that sample for later iterations (training/earlier_policies.py); saved in the checkpoint
         self.earlier: list[dict[str, Any]] = []
         self.last_metrics: dict[str, float] = {}  # metrics of the last iteration's updates

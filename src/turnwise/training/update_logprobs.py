@@ -60,6 +60,18 @@ class Scoring(LightningModule):
                 replace(update, batches=list(map(_near, update.batches, self._logprobs(update)))) for update in updates
             ]
 
+    @torch.no_grad()
+    def differences(self, update: Update) -> Tensor:
+        """Returns for all items of an update the absolute differences between the log-probs with which their tokens
+        were sampled and the log-probs under the current weights.
+        """
+        with self.trainer.precision_plugin.train_step_context():
+            found = [
+                (logprobs_U.cpu()[packed.items.unique_K] - packed.items.old_logprob_K).abs()
+                for packed, logprobs_U in zip(update.batches, self._logprobs(update), strict=True)
+            ]
+        return torch.cat(found)
+
     def _logprobs(self, update: Update) -> list[Tensor]:
         """Returns for each micro-batch the log-probs (U,) of its predicted tokens under the current weights."""
 
