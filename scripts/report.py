@@ -106,10 +106,11 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     gates = gate_report(words.data, Settings(), words.gated) if words.data else None
     err = Terminal(stderr=True)
     seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
-    entries = [read_entry(one, words.places, gates, hashes) for one in seen]
+    written = bool(args.markdown or args.latex or args.html) and not args.brief
+    full = written or args.json or not whole  # whether more than the verdicts is shown or written
+    entries = [read_entry(one, words.places, gates, hashes, both_modes=full) for one in seen]
     hashes.keep()
     refuse_seeds(entries, words.places)
-    written = bool(args.markdown or args.latex or args.html) and not args.brief
     told = entries if written or not whole else []  # the entries whose own tables are shown or written
     every = [table for entry in told for table in entry_tables(entry)]
     tables = [summary_table(entries)] if whole else every
@@ -118,7 +119,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     lines = provenance(results, command_line(arguments))
     kept = [*tables, *every] if whole else every
     title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
-    pictures = [] if whole else entry_figures(entries[0])
+    pictures = [] if whole or not (args.figure or args.html) else entry_figures(entries[0])
     shown = {numbered(args.figure, n): picture for n, picture in enumerate(pictures if args.figure else ())}
     runs = {} if whole else run_folders(entries[0])
     page = tables_page(title, kept, lines, pictures, runs, args.html) if args.html else ""

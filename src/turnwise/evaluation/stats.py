@@ -169,11 +169,10 @@ def seeds_for(differences: Sequence[float], effect: float, power: float = 0.8, c
     spread = float(np.std(differences, ddof=1))
     if spread == 0:
         return 2
-    from scipy import stats
 
     def enough(n: int) -> bool:
-        threshold = stats.t.ppf(0.5 + confidence / 2, n - 1)
-        return bool(stats.nct.sf(threshold, n - 1, effect / spread * np.sqrt(n)) >= power)
+        threshold = special.stdtrit(n - 1, 0.5 + confidence / 2)
+        return bool(1 - special.nctdtr(n - 1, effect / spread * np.sqrt(n), threshold) >= power)
 
     n = bisect_left(range(MOST_SEEDS), True, lo=2, key=enough)
     return n if n < MOST_SEEDS else None

@@ -44,6 +44,12 @@ class _File:
     checksum: bytes
 
 
+@lru_cache(maxsize=4096)
+def _checksum(path: Path, known: object) -> bytes:
+    """Returns the checksum of a file. It is cached until ``known`` changes, which happens when the file is written."""
+    return sha256(path.read_bytes()).digest()
+
+
 @lru_cache(maxsize=1024)
 def _read_scored(file: _File) -> Scored:
     found = Scored()
@@ -153,7 +159,7 @@ class RunMetrics:
         path = self.folder / "evaluation" / f"{when}.jsonl"
         found = text_file(path)
         try:
-            return _read_scored(_File(path, sha256(found.read_bytes()).digest())) if found else Scored()
+            return _read_scored(_File(path, _checksum(found, written([found])))) if found else Scored()
         except (InputError, OSError) as error:
             raise Damaged(self.folder, str(error)) from error
 
