@@ -26,6 +26,7 @@ from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.training.build_parts import build_parts, player_of
 from turnwise.training.main import PHASES
 from turnwise.training.module import PolicyModule
+from turnwise.training.prepare_process import prepare
 from turnwise.training.progress import Phases
 from turnwise.training.read_candidates import read_candidates
 from turnwise.training.state_choice import Choice
@@ -61,6 +62,7 @@ def main(file: str, folder: str, k: str, life: str | None = None) -> None:
     places = [f"paths.out={folder}", f"paths.cache={folder}/cache"]
     cfg = compose_config([*overrides, *places], CONF)
     check_config(cfg)
+    prepare(int(cfg.seed))
     with Phases(PHASES, console=Terminal(stderr=True)) as phases:
         settings, parts, policy = build_parts(cfg)
         module = PolicyModule(policy.model, parts.loss, settings.update)
