@@ -31,7 +31,8 @@ _SPOKEN = (
     "turnwise's action: b a\n 2  1 b B"  # action in a test conversation; sorting or escaping would change this text
 )
 _ANSWER = {"role": "user", "content": "v"}
-_KEPT = 16384  # largest number of entries of each cache
+_KEPT = 16384  # largest number of entries of each cache of texts
+_NEAR = 1024  # largest number of decoded actions in the cache; the key of a long action takes much memory
 
 
 class ChatTokens:
@@ -78,6 +79,7 @@ class ChatTokens:
         self._body = lru_cache(maxsize=_KEPT)(self._body_uncached)
         self._encode_after = lru_cache(maxsize=_KEPT)(self._encode_after_uncached)
         self._encode_action = lru_cache(maxsize=_KEPT)(self._encode_action_uncached)
+        self._written = lru_cache(maxsize=_NEAR)(self._written_uncached)
 
     def _try_out(self) -> None:
         """Renders test conversations to find out what text the template writes around the messages."""
@@ -128,6 +130,9 @@ class ChatTokens:
 
     def written(self, action_ids: Sequence[int]) -> str:
         """Returns the text of an action, including its reasoning, without end-of-turn token and outer whitespace."""
+        return self._written(tuple(action_ids))
+
+    def _written_uncached(self, action_ids: tuple[int, ...]) -> str:
         ids = list(action_ids)
         while ids and ids[-1] in self.stop_ids:
             ids.pop()

@@ -30,6 +30,7 @@ _LONG = 2**20  # largest length in characters of a text that a template may pass
 _NUMBER = 10**6  # largest number that a template may pass to a function
 _DATE = 200  # largest length of a date format in characters
 _BITS = 4096  # largest number of bits of an integer
+_MEMORY = Path("/proc/self/statm")
 _LOOK = 0.1  # seconds between two checks of the time and memory of running renders
 _GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # removed filters: slow on long texts, or random
 _REFUSED = {"translate", "maketrans"}  # removed methods: they may replace each character by a text of any length
@@ -273,7 +274,8 @@ class _Watch:
 def _resident() -> int:
     """Returns the resident memory of this process in bytes."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        with _MEMORY.open("rb", buffering=0) as file:  # read_text takes four times as long
+            return int(file.readall().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):  # a system without /proc
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
