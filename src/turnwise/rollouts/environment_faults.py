@@ -17,6 +17,8 @@ from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError
 
 _LOG = logging.getLogger(__name__)
+# without the conversion of handlers to enums, which takes most of the time of a guard
+_set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 _told: set[str] = set()  # code locations (file and line) whose first fault has been logged
 
 
@@ -46,7 +48,7 @@ class guarded:  # noqa: N801 - the name of a context manager is lower case
 
     def __enter__(self) -> None:
         if self._seconds is not None and threading.current_thread() is threading.main_thread():
-            self._began, self._handler = time.monotonic(), signal.signal(signal.SIGALRM, self._ring)
+            self._began, self._handler = time.monotonic(), _set_handler(signal.SIGALRM, self._ring)
             self._armed = True
             self._left, _ = signal.setitimer(signal.ITIMER_REAL, self._seconds)  # __exit__ restores an earlier alarm
 
@@ -57,7 +59,7 @@ class guarded:  # noqa: N801 - the name of a context manager is lower case
             except _Late as late:  # the time limit ended while the alarm was switched off
                 error = late
             self._armed = False
-            signal.signal(signal.SIGALRM, self._handler)
+            _set_handler(signal.SIGALRM, self._handler)
             if self._left:
                 rest = self._left - (time.monotonic() - self._began)
                 signal.setitimer(signal.ITIMER_REAL, max(0.001, rest))
