@@ -143,7 +143,7 @@ def follow(folder: Path) -> dict[str, str]:
         candidates = read_candidates(settings, parts, policy.chat, phases)
         states = candidates.fitting(settings, parts, phases)
         one_turn = player.using(settings.rollout.sampling, max_turns=1)
-        profiles, kept = Choice(settings, parts, states, one_turn, module, phases).profiled()
+        profiles, kept, _ = Choice(settings, parts, states, one_turn, module, phases).profiled()
         recorder = Recorder(settings.folder, candidates.messages)
         learning = replace(parts, predictor=watch)  # type: ignore[arg-type]  # takes the place of a learner
         collection = Collection(settings, learning, kept, player, module, recorder)

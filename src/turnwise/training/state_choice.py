@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from turnwise.algo.states.lazy import chosen, ids_of
-from turnwise.algo.states.pivots import summarise
+from turnwise.algo.states.pivots import ProfileSummary, summarise
 from turnwise.rollouts.player import Player
 from turnwise.training.build_parts import Parts, Settings
 from turnwise.training.module import PolicyModule
@@ -60,9 +60,9 @@ class Choice:
         rule, settings = self.parts.states, self.settings
         if not rule.k:
             return Chosen(rule.select(self.candidates, {}))
-        profiles, kept = self.profiled()
+        profiles, kept, found = self.profiled()
         verdicts = count_profile(profiles, self.candidates)
-        pivots = summarise(profiles.values()).result(len(kept))
+        pivots = found.result(len(kept))
         if rule.reprofile is None:
             return Chosen(kept, verdicts, pivots=pivots)
         of_run = (self, settings.rollout, settings.seed, self.phases.log)
@@ -72,8 +72,9 @@ class Choice:
         """Makes profile ``number`` (0: the profile before training) and returns the states that the rule keeps."""
         return self.profiled(number)[1]
 
-    def profiled(self, number: int = 0) -> tuple[Profiles, Sequence[State]]:
-        """Profiles the candidates under the current policy. Returns the profiles and the states that the rule keeps.
+    def profiled(self, number: int = 0) -> tuple[Profiles, Sequence[State], ProfileSummary]:
+        """Profiles the candidates under the current policy. Returns the profiles, the states that the rule keeps, and a
+        summary.
 
         Samples that an earlier start of the run stored are read from the files of profile ``number``.
         """
@@ -103,4 +104,4 @@ class Choice:
             f"{found.states} expert turns profiled: at {found.zero_signal:.0%} of these turns all sampled actions have the "
             f"same reward; {len(kept)} turns are kept; an exact match would miss {missed} of the acceptable actions"
         )
-        return profiles, kept
+        return profiles, kept, found
