@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from turnwise.algo.losses.correction import LOG_RATIO_LIMIT, Correction, Weights, bounded_exp
 from turnwise.algo.losses.loss import AGGREGATIONS, Aggregation, LossInputs, LossOutput, Max, Mean, Metrics, token_scale
 from turnwise.models.segment_sum import segment_sum
+
+if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked without it
+    from torch import Tensor
 
 RatioLevel = Literal["token", "sequence", "action"]
 KlEstimator = Literal["k1", "k2", "k3"]
@@ -115,7 +115,7 @@ class Clipped:
         high_K = _override(batch.clip_high_K, self.clip_high, ratio_K)
 
         clipped_K = ratio_K.clamp(1 - low_K, 1 + high_K)
-        loss_K = -torch.minimum(ratio_K * advantage_K, clipped_K * advantage_K)
+        loss_K = -(ratio_K * advantage_K).minimum(clipped_K * advantage_K)
         near_ratio_K = ratio_K
         if weights is not None:
             loss_K, ratio_K, token_ratio_K = (x * weights.weight_K for x in (loss_K, ratio_K, token_ratio_K))
@@ -143,7 +143,7 @@ class Clipped:
         if self.ratio == "action":
             log_ratio_K = segment_sum(log_ratio_K, batch.turn_K)
         elif self.ratio == "sequence":
-            tokens_K = segment_sum(torch.ones_like(log_ratio_K), batch.sequence_K)
+            tokens_K = segment_sum(log_ratio_K.new_ones(len(log_ratio_K)), batch.sequence_K)
             log_ratio_K = segment_sum(log_ratio_K, batch.sequence_K) / tokens_K
         return bounded_exp(log_ratio_K)
 
@@ -159,7 +159,7 @@ class Clipped:
 
 def _k3(x: Tensor) -> Tensor:
     # expm1 keeps the digits that exp(x) - 1 loses near x = 0
-    return torch.expm1(x.clamp(max=LOG_RATIO_LIMIT)) - x
+    return x.clamp(max=LOG_RATIO_LIMIT).expm1() - x
 
 
 _KL = {"k1": lambda x: -x, "k2": lambda x: x.square() / 2, "k3": _k3}
@@ -172,35 +172,37 @@ def _given(value_K: Tensor | None, name: str, what: str) -> Tensor:
 
 
 def _override(given_K: Tensor | None, default: float, like_K: Tensor) -> Tensor:
-    default_K = torch.full_like(like_K, default)
-    return default_K if given_K is None else torch.where(given_K.isnan(), default_K, given_K.to(like_K.dtype))
+    default_K = like_K.new_full(like_K.shape, default)
+    return default_K if given_K is None else default_K.where(given_K.isnan(), given_K.to(like_K.dtype))
 
 
-@torch.no_grad()
 def _metrics(
     batch: LossInputs, old_K: Tensor, ratio_K: Tensor, low_K: Tensor, high_K: Tensor, weights: Weights | None
 ) -> Metrics:
-    tokens = ratio_K.numel()
-    mismatch_K = (batch.logprobs_K - old_K).abs()
-    sums = {
-        "clip_fraction": (low_K | high_K).sum(),
-        "clip_fraction_low": low_K.sum(),
-        "clip_fraction_high": high_K.sum(),
-        "ratio_mean": ratio_K.sum(),
-        "kl_sampler": _k3(batch.logprobs_K - old_K).sum(),
-        "mismatch_mean": mismatch_K.sum(),
-    }
-    if weights is not None:
-        sums["correction_weight"] = weights.weight_K.sum()
-        sums["correction_capped"] = weights.capped_K.sum()
-        sums["correction_masked"] = (~weights.kept_K).sum()
-    if batch.ref_logprobs_K is not None:
-        sums["kl_ref"] = _k3(batch.ref_logprobs_K - batch.logprobs_K).sum()
-    if batch.entropy_K is not None:
-        sums["entropy"] = batch.entropy_K.sum()
-    totals = torch.stack([value.double() for value in sums.values()]).tolist()  # one transfer from the device
-    metrics: dict[str, Mean | Max] = {name: Mean(total, tokens) for name, total in zip(sums, totals, strict=True)}
-    if tokens:
-        metrics["ratio_max"] = Max(float(ratio_K.max()))
-        metrics["mismatch_max"] = Max(float(mismatch_K.max()))
+    import torch  # see above
+
+    with torch.no_grad():
+        tokens = ratio_K.numel()
+        mismatch_K = (batch.logprobs_K - old_K).abs()
+        sums = {
+            "clip_fraction": (low_K | high_K).sum(),
+            "clip_fraction_low": low_K.sum(),
+            "clip_fraction_high": high_K.sum(),
+            "ratio_mean": ratio_K.sum(),
+            "kl_sampler": _k3(batch.logprobs_K - old_K).sum(),
+            "mismatch_mean": mismatch_K.sum(),
+        }
+        if weights is not None:
+            sums["correction_weight"] = weights.weight_K.sum()
+            sums["correction_capped"] = weights.capped_K.sum()
+            sums["correction_masked"] = (~weights.kept_K).sum()
+        if batch.ref_logprobs_K is not None:
+            sums["kl_ref"] = _k3(batch.ref_logprobs_K - batch.logprobs_K).sum()
+        if batch.entropy_K is not None:
+            sums["entropy"] = batch.entropy_K.sum()
+        totals = torch.stack([value.double() for value in sums.values()]).tolist()  # one transfer from the device
+        metrics: dict[str, Mean | Max] = {name: Mean(total, tokens) for name, total in zip(sums, totals, strict=True)}
+        if tokens:
+            metrics["ratio_max"] = Max(float(ratio_K.max()))
+            metrics["mismatch_max"] = Max(float(mismatch_K.max()))
     return metrics

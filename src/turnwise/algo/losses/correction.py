@@ -11,13 +11,13 @@ the sampling policy is then a constant weight of the loss (decoupled PPO, arXiv:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from turnwise.algo.losses.loss import LossInputs
 from turnwise.models.segment_sum import segment_sum
+
+if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked without it
+    from torch import Tensor
 
 Level = Literal["token", "action", "sequence"]
 
@@ -72,7 +72,6 @@ class Correction:
         if self.mask_high is not None and not self.mask_high >= 1:
             raise ValueError(f"mask_high must be at least 1 or null, got {self.mask_high}")
 
-    @torch.no_grad()
     def __call__(self, batch: LossInputs, old_K: Tensor, near_K: Tensor) -> Weights:
         """Returns the weights of a micro-batch of trained tokens. ``old_K`` holds the log-probs that the sampler
         recorded, ``near_K`` those of the near policy.
@@ -80,10 +79,10 @@ class Correction:
         log_K = near_K.detach() - old_K
         ratio_K = bounded_exp(self._at_level(log_K, batch))
         cap = float("inf") if self.cap is None else self.cap
-        weight_K = torch.ones_like(ratio_K) if self.cap is None else ratio_K.clamp(max=cap)
-        tokens_K = segment_sum(torch.ones_like(log_K), batch.sequence_K)
+        weight_K = ratio_K.new_ones(len(ratio_K)) if self.cap is None else ratio_K.clamp(max=cap)
+        tokens_K = segment_sum(log_K.new_ones(len(log_K)), batch.sequence_K)
         geometric_K = bounded_exp(segment_sum(log_K, batch.sequence_K) / tokens_K)
-        kept_K = torch.ones_like(ratio_K, dtype=torch.bool)
+        kept_K = ratio_K.new_ones(len(ratio_K)).bool()
         if self.mask_low is not None:
             kept_K &= geometric_K >= self.mask_low
         if self.mask_high is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol, get_args
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from turnwise.models.segment_sum import segment_sum
+
+if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked without it
+    from torch import Tensor
 
 Aggregation = Literal[
     "seq_mean_token_mean", "tree_mean_seq_mean_token_mean", "turn_mean_token_mean", "token_mean", "constant"
@@ -77,6 +77,8 @@ class LossInputs:
         return LossInputs(counts=self.counts, **kept)
 
     def _tensors(self) -> dict[str, Tensor]:
+        from torch import Tensor  # see above
+
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
@@ -162,7 +164,7 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
     Raises:
         ValueError: ``aggregation`` is ``tree_mean_seq_mean_token_mean``, and there is no ``share_K``.
     """
-    ones_K = torch.ones_like(batch.weight_K)
+    ones_K = batch.weight_K.new_ones(len(batch.weight_K))
     counts = batch.counts
     match aggregation:
         case "seq_mean_token_mean":
@@ -184,4 +186,4 @@ def _length(batch: LossInputs) -> Tensor:
     """Returns the number of trained tokens of each token's sequence, shape (K,)."""
     if batch.length_K is not None:
         return batch.length_K
-    return segment_sum(torch.ones_like(batch.weight_K), batch.sequence_K)
+    return segment_sum(batch.weight_K.new_ones(len(batch.weight_K)), batch.sequence_K)
