@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import hydra
+from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -46,13 +47,14 @@ CONF = Path(__file__).resolve().parent / "conf"
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def job(cfg: DictConfig) -> None:
     """Executes one run. Slow libraries are imported after the configuration has been accepted."""
-    import psutil  # only here, because it delays the help and refusals
-
-    # a process of a sweep may execute several runs
-    began = time.time() if HydraConfig.get().mode == RunMode.MULTIRUN else psutil.Process().create_time()
+    now = time.time()
     try:
-        check_config(cfg, HydraConfig.get().overrides.task)
+        check_config(cfg)
         check_machine(cfg)
+        import psutil  # only here, because it delays the help and refusals
+
+        # a process of a sweep may execute several runs
+        began = now if HydraConfig.get().mode == RunMode.MULTIRUN else psutil.Process().create_time()
         with claim(cfg) as folder:
             if folder.finished:
                 from turnwise.reports.run_report import write_report
@@ -124,6 +126,8 @@ def main() -> None:
     register()
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors instead of printing them
+    # Hydra would compose the configuration once more, only to read hydra.mode, which a run must not set
+    Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]
     try:
         refuse_processes(os.environ)
     except ConfigError as error:

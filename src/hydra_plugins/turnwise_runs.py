@@ -89,7 +89,7 @@ class RunsSweeper(BasicSweeper):
             with open_dict(cfg):
                 del cfg["hydra"]
             try:
-                check_config(cfg, run)
+                check_config(cfg)
             except ConfigError as error:
                 for mistake in error.mistakes:
                     mistakes.setdefault(mistake, []).append(set(run))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.config.execution_conflicts import impossible_execution
 from turnwise.config.hints import meant
-from turnwise.config.parameter_mistakes import Waiting, parameter_mistakes, range_mistakes
+from turnwise.config.parameter_mistakes import parameter_mistakes
 from turnwise.config.part_conflicts import impossible_combinations
 from turnwise.config.schema import ConfigError, RunConfig
 from turnwise.config.secrets import secrets_in
@@ -22,18 +22,13 @@ from turnwise.errors import first_line
 _NEEDED = ("env", "data", "states", "gate", "rollout", "loss", "update", "policy", "engine", "trainer", "eval")
 
 
-def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refused: bool = False) -> None:
+def check_config(cfg: DictConfig) -> None:
     """Refuses a configuration that cannot run. The ConfigError lists all mistakes.
 
     The settings of every part with a ``_target_``, at any depth, are compared with the signature of the part's
     constructor. This finds unknown and missing parameters, wrong types and wrong ``Literal`` values. A part that is a
     dataclass of Turnwise is built once, so that its own range checks run. Parts that cannot work together are reported
     too.
-
-    ``overrides`` are the overrides on the command line. A part that needs torch is built only if an override names it
-    or if there is no other mistake, because importing torch takes two seconds. A part that no override names has the
-    values of the configuration files, so a mistake in it is unlikely. With ``overrides=None`` every part is built.
-    ``refused`` says whether the caller has already found a mistake in the configuration.
     """
     try:
         tree: Any = OmegaConf.to_container(cfg, resolve=True)
@@ -43,16 +38,11 @@ def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refuse
         raise ConfigError(secrets)
     mistakes = [*_unknown_or_missing(tree), *bad_name(tree.get("name"))]
     mistakes += [f"{key}: this key has no value; set {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
-    slow: list[Waiting] = []
-    mistakes += _walk(tree, "", slow)
+    mistakes += _walk(tree, "")
     reported = {mistake.split(":")[0] for mistake in mistakes}
     later = impossible_trainer(tree) + lost_checkpoints(tree) + too_large(tree) + bad_seed(tree.get("seed"))
     later += impossible_combinations(tree) + impossible_execution(tree)
     mistakes += [mistake for mistake in later if mistake.split(":")[0] not in reported]
-    keys = None if overrides is None else [override.lstrip("+~").partition("=")[0] for override in overrides]
-    for part in sorted(slow, key=lambda part: not _named(part[1], keys)):
-        if _named(part[1], keys) or not (mistakes or refused):
-            mistakes += range_mistakes(*part)
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))  # two checks may report the same mistake
 
@@ -77,19 +67,12 @@ def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
     return mistakes
 
 
-def _named(path: str, keys: Sequence[str] | None) -> bool:
-    """Returns whether one of the override keys sets the part at ``path``, a key in it, or a group that contains it."""
-    if keys is None:
-        return True
-    return any(f"{path}.".startswith(f"{key}.") or key.startswith(f"{path}.") for key in keys)
-
-
-def _walk(node: Any, path: str, slow: list[Waiting]) -> list[str]:
-    """Returns the mistakes in a node and in all nodes below it. Parts that need torch are only added to ``slow``."""
+def _walk(node: Any, path: str) -> list[str]:
+    """Returns the mistakes in a node and in all nodes below it."""
     mistakes: list[str] = []
     children = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ()
     for key, child in children:
-        mistakes += _walk(child, f"{path}.{key}" if path else str(key), slow)
+        mistakes += _walk(child, f"{path}.{key}" if path else str(key))
     if isinstance(node, Mapping) and "_target_" in node:
-        mistakes += parameter_mistakes(node, path, not mistakes, slow)
+        mistakes += parameter_mistakes(node, path, not mistakes)
     return mistakes

@@ -68,7 +68,7 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path) -> ConfigE
         mistakes.append(_in_a_file(in_a_file, folder))
     elif cfg is not None:
         try:
-            check_config(cfg, overrides, refused=True)
+            check_config(cfg)
         except ConfigError as more:
             mistakes += more.mistakes
     return ConfigError(mistakes or [_line(error)])

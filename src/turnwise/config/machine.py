@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -33,11 +34,12 @@ def _gpus(cfg: DictConfig) -> list[str]:
     accelerator, devices = (OmegaConf.select(cfg, f"trainer.{name}") for name in ("accelerator", "devices"))
     if accelerator not in ON_GPU:
         return []
-    import torch  # imported here because it is slow to import and only needed for GPUs
-
-    if not torch.cuda.is_available():
+    installed = version("torch")
+    if not installed.endswith("+cpu"):  # with a torch for CPUs, the answer is known without the slow import
+        import torch
+    if installed.endswith("+cpu") or not torch.cuda.is_available():
         return [
-            f"trainer.accelerator={accelerator}: torch {torch.__version__} finds no CUDA device on this machine; choose "
+            f"trainer.accelerator={accelerator}: torch {installed} finds no CUDA device on this machine; choose "
             "trainer=cpu, or check that nvidia-smi lists one and that this torch is built for CUDA"
         ]
     # A launcher may have made only one GPU visible to this process.

@@ -9,20 +9,18 @@ from typing import Any
 from turnwise.config.build_part import build_node
 from turnwise.config.hints import suggest
 from turnwise.config.schema import ConfigError
-from turnwise.config.signature import Signature, TargetError, imports_torch, signature_of
+from turnwise.config.signature import Signature, TargetError, signature_of
 from turnwise.config.type_annotations import describe, matches
 from turnwise.config.unusable_values import unusable_values
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 _UNSET = "???"
 
-Waiting = tuple[dict[str, Any], str, Signature]  # settings, path and signature of a part that is not built yet
 
-
-def parameter_mistakes(node: Mapping[str, Any], path: str, sound: bool, slow: list[Waiting]) -> list[str]:
+def parameter_mistakes(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
     """Returns the mistakes in the parameters of the part ``node``. ``sound`` says whether the parts inside ``node`` are
     free of mistakes. If so, and if ``node`` is a dataclass of Turnwise, it is also built, without the parameters that
-    are already reported, so that its own range checks run. A part that needs torch is added to ``slow`` instead.
+    are already reported, so that its own range checks run.
     """
     target = str(node["_target_"])
     try:
@@ -41,15 +39,11 @@ def parameter_mistakes(node: Mapping[str, Any], path: str, sound: bool, slow: li
         wrong = {mistake.split(":")[0].rpartition(".")[2] for mistake in mistakes}
         later = [name for name, p in signature.parameters.items() if p.required and node.get("_partial_")]
         kept = {key: value for key, value in node.items() if str(key) not in wrong and key != "_partial_"}
-        given = dict.fromkeys(later) | kept
-        if imports_torch(target):
-            slow.append((given, path, signature))
-        else:
-            mistakes += range_mistakes(given, path, signature)
+        mistakes += _range_mistakes(dict.fromkeys(later) | kept, path, signature)
     return mistakes
 
 
-def range_mistakes(node: dict[str, Any], path: str, signature: Signature) -> list[str]:
+def _range_mistakes(node: dict[str, Any], path: str, signature: Signature) -> list[str]:
     """Builds a part from its settings ``node`` and returns the mistakes in its parameters that the part's own checks
     find.
 

@@ -84,14 +84,6 @@ def _source(module: str) -> tuple[ast.Module, bool] | None:
     return ast.parse(path.read_text(encoding="utf-8")), path.name == "__init__.py"
 
 
-@cache
-def imports_torch(target: str) -> bool:
-    """Returns whether the module of the class at the dotted path ``target`` imports torch, which takes two seconds."""
-    source = _source(target.rpartition(".")[0])
-    imports = [node for node in source[0].body if isinstance(node, ast.Import | ast.ImportFrom)] if source else []
-    return any("torch" in ast.unparse(node).replace(".", " ").split() for node in imports)
-
-
 def _find(target: str) -> _Definition:
     module, _, name = target.rpartition(".")
     if not module:

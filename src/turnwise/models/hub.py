@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from turnwise.errors import InputError
@@ -51,6 +49,9 @@ def at_hand(model: str, key: str) -> str:
 
 def _answers(address: str) -> bool:
     """Returns whether a server at this address answers one request. Proxies from environment variables are used."""
+    import urllib.error  # imported here because they are slow to import
+    import urllib.request
+
     try:
         with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=_LIMIT):
             return True

@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from turnwise.data.toolcalls.parsing import Reply
 from turnwise.types import ToolCall
 
@@ -29,7 +27,8 @@ def accepts(made: Reply, expected: Reply, least: float) -> bool:
     """
     if not expected.calls:
         return bool(made.content) and not made.calls
-    from scipy.optimize import linear_sum_assignment  # imported here because it is slow to import
+    import numpy as np  # imported here, like scipy, because both are slow to import
+    from scipy.optimize import linear_sum_assignment
 
     fits = np.array([[same_call(call, true, least) for call in made.calls] for true in expected.calls], float)
     return bool(fits[linear_sum_assignment(fits, maximize=True)].sum() == len(expected.calls))
