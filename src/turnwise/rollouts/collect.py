@@ -9,6 +9,7 @@ updates   = pack(trees, credit)             stores each token once; one update p
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,6 +17,7 @@ from itertools import pairwise
 from turnwise.algo.advantages.advantage import Advantage, credit_all
 from turnwise.algo.rewards.reward import Reward
 from turnwise.rollouts.pack import Update, pack
+from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Credit, Rewards, RolloutTree, State
 
 REFILLS = 1_000_000  # refills call ``select`` with numbers from 1,000,000 on, which no iteration reaches
@@ -101,7 +103,7 @@ class Collector:
                 break
             # The numbers of refills are above the numbers of all iterations, so that no iteration draws the same batch.
             further = [s for s in self.select(REFILLS + iteration * self.max_refills + attempt) if s.id not in kept]
-            self._extend(experience, further[:missing], (iteration, attempt), memory)
+            self._extend(experience, _some(further, missing, (iteration, attempt)), (iteration, attempt), memory)
         _drop_empty(experience)
         return experience
 
@@ -130,6 +132,16 @@ class Collector:
         experience.rewards += [rewards for _, rewards in played]
         credited = credit_all(self.advantage, experience.trees, experience.rewards, memory())
         experience.credits, experience.memory, experience.metrics = credited.credits, credited.memory, credited.metrics
+
+
+def _some(states: Sequence[State], count: int, key: tuple[int, int]) -> list[State]:
+    """Returns at most ``count`` of the states, chosen at random, in their order. ``key`` seeds the choice.
+
+    A batch holds the states of one trajectory in the order of their turns. Its first states would therefore be early
+    turns more often than the states of the run are.
+    """
+    places = random.Random(seed_of("refill", *key)).sample(range(len(states)), min(count, len(states)))
+    return [states[place] for place in sorted(places)]
 
 
 def _counts(tree: RolloutTree, credit: Credit) -> bool:

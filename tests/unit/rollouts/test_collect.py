@@ -88,3 +88,24 @@ def test_refills_are_bounded_and_a_tree_rule_needs_no_memory() -> None:
     assert found.memory == {"kept": 1.0} and found.metrics == {}
     kept = collector(["same", "hard"], ["other"], GroupAdvantage(zero_variance="drop")).collect(0)
     assert [tree.state.id for tree in kept.trees] == ["same", "hard"] and not kept.replaced
+
+
+def test_a_refill_draws_all_turns_of_a_trajectory_equally_often() -> None:
+    """A batch lists the turns of a trajectory in their order, so its first state is always the first turn."""
+    turns = [State(str(turn), Task("toy", "t", "train"), (1, 2, 3), trajectory="t", turn=turn) for turn in range(4)]
+    drawn: list[int] = []
+
+    def play_and_count(states: Sequence[State], key: object) -> list[RolloutTree]:
+        drawn.extend(state.turn for state in states if key != (0, 0))
+        return play(states, key)
+
+    def same(tree: RolloutTree) -> Rewards:
+        return {"total": [1.0, 1.0]}
+
+    def select(number: int) -> list[State]:
+        return turns if number >= REFILLS else [state("same")]
+
+    Collector(select, play_and_count, same, GroupAdvantage(zero_variance="refill"), max_refills=400).collect(0)
+    assert len(drawn) == 400
+    # each count is binomial with mean 100 and standard deviation 8.7; taking the first state gives 400, 0, 0, 0
+    assert all(65 < drawn.count(turn) < 135 for turn in range(4))
