@@ -8,6 +8,9 @@ from typing import Any
 ON_GPU = ("gpu", "cuda")
 _ACCELERATORS = ("cpu", *ON_GPU, "auto")
 _STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "ddp_find_unused_parameters_false")
+# Float16 scales the loss, so update.clip_norm would be the limit of scaled gradients. Lightning's bf16-true fails on the
+# data of an update; policy.dtype=bfloat16 sets the type of the weights.
+_PRECISIONS = ("32-true", "bf16-mixed")
 _PROFILERS = ("simple", "advanced", "pytorch", None)
 _FREE = """
     accelerator strategy devices num_nodes precision max_epochs log_every_n_steps reload_dataloaders_every_n_epochs
@@ -92,6 +95,11 @@ def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
     profiler = trainer.get("profiler")
     if not isinstance(profiler, Mapping) and profiler not in _PROFILERS:
         mistakes.append(f"trainer.profiler: must be one of {', '.join(_PROFILERS[:-1])}, or null; got {profiler!r}")
+    precision = trainer.get("precision", _PRECISIONS[0])
+    if precision not in _PRECISIONS:
+        mistakes.append(
+            f"trainer.precision: must be one of {', '.join(_PRECISIONS)} (matrix products in bfloat16); got {precision!r}"
+        )
     strategy = trainer.get("strategy", "auto")
     if strategy not in _STRATEGIES and not (isinstance(strategy, Mapping) and "_target_" in strategy):
         mistakes.append(

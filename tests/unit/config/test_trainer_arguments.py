@@ -29,9 +29,10 @@ def mistakes(*overrides: str) -> list[str]:
     [
         *("trainer.max_epochs=-1", "trainer.max_epochs=null", "trainer.devices=0", "trainer.devices=-1"),
         *("trainer.num_nodes=0", "trainer.accelerator=tpu", "trainer.log_every_n_steps=-3", "trainer.devices=[0]"),
+        *("trainer.precision=bf16-true", "trainer.precision=16-mixed"),
     ],
 )
-def test_numbers_that_no_trainer_can_carry_out(override: str) -> None:
+def test_values_that_no_trainer_can_carry_out(override: str) -> None:
     with pytest.raises(ConfigError) as refused:
         check_config(compose_config(["method=sft", override], CONF, read=READ))
     (mistake,) = refused.value.mistakes
