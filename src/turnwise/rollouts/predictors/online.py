@@ -102,7 +102,8 @@ class OnlinePredictor(Callback):
         metrics = quality(self._predictions(roots), self._predictions(prefixes))
         rng = random.Random(seed_of(self.seed, "predictor", iteration))
         share = self.prefix_share / (1 - self.prefix_share)
-        examples = roots + rng.sample(prefixes, min(len(prefixes), round(share * len(roots))))
+        wanted = max(round(share * len(roots)), 1) if share else 0  # with few roots, 6 % of them would be none
+        examples = roots + rng.sample(prefixes, min(len(prefixes), wanted))
         losses: list[float] = []
         for _ in range(self.epochs):
             rng.shuffle(examples)

@@ -117,6 +117,19 @@ def test_prefixes_are_a_share_of_what_is_learned(critic: Build, grown: Grown, mo
     assert sizes == [7, 7, 7, 7, 2]
 
 
+@pytest.mark.parametrize(("share", "wanted"), [(0.06, 1), (0.0, 0)])
+def test_few_roots_have_one_prefix_unless_none_are_wanted(
+    critic: Build, grown: Grown, monkeypatch: pytest.MonkeyPatch, share: float, wanted: int
+) -> None:
+    online = OnlinePredictor(critic(), epochs=1, prefix_share=share)
+    turns: list[int] = []
+    monkeypatch.setattr(
+        OnlinePredictor, "_step", lambda self, examples: turns.extend(turn for _, turn, _ in examples) or 0.0
+    )
+    online.learn(0, experience(grown, 4))  # 6 % of 4 are less than half
+    assert sorted(turns) == [-1] * 4 + [0] * wanted
+
+
 def test_micro_batches_do_not_change_the_step(critic: Build, grown: Grown) -> None:
     gradients = []
     for bounds in ({}, {"batch_tokens": 40}):
