@@ -17,7 +17,7 @@ from turnwise.config.signature import signature_of
 
 CONF = Path(__file__).parents[2] / "conf"
 FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
-PARTS = [f for f in FILES if "/" in f and not f.startswith(("experiment/", "sweep/", "hydra/", "local/"))]
+PARTS = [f for f in FILES if "/" in f and not f.startswith(("experiment/", "sweep/", "hydra/", "local/", "at/"))]
 EXPERIMENTS = [f.removeprefix("experiment/") for f in FILES if f.startswith("experiment/")]
 METHODS = [f.removeprefix("method/") for f in FILES if f.startswith("method/")]
 

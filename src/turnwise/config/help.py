@@ -38,7 +38,7 @@ def help_text(folder: Path) -> str:
         group = path.parent.relative_to(folder).as_posix()
         if group != ".":
             found.setdefault(group, []).append(path.stem)
-    groups = [_line(group, names) for group, names in found.items() if not group.startswith("hydra")]
+    groups = [_line(group, names) for group, names in found.items() if not group.startswith(("hydra", "at/"))]
     launchers = _line("hydra/launcher", found.get("hydra/launcher", []))
     return _TEXT.format(groups="\n".join(groups), launchers=launchers)
 

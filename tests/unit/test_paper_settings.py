@@ -1,0 +1,177 @@
+"""What the papers print of their settings, beside what a row of a table has, and what a user gets by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+from tests.configuration_files import READ
+
+from turnwise.config.check import check_config
+from turnwise.config.hydra_errors import explain
+from turnwise.config.schema import ConfigError, compose_config
+from turnwise.experiments.command_line import ask
+from turnwise.experiments.jobs import job_of
+
+CONF = Path(__file__).parents[2] / "conf"
+TRACE = {  # App. E.3
+    "update.learning_rate": 1e-6, "update.clip_norm": 1.0, "loss.kl_beta": 0.0, "loss.clip_low": 0.2,
+    "loss.clip_high": 0.28, "policy.lora.r": 0, "trainer.num_nodes": 2, "trainer.devices": 8, "rollout.sampling.top_p": 1.0,
+}  # fmt: skip
+QUESTIONS = {
+    "env.horizon": 5,
+    "rollout.max_length": 2048 + 6144,
+    "rollout.sampling.temperature": 1.0,
+    "eval.attempts": 1,
+}
+MATHS = {"env.horizon": 5, "rollout.max_length": 2048 + 14336, "rollout.sampling.temperature": 0.6, "eval.attempts": 4}
+FUNCTIONS = {
+    "env.horizon": 40, "rollout.max_length": 12800 + 8192, "rollout.sampling.temperature": 0.9, "eval.attempts": 4,
+    "eval.tasks": 160,  # a fifth of 800
+}  # fmt: skip
+PREDICTOR = {  # App. E.6
+    "predictor.model": "Qwen/Qwen3-0.6B", "predictor.layers": None, "predictor.learning_rate": 3e-5, "predictor.epochs": 2,
+    "predictor.prefix_share": 0.06,
+}  # fmt: skip
+TREES = {"rollout.states": 512, "allocator.expansion": 2}
+FLAT = {"rollout.states": 256, "allocator.group_size": 8, "predictor": None}
+MATHS_PREDICTOR = {**PREDICTOR, "predictor.learning_rate": 1.5e-5, "predictor.epochs": 4}
+AWPO = {  # Table 6
+    "rollout.states": 256, "update.steps": 256 // 64, "rollout.sampling.max_tokens": 2048, "update.learning_rate": 1e-6,
+    "eval.every": 15, "policy.lora.r": 0, "trainer.devices": 8,
+}  # fmt: skip
+JUDGED = {
+    "allocator.group_size": 8, "loss.kl_beta": 0.0, "advantage.alpha_base": 0.5, "advantage.alpha_prio": 1.5,
+    "advantage.clip_min": 0.18, "advantage.clip_max": 0.20,
+}  # fmt: skip
+SELECTIVE = {  # Table 6, tier 3
+    "policy.model": "Qwen/Qwen2.5-7B-Instruct", "policy.lora.r": 16, "policy.lora.alpha": 32, "update.learning_rate": 5e-5,
+    "rollout.states": 10, "allocator.group_size": 8, "rollout.sampling.temperature": 0.7, "trainer.max_epochs": 60,
+    "eval.every": 10, "env.horizon": 30,
+}  # fmt: skip
+GATE = {"gate.k": 10, "gate.threshold": 0.12}
+PIVOTRL = {  # App. A.2
+    "policy.model": "Qwen/Qwen3-30B-A3B-Thinking-2507", "rollout.states": 64, "trainer.max_epochs": 130, "eval.attempts": 3,
+}  # fmt: skip
+TURNS = {"allocator.group_size": 16, "rollout.turns": 1}
+
+ROWS = {  # sweep/row at the paper's scale
+    "trace_tab5/trace_8b": TRACE | QUESTIONS | PREDICTOR | TREES | {"allocator.budget": 1024},
+    "trace_tab5/grpo_8b": TRACE | QUESTIONS | FLAT,
+    "trace_tab5/pcl_8b": TRACE | QUESTIONS | PREDICTOR | {"rollout.states": 512, "allocator.prompts": 256},
+    "trace_tab5/treepo_8b": TRACE | QUESTIONS | {"rollout.states": 256, "allocator.roots": 4, "allocator.branches": 2},
+    "trace_tab5/trace_fc_14b": TRACE | FUNCTIONS | PREDICTOR | {"rollout.states": 256, "allocator.budget": 512},
+    "trace_tab5/grpo_fc_8b": TRACE | FUNCTIONS | {"rollout.states": 128, "allocator.group_size": 8},
+    "trace_tab4/trace_8b": TRACE | MATHS | MATHS_PREDICTOR | {"rollout.states": 256, "allocator.budget": 512},
+    "trace_tab4/grpo_14b": TRACE | MATHS | {"rollout.states": 128, "allocator.group_size": 8},
+    "trace_tab4/pcl_8b": TRACE | MATHS | MATHS_PREDICTOR | {"rollout.states": 256, "allocator.prompts": 128},
+    "awpo_tab2/awpo_8b": AWPO | JUDGED | {"judge.model": "Qwen3-235B-A22B"},
+    "awpo_tab2/dapo_4b": AWPO | {"allocator.group_size": 8, "loss.clip_high": 0.28, "advantage.zero_variance": "refill"},
+    "awpo_tab3/awpo_8b": AWPO | JUDGED,
+    "selective_tab5/gated": SELECTIVE | GATE | {"advantage.zero_variance": "keep"},
+    "selective_tab5/baseline": SELECTIVE | {"advantage.zero_variance": "keep"},
+    "selective_tab4/gated": GATE | {"policy.lora.r": 8, "policy.lora.alpha": 16, "rollout.states": 4, "trainer.max_epochs": 20},
+    "pivotrl_tab4/full": PIVOTRL | TURNS | {"states.k": 16},
+    "pivotrl_tab4/sft": PIVOTRL,
+    "pivotrl_fig1/e2e": PIVOTRL | {"rollout.states": 16, "allocator.group_size": 32, "trainer.max_epochs": 72},
+}  # fmt: skip
+
+BY_NAME = {
+    "method=trace scale=paper_trace": TRACE | QUESTIONS | PREDICTOR | TREES | {"allocator.budget": None},
+    "method=trace scale=paper_trace env=math": TRACE | MATHS,
+    "method=trace scale=paper_trace env=bfcl": TRACE | FUNCTIONS,
+    "method=grpo scale=paper_trace env=search": TRACE | QUESTIONS | FLAT,
+    "method=grpo scale=paper_trace env=search loss=corrected": TRACE,
+    "method=awpo scale=paper_awpo": AWPO | JUDGED,
+    "method=toolrl scale=paper_awpo": AWPO | {"allocator.group_size": 8},
+    "method=sft scale=paper_awpo": AWPO | {"allocator": None},
+    "method=selective scale=paper_selective env=alfworld": SELECTIVE | GATE,
+    "method=grpo scale=paper_selective env=alfworld": SELECTIVE,
+    "method=dapo scale=paper_selective": {"advantage.zero_variance": "refill", "loss.clip_high": 0.28},
+    "method=pivotrl scale=paper": PIVOTRL | TURNS | {"states.k": 16},
+    "method=sft scale=paper": PIVOTRL,
+}  # fmt: skip
+
+
+def at_paper(name: str) -> DictConfig:
+    sweep, _, row = name.partition("/")
+    job = job_of(ask([f"sweep={sweep}", "scale=paper"], CONF), row, 0)
+    return compose_config([word for word in job.overrides if word != job.begin], CONF, read=READ)
+
+
+def differing(cfg: DictConfig, printed: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    found = {key: OmegaConf.select(cfg, key, throw_on_missing=True) for key in printed}
+    return {key: (found[key], value) for key, value in printed.items() if found[key] != value}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_has_the_papers_settings(name: str) -> None:
+    assert differing(at_paper(name), ROWS[name]) == {}
+
+
+@pytest.mark.parametrize("command", BY_NAME)
+def test_so_has_a_method_by_name(command: str) -> None:
+    assert differing(compose_config(command.split(), CONF, read=READ), BY_NAME[command]) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("trace_tab1/uniform_uniform", 90000),  # of HotpotQA's 90,447
+        ("trace_tab2/trace_512_6", 90000),
+        ("trace_tab5/treepo_14b", 90000),
+        ("trace_tab6/trace", 90000),
+        ("trace_tab4/trace_14b", 40000),  # of DeepScaleR's 40,315
+        ("trace_tab5/pcl_fc_8b", 640),  # four fifths of 800
+        ("selective_tab5/baseline", 600),  # 60 x 10
+    ],
+)
+def test_a_row_trains_on_the_papers_tasks_and_not_on_the_tiny_scales_few(name: str, least: int) -> None:
+    assert at_paper(name).states.count == least
+
+
+def test_a_reply_of_mathematics_is_not_cut_at_the_length_of_a_search() -> None:
+    assert all(
+        at_paper(f"trace_tab4/{row}_8b").rollout.sampling.max_tokens == 8192 for row in ("react", "grpo", "trace")
+    )
+
+
+def test_what_a_scale_sets_for_an_option_leaves_other_options_alone() -> None:
+    """A group that the command line chooses, and a value that it gives, stand."""
+    trees = compose_config(["method=trace", "scale=paper_trace", "allocator=treepo", "predictor=none"], CONF, read=READ)
+    check_config(trees)
+    assert trees.predictor is None and trees.rollout.states == 256
+    given = compose_config(
+        ["method=trace", "scale=paper_trace", "predictor.epochs=3", "env.horizon=9"], CONF, read=READ
+    )
+    assert given.predictor.epochs == 3 and given.env.horizon == 9
+    assert compose_config(["method=trace"], CONF, read=READ).predictor.layers == 1
+
+
+def test_every_file_of_what_a_scale_sets_belongs_to_an_option_that_exists() -> None:
+    asked = (CONF / "train.yaml").read_text()
+    found = sorted((CONF / "at").rglob("*.yaml"))
+    assert found
+    for path in found:
+        group, scale, option = path.relative_to(CONF / "at").with_suffix("").parts
+        assert f"- optional at/{group}: ${{scale}}/${{{group}}}" in asked, path
+        assert (CONF / "scale" / f"{scale}.yaml").exists() and (CONF / group / f"{option}.yaml").exists(), path
+
+
+def test_the_predictor_of_a_scale_is_that_of_its_file() -> None:
+    short = compose_config(["method=trace", "scale=paper_trace"], CONF, read=READ)
+    whole = compose_config(["method=trace", "scale=paper_trace", "predictor=qwen3_0_6b"], CONF, read=READ)
+    assert short.predictor == whole.predictor
+
+
+@pytest.mark.parametrize("model", ["14b", "30b_a3b"])
+@pytest.mark.parametrize("method", ["sft", "grpo", "pivotrl", "awpo", "trace", "selective"])
+def test_every_method_starts_at_a_preset_whose_weights_are_sharded(method: str, model: str) -> None:
+    try:
+        cfg = compose_config([f"method={method}", f"scale=qwen3_{model}_8gpu"], CONF, read=READ)
+        check_config(cfg)
+    except ConfigError as error:
+        pytest.fail(str(explain(error, [], CONF)))
+    assert cfg.eval.every == 20
