@@ -205,7 +205,7 @@ def selective(folder: Path, large: bool = False, python: str | None = None) -> I
     ``python`` is the interpreter of an environment with ALFWorld's engine (an extra with GPL parts). If it is None, the
     household replaces ALFWorld.
     """
-    smaller = [NO_LOCAL, "states.count=8", f"env.python={python}" if python else "env=household"]
+    smaller = [NO_LOCAL, f"states.count={60 if large else 8}", f"env.python={python}" if python else "env=household"]
     smaller += ["env.horizon=8"] if large else ["env.horizon=3", "allocator.group_size=2", "gate.k=1"]
     given = ("env.games=null",)  # generated games for the same engine, because the official games must be downloaded
     yield Row(
