@@ -234,6 +234,7 @@ class Server:
                     continue
                 self.base, self.root = await self.holding.examine(self.max_length)
                 async with self._restoring:
+                    self._unused += self.holds  # newer weights may replace them while they are loaded
                     await self._ensure()
             except Fault as fault:
                 if fault.kind in ("rejected", "missing") and holds is self.holds and not told:

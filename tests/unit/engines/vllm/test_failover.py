@@ -254,3 +254,33 @@ def test_a_server_that_is_away_for_a_moment_keeps_its_states(
     threading.Timer(0.5, switch.away[0].clear).start()
     engine.sample(nodes, SAMPLING, list(range(4)))
     assert engine.servers[0].tally["requests"] == 2 and not any("warning" in line for line in engine.said)
+
+
+def test_weights_that_a_returning_server_loads_too_late_are_unloaded(
+    served: ModuleType, make_engine: Make, policy: Any, switch: Switch
+) -> None:
+    one, two = switch.servers
+    engine = make_engine(one.url, two.url, patience=HASTY)
+    engine.load_weights(policy, 0)
+    switch.away[0].set()
+    engine.sample([engine.open([4, i]) for i in range(4)], SAMPLING, list(range(4)))
+    change(policy)
+    engine.load_weights(policy, 1)
+    loading, go_on, fault = threading.Event(), threading.Event(), one.fault
+
+    def slow(path: str, nth: int) -> str | None:
+        if path == "/v1/load_lora_adapter":
+            one.lock.release()  # the server answers other requests meanwhile
+            loading.set()
+            go_on.wait(20)
+            one.lock.acquire()
+        return fault(path, nth)
+
+    one.fault = slow
+    switch.away[0].clear()
+    assert loading.wait(20)
+    change(policy)
+    engine.load_weights(policy, 2)
+    go_on.set()
+    until(lambda: not engine.servers[0].aside)
+    until(lambda: list(one.adapters) == [name_of(two)])
