@@ -49,6 +49,8 @@ def job(cfg: DictConfig) -> None:
     """Executes one run. Slow libraries are imported after the configuration has been accepted."""
     now = time.time()
     try:
+        if HydraConfig.get().mode == RunMode.RUN and HydraConfig.get().sweeper.get("params"):
+            raise ConfigError(["hydra.sweeper.params: these are the values of several runs; start the runs with -m"])
         check_config(cfg)
         check_machine(cfg)
         import psutil  # only here, because it delays the help and refusals
@@ -126,7 +128,7 @@ def main() -> None:
     register()
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors instead of printing them
-    # Hydra would compose the configuration once more, only to read hydra.mode, which a run must not set
+    # Hydra would compose the configuration once more, only to read hydra.mode from it. Only -m starts several runs here.
     Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]
     try:
         refuse_processes(os.environ)

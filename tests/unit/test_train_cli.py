@@ -60,6 +60,7 @@ def train(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
         ),
         (["-m", "method=grpo", "seed=0,1", "loss.ratio=x"], "loss.ratio: expected one of token, sequence, action, got"),
         (["-m", "method=grpo", "seed=0,1", "hydra.sweeper.max_batch_size=1"], "hydra.sweeper.max_batch_size: all runs"),
+        (["+hydra.sweeper.params={seed: '0,1'}"], "hydra.sweeper.params: these are the values of several runs; start"),
         (["-m", "method=grpo", "--cfg", "job"], "--cfg: it prints the configuration of one run; leave out -m"),
         (["sweep=pivotrl_tab4", "--cfg", "job"], "--cfg: it prints the configuration of one run; sweep="),
     ],
