@@ -71,6 +71,7 @@ class Collector:
             (DAPO's dynamic sampling).
         gather: exchanges trees and rewards between processes. Afterwards every process has the trees of all processes,
             so that refills and advantages are equal to those of a run in a single process.
+        seed: the run's seed, for the random choice of the states of a refill.
     """
 
     select: Select
@@ -82,6 +83,7 @@ class Collector:
     steps: int = 1
     max_refills: int = 4
     gather: Gather = list
+    seed: int = 0
 
     def collect(self, iteration: int, memory: Memory = dict) -> Experience:
         """Samples rollouts from the states of this iteration and computes the credit of each turn.
@@ -103,7 +105,8 @@ class Collector:
                 break
             # The numbers of refills are above the numbers of all iterations, so that no iteration draws the same batch.
             further = [s for s in self.select(REFILLS + iteration * self.max_refills + attempt) if s.id not in kept]
-            self._extend(experience, _some(further, missing, (iteration, attempt)), (iteration, attempt), memory)
+            chosen = _some(further, missing, seed_of(self.seed, iteration, "refill", attempt))
+            self._extend(experience, chosen, (iteration, attempt), memory)
         _drop_empty(experience)
         return experience
 
@@ -134,13 +137,13 @@ class Collector:
         experience.credits, experience.memory, experience.metrics = credited.credits, credited.memory, credited.metrics
 
 
-def _some(states: Sequence[State], count: int, key: tuple[int, int]) -> list[State]:
-    """Returns at most ``count`` of the states, chosen at random, in their order. ``key`` seeds the choice.
+def _some(states: Sequence[State], count: int, seed: int) -> list[State]:
+    """Returns at most ``count`` of the states, chosen at random with ``seed``, in their order.
 
     A batch holds the states of one trajectory in the order of their turns. Its first states would therefore be early
     turns more often than the states of the run are.
     """
-    places = random.Random(seed_of("refill", *key)).sample(range(len(states)), min(count, len(states)))
+    places = random.Random(seed).sample(range(len(states)), min(count, len(states)))
     return [states[place] for place in sorted(places)]
 
 

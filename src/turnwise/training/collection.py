@@ -126,6 +126,7 @@ class Collection:
             steps=update.steps,
             max_refills=rollout.max_refills,
             gather=list if self.handed or not self.sampled else self.distributed.gather,
+            seed=settings.seed,
         )
 
     def __call__(self, iteration: int) -> list[Update]:

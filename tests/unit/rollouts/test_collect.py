@@ -105,7 +105,12 @@ def test_a_refill_draws_all_turns_of_a_trajectory_equally_often() -> None:
     def select(number: int) -> list[State]:
         return turns if number >= REFILLS else [state("same")]
 
-    Collector(select, play_and_count, same, GroupAdvantage(zero_variance="refill"), max_refills=400).collect(0)
+    rule = GroupAdvantage(zero_variance="refill")
+    Collector(select, play_and_count, same, rule, max_refills=400).collect(0)
     assert len(drawn) == 400
     # each count is binomial with mean 100 and standard deviation 8.7; taking the first state gives 400, 0, 0, 0
     assert all(65 < drawn.count(turn) < 135 for turn in range(4))
+    Collector(select, play_and_count, same, rule, max_refills=20).collect(0)
+    assert drawn[400:] == drawn[:20]  # as after a resume
+    Collector(select, play_and_count, same, rule, max_refills=20, seed=1).collect(0)
+    assert drawn[420:] != drawn[:20]  # runs with other seeds draw other turns
