@@ -167,10 +167,10 @@ def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
     all of them. ``arguments`` lack the program's name. ``folder`` is the configuration folder, whose subfolders are the
     groups.
 
-    The refused overrides are: a group that is set to null, to a number, or to several choices (which Hydra would
-    merge); an argument that is nested too deeply; a setting of Hydra that the run makes itself; and a folder of
-    configuration files that does not exist. In a distributed run, Lightning writes the commands of all processes except
-    the first. In these commands, settings of Hydra are allowed.
+    The refused overrides are: a group that is left out although a run needs it; a group that is set to null, to a
+    number, or to several choices (which Hydra would merge); an argument that is nested too deeply; a setting of Hydra
+    that the run makes itself; and a folder of configuration files that does not exist. In a distributed run, Lightning
+    writes the commands of all processes except the first. In these commands, settings of Hydra are allowed.
     """
     by_lightning = any(argument.startswith("hydra.job.name=train_ddp_process_") for argument in arguments)
     typed = [argument for argument in arguments if not (by_lightning and argument.startswith("hydra."))]
@@ -180,6 +180,8 @@ def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
 
 def _misused(argument: str, folder: Path) -> Iterator[str]:
     key, equals, value = argument.lstrip("+").partition("=")
+    without = key.startswith("~") and not equals  # the argument ~GROUP
+    key = key.lstrip("~") if without else key
     is_group = re.fullmatch(r"\w[\w/]{0,99}", key) is not None and (folder / key).is_dir()
     if min(map(argument.count, "[]")) > _DEEP or argument.count("{") > _DEEP:
         yield f"{argument[:40]}...: this argument is nested too deeply; flatten it, or write it into a file"
@@ -191,12 +193,13 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
         yield f"{argument}: Hydra's plugins are chosen as groups; write hydra/launcher=NAME or hydra/sweeper=NAME"
     elif equals and (is_group or not key) and re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower()):
         yield f"{key}={value}: {key} is a group; give the name of one of its files, not a number or truth value"
-    elif is_group and value == "null":
+    elif is_group and (value == "null" or (without and key not in _OPTIONAL)):
         off = next((name for name in ("none", "never") if (folder / key / f"{name}.yaml").is_file()), None)
-        remedy = (
-            f"to use none, set {key}={off}" if off else "every run needs this group; choose one of the group's files"
-        )
-        yield f"{key}=null: a group cannot be null; {f'to use none, write ~{key}' if key in _OPTIONAL else remedy}"
+        remedy = f"to use none, set {key}={off}" if off else "every run needs it; choose one of the group's files"
+        if without:
+            yield f"~{key}: a run cannot be without this group; {remedy}"
+        else:
+            yield f"{key}=null: a group cannot be null; {f'to use none, write ~{key}' if key in _OPTIONAL else remedy}"
     elif is_group and key not in _SEVERAL and re.fullmatch(r"\[.*,.*\]", value, re.DOTALL):
         yield f"{key}: a run has one {key}, but the list names several; choose one"
 

@@ -154,7 +154,7 @@ def test_the_nearest_name_or_all_of_them() -> None:
     assert suggest("zzz", ["b", "a"]) == "; choose one of a, b"
 
 
-@pytest.mark.parametrize("part", ["env", "data", "states", "rollout", "update", "policy", "engine", "trainer"])
+@pytest.mark.parametrize("part", ["data", "rollout", "update", "policy", "trainer"])
 def test_parts_that_no_run_can_do_without(part: str) -> None:
     with pytest.raises(ConfigError) as refused:
         check_config(compose_config(["method=sft", f"~{part}"], CONF, read=READ))

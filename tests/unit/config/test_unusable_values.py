@@ -96,7 +96,17 @@ def test_a_group_set_to_null_is_told_how_to_be_left_out() -> None:
     refuse_overrides(["~logger", "data.file=null", "gate=never", f"{'x' * 300}=null"], CONF)
 
 
-@pytest.mark.parametrize("override", ["~env", "~engine", "~gate", "~trainer", "rollout=null", "update=null"])
+@pytest.mark.parametrize(
+    ("override", "remedy"), [("~env", "files"), ("~allocator", "allocator=none"), ("~gate", "never")]
+)
+def test_a_group_that_every_run_needs_cannot_be_left_out(override: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        refuse_overrides([override], CONF)
+    (mistake,) = refused.value.mistakes
+    assert mistake.startswith(f"{override}: ") and remedy in mistake
+
+
+@pytest.mark.parametrize("override", ["~gate", "~trainer", "rollout=null", "update=null"])
 def test_a_part_that_every_run_needs_cannot_be_left_out(override: str) -> None:
     key = override.strip("~").removesuffix("=null")
     with pytest.raises(ConfigError) as refused:
