@@ -138,12 +138,12 @@ class Collection:
         gathered = self.ahead.take(iteration, self.memory)
         experience, self.memory = gathered.experience, dict(gathered.experience.memory)
         self.module.staleness, stale_turns = self._stale(experience) if self.sampled else (0, 0.0)
-        self.module.stale_mismatch = stale_mismatch(self.module, sampler, experience.trees, self.settings.update)
         packing = time.monotonic()
         packed = self.collector.updates(experience)
         done = time.monotonic()
         seconds, waited = gathered.seconds + done - packing, self.settled + done - began
         self.settled = 0.0
+        self.module.stale_mismatch = stale_mismatch(self.module, sampler, experience.trees, self.settings.update)
         learned = self.parts.predictor.learn(iteration, experience) if self.parts.predictor else {}
         if self.sampled:
             learned |= sampling_metrics(self._add(gathered.engine), self.module.staleness, stale_turns, waited)

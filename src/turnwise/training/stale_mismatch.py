@@ -26,7 +26,7 @@ def stale_mismatch(
     Args:
         sampler: the stored policy that sampled the trees (``training.earlier_policies.remembered``), or None.
     """
-    if not module.staleness or sampler is None:
+    if not module.staleness or sampler is None or not trees:
         return {}
     sampled_by, first = sampler["version"], module.version % len(trees)
     chosen: list[RolloutTree] = []
@@ -34,10 +34,13 @@ def stale_mismatch(
     tokens = 0
     for tree in [*trees[first:], *trees[:first]]:
         weight = [float(turn.version == sampled_by) for turn in tree.turns]
+        if tree.stopped or not any(weight):
+            continue
         tokens += len(tree.state.ids) + sum(len(turn.action_ids) + len(turn.observation_ids) for turn in tree.turns)
-        if any(weight) and not tree.stopped and (not chosen or tokens <= settings.batch_tokens):
-            chosen.append(tree)
-            credits.append(Credit([0.0] * len(weight), weight))
+        if chosen and tokens > settings.batch_tokens:
+            break
+        chosen.append(tree)
+        credits.append(Credit([0.0] * len(weight), weight))
     update = pack(chosen, credits, settings.row_tokens, settings.batch_tokens)
     if not update.batches:
         return {}
