@@ -229,7 +229,7 @@ def _add_items(
     nodes: list[int],
     parent: int,
     turn: int,
-    sample: tuple[int, float, int],
+    sample: tuple[int, float, int],  # number of the sample, its share and its length
 ) -> None:
     clip = None
     if credit.clip_low is not None and credit.clip_high is not None:

@@ -164,7 +164,6 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
     Raises:
         ValueError: ``aggregation`` is ``tree_mean_seq_mean_token_mean``, and there is no ``share_K``.
     """
-    ones_K = batch.weight_K.new_ones(len(batch.weight_K))
     counts = batch.counts
     match aggregation:
         case "seq_mean_token_mean":
@@ -174,7 +173,7 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
                 raise ValueError("the mean over trees needs share_K: pass the values that rollouts.pack computes")
             return batch.weight_K / _length(batch) * batch.share_K
         case "turn_mean_token_mean":
-            return batch.weight_K / segment_sum(ones_K, batch.turn_K) / max(counts.turns, 1.0)
+            return batch.weight_K / _tokens(batch, batch.turn_K) / max(counts.turns, 1.0)
         case "token_mean":
             return batch.weight_K / max(counts.tokens, 1.0)
         case "constant":
@@ -184,6 +183,9 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
 
 def _length(batch: LossInputs) -> Tensor:
     """Returns the number of trained tokens of each token's sequence, shape (K,)."""
-    if batch.length_K is not None:
-        return batch.length_K
-    return segment_sum(batch.weight_K.new_ones(len(batch.weight_K)), batch.sequence_K)
+    return _tokens(batch, batch.sequence_K) if batch.length_K is None else batch.length_K
+
+
+def _tokens(batch: LossInputs, segment_K: Tensor) -> Tensor:
+    """Returns the number of the batch's tokens in each token's segment, shape (K,)."""
+    return segment_sum(batch.weight_K.new_ones(len(batch.weight_K)), segment_K)
