@@ -11,20 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from turnwise.envs.household.catalog import CLEANABLE, CONTAINS, COOLABLE, HEATABLE, LAMPS, OPENABLE, SLICEABLE, VESSELS
+from turnwise.envs.household.rooms import GoalType
 
 _TYPE, _SENTENCE = re.compile("[a-z]+"), re.compile("[a-z]+(?: [a-z]+)*")
-
-Kind = Literal[
-    "pick_and_place_simple",
-    "look_at_obj_in_light",
-    "pick_clean_then_place_in_recep",
-    "pick_heat_then_place_in_recep",
-    "pick_cool_then_place_in_recep",
-    "pick_two_obj_and_place",
-]
 
 STATE_GOALS = {
     "pick_clean_then_place_in_recep": "(cleanable ?o) (isClean ?o)",
@@ -59,7 +51,7 @@ class Scene:
 
     receptacles: tuple[str, ...]
     objects: Mapping[str, str]  # object -> the receptacle in which it lies
-    kind: Kind
+    kind: GoalType
     # "object" -> the type of the goal's object, and "receptacle" -> the type of the goal's receptacle, or, for
     # look_at_obj_in_light, "lamp" -> the type of the lamp
     goal: Mapping[str, str]

@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 from turnwise.envs.household.catalog import (
     CLEANABLE,
@@ -30,14 +30,15 @@ from turnwise.envs.household.catalog import (
 )
 from turnwise.types import Task
 
-TYPES = (
+GoalType = Literal[
     "pick_and_place_simple",
     "look_at_obj_in_light",
     "pick_clean_then_place_in_recep",
     "pick_heat_then_place_in_recep",
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
-)
+]
+TYPES: tuple[GoalType, ...] = get_args(GoalType)
 TRAIN_ROOMS, UNSEEN_ROOMS = 160, 40
 
 _KINDS = {
