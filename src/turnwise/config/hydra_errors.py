@@ -180,8 +180,7 @@ def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
 
 def _misused(argument: str, folder: Path) -> Iterator[str]:
     key, equals, value = argument.lstrip("+").partition("=")
-    without = key.startswith("~") and not equals  # the argument ~GROUP
-    key = key.lstrip("~") if without else key
+    without, key = key.startswith("~"), key.removeprefix("~")  # the arguments ~GROUP and ~GROUP=OPTION remove a group
     is_group = re.fullmatch(r"\w[\w/]{0,99}", key) is not None and (folder / key).is_dir()
     if min(map(argument.count, "[]")) > _DEEP or argument.count("{") > _DEEP:
         yield f"{argument[:40]}...: this argument is nested too deeply; flatten it, or write it into a file"
