@@ -227,14 +227,19 @@ def test_if_all_servers_are_away_the_run_waits_for_any_of_them(
         assert engine.servers[back].tally["requests"] == 6
 
 
-def test_a_server_that_returns_unfit_gets_no_requests(
-    served: ModuleType, make_engine: Make, policy: Any, switch: Switch
-) -> None:
-    one, two = switch.servers
-    engine = make_engine(one.url, two.url, patience=HASTY)
+def with_the_first_aside(make_engine: Make, policy: Any, switch: Switch) -> Any:
+    """Returns an engine with weights 0, whose first server has been set aside because it does not answer."""
+    engine = make_engine(*(server.url for server in switch.servers), patience=HASTY)
     engine.load_weights(policy, 0)
     switch.away[0].set()
     engine.sample([engine.open([4, i]) for i in range(4)], SAMPLING, list(range(4)))
+    return engine
+
+
+def test_a_server_that_returns_unfit_gets_no_requests(
+    served: ModuleType, make_engine: Make, policy: Any, switch: Switch
+) -> None:
+    engine, one = with_the_first_aside(make_engine, policy, switch), switch.servers[0]
     one.mode = "raw_logprobs"
     switch.away[0].clear()
     until(lambda: any("a run cannot use it" in line and "processed_logprobs" in line for line in engine.said))
@@ -259,11 +264,7 @@ def test_a_server_that_is_away_for_a_moment_keeps_its_states(
 def test_weights_that_a_returning_server_loads_too_late_are_unloaded(
     served: ModuleType, make_engine: Make, policy: Any, switch: Switch
 ) -> None:
-    one, two = switch.servers
-    engine = make_engine(one.url, two.url, patience=HASTY)
-    engine.load_weights(policy, 0)
-    switch.away[0].set()
-    engine.sample([engine.open([4, i]) for i in range(4)], SAMPLING, list(range(4)))
+    engine, one = with_the_first_aside(make_engine, policy, switch), switch.servers[0]
     change(policy)
     engine.load_weights(policy, 1)
     loading, go_on, fault = threading.Event(), threading.Event(), one.fault
@@ -283,4 +284,4 @@ def test_weights_that_a_returning_server_loads_too_late_are_unloaded(
     engine.load_weights(policy, 2)
     go_on.set()
     until(lambda: not engine.servers[0].aside)
-    until(lambda: list(one.adapters) == [name_of(two)])
+    until(lambda: list(one.adapters) == [name_of(switch.servers[1])])
