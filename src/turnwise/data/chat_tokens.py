@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from turnwise.data.render_and_encode import EACH, ChatTemplateError, Spine, compared, encoded, rendered, rewritten
+from turnwise.data.render_watch import TemplateLimitError, rendering
 from turnwise.data.special_tokens import disarming
-from turnwise.data.template_limits import TemplateLimitError, rendering
 from turnwise.data.thinking import REASONING, Thinking, without_thinking
 from turnwise.types import Message
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from turnwise.data.template_limits import checked_text, rendering
+from turnwise.data.render_watch import rendering
+from turnwise.data.template_limits import checked_text
 from turnwise.errors import InputError
 
 if TYPE_CHECKING:

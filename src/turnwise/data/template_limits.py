@@ -1,21 +1,13 @@
-"""Limits the time and memory of chat templates, which are untrusted programs that run in Jinja's sandbox.
+"""Refuses operations of chat templates on too large values. Templates are untrusted programs in Jinja's sandbox.
 
-A thread watches each render (the call of a template) and ends it if it takes too much processor time or memory. A
-single operation could exceed the limits before the thread notices, so operations on too large values are refused.
+A single operation could take too much time or memory before the thread of ``data.render_watch`` notices.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
 import re
-import resource
-import threading
-import time
-from collections.abc import Callable, Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Sized
 from functools import wraps
-from pathlib import Path
 from typing import Any, ClassVar
 
 from jinja2 import nodes
@@ -23,15 +15,13 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers.utils import chat_template_utils
 
-SECONDS = 4.0  # limit of the processor time of one render, and of all test renders of a template together
-GROWTH = 4 * 2**30  # bytes by which the process may grow during a render
+from turnwise.data.render_watch import TemplateLimitError
+
 LONGEST = 2**23  # largest length of a text in characters; a tokenizer takes about 2 s and 500 MB for it
 _LONG = 2**20  # largest length in characters of a text that a template may pass to a function
 _NUMBER = 10**6  # largest number that a template may pass to a function
 _DATE = 200  # largest length of a date format in characters
 _BITS = 4096  # largest number of bits of an integer
-_MEMORY = Path("/proc/self/statm")
-_LOOK = 0.1  # seconds between two checks of the time and memory of running renders
 _GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # removed filters: slow on long texts, or random
 _REFUSED = {"translate", "maketrans"}  # removed methods: they may replace each character by a text of any length
 _QUICK = {  # names of functions that only copy a text, so they may get long texts; "" stands for macros
@@ -40,10 +30,6 @@ _QUICK = {  # names of functions that only copy a text, so they may get long tex
     *("tojson", "trim", "upper"),
 }
 _AT_ONCE = {"count", "d", "default", "first", "last", "length"}  # filters that do not read the items of a list
-
-
-class TemplateLimitError(RuntimeError):
-    """Raised if a chat template exceeds the limits of time, memory or size."""
 
 
 def checked_text(text: str) -> str:
@@ -207,78 +193,4 @@ def _size(value: Any) -> int:
     return 1
 
 
-class _Watch:
-    """Starts one thread that checks the time and memory of all running renders."""
-
-    def __init__(self) -> None:
-        self._lock, self._some = threading.Lock(), threading.Event()
-        self._under_way: dict[
-            int, tuple[float, int]
-        ] = {}  # thread -> its processor time and the memory of the process when the render began
-        self._ended: dict[int, str] = {}
-        self._process = 0
-
-    @contextmanager
-    def rendering(self) -> Iterator[None]:
-        """Limits the time and memory of a ``with`` block. Nested blocks count as one.
-
-        Raises:
-            TemplateLimitError: the block exceeds a limit.
-        """
-        me = threading.get_ident()
-        self._start()
-        if me in self._under_way:
-            yield
-            return
-        with self._lock:
-            self._under_way[me] = (time.thread_time(), _resident())
-        self._some.set()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._under_way.pop(me, None)
-                why = self._ended.pop(me, None)
-                if why is not None:  # the thread may not have raised the exception yet, so the request is withdrawn
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), None)
-            if why is not None:
-                raise TemplateLimitError(why) from None
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._process != os.getpid():  # a forked process does not inherit threads
-                self._process = os.getpid()
-                threading.Thread(target=self._look, name="templates", daemon=True).start()
-
-    def _look(self) -> None:
-        while True:
-            self._some.wait()
-            time.sleep(_LOOK)
-            with self._lock:
-                if not self._under_way:
-                    self._some.clear()
-                size = _resident() if self._under_way else 0
-                for thread, (began, before) in list(self._under_way.items()):
-                    spent = time.clock_gettime(time.pthread_getcpuclockid(thread)) - began
-                    if spent > SECONDS:
-                        self._ended[thread] = f"the template takes more than {SECONDS:g} s"
-                    elif size - before > GROWTH:
-                        self._ended[thread] = f"the template takes more than {GROWTH / 2**30:g} GiB of memory"
-                    else:
-                        continue
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                        ctypes.c_ulong(thread), ctypes.py_object(TemplateLimitError)
-                    )
-
-
-def _resident() -> int:
-    """Returns the resident memory of this process in bytes."""
-    try:
-        with _MEMORY.open("rb", buffering=0) as file:  # read_text takes four times as long
-            return int(file.readall().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):  # a system without /proc
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-rendering = _Watch().rendering
 chat_template_utils.ImmutableSandboxedEnvironment = _Bounded

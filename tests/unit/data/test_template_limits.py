@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.data import template_limits
+from turnwise.data import render_watch
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
 from turnwise.data.render_and_encode import EACH, compared
 from turnwise.models.shipped import tiny_path
@@ -59,8 +59,8 @@ def tokenizer() -> Any:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_limits, "SECONDS", 0.3)
-    monkeypatch.setattr(template_limits, "GROWTH", 2**29)
+    monkeypatch.setattr(render_watch, "SECONDS", 0.3)
+    monkeypatch.setattr(render_watch, "GROWTH", 2**29)
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -81,7 +81,7 @@ def test_all_trials_of_a_template_have_one_limit(tokenizer: Any, monkeypatch: py
         began = time.thread_time()
         tokenizer.apply_chat_template([{"role": "user", "content": "u"}], tokenize=False)
         one = time.thread_time() - began
-    monkeypatch.setattr(template_limits, "SECONDS", 2 * one)  # each by itself stays below it
+    monkeypatch.setattr(render_watch, "SECONDS", 2 * one)  # each by itself stays below it
     with pytest.raises(ChatTemplateError, match="the template takes more than"):
         ChatTokens(tokenizer)
 
