@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.hermes import OPEN
 from turnwise.data.toolcalls.match import identical
 from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.types import Message, ToolCall
+
+if TYPE_CHECKING:
+    from turnwise.data.chat_tokens import ChatTokens
 
 PROBE_TOOLS: Sequence[Mapping[str, Any]] = (
     {
@@ -48,6 +50,8 @@ def format_of(chat: ChatTokens) -> Format | None:
     The result is None if no parser can read the rendered call, because the template leaves ``tool_calls`` out, refuses
     them, or writes them in an unknown format.
     """
+    from turnwise.data.render_and_encode import ChatTemplateError  # programs that only convert files do not need it
+
     try:
         (spine,) = chat.spines(asking(), PROBE_TOOLS)
     except ChatTemplateError:
