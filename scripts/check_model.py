@@ -24,22 +24,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import transformers
 from rich.table import Table
 
 from turnwise.config.programs import program
 from turnwise.console import sized, until_stopped
 from turnwise.errors import InputError, refuse_twice
 from turnwise.files import atomic_write
-from turnwise.models.hub import at_hand
-from turnwise.models.policy import load_policy, with_adapter
-from turnwise.models.random_models import architectures, filled
-from turnwise.models.shipped import weights_of
-from turnwise.rollouts.check_architecture import ALPHA, RANK, FamilyVerdict, judge_family, rows_of
-from turnwise.rollouts.probe import probe
-from turnwise.training.exactness import refusal
+
+if TYPE_CHECKING:
+    from turnwise.rollouts.check_architecture import FamilyVerdict
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
 BEGIN, END = "<!-- families: written by scripts/check_model.py -->", "<!-- end of families -->"
@@ -58,7 +53,10 @@ class Settings:
 
 @program(__doc__)
 def main(arguments: list[str]) -> int:
-    """Runs the program. The docstring of the module describes the exit status."""
+    """Runs the program. The docstring of the module describes the exit status.
+
+    Slow libraries are imported after the arguments have been parsed.
+    """
     settings = parse(arguments)
     return judge_all(settings) if settings.families else judge_model(settings)
 
@@ -90,13 +88,24 @@ def parse(arguments: Sequence[str]) -> Settings:
         raise InputError(f"dtype={settings.dtype}: must be float32, bfloat16 or float16")
     if bool(settings.model) == settings.families:
         raise InputError("model=, families: give exactly one of model=ID_OR_FOLDER and families")
-    if strange := set(settings.only) - set(architectures()):
-        raise InputError(f"only={min(strange)}: the installed transformers has no such causal architecture")
+    if settings.only:
+        from turnwise.models.random_models import architectures
+
+        if strange := set(settings.only) - set(architectures()):
+            raise InputError(f"only={min(strange)}: the installed transformers has no such causal architecture")
     return settings
 
 
 def judge_model(settings: Settings) -> int:
     """Probes one model as a run does, without and with LoRA. Raises InputError if the model cannot be loaded."""
+    from turnwise.models.hub import at_hand
+    from turnwise.models.policy import load_policy, with_adapter
+    from turnwise.models.random_models import filled
+    from turnwise.models.shipped import weights_of
+    from turnwise.rollouts.check_architecture import ALPHA, RANK
+    from turnwise.rollouts.probe import probe
+    from turnwise.training.exactness import refusal
+
     named = f"model={settings.model}"
     model, _ = load_policy(at_hand(weights_of(settings.model), "model"), settings.dtype)
     found = probe(model)
@@ -114,6 +123,8 @@ def judge_model(settings: Settings) -> int:
 
 def judge_all(settings: Settings) -> int:
     """Probes every architecture in its own process, so that an architecture cannot end or delay the others."""
+    from turnwise.models.random_models import architectures
+
     verdicts: list[FamilyVerdict] = []
     for kind in settings.only or architectures():
         for verdict in guarded(kind, settings.limit):
@@ -136,6 +147,8 @@ def judge_all(settings: Settings) -> int:
 
 def guarded(kind: str, limit: float) -> list[FamilyVerdict]:
     """Returns the rows of a model type, computed in a process that is killed after ``limit`` seconds."""
+    from turnwise.rollouts.check_architecture import FamilyVerdict  # its slow imports are shared by all processes
+
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_rows, args=(kind, there), daemon=True)
@@ -157,7 +170,11 @@ def guarded(kind: str, limit: float) -> list[FamilyVerdict]:
 def _rows(kind: str, there: Any) -> None:
     # Ctrl-C reaches all processes of the group; the parent process ends this process
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    transformers.logging.set_verbosity_error()
+    from transformers import logging
+
+    from turnwise.rollouts.check_architecture import judge_family, rows_of
+
+    logging.set_verbosity_error()
     there.send([judge_family(kind, name, changes) for name, changes in rows_of(kind)])
 
 
@@ -172,13 +189,15 @@ def cells(verdict: FamilyVerdict) -> list[str]:
 
 def write(verdicts: Sequence[FamilyVerdict], anew: bool) -> None:
     """Writes rows into the table of docs/models.md. With ``anew``, all other rows are removed."""
+    from transformers import __version__
+
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     old, after = rest.split(END)
     rows = {} if anew else {line.split("|")[1].strip(): line for line in old.splitlines() if line.startswith("| ")}
     rows.pop(COLUMNS[0], None)  # the header of the table
     rows |= {verdict.family: f"| {' | '.join(cells(verdict))} |" for verdict in verdicts}
     counts = {name: sum(line.split("|")[2].strip() == name for line in rows.values()) for name in ("exact", "refused")}
-    head = f"transformers {transformers.__version__}: {len(rows)} rows, {counts['exact']} exact, {counts['refused']} refused.\n"
+    head = f"transformers {__version__}: {len(rows)} rows, {counts['exact']} exact, {counts['refused']} refused.\n"
     lines = [head, f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *(rows[name] for name in sorted(rows))]
     with atomic_write(PAGE) as part:
         part.write_text(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after, encoding="utf-8")

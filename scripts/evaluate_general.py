@@ -17,7 +17,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -41,6 +40,8 @@ def main(arguments: list[str]) -> int:
         raise InputError(
             f"{args.run}: the folder contains neither model/ nor adapter/; finish the run with python train.py"
         )
+    import torch  # only here, because it delays the help and refusals
+
     device = "cuda" if torch.cuda.is_available() else "cpu"
     same = (args.tasks, args.include, args.limit, args.chat, args.batch, device)
     found = {

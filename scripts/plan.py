@@ -23,33 +23,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hydra.errors import HydraException
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
-
-from turnwise.config.check import check_config
-from turnwise.config.hydra_errors import explain
-from turnwise.config.launchers import is_sweep
 from turnwise.config.programs import options, program
-from turnwise.config.schema import ConfigError, compose_config
 from turnwise.console import number, sized
 from turnwise.errors import InputError, refuse_twice
-from turnwise.experiments.command_line import ask, played
-from turnwise.experiments.jobs import jobs
 from turnwise.files import atomic_write
-from turnwise.planning.busy_figure import busy
 from turnwise.planning.gpus import GPUS, Gpu
-from turnwise.planning.plan import plan
-from turnwise.planning.plan_tables import notes, plan_tables, resting, simulated_table
-from turnwise.planning.simulation import simulated
-from turnwise.planning.simulation_assumptions import Given, parsed
-from turnwise.reports.arguments import read_words
-from turnwise.reports.entries import read_entry
-from turnwise.reports.power import power_json, power_table
-from turnwise.reports.svg import standalone
-from turnwise.reports.tables import to_rich
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from turnwise.planning.simulation_assumptions import Given
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 LENGTHS = {
@@ -62,11 +47,22 @@ LENGTHS = {
 
 @program()
 def main(arguments: list[str]) -> int:
-    """Returns the exit status: 0 planned, even if something is missing; 2 the arguments cannot be used."""
+    """Returns the exit status: 0 planned, even if something is missing; 2 the arguments cannot be used.
+
+    Slow libraries are imported after the arguments have been parsed.
+    """
     args = parser().parse_intermixed_args(arguments)
     console = sized(180)
     if any(word.startswith("power=") for word in args.overrides):
         return of_power(args.overrides)
+    from turnwise.config.launchers import is_sweep
+    from turnwise.planning.busy_figure import busy
+    from turnwise.planning.plan import plan
+    from turnwise.planning.plan_tables import notes, plan_tables, resting, simulated_table
+    from turnwise.planning.simulation import simulated
+    from turnwise.reports.svg import standalone
+    from turnwise.reports.tables import to_rich
+
     gpu, assume = gpu_of(args), assumed_of(args)
     given = {name: getattr(args, name) for name in LENGTHS}
     if is_sweep(args.overrides):
@@ -106,6 +102,10 @@ def of_sweep(arguments: Sequence[str]) -> tuple[str, dict[str, DictConfig], dict
 
     A row that cannot run also has a configuration, if Hydra can compose it.
     """
+    from turnwise.config.schema import ConfigError
+    from turnwise.experiments.command_line import ask, played
+    from turnwise.experiments.jobs import jobs
+
     asked = played(ask(arguments, CONF))
     found = jobs(asked)
     first = {job.row: job for job in reversed(found)}
@@ -138,6 +138,13 @@ def of_power(arguments: Sequence[str]) -> int:
     Raises:
         InputError: the power is not a share, there is no sweep, or there is no folder of runs.
     """
+    from turnwise.config.launchers import is_sweep
+    from turnwise.experiments.command_line import ask
+    from turnwise.reports.arguments import read_words
+    from turnwise.reports.entries import read_entry
+    from turnwise.reports.power import power_json, power_table
+    from turnwise.reports.tables import to_rich
+
     refuse_twice(arguments)
     text = next(word for word in arguments if word.startswith("power=")).partition("=")[2]
     words = read_words([word for word in arguments if not word.startswith("power=")], CONF.parent)
@@ -163,6 +170,13 @@ def composed(overrides: Sequence[str]) -> Any:
     Raises:
         ConfigError: the configuration has mistakes; the error contains all of them.
     """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from turnwise.config.check import check_config
+    from turnwise.config.hydra_errors import explain
+    from turnwise.config.schema import compose_config
+
     try:
         cfg = compose_config(overrides, CONF)
         check_config(cfg)
@@ -195,6 +209,8 @@ def assumed_of(args: argparse.Namespace) -> Given:
     """
     if (args.assume or args.picture) and not args.simulate:
         raise InputError("--assume and --picture: these options only apply to a simulation; add --simulate")
+    from turnwise.planning.simulation_assumptions import parsed
+
     try:
         return parsed(args.assume)
     except ValueError as error:

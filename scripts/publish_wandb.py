@@ -13,18 +13,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from wandb import Settings
-from wandb.errors import Error as WandbError
-from wandb.errors import UsageError
-
 from turnwise.config.programs import options, program
 from turnwise.console import number
 from turnwise.errors import InputError
-from turnwise.reports.comparison_page import comparison_page
-from turnwise.reports.find_runs import collect
-from turnwise.reports.html_pages import write_page
-from turnwise.reports.publish_wandb import logged_in, publish, report_of
-from turnwise.reports.tables import footer, run_table, to_markdown
 
 NOT_LOGGED_IN = (
     "not logged in to Weights & Biases: run `wandb login`, or set WANDB_API_KEY; or give --offline, and upload the bundle "
@@ -34,8 +25,19 @@ NOT_LOGGED_IN = (
 
 @program()
 def main(arguments: list[str]) -> int:
-    """Runs the program. Returns its exit status: 0 done; 1 W&B failed; 2 there is no login, or no finished run."""
+    """Runs the program. Returns its exit status: 0 done; 1 W&B failed; 2 there is no login, or no finished run.
+
+    Slow libraries are imported after the arguments have been parsed.
+    """
     args = parser().parse_args(arguments)
+    from wandb.errors import Error as WandbError
+
+    from turnwise.reports.comparison_page import comparison_page
+    from turnwise.reports.find_runs import collect
+    from turnwise.reports.html_pages import write_page
+    from turnwise.reports.publish_wandb import logged_in, publish, report_of
+    from turnwise.reports.tables import footer, run_table, to_markdown
+
     try:
         collection = collect(args.folders)
         refuse_name(args.project)
@@ -71,6 +73,9 @@ def refuse_name(project: str) -> None:
     Raises:
         InputError: W&B would refuse the name.
     """
+    from wandb import Settings
+    from wandb.errors import UsageError
+
     try:
         if not project.strip() or not project.isprintable():
             raise UsageError("the name must consist of printable characters")

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from turnwise.config.programs import options, program
 from turnwise.console import number
@@ -57,6 +56,8 @@ class Index:
             if cache is not None:
                 with atomic_write(cache) as part, part.open("wb") as file:
                     np.save(file, vectors.astype(np.float16))
+        import torch  # only here and in search, because it delays the help and refusals
+
         on_gpu = torch.cuda.is_available()
         self.vectors = torch.from_numpy(vectors).to(
             "cuda" if on_gpu else "cpu", torch.float16 if on_gpu else torch.float32
@@ -68,6 +69,8 @@ class Index:
 
     def search(self, queries: list[str], k: int) -> list[list[tuple[Page, float]]]:
         """Returns the ``k`` best pages for each query with their scores, the best page first."""
+        import torch
+
         asked = torch.from_numpy(self._encode([self.query + query for query in queries])).to(self.vectors)
         k = min(k, len(self.pages))
         parts = []
