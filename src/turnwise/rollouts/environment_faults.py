@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -18,7 +19,7 @@ from turnwise.errors import InputError
 
 _LOG = logging.getLogger(__name__)
 # without the conversion of handlers to enums, which takes most of the time of a guard
-_set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
+_set_handler = getattr(sys.modules.get("_signal"), "signal", signal.signal)
 _told: set[str] = set()  # code locations (file and line) whose first fault has been logged
 
 
