@@ -57,7 +57,8 @@ def gradient_cosine(module: PolicyModule, update: Update, first: str, second: st
     """Returns the cosine between the gradients of the loss for the views ``first`` and ``second`` of an update, or None
     if the update lacks a view or a gradient is zero.
     """
-    if not all({first, second} <= packed.items.views.keys() for packed in update.batches):
+    mine = all({first, second} <= packed.items.views.keys() for packed in update.batches)
+    if not all(module.distributed.gather([mine])):  # all processes must decide alike, because they sum below
         return None
     g, h = (module.distributed.summed(gradient) for gradient in view_gradients(module, update, (first, second)))
     norms = _dot(g, g), _dot(h, h)
