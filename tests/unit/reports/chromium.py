@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE = 120_000  # milliseconds that Chromium may take for one operation: the machine may be busy
 
 
 def launched() -> Iterator[Any]:
@@ -22,7 +23,7 @@ def launched() -> Iterator[Any]:
     if path is None:
         pytest.skip("no Chromium here: install one, or name it in TURNWISE_CHROMIUM")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -32,6 +33,7 @@ class Page:
 
     def __init__(self, browser: Any, path: Path, **settings: Any) -> None:
         self.context = browser.new_context(offline=True, **settings)
+        self.context.set_default_timeout(PATIENCE)
         self.tab = self.context.new_page()
         self.asked: list[str] = []
         self.said: list[str] = []
@@ -41,7 +43,7 @@ class Page:
         began = time.perf_counter()
         self.tab.goto(path.as_uri())
         if path.name == "rollouts.html":
-            self.tab.wait_for_selector("body[data-ready]", timeout=60_000)
+            self.tab.wait_for_selector("body[data-ready]", timeout=PATIENCE)
         self.seconds = time.perf_counter() - began
 
     def __enter__(self) -> Page:
