@@ -108,7 +108,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
     written = bool(args.markdown or args.latex or args.html) and not args.brief
     full = written or args.json or not whole  # whether more than the verdicts is shown or written
-    entries = [read_entry(one, words.places, gates, hashes, whole=full) for one in seen]
+    entries = [read_entry(one, words.places, gates, hashes, both_modes=full) for one in seen]
     hashes.keep()
     refuse_seeds(entries, words.places)
     told = entries if written or not whole else []  # the entries whose own tables are shown or written

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_difference
 from turnwise.experiments.claims import Comparison
 from turnwise.reports.gates.cut_counts import Bounded, difference
-from turnwise.reports.run_metrics import Outcomes, RunMetrics, is_change
+from turnwise.reports.run_metrics import RunMetrics, is_change
 from turnwise.reports.tables import Table
 
 Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
@@ -57,7 +57,6 @@ def decide(
     rows: Mapping[str, Runs],
     untrained: Collection[str] = (),
     least: float | None = None,
-    only_verdict: bool = False,
 ) -> Decision:
     """Decides a claim from finished runs. ``least`` is the smallest difference that counts as an advantage
     (:func:`settled`).
@@ -67,9 +66,6 @@ def decide(
     the smallest interval that covers both. With a single seed, there is only the interval over tasks. In that case
     ``one_seed`` is set, unless all rows of the claim are ``untrained``, which means that their policy is only
     evaluated.
-
-    With ``only_verdict``, the bootstrap is left out if the claim is undecided over seeds alone, because a larger
-    interval does not decide it either. The decision then has the interval over seeds.
 
     Raises:
         Damaged: a file of a run cannot be read.
@@ -86,13 +82,8 @@ def decide(
     if not differences:
         return replace(found, why=f"no seed has a value of {metric} in all rows of the claim")
     found = replace(found, one_seed=len(seeds) == 1 and not set(claim.rows) <= set(untrained))
-    over_seeds, outcomes = mean_interval(differences), _paired(above, below, metric, seeds)
-    if only_verdict and over_seeds.low is not None and over_seeds.high is not None:
-        ends = (-over_seeds.high, -over_seeds.low) if flipped else (over_seeds.low, over_seeds.high)
-        if settled(round(ends[0], DIGITS), round(ends[1], DIGITS), claim.margin, least) == "undecided":
-            outcomes = None
-    single = outcomes and _over_tasks(*outcomes, 0.0 if isinstance(second, str) else second)
-    estimates = [over_seeds, *([single] if single else [])]
+    single = _over_tasks(above, below, second, metric, seeds)
+    estimates = [mean_interval(differences), *([single] if single else [])]
     lows = [e.low for e in estimates if e.low is not None]
     highs = [e.high for e in estimates if e.high is not None]
     mean = sum(differences) / len(differences) * (-1 if flipped else 1)
@@ -205,9 +196,11 @@ def _differences(
     return tuple(seeds), differences
 
 
-def _paired(above: Runs, below: Runs | None, metric: str, seeds: Sequence[int]) -> tuple[Outcomes, Outcomes] | None:
-    """Returns the outcomes of the tasks on the lower and on the upper side of a claim. The attempts of all seeds at a
-    task are pooled. Returns None if the runs lack comparable outcomes of single tasks.
+def _over_tasks(
+    above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int]
+) -> Estimate | None:
+    """Returns the mean difference over tasks between the two sides of a claim, in percentage points, with its interval.
+    The attempts of all seeds at a task are pooled. Returns None if the runs lack comparable outcomes of single tasks.
     """
     if below is None and not is_change(metric):
         return None
@@ -220,20 +213,16 @@ def _paired(above: Runs, below: Runs | None, metric: str, seeds: Sequence[int]) 
     common = {suite: after[suite].keys() & before[suite].keys() for suite in after}
     if not all(common.values()):
         return None
-    lower, upper = (
+    kept = [
         {s: {task: side[s][task] for task in sorted(common[s])} for s in sorted(common)} for side in (before, after)
-    )
-    return lower, upper
-
-
-def _over_tasks(before: Outcomes, after: Outcomes, shift: float) -> Estimate:
-    """Returns the mean difference over tasks minus ``shift``, in percentage points, with its interval."""
-    found = paired_mean_difference(before, after)
+    ]
+    found = paired_mean_difference(kept[0], kept[1])
+    shift = float(number) if below is None else 0.0
     return Estimate(
         100 * found.mean - shift,
         None if found.low is None else 100 * found.low - shift,
         None if found.high is None else 100 * found.high - shift,
-        sum(map(len, after.values())),
+        sum(map(len, common.values())),
     )
 
 

@@ -92,7 +92,7 @@ def read_entry(
     places: Sequence[Path],
     gates: Mapping[str, Any] | None = None,
     hash_of: HashOf | None = None,
-    whole: bool = True,
+    both_modes: bool = True,
 ) -> Entry:
     """Reads the rows of an entry (a table or figure of a paper) with their runs, and decides the claims of the entry.
 
@@ -103,8 +103,7 @@ def read_entry(
             computed from the groups that the runs of the sweep recorded.
         hash_of: function that returns the hash of the current configuration of a row. It is used to find runs that were
             made with another configuration. If it is None, configurations are not compared.
-        whole: whether to compute also what changes no verdict: the decisions for the other decoding mode, and the
-            intervals over tasks of claims that are undecided over seeds alone.
+        both_modes: whether claims are also decided for the other decoding mode, which changes no verdict.
     """
     sweep = asked.sweep
     notes: list[str] = []
@@ -130,7 +129,7 @@ def read_entry(
                 break
         rows[row] = runs
     entry = Entry(asked, rows, notes=notes, gates=gates if sweep.gate_report else None, groups=groups)
-    _decide(entry, places, cannot, whole)
+    _decide(entry, places, cannot, both_modes)
     kept: dict[str, list[str]] = {}
     arms = zip(groups.arms, groups.places) if groups else ()
     for name, place in (*found_at.items(), *((arm.name, place) for arm, place in arms)):
@@ -169,11 +168,11 @@ def belongs(name: str, named: str) -> bool:
     return f"{name}/".startswith(f"{named}/")
 
 
-def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str], whole: bool = True) -> None:
+def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str], both_modes: bool = True) -> None:
     entry.findings = find_preconditions(entry.asked, places, entry.notes)
     while True:
         try:
-            entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot, whole)]
+            entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot, both_modes)]
             return
         except Damaged as error:  # outcomes of single tasks are read only here, if a claim needs them
             entry.notes.append(f"left out: {error}")
@@ -191,7 +190,7 @@ def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
     return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
 
 
-def _decisions(entry: Entry, cannot: Mapping[str, str], whole: bool) -> list[Decision]:
+def _decisions(entry: Entry, cannot: Mapping[str, str], both_modes: bool) -> list[Decision]:
     asked, rows, sweep = entry.asked, entry.rows, entry.asked.sweep
     base = untrained(asked, rows)
     decisions = []
@@ -207,8 +206,8 @@ def _decisions(entry: Entry, cannot: Mapping[str, str], whole: bool) -> list[Dec
                 decisions.append(decide_gate(claim, metric, entry.gates))
                 continue
             least = sweep.least_advantage(claim, metric)
-            found = decide(claim, metric, rows, base, least, only_verdict=not whole)
-            if whole and (other := other_decoding(metric)) and found.low is not None:
+            found = decide(claim, metric, rows, base, least)
+            if both_modes and (other := other_decoding(metric)) and found.low is not None:
                 beside = decide(claim, other, rows, base, least)
                 found = replace(found, beside=beside if beside.low is not None else None)
             found = replace(found, effect=least or sweep.paper_difference(claim, metric))
