@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import Any
 
 import yaml
-from yaml.composer import Composer
-from yaml.constructor import SafeConstructor
-from yaml.resolver import Resolver
 
 
 class TwiceError(ValueError):
@@ -74,27 +70,7 @@ def parse_yaml(text: str | bytes) -> Any:
             13.
     """
     try:
-        with suppress(Exception):  # PyYAML's own parser then names the mistake
-            return yaml.load(text, Loader=_LOADER)
+        # libyaml's loader would be faster, but a deeply nested text overflows its stack and kills the process
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"not YAML ({' '.join(str(error).split())})") from error
-
-
-def _loader() -> Any:
-    """Returns a loader that parses with libyaml, which takes a sixth of the time, and builds the values in Python.
-    libyaml's own loader would overflow its stack for a deeply nested text, which kills the process.
-    """
-    if not yaml.__with_libyaml__:
-        return yaml.SafeLoader
-
-    class Loader(Composer, yaml.cyaml.CParser, SafeConstructor, Resolver):
-        def __init__(self, stream: str | bytes) -> None:
-            yaml.cyaml.CParser.__init__(self, stream)
-            for part in (Composer, SafeConstructor, Resolver):
-                part.__init__(self)
-
-    return Loader
-
-
-_LOADER = _loader()
