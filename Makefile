@@ -17,7 +17,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train results sandbox compiler escapes test test-fast test-extras properties lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny docs audit clean
+.PHONY: help setup train results sandbox compiler escapes test test-fast test-extras golden properties lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny docs audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ test-fast: $(VENV)/.dev ## the tests that take seconds; ARGS="tests/unit/losses"
 # The variable makes a missing package a failure. Only files that hold the mark are read: reading all of them takes half a minute.
 test-extras: $(VENV)/.dev $(EXTRAS) ## install the extras that fit beside a run's libraries, then run the tests that need one
 	TURNWISE_REQUIRE_EXTRAS=1 $(PYTEST) -m "extra and not gpu" $$(grep -rlF --include='test_*.py' 'mark.extra(' tests) $(ARGS)
+
+golden: $(VENV)/.dev ## twelve tiny runs against the metrics and weights recorded in tests/golden.json (minutes); ARGS="--exact" allows no difference
+	$(BIN)/python tests/golden.py --check $(ARGS)
 
 properties: $(VENV)/.dev ## the property tests on examples that no run has seen (minutes); a find becomes an @example
 	$(PYTEST) -m "hypothesis and not gpu and not alfworld" --hypothesis-profile search $(ARGS)
