@@ -127,7 +127,7 @@ results: setup ## write the tables and figures of docs/results again from the ru
 		| while read -r command; do echo "$$command"; $(BIN)/$$command > /dev/null || exit 1; done
 
 docs: $(VENV)/.docs ## the documentation as a site in build/site, for a browser without a network; broken links and anchors are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict # with --quiet it would not count its warnings
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml # with --quiet it would not count its warnings
 
 # What pip-audit says where there is no network, and where a mirror of the registry has no advisories
 UNREACHED = ConnectionError|Max retries|timed out|not found on PyPI

@@ -41,7 +41,7 @@ REFERENCE = {
 
 def pages() -> list[str]:
     """Markdown files of the repository, as paths from its root."""
-    top = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+    top = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
     below = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("src/turnwise/assets/*/README.md")]
     return top + sorted(path.relative_to(ROOT).as_posix() for path in below)
 

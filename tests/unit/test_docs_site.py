@@ -57,7 +57,7 @@ def test_a_broken_link_and_a_broken_anchor_fail_the_build(site: Path, tmp_path: 
     copy = tmp_path / "copy"
     for name in ("docs", "src", "conf"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
-    for name in ("mkdocs.yml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"):
+    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     with (copy / "docs" / "data.md").open("a") as stream:
         stream.write("\n[a](nowhere.md) [b](models.md#no-such-heading)\n")
