@@ -23,7 +23,7 @@ def chromium() -> Iterator[Any]:
 
 
 def built(source: Path, to: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(to)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", "docs/site/mkdocs.yml", "--site-dir", str(to)]
     return subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=600, check=False)
 
 
