@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from turnwise.engines.vllm.engine import VllmEngine
+from turnwise.engines.vllm.local import Local
+from turnwise.engines.vllm.patience import Patience
 
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
@@ -24,9 +27,6 @@ from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.engines.vllm.engine import VllmEngine
-from turnwise.engines.vllm.local import Local
-from turnwise.engines.vllm.patience import Patience
 from turnwise.envs.household import HouseholdEnv
 from turnwise.models.policy import load_policy, plain_copy
 from turnwise.models.shipped import tiny_path

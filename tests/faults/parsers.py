@@ -31,14 +31,15 @@ from outside_texts import (
     TOOLS,
     TRAJECTORY,
 )
+from turnwise.engines.vllm.completions import first_logprob, sample_of
+from turnwise.engines.vllm.served_weights import cards_of, parsed
+from turnwise.judges.client import ChatClient
 
 from turnwise.data.foreign.convert import Importer
 from turnwise.data.toolcalls.formats import PARSERS
 from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.data.trajectories import read_trajectories
 from turnwise.endpoints import Fault, retry_after
-from turnwise.engines.vllm.completions import first_logprob, sample_of
-from turnwise.engines.vllm.served_weights import cards_of, parsed
 from turnwise.envs.apibank.public import FILES, PublicTasks, read_request
 from turnwise.envs.browse import BrowseEnv
 from turnwise.envs.calls import calls_of
@@ -49,7 +50,6 @@ from turnwise.envs.search.question_files import read_pages, read_questions
 from turnwise.envs.search.retrievers import pages_of
 from turnwise.errors import InputError
 from turnwise.experiments.sweep_file import read_sweep
-from turnwise.judges.client import ChatClient
 from turnwise.judges.prompt import AnswerError, read_score
 from turnwise.reports.gates.recorded_groups import read_recorded
 from turnwise.reports.gates.released import FEATURES, read_features

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
+from turnwise.engines.vllm.served_weights import parsed
+from turnwise.judges.client import ChatClient
 
 from turnwise.endpoints import Connection, Fault
-from turnwise.engines.vllm.served_weights import parsed
 from turnwise.envs.search.retrievers import KEY, Served
-from turnwise.judges.client import ChatClient
 
 SECRET = "k-7Q2m_left.right+9"
 Answer = Callable[[bytes], Iterator[bytes]]

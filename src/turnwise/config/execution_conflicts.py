@@ -15,8 +15,8 @@ def impossible_execution(cfg: Mapping[str, Any]) -> list[str]:
 
 def _served(cfg: Mapping[str, Any]) -> list[str]:
     """Reports settings that do not work with ``engine=vllm``: a start adapter, which the vLLM server would ignore; a
-    temperature that the server would silently change; a LoRA rank that the server cannot load; and ``engine.in_flight``
-    in a run in which no rollout could change to newer weights.
+    temperature that the server would silently change; and ``engine.in_flight`` in a run in which no rollout could
+    change to newer weights.
     """
     if part_of(cfg, "engine") != "VllmEngine":
         return []
@@ -35,12 +35,6 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
             f"got {heat}"
         )
     rank = value_of(cfg, "policy", "lora", "r") or 0
-    held = value_of(cfg, "engine", "local", "lora_rank")
-    if not value_of(cfg, "engine", "urls") and isinstance(held, int) and (held < rank or (held > 0) != (rank > 0)):
-        mistakes.append(
-            f"engine.local.lora_rank: the vLLM server is set up for LoRA rank {held}, but policy.lora.r={rank}; set "
-            f"engine.local.lora_rank={rank}"
-        )
     if value_of(cfg, "engine", "in_flight"):
         reasons = (
             (

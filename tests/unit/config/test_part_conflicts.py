@@ -86,8 +86,6 @@ CONF = Path(__file__).parents[3] / "conf"
         (["method=sft", "engine=vllm", "policy.start=outputs/first"], ["policy.start"]),
         (["method=grpo", "engine=vllm", "rollout.sampling.temperature=0.005"], ["rollout.sampling.temperature"]),
         (["method=grpo", "engine=vllm", "rollout.sampling.top_p=0.9"], ["rollout.sampling.top_p"]),
-        (["method=grpo", "engine=vllm", "engine.local.lora_rank=8"], ["engine.local.lora_rank"]),
-        (["method=grpo", "engine=vllm", "policy.lora.r=0", "engine.local.lora_rank=8"], ["engine.local.lora_rank"]),
     ],
 )
 def test_parts_that_exclude_each_other_are_refused_with_the_way_out(overrides: list[str], keys: list[str]) -> None:

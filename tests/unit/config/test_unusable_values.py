@@ -82,7 +82,7 @@ def test_a_world_refuses_what_it_cannot_use(overrides: list[str], key: str) -> N
 def test_several_choices_of_one_group_are_refused(argument: str) -> None:
     with pytest.raises(ConfigError, match=argument.lstrip("+").partition("=")[0] or "=1"):
         refuse_overrides([argument], CONF)
-    refuse_overrides(["callbacks=[default,gradients]", "engine.urls=[http://one:1,http://two:2]", "method=grpo"], CONF)
+    refuse_overrides(["callbacks=[default,gradients]", "env.worlds=[a,b]", "method=grpo"], CONF)
     refuse_overrides(["hydra.run.dir=.", "hydra.job.name=train_ddp_process_1"], CONF)
 
 
@@ -119,9 +119,8 @@ def test_a_part_that_the_run_completes_is_refused_by_its_key(tmp_path: Path) -> 
     given = {"end_ids": [0], "model": "tiny", "folder": tmp_path, "say": print}
     with pytest.raises(ConfigError, match=r"^engine: lanes must be at least 1"):
         build(compose_config(["engine.lanes=-1"], CONF, read=READ), "engine", **given)
-    twice = "engine.urls=[http://127.0.0.1:1,http://127.0.0.1:1/]"
-    with pytest.raises(ConfigError, match=r"^engine: urls must contain each server only once"):
-        build(compose_config(["engine=vllm", twice], CONF, read=READ), "engine", **given)
+    with pytest.raises(ConfigError, match=r"^engine: concurrency"):
+        build(compose_config(["engine=vllm", "engine.concurrency=0"], CONF, read=READ), "engine", **given)
 
 
 @pytest.mark.parametrize("overrides", [["eval.tasks=1000000000000"], ["method=grpo", "states.count=1000000000000"]])
