@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers import Judge, Server, Vllm
+from servers import Judge, Server
 
 EVERYWHERE = [
     "logger.wandb=null",
@@ -133,13 +133,6 @@ SCENES = {
             ),
             ("trainer", "job", "server", "stall", "torn"),
             server=Judge,
-        ),
-        Scene(  # single turns that vLLM samples: the same actions each time, with log-probs whose last digits differ
-            "served",
-            (*PIVOTS, "engine=vllm", f"rollout.max_length={Vllm.LENGTH}", "engine.wait_limit=3000"),
-            ("trainer", "job", "server", "stall"),
-            server=Vllm,
-            near=1e-3,
         ),
     )
 }

@@ -134,7 +134,7 @@ def server() -> Iterator[Any]:
 @pytest.fixture
 def ahead(small: Callable[..., list[str]], server: Any) -> Callable[..., list[str]]:
     def overrides(staleness: int, *more: str, out: str, method: str = "pivotrl") -> list[str]:
-        settings = ("engine=vllm", f"engine.urls=[{server.url}]", f"rollout.staleness={staleness}", "name=ahead")
+        settings = ("engine=vllm", f"engine.url={server.url}", f"rollout.staleness={staleness}", "name=ahead")
         sizes = (
             "eval.tasks=2",
             "eval.attempts=1",

@@ -249,6 +249,7 @@ class VllmClient:
         command: str,
     ) -> None:
         self.connection, self.retries, self.attempt_limit = connection, retries, attempt_limit
+        self._quick = min(_QUICK, attempt_limit)
         self.max_length, self.model, self.say, self.command = max_length, model, say, command
         self.tally: Counter[str] = Counter()
         self.base = ""  # the base model's served name
@@ -398,7 +399,7 @@ class VllmClient:
 
     async def _models(self) -> list[dict[str, Any]]:
         """Returns the server's descriptions of its models; the base model is the first."""
-        answer = await self.connection.ask("/v1/models", _QUICK)
+        answer = await self.connection.ask("/v1/models", self._quick)
         try:
             cards = [
                 card
@@ -416,7 +417,7 @@ class VllmClient:
         if snapshot.rank:
             return snapshot.name in {card["id"] for card in await self._models()}
         try:
-            answer = json.loads(await self.connection.ask("/weight_info", _QUICK))
+            answer = json.loads(await self.connection.ask("/weight_info", self._quick))
         except (ValueError, RecursionError):
             raise Fault("garbage", "the answer to /weight_info is not JSON") from None
         except Fault as fault:
@@ -456,7 +457,7 @@ class VllmClient:
     async def _drop(self, snapshot: Snapshot) -> None:
         if snapshot.rank:  # full weights cannot be unloaded
             try:
-                await self.connection.ask("/v1/unload_lora_adapter", _QUICK, {"lora_name": snapshot.name})
+                await self.connection.ask("/v1/unload_lora_adapter", self._quick, {"lora_name": snapshot.name})
             except Fault:  # if the server died, the adapter is gone; an adapter that stays costs little memory
                 self.tally["not_unloaded"] += 1
 
