@@ -5,7 +5,7 @@ python benchmarks/gpu_rows.py trace --device cpu --iterations 2 --folder outputs
 
 Data and servers are synthetic (paper_rows.py). The policy has the row's model family with random weights: the sizes of
 Qwen3-0.6B on CUDA, tiny sizes on a CPU. All changes of the row are listed under `changed` in the last line. On CUDA,
-vLLM samples on the device of the training if it is installed in its own Python environment; otherwise the tree engine
+The tree engine
 samples. A run that is not finished at --limit is stopped by an interrupt signal; the same command resumes it.
 """
 
@@ -149,7 +149,7 @@ def trained(path: Path) -> list[dict[str, Any]]:
 
 
 def told(
-    args: argparse.Namespace, row: Row, engine: str, changed: Sequence[str], done: list[dict[str, Any]], seconds: float
+    args: argparse.Namespace, row: Row, changed: Sequence[str], done: list[dict[str, Any]], seconds: float
 ) -> dict[str, Any]:
     """Returns the object of the last output line."""
     rollouts, updates = ([item.get(f"seconds/{name}", 0.0) for item in done] for name in ("rollout", "update"))

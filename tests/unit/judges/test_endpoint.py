@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from benchmarks.judge_injections import attacked
+from tests.unit.judges.injections import attacked
 
 from turnwise.errors import InputError
 from turnwise.judges.chat import ChatClient

@@ -231,9 +231,7 @@ def test_an_address_with_a_secret_is_refused_without_repeating_it() -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("piece", "pause", "why"), [(b"x" * 2**20, 0.0, "larger than"), (b"x", 0.1, "timeout")]
-)
+@pytest.mark.parametrize(("piece", "pause", "why"), [(b"x" * 2**20, 0.0, "larger than"), (b"x", 0.1, "timeout")])
 def test_an_answer_without_end_is_given_up(piece: bytes, pause: float, why: str) -> None:
     class Endless(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
