@@ -4,9 +4,8 @@ python benchmarks/gpu_rows.py pivotrl --folder outputs/gpu/paper_pivotrl
 python benchmarks/gpu_rows.py trace --device cpu --iterations 2 --folder outputs/gpu-dry/paper_trace
 
 Data and servers are synthetic (paper_rows.py). The policy has the row's model family with random weights: the sizes of
-Qwen3-0.6B on CUDA, tiny sizes on a CPU. All changes of the row are listed under `changed` in the last line. On CUDA,
-The tree engine
-samples. A run that is not finished at --limit is stopped by an interrupt signal; the same command resumes it.
+Qwen3-0.6B on CUDA, tiny sizes on a CPU. All changes of the row are listed under `changed` in the last line. The
+tree engine samples. A run that is not finished at --limit is stopped by an interrupt signal; the same command resumes it.
 """
 
 from __future__ import annotations
@@ -159,6 +158,7 @@ def told(
         "paper": args.paper,
         "sweep": row.sweep,
         "row": row.name,
+        "engine": "tree",
         "iterations": len(done),
         "asked": args.iterations,
         "rollout_seconds": round(statistics.median(rollouts), 3),

@@ -81,7 +81,7 @@ class VllmEngine:
         self.version = -1
         self.client: VllmClient | None = None
         self._loop = EventLoop("vllm")
-        self._places = asyncio.Semaphore(concurrency)  # each request in progress has acquired it
+        self._places = asyncio.Semaphore(concurrency)  # each request in progress has acquired it; belongs to one loop
         self._snapshot: Snapshot | None = None
         self._staged: list[Snapshot] = []  # snapshots of weights that are written but not loaded yet
         self._uses: dict[object, Snapshot] = {}  # the snapshots that requests in progress and views still need
@@ -164,6 +164,7 @@ class VllmEngine:
 
     def _connected(self, snapshot: Snapshot) -> VllmClient:
         if self.client is None:
+            self._places = asyncio.Semaphore(self.concurrency)
             connection = Connection(self.url, self.key_variable, self.concurrency + 8)  # 8 more for checks
             command = serve_command(snapshot, self.model, self.max_length, self.url)
             self.client = VllmClient(
