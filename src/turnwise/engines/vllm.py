@@ -28,25 +28,15 @@ from turnwise.engines.vllm_client import Snapshot, VllmClient, body_of, forget, 
 
 
 class VllmEngine:
-    """Samples from a vLLM server.
+    """Samples from a vLLM server at ``url``. Settings that are not explained here are in ``conf/engine/vllm.yaml``.
 
     Args:
-        end_ids: tokens that end an action.
         model: folder or id of the base model.
         folder: folder for the weights, to which the server must have access under the same path.
         say: callback for messages to the user, one line each.
-        url: address of the server.
         max_length: greatest number of tokens of a history including its last action.
         in_flight: whether a history is continued with newer weights as soon as they are loaded. Each sample names the
             version of its weights, and earlier tokens keep the log-probs with which they were sampled.
-        key_variable: environment variable with the server's access token.
-        schedule: ``free`` or ``rounds`` (see ``engines.sampling_schedule``).
-        concurrency: greatest number of requests in progress.
-        attempts: greatest number of attempts per request, without those for which the server was unreachable or asked
-            to wait.
-        attempt_limit: time limit of one attempt in seconds, including the time in the server's queue.
-        wait_limit: greatest time in seconds for which the server may be unreachable or ask to wait.
-        backoff: pause in seconds before the second attempt, doubled for each further one.
     """
 
     served = True

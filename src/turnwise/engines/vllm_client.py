@@ -142,13 +142,9 @@ def body_of(
 ) -> dict[str, Any]:
     """Returns the body of the request for one action.
 
-    Args:
-        ids: token ids of the whole history.
-        end_ids: ids of the tokens that end an action. The model's own end-of-sequence token ends an action only if it
-            is listed here.
-        model: served name of the base model or of an adapter.
-        salt: text that is unique for the weights. The server's prefix cache reuses keys and values only between
-            requests with the same salt.
+    Only ``end_ids`` end an action, also the model's own end-of-sequence token only if it is among them. ``model`` is the
+    served name of the base model or of an adapter. ``salt`` is unique for the weights: the server's prefix cache reuses
+    keys and values only between requests with the same salt.
 
     Raises:
         ValueError: vLLM would change or refuse the temperature.
