@@ -50,6 +50,16 @@ def test_behind_a_solved_group_the_saturation_indicator_changes_nothing(
     assert with_it.metrics["mix_weight"] == without.metrics["mix_weight"]
 
 
+def test_the_gate_is_shut_where_rho_equals_its_threshold() -> None:
+    """Eq. 21 wants rho < epsilon_mix. Mixed rewards 0 and 3 have s_mix = 3/2: rho = (3/2) / (1/2 + 3/2) = 3/4 exactly."""
+    equal = {"outcome": [0, 1], "reasoning": [0, 2]}
+    at, above = (over(Awpo(epsilon_mix=e, **EXACT), equal, memory={PEAK: 1.0}).metrics for e in (0.75, 0.7500001))
+    assert (at["mix_weight"], at["gate_open"], at["gate_shut"]) == (0, 0, 1)
+    assert (above["mix_weight"], above["gate_open"], above["gate_shut"]) == (0.75, 1, 0)
+    inverse = over(Awpo(gate="inverse", **EXACT), equal, memory={PEAK: 1.0})
+    assert inverse.metrics["mix_weight"] == 0.75
+
+
 def test_a_group_below_the_peak_by_hand() -> None:
     found = over(Awpo(**EXACT), NOISY, memory={PEAK: 2.0})
     rho = math.sqrt(0.5) / (0.5 + math.sqrt(0.5))
