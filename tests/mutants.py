@@ -287,7 +287,7 @@ def verdict(mutant: Mutant, root: Path) -> tuple[bool, str]:
         code, output = pytest_over(root, "-x", test_of(mutant.tests, root / "tests"))
     finally:
         file.write_text(whole)
-    failed = re.search(r"^FAILED (\S+)", output, re.MULTILINE)
+    failed = re.search(r"^FAILED (.+?)(?: - .*)?$", output, re.MULTILINE)
     if code == 1 and failed:
         return True, failed[1].rpartition("/")[2]
     if code == 0:

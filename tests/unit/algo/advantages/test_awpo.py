@@ -60,6 +60,15 @@ def test_the_gate_is_shut_where_rho_equals_its_threshold() -> None:
     assert inverse.metrics["mix_weight"] == 0.75
 
 
+def test_the_peak_counts_this_batch_before_any_group_is_weighed() -> None:
+    """Means 1/2 and 3/2 after a peak of 1/4: the first is above the old peak and below the new one."""
+    better = {name: [value + 1 for value in values] for name, values in AGREES.items()}
+    found = over(Awpo(difficulty=False, **EXACT), AGREES, better, memory={PEAK: 0.25})
+    assert found.memory == {PEAK: 1.5}
+    assert found.metrics["gate_open"] == 1 / 2  # rho is 0.6 in both, and the second group is the peak
+    assert found.metrics["mix_weight"] == pytest.approx(0.6 / 2)
+
+
 def test_a_group_below_the_peak_by_hand() -> None:
     found = over(Awpo(**EXACT), NOISY, memory={PEAK: 2.0})
     rho = math.sqrt(0.5) / (0.5 + math.sqrt(0.5))
