@@ -20,7 +20,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train results sandbox compiler escapes test test-fast test-extras golden properties lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny docs audit clean
+.PHONY: help setup train results sandbox compiler escapes test test-fast test-extras golden properties mutants lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny docs audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ golden: $(VENV)/.dev ## twelve tiny runs against the metrics and weights recorde
 
 properties: $(VENV)/.dev ## the property tests on examples that no run has seen (minutes); a find becomes an @example
 	$(PYTEST) -m "hypothesis and not gpu and not alfworld" --hypothesis-profile search $(ARGS)
+
+mutants: $(VENV)/.dev ## faulty edits, one at a time, and which test finds each (minutes); ARGS="kl_sign" picks
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 lint: $(VENV)/.dev ## style, without changing a file
 	$(BIN)/ruff check $(CHECKED)
