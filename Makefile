@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := src tests scripts benchmarks recipes notebooks docs/site train.py
 PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations 5
 JOBS ?= logical
-EXTRAS := agent dense inspect lmeval mcp openenv published reasoning_gym tau2 textarena trackio verifiers
+EXTRAS := agent dense inspect lmeval mcp published reasoning_gym tau2 trackio verifiers
 ARGS ?=
 
 # One core a process: the tests run side by side, and a tiny model gains nothing from more.
@@ -92,10 +92,6 @@ trackio: $(VENV)/.trackio ## what logger=trackio and its dashboard need, without
 
 reasoning_gym: $(VENV)/.reasoning-gym ## what env=reasoning_gym needs (a C compiler too)
 
-textarena: $(VENV)/.textarena ## what env=textarena needs, without what it would bring
-
-openenv: $(VENV)/.openenv ## what env=openenv needs, without what it would bring
-
 verifiers: $(VENV)/.verifiers ## what env=verifiers needs, without what it would bring
 
 published: $(VENV)/.published ## an environment for env=verifiers that others published; tests play it
@@ -170,7 +166,7 @@ $(VENV)/.docs: requirements-docs.txt $(VENV)/.run
 	$(PIP) -r requirements-docs.txt
 	@touch $@
 
-NO_DEPS := bfcl inspect lmeval tau2 textarena trackio
+NO_DEPS := bfcl inspect lmeval tau2 trackio
 $(NO_DEPS:%=$(VENV)/.%): $(VENV)/.%: requirements-%.txt $(VENV)/.run
 	$(PIP) --no-deps -r $<
 	@touch $@
@@ -180,9 +176,8 @@ $(VENV)/.verifiers: requirements-verifiers.txt $(VENV)/.mcp
 	$(PIP) --no-deps -r $<
 	@touch $@
 
-$(VENV)/.openenv: $(VENV)/.mcp
 $(VENV)/.published: $(VENV)/.verifiers
-$(VENV)/.openenv $(VENV)/.published: $(VENV)/.%: requirements-%.txt
+$(VENV)/.published: requirements-published.txt
 	$(PIP) --no-deps -r $<
 	@touch $@
 

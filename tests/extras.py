@@ -18,11 +18,9 @@ EXTRAS = {
     "inspect": ("inspect_ai", "s3fs"),
     "lmeval": ("lm_eval",),
     "mcp": ("mcp",),
-    "openenv": ("openenv", "fastmcp"),
     "published": ("verifiers", "agents", "sophistry_bench"),
     "reasoning_gym": ("reasoning_gym",),
     "tau2": ("inspect_evals", "inspect_ai"),
-    "textarena": ("textarena",),
     "trackio": ("trackio",),
     "verifiers": ("verifiers", "agents"),
 }
