@@ -18,8 +18,8 @@ from recipes.tiny.corpus import Document, encode
 from recipes.tiny.recipe import Recipe
 
 from turnwise.envs import apibank, bfcl, math, search, software, terminal
-from turnwise.envs.apibank.generated import OfficeTasks
-from turnwise.envs.bfcl.generated import TinyTasks
+from turnwise.envs.apibank.office import OfficeTasks
+from turnwise.envs.bfcl.requests import TinyTasks
 from turnwise.envs.environment import Environment, Quality
 from turnwise.types import Message
 

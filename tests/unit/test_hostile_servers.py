@@ -13,7 +13,7 @@ import pytest
 
 from turnwise.endpoints import Connection, Fault
 from turnwise.engines.vllm.served_weights import parsed
-from turnwise.envs.search.retrievers import KEY, Served
+from turnwise.envs.search.retrieval import KEY, Served
 from turnwise.judges.client import ChatClient
 
 SECRET = "k-7Q2m_left.right+9"

@@ -13,7 +13,7 @@ from turnwise.envs.agent.tasks import folder_of, hidden_of, read_tasks
 from turnwise.envs.boxed import Box
 from turnwise.envs.environment import EnvironmentFault, Quality, check_horizon, check_tasks, same_text
 from turnwise.envs.replay import Opening, ReplayedEnv, ReplayedSession
-from turnwise.envs.tool_messages import check_format, read_calls
+from turnwise.envs.tools import check_format, read_calls
 from turnwise.errors import InputError
 from turnwise.sandbox.folder_value import Tree, laid_over, read_folder
 from turnwise.types import Task, Trajectory

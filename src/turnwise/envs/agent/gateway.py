@@ -25,7 +25,7 @@ from typing import Any
 
 from aiohttp import web
 
-from turnwise.envs import event_loop
+from turnwise.envs import workers
 from turnwise.envs.agent import chat_completions, responses
 from turnwise.envs.agent.conversation import Conversation, RequestError
 from turnwise.json_and_yaml import parse_json
@@ -112,13 +112,13 @@ class Desk:
 
 def serve(listener: socket.socket, desk: Desk) -> None:
     """Starts to serve an episode's requests on a listening socket, which the server then owns. Returns at once."""
-    event_loop.start(_serve(listener, desk))
+    workers.start(_serve(listener, desk))
 
 
 def leave(desk: Desk) -> None:
     """Ends an episode's queue of requests and starts to close the socket. Returns before the socket is closed."""
     desk.end()
-    event_loop.start(_leave(desk))
+    workers.start(_leave(desk))
 
 
 async def _serve(listener: socket.socket, desk: Desk) -> None:

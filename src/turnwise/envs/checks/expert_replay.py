@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.environment import Environment, Session
-from turnwise.envs.tool_messages import as_written
+from turnwise.envs.tools import as_written
 from turnwise.types import Message, Task
 
 

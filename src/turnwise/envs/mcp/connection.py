@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.envs import event_loop
+from turnwise.envs import workers
 from turnwise.envs.environment import EnvironmentFault
 
 _SLACK = 10.0  # seconds after the MCP client's own time limit until this module no longer waits for a call
@@ -60,7 +60,7 @@ class Connection:
         held = _Held()
         self._held = held
         _open.add(held)
-        event_loop.start(_hold(held, command, url, folder, variables, seconds, self._log.fileno()))
+        workers.start(_hold(held, command, url, folder, variables, seconds, self._log.fileno()))
         self._close = weakref.finalize(self, _stop, held, os.getpid())
         try:
             held.up.result(seconds + _SLACK)
@@ -74,7 +74,7 @@ class Connection:
             EnvironmentFault: the server failed.
         """
         try:
-            return event_loop.run(_listed(self._held.client), self.seconds + _SLACK, f"server {self.name}")
+            return workers.run(_listed(self._held.client), self.seconds + _SLACK, f"server {self.name}")
         except Exception as error:
             raise self._failed(f"cannot list its tools ({_told(error)})") from None
 
@@ -91,7 +91,7 @@ class Connection:
             raise EnvironmentFault(self.fault)
         called = self._held.client.call_tool(tool, dict(arguments))
         try:
-            result = event_loop.run(called, self.seconds + _SLACK, f"server {self.name}")
+            result = workers.run(called, self.seconds + _SLACK, f"server {self.name}")
         except MCPError as error:
             if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
                 raise self._failed(f"gave no answer to the call of {tool} ({_told(error)})") from None
@@ -206,7 +206,7 @@ async def _listed(client: Any) -> list[dict[str, Any]]:
 
 def _stop(held: _Held, owner: int) -> None:
     if os.getpid() == owner and (stop := held.stop) is not None:  # a forked copy must not end a server of its parent
-        event_loop.soon(stop.set)
+        workers.soon(stop.set)
 
 
 def _told(error: BaseException) -> str:

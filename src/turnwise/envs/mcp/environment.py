@@ -11,16 +11,14 @@ from typing import Any
 from turnwise.data.toolcalls.match import equivalent
 from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.data.toolcalls.write import write_calls
-from turnwise.envs.caches import LastTasks
 from turnwise.envs.environment import Quality, check_horizon, check_tasks, first_tasks
-from turnwise.envs.experts import Chances, check_quality, played
 from turnwise.envs.mcp import example
 from turnwise.envs.mcp.episode import McpEpisode, read_reply
 from turnwise.envs.mcp.problem import Problem, problem_of, read_tasks
 from turnwise.envs.mcp.servers import Servers, server_of
 from turnwise.envs.replay import ReplayedEnv, ReplayedSession
-from turnwise.envs.tool_environment import check_shown
-from turnwise.envs.tool_messages import check_format
+from turnwise.envs.scripted import Chances, LastTasks, check_quality
+from turnwise.envs.tools import check_format, check_shown, played
 from turnwise.errors import InputError
 from turnwise.types import Task, ToolCall, Trajectory
 

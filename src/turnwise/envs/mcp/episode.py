@@ -9,12 +9,11 @@ from typing import Any
 from turnwise.data.tool_schema import check_call
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.parsing import Reply, ToolCallError
-from turnwise.envs.calls import refusal
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.mcp.connection import Answer, Connection
 from turnwise.envs.mcp.problem import Problem
 from turnwise.envs.mcp.servers import Servers
-from turnwise.envs.tool_messages import Tools, answered, opened, templated
+from turnwise.envs.tools import Tools, answered, opened, refusal, templated
 from turnwise.errors import InputError
 from turnwise.types import Message, ToolCall
 

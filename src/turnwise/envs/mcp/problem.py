@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnwise.envs.data_files import read_data_file
 from turnwise.envs.environment import check_split
-from turnwise.envs.search.answer_scores import normalise
+from turnwise.envs.search.retrieval import normalise
 from turnwise.errors import InputError
 from turnwise.types import Task, ToolCall
 

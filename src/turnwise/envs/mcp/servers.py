@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 from turnwise.data.tool_schema import check_tool
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.mcp.connection import Connection
-from turnwise.envs.tool_messages import Tools
+from turnwise.envs.tools import Tools
 from turnwise.errors import InputError
 
 INSTALL = "`make mcp` installs it (pip install -r requirements-mcp.txt)"

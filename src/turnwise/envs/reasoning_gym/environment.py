@@ -7,12 +7,11 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from turnwise.envs.caches import LastTasks
 from turnwise.envs.environment import check_horizon, hashed_split
 from turnwise.envs.reasoning_gym.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.reasoning_gym.package import NUMBERS, Dataset, Item
 from turnwise.envs.reasoning_gym.session import Form, ReasoningSession
-from turnwise.envs.scripted_environment import ScriptedEnv
+from turnwise.envs.scripted import LastTasks, ScriptedEnv
 from turnwise.errors import InputError
 from turnwise.types import Task
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import string
 from dataclasses import dataclass
 
-from turnwise.envs.experts import Chances, Clumsy, Expert
 from turnwise.envs.reasoning_gym.session import ReasoningSession
+from turnwise.envs.scripted import Chances, Clumsy, Expert
 
 
 @dataclass(frozen=True, slots=True)

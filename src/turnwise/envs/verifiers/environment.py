@@ -8,9 +8,9 @@ from functools import cache
 from typing import Any
 
 from turnwise.envs.environment import Quality, check_horizon, check_tasks, first_tasks, same_text
-from turnwise.envs.experts import check_quality, demonstration
 from turnwise.envs.replay import ReplayedEnv, ReplayedSession
-from turnwise.envs.tool_messages import check_format
+from turnwise.envs.scripted import check_quality, demonstration
+from turnwise.envs.tools import check_format
 from turnwise.envs.verifiers.episode import VerifiersEpisode
 from turnwise.envs.verifiers.package import load, rows
 from turnwise.errors import InputError

@@ -15,9 +15,9 @@ from typing import Any
 from turnwise.data.tool_schema import signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.parsing import ToolCallError
-from turnwise.envs import event_loop
+from turnwise.envs import workers
 from turnwise.envs.environment import EnvironmentFault, Step
-from turnwise.envs.tool_messages import HOW, Tools, templated
+from turnwise.envs.tools import HOW, Tools, templated
 from turnwise.errors import InputError
 from turnwise.types import Message
 
@@ -103,7 +103,7 @@ class VerifiersEpisode:
     ) -> None:
         self.form, self.threshold, self.seconds, self.where = form, threshold, seconds, where
         self._owner = os.getpid()
-        self._asked = event_loop.run(_start(environment, row), seconds, where)
+        self._asked = workers.run(_start(environment, row), seconds, where)
         try:
             asked = self._wait()
         except BaseException:
@@ -144,7 +144,7 @@ class VerifiersEpisode:
             InputError: the environment changes earlier messages, or its answer contains parts that are not text.
         """
         before = len(self._prompt)
-        event_loop.soon(lambda: self._asked.replies.put_nowait(self._response(text)))
+        workers.soon(lambda: self._asked.replies.put_nowait(self._response(text)))
         asked = self._wait()
         if asked is None:
             return self._ended()
@@ -160,10 +160,10 @@ class VerifiersEpisode:
     def close(self) -> None:
         """Ends the library's rollout. In a forked process this method does nothing."""
         if (rollout := self._asked.rollout) is not None and os.getpid() == self._owner:
-            event_loop.soon(rollout.cancel)
+            workers.soon(rollout.cancel)
 
     def _wait(self) -> tuple[Sequence[Any], Sequence[Any]] | None:
-        return event_loop.run(_next(self._asked), self.seconds, self.where)
+        return workers.run(_next(self._asked), self.seconds, self.where)
 
     def _ended(self) -> Step:
         """Returns the last step of the episode, with the reward that the rubric gives.

@@ -19,8 +19,7 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.envs.checks import forges
 from turnwise.envs.environment import SPLITS, Environment, Level
 from turnwise.envs.math import Equality, Interpreter, MathEnv
-from turnwise.envs.math.problem_files import boxed_answer, read_problems
-from turnwise.envs.math.problems import KINDS, make_problems
+from turnwise.envs.math.problems import KINDS, boxed_answer, make_problems, read_problems
 from turnwise.errors import InputError
 from turnwise.models.shipped import ASSETS
 from turnwise.sandbox.detect import open_sandbox

@@ -1,4 +1,6 @@
-"""Writes a room and a goal as a game of the ALFWorld engine: a PDDL problem for the domain of the alfworld package.
+"""Tasks of ``env=household`` as games of the ALFWorld engine, so that the same games can be played in both.
+
+A room and a goal become a PDDL problem for the domain of the alfworld package.
 
 The engine's demangler turns the PDDL id of each object and receptacle into a name: a type and a number. Within a type,
 the demangler gives the highest number to the first id and the number 1 to the last id. The ids that ``pddl_id`` makes
@@ -9,12 +11,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from turnwise.envs.household.catalog import CLEANABLE, CONTAINS, COOLABLE, HEATABLE, LAMPS, OPENABLE, SLICEABLE, VESSELS
-from turnwise.envs.household.rooms import GoalType
+from turnwise.envs.alfworld.environment import AlfworldEnvironment, AlfworldSession
+from turnwise.envs.environment import Quality
+from turnwise.envs.household import HouseholdEnv
+from turnwise.envs.household.world import (
+    CLEANABLE,
+    CONTAINS,
+    COOLABLE,
+    HEATABLE,
+    LAMPS,
+    OPENABLE,
+    SLICEABLE,
+    VESSELS,
+    GoalType,
+)
+from turnwise.types import Task
 
 _TYPE, _SENTENCE = re.compile("[a-z]+"), re.compile("[a-z]+(?: [a-z]+)*")
 
@@ -168,3 +184,59 @@ def goal(scene: Scene) -> str:
         )
     state = STATE_GOALS[scene.kind]
     return f"(exists (?r - receptacle ?o - object) (and {place} (objectType ?o {target}) {state} (inReceptacle ?o ?r)))"
+
+
+def scene(data: Mapping[str, Any]) -> Scene:
+    """Returns the scene that ``data``, the data of a task of ``env=household``, describes."""
+    goal = {"object": data["goal"]["object"]}
+    if data["goal"]["toggle"]:
+        goal["lamp"] = data["goal"]["toggle"]
+    if data["goal"]["receptacle"]:
+        goal["receptacle"] = data["goal"]["receptacle"]
+    return Scene(tuple(data["receptacles"]), dict(data["objects"]), data["goal"]["type"], goal, data["text"])
+
+
+class GeneratedGames:
+    """Provides the tasks of ``env=household`` to the ALFWorld engine."""
+
+    def __init__(self, horizon: int) -> None:
+        self._household = HouseholdEnv(horizon)
+
+    def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        return self._household.tasks(split, count, seed)
+
+    def game(self, task: Task) -> dict[str, str]:
+        """Returns a task's PDDL problem and the task in words, from which the worker process builds the game.
+
+        Raises:
+            ValueError: the task's data does not describe a task of ``env=household``.
+        """
+        try:
+            built = scene(task.data)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"task {task.id}: its data is not a task of env=household ({error!r})") from None
+        return {"problem": problem(built), "sentence": built.sentence}
+
+    def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
+        """Returns the actions with which the expert of ``env=household`` solves the session's task."""
+        shown = self._household.demonstrate(_household(session.task), quality, seed)
+        return [message["content"] for message in shown.messages if message["role"] == "assistant"]
+
+    def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
+        """Returns whether the functional verifier of ``env=household`` accepts ``action``.
+
+        The session's actions are first repeated in an episode of ``env=household``, which this verifier needs.
+        """
+        twin = self._household.replay(_household(session.task), session.actions)
+        return self._household.accepts(twin, action, expert)
+
+
+def _household(task: Task) -> Task:
+    return replace(task, env=HouseholdEnv.name)
+
+
+class GeneratedAlfworld(AlfworldEnvironment):
+    """ALFWorld's engine with the rooms, tasks, experts and verifier of ``env=household``."""
+
+    def _open(self, games: str | Path | None) -> GeneratedGames:
+        return GeneratedGames(self.horizon)
