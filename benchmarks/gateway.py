@@ -21,8 +21,7 @@ from typing import Any
 
 from common import finish, program
 from turnwise.console import number
-from turnwise.envs.agent.conversation import spoken
-from turnwise.envs.agent.gateway import Desk, serve
+from turnwise.envs.agent.gateway import Desk, serve, spoken
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 REPLY = 'I look.\n<tool_call>{"name": "f", "arguments": {}}</tool_call>'

@@ -28,8 +28,7 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.reasoning_gym import ReasoningGymEnv
-from turnwise.envs.reasoning_gym.package import REFUSED, package
+from turnwise.envs.reasoning_gym import REFUSED, ReasoningGymEnv, package
 from turnwise.errors import InputError
 from turnwise.evaluation.suites import play_tasks
 from turnwise.models.shipped import weights_of
@@ -47,7 +46,7 @@ def main() -> None:
     players = {policy: loaded(policy) for policy in args.policies}
     found: dict[str, dict[str, Any]] = {}
     left_out: dict[str, str] = {}
-    for name in args.sets or sorted(package().DATASETS.keys() - REFUSED.keys()):
+    for name in args.sets or sorted(package().DATASETS.keys() - set(REFUSED)):
         try:
             with guarded(args.seconds):
                 found[name] = measured(name, args, players)

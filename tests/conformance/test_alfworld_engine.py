@@ -77,7 +77,10 @@ def test_dead_worker_is_a_fault_and_the_next_episode_lives(python):
 
 
 def test_worker_ends_with_its_parent(python):
-    code = "import os, sys; from turnwise.envs.alfworld.environment import Pool; "
+    code = (
+        "import os, sys; from turnwise.envs.alfworld.environment import Pool; "
+        "print(Pool(python=sys.argv[1]).worker().pid, flush=True); os.kill(os.getpid(), 9)"
+    )
     path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     parent = subprocess.run([sys.executable, "-c", code, python], capture_output=True, text=True, env=path, check=False)
     status, deadline = Path(f"/proc/{int(parent.stdout)}/stat"), time.monotonic() + 20

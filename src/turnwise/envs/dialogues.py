@@ -15,7 +15,7 @@ from turnwise.data.thinking import CLOSE_THINKING, OPEN_THINKING
 from turnwise.data.tool_schema import check_call, function_of, signature
 from turnwise.data.toolcalls.formats import Format
 from turnwise.data.toolcalls.match import equivalent
-from turnwise.envs.environment import Quality, Step, Verifier, check_horizon, check_open, check_verifier
+from turnwise.envs.environment import Quality, Session, Step, Verifier, check_horizon, check_open, check_verifier
 from turnwise.envs.scripted import Chances, LastTasks, ScriptedEnv
 from turnwise.envs.tools import Tools, answered, check_format, played, read_calls, templated
 from turnwise.types import Message, Task, ToolCall, Trajectory
@@ -157,7 +157,7 @@ HOW = (
 )
 
 
-class DialogueSession:
+class DialogueSession(Session):
     """A running dialogue. See ``turnwise.envs.environment.Session``.
 
     A reply without a call, or a reply that cannot be parsed, ends the user turn, as in BFCL. The user's next message
@@ -258,10 +258,6 @@ class DialogueSession:
         twin = copy.copy(self)
         twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
         return twin
-
-    def admissible(self) -> list[str]:
-        """Returns an empty list: actions cannot be listed, because the arguments of tool calls are free values."""
-        return []
 
 
 NOTHING = "nothing"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
-from turnwise.envs.environment import Quality, Session, check_task, check_tasks, same_text, tools_of
+from turnwise.envs.environment import Environment, Quality, Session, check_task, check_tasks, tools_of
 from turnwise.errors import InputError
 from turnwise.types import Message, Task, Trajectory
 
@@ -209,7 +209,7 @@ def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, s
     )
 
 
-class ScriptedEnv(ABC, Generic[S]):
+class ScriptedEnv(Environment, Generic[S]):
     """Base class of environments with scripted experts. See ``turnwise.envs.environment.Environment``.
 
     Attributes:
@@ -292,7 +292,3 @@ class ScriptedEnv(ABC, Generic[S]):
         """Runs an expert's episode. An environment whose experts are not of the classes above overrides this method."""
         expert = self.good(session, seed) if quality == "good" else self.clumsy(session, seed, self.chances())
         return demonstration(session, lambda: expert.act(session), quality, seed)
-
-    def same(self, action: str, expert: str) -> bool:
-        """Returns whether two actions are equal after whitespace is normalised: the strict verifier (PivotRL Eq. 2)."""
-        return same_text(action, expert)

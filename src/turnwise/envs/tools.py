@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from turnwise.data.thinking import split_thinking
 from turnwise.data.tool_schema import arguments_of, check_call, function_of, name_of, parameters_of, signature
@@ -242,11 +241,8 @@ def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ())
 MAX_ARGUMENT = 20_000  # maximum length of a text argument, in characters
 
 
-class ToolSession(ABC):
+class ToolSession(Session):
     """Base class of episodes with tool calls. See ``turnwise.envs.environment.Session``.
-
-    A fork is a shallow copy. The attributes of a subclass must therefore hold values that never change in place, such
-    as tuples, or objects that are only read, such as a search index.
 
     Args:
         calls: the format in which the policy writes calls.
@@ -318,13 +314,6 @@ class ToolSession(ABC):
         self.won = answer.won
         self.done = answer.done or self.turns >= self.horizon
         return Step(answer.observation, answer.reward, self.done, answer.won, {**info, **answer.info})
-
-    def fork(self) -> Self:
-        return copy.copy(self)
-
-    def admissible(self) -> list[str]:
-        """Returns an empty list: actions cannot be listed, because the arguments of tool calls are free text."""
-        return []
 
 
 class TextSession(ToolSession):

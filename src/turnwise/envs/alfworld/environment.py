@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnwise.envs.environment import EnvironmentFault, Quality, Step, check_horizon, check_open
+from turnwise.envs.environment import EnvironmentFault, Quality, Session, Step, check_horizon, check_open
 from turnwise.envs.scripted import ScriptedEnv, demonstration
 from turnwise.envs.workers import JsonProcess, NoAnswerError
 from turnwise.errors import InputError
@@ -144,7 +144,7 @@ class Pool:
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
-class AlfworldSession:
+class AlfworldSession(Session):
     """A running episode of the ALFWorld engine. See ``turnwise.envs.environment.Session``.
 
     An action that is not possible in the present state gets the answer "Nothing happens.".

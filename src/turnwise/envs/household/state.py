@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import NamedTuple
 
-from turnwise.envs.environment import Step, check_open
+from turnwise.envs.environment import Session, Step, check_open
 from turnwise.envs.household.world import (
     CLEAN,
     CLOSE,
@@ -359,7 +359,7 @@ def _places(contents: list[int], objects: int) -> list[int]:
     return [r for r, mask in enumerate(contents) if mask & objects]
 
 
-class HouseholdSession:
+class HouseholdSession(Session):
     """A running episode of ``env=household``. See ``turnwise.envs.environment.Session``.
 
     An action that is unknown or not possible now gets the answer "Nothing happens." and counts as a turn.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.parsing import Reply, ToolCallError
 from turnwise.endpoints import Fault
-from turnwise.envs.environment import EnvironmentFault, Step, check_open
+from turnwise.envs.environment import EnvironmentFault, Session, Step, check_open
 from turnwise.envs.tau2.world import DONE, FAILED, TRANSFER, Gold, Tau2Problem, World, customer_of, of_package, policy
 from turnwise.envs.tools import Tools, answered, opened, refusal, templated
 from turnwise.judges.cache import key_of
@@ -374,7 +374,7 @@ SOLO_ROLE = (
 )
 
 
-class Tau2Session:
+class Tau2Session(Session):
     """A running episode of ``env=tau2``. It implements ``turnwise.envs.environment.Session``.
 
     A reply of the agent either makes tool calls or is a message to the user. The episode ends when the user ends the
@@ -489,10 +489,6 @@ class Tau2Session:
         twin = copy.copy(self)
         twin.world = self.world.fork()
         return twin
-
-    def admissible(self) -> list[str]:
-        """Returns an empty list, because the arguments of tool calls are free values."""
-        return []
 
 
 ENDING = ToolCall(str(DONE["function"]["name"]), {})

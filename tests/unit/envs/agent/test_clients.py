@@ -10,8 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from turnwise.envs.agent.conversation import Conversation, continuation, spoken
-from turnwise.envs.agent.gateway import Desk
+from turnwise.envs.agent.gateway import Conversation, Desk, continuation, spoken
 
 TOOL = {
     "name": "add",
@@ -149,25 +148,6 @@ def test_a_call_that_cannot_be_read_is_text(served: tuple[Desk, str], client: Op
 def test_what_the_policy_cannot_give_is_refused(client: OpenAI, more: dict[str, Any]) -> None:
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(**{"model": "x", "messages": [{"role": "user", "content": "?"}]} | more)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"previous_response_id": "resp_other"},
-        {"tools": [{"type": "web_search"}]},
-        {"text": {"format": {"type": "json_object"}}},
-        {"input": [{"type": "item_reference", "id": "x"}]},
-        {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "[1]"}]},
-        {"text": "abc"},
-        {"tools": 5},
-        {"previous_response_id": ["a"]},
-    ],
-    ids=["previous", "tool", "format", "item", "arguments", "text", "tools", "odd previous"],
-)
-def test_responses_refuse_as_well(client: OpenAI, more: dict[str, Any]) -> None:
-    with pytest.raises(openai.BadRequestError):
-        client.responses.create(**{"model": "x", "input": "?"} | more)
 
 
 def test_another_token_is_refused_and_so_is_an_ended_episode(served: tuple[Desk, str], client: OpenAI) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.envs.demonstrations import replay
 
-from turnwise.envs.checks.expert_replay import replay
 from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
-from turnwise.envs.verifiers import VerifiersEnv
-from turnwise.envs.verifiers.package import rows
+from turnwise.envs.verifiers import VerifiersEnv, rows
 from turnwise.errors import InputError
 
 pytestmark = pytest.mark.extra("verifiers")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,23 +59,6 @@ def _told(messages: Sequence[Message]) -> list[str]:
         else:
             told[-1].append(str(message["content"]))
     return ["\n".join(answers) for answers in told if answers]
-
-
-def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> float:
-    """Plays the experts' actions again and returns the number of the environment's steps per second.
-
-    The time for opening the episodes does not count. ``environment`` must not have played these tasks before, because
-    cached results would make the steps faster.
-    """
-    steps, seconds = 0, 0.0
-    for episode in replayed:
-        session = environment.reset(episode.task)
-        start = time.perf_counter()
-        for action in episode.actions[: len(episode.observations)]:
-            session.step(action)
-        seconds += time.perf_counter() - start
-        steps += len(episode.observations)
-    return steps / max(seconds, 1e-9)
 
 
 def check_forks(

@@ -6,7 +6,6 @@ looks as good.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,19 +96,6 @@ class Cases:
             if session.done:
                 raise InputError(f"{where}: the action {action!r} in 'after' ends the episode; remove it from 'after'")
         return session
-
-
-def case_file(environment: Environment) -> Path | None:
-    """Returns the path of the file with the test cases of an environment's verifier; None if there is no file.
-
-    An attribute ``cases`` of the environment that is not None holds the path. Otherwise the file is
-    ``<module>.checks.yaml`` or else ``checks.yaml`` in the folder of the environment's module.
-    """
-    if (named := getattr(environment, "cases", None)) is not None:
-        return Path(named)
-    module = Path(inspect.getfile(type(environment)))
-    candidates = (module.with_suffix(".checks.yaml"), module.with_name("checks.yaml"))
-    return next((path for path in candidates if path.is_file()), None)
 
 
 def read_cases(path: Path) -> Cases:

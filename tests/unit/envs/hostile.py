@@ -9,7 +9,7 @@ import json
 import math
 import random
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from turnwise.envs.environment import Environment, Session, Step
 from turnwise.types import Task
 
 if TYPE_CHECKING:
-    from turnwise.data.chat_tokens import ChatTokens
+    pass
 
 _MIB = 2**20
 _PAYLOADS = (
@@ -132,27 +132,12 @@ def _with(text: str, call: tuple[int, int, dict[str, Any]], arguments: Mapping[s
     return text[:start] + json.dumps({**value, "arguments": arguments}) + text[stop:]
 
 
-def forges(step: Step, chat: ChatTokens) -> bool:
-    """Returns whether a step's observation contains text that the policy would read as the end or start of a chat turn.
-
-    This is true if the chat template gives the observation other special tokens than the harmless observation "x".
-    """
-    special = {i for i, token in chat.tokenizer.added_tokens_decoder.items() if token.special}
-
-    def marks(said: Callable[[str], str]) -> list[int]:
-        ids = chat.bridge([{**message, "content": said(str(message["content"]))} for message in step.shown])
-        return [i for i in ids if i in special]
-
-    return marks(lambda text: text) != marks(lambda text: "x")
-
-
 def check_hostile(
     environment: Environment,
     tasks: Sequence[Task],
     known: Sequence[str],
     sequences: int,
     seed: int = 0,
-    forges: Callable[[Step], bool] = lambda step: False,
 ) -> list[str]:
     """Plays episodes of hostile and random actions. Returns one message for each episode in which something went wrong.
 
@@ -160,7 +145,6 @@ def check_hostile(
         tasks: the tasks of the episodes. If there are fewer tasks than episodes, tasks are used several times.
         known: well-formed actions of the environment. The best choice is the experts' actions in these tasks.
         sequences: number of episodes.
-        forges: a function that returns whether the policy would read an observation as more than one chat turn.
     """
     rng = random.Random(f"hostile {seed}")
     problems: list[str] = []
@@ -168,7 +152,7 @@ def check_hostile(
         canary = Path(folder) / "canary"
         hostile = Hostile(known, canary, rng)
         for number in range(sequences):
-            problem = _sequence(environment, tasks[number % len(tasks)], hostile, forges)
+            problem = _sequence(environment, tasks[number % len(tasks)], hostile)
             if problem is None and canary.exists():
                 problem = f"an action was executed as code: it created the file {canary}"
                 canary.unlink()
@@ -177,7 +161,7 @@ def check_hostile(
     return problems
 
 
-def _sequence(environment: Environment, task: Task, hostile: Hostile, forges: Callable[[Step], bool]) -> str | None:
+def _sequence(environment: Environment, task: Task, hostile: Hostile) -> str | None:
     session = environment.reset(task)
     for turn in range(environment.horizon):
         action = hostile()
@@ -190,11 +174,6 @@ def _sequence(environment: Environment, task: Task, hostile: Hostile, forges: Ca
             return f"turn {turn}, action {_short(action)}: {type(error).__name__}: {_short(str(error))}"
         if problem := _unsound(step, session):
             return f"turn {turn}, action {_short(action)}: {problem}"
-        if forges(step):
-            return (
-                f"turn {turn}, action {_short(action)}: the observation {_short(step.observation)} begins a new chat "
-                "turn"
-            )
         if session.done:
             return None
         if hostile.rng.random() < 0.1:
