@@ -190,7 +190,7 @@ def thinking(size: str = "") -> ToolWorlds:
         about="demonstrations of two worlds of dialogues whose experts state their thoughts",
         stretches=(
             "As `tiny_tools`, in bfcl and apibank alone. Before each reply the experts state which calls the request still\n"
-            "needs, in order (`src/turnwise/envs/dialogues/thoughts.py`). Of the clumsy ones' right replies four in ten follow\n"
+            "needs, in order (`src/turnwise/envs/dialogues.py`). Of the clumsy ones' right replies four in ten follow\n"
             "a wrong thought, and most of their wrong ones do."
         ),
     )
