@@ -84,7 +84,7 @@ def job(cfg: DictConfig) -> None:
         if _developer() or _in_a_sweep():
             raise
         what = f"the environment failed in every attempt: {error}"
-        _stop(f"{what}; correct it (scripts/check_env.py tries it), and repeat this command", 1, own=True)
+        _stop(f"{what}; correct it, and repeat this command", 1, own=True)
     except OSError as error:
         message = no_room(error, cfg.paths.out)
         if message is None or _developer() or _in_a_sweep():

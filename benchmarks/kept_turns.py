@@ -26,8 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from turnwise.config.build_part import build
-from turnwise.envs.household import verifier as oracle
-from turnwise.envs.household.environment import HouseholdEnv
+from turnwise.envs.household.environment import HouseholdEnv, makes_progress
 from turnwise.files import read_yaml
 
 KINDS = ("kept", "mixed, not kept", "no signal")
@@ -78,9 +77,9 @@ def marks(env: HouseholdEnv, profile: list[dict[str, Any]]) -> Iterator[tuple[st
             if turn in rows:
                 row = rows[turn]
                 kind = KINDS[0] if row["kept"] else KINDS[1] if row["variance"] > 0 else KINDS[2]
-                yield kind, "turn", _word(oracle.accepts(session, action))
+                yield kind, "turn", _word(makes_progress(session, action))
                 for sample, reward in zip(row["actions"], row["rewards"], strict=True):
-                    yield kind, "paid" if reward > 0.5 else "unpaid", _word(oracle.accepts(session, sample))
+                    yield kind, "paid" if reward > 0.5 else "unpaid", _word(makes_progress(session, sample))
             session.step(action)
 
 

@@ -25,11 +25,9 @@ import numpy as np
 from turnwise.config.programs import options, program
 from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
-from turnwise.envs.search.encyclopaedia import Encyclopaedia
-from turnwise.envs.search.pages_and_questions import Page
-from turnwise.envs.search.question_files import read_pages
+from turnwise.envs.search.encyclopaedia import Encyclopaedia, Page
+from turnwise.envs.search.retrieval import KEY, read_pages
 from turnwise.envs.search.retrieval_server import make_app, serving
-from turnwise.envs.search.retrievers import KEY
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
 

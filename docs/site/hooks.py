@@ -24,7 +24,7 @@ def listed(package: str, first: str) -> list[str]:
 
 REFERENCE = {
     "types": ["types"],
-    "environments": ["envs.environment", "envs.scripted_environment", "envs.tool_environment", "envs.tool_session"],
+    "environments": ["envs.environment", "envs.scripted", "envs.tools"],
     "rewards": listed("algo.rewards", "reward"),
     "states": listed("algo.states", "state_rule"),
     "allocators": listed("algo.allocators", "allocator"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from random import Random
 
-from turnwise.envs.apibank.generated import HELD_OUT
+from turnwise.envs.apibank.office import HELD_OUT
 from turnwise.envs.bfcl import requests
 from turnwise.envs.bfcl.requests import Names
 

@@ -18,8 +18,8 @@ from recipes.tiny.corpus import Document, encode
 from recipes.tiny.recipe import Recipe
 
 from turnwise.envs import apibank, bfcl, math, search, software, terminal
-from turnwise.envs.apibank.generated import OfficeTasks
-from turnwise.envs.bfcl.generated import TinyTasks
+from turnwise.envs.apibank.office import OfficeTasks
+from turnwise.envs.bfcl.requests import TinyTasks
 from turnwise.envs.environment import Environment, Quality
 from turnwise.types import Message
 
@@ -190,7 +190,7 @@ def thinking(size: str = "") -> ToolWorlds:
         about="demonstrations of two worlds of dialogues whose experts state their thoughts",
         stretches=(
             "As `tiny_tools`, in bfcl and apibank alone. Before each reply the experts state which calls the request still\n"
-            "needs, in order (`src/turnwise/envs/dialogues/thoughts.py`). Of the clumsy ones' right replies four in ten follow\n"
+            "needs, in order (`src/turnwise/envs/dialogues.py`). Of the clumsy ones' right replies four in ten follow\n"
             "a wrong thought, and most of their wrong ones do."
         ),
     )

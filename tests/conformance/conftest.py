@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.conformance.alfworld_games import GeneratedAlfworld
 
-from turnwise.envs.alfworld import AlfworldEnvironment
 from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.household.rooms import TYPES
+from turnwise.envs.household.world import TYPES
 
 OWN = Path(__file__).parents[2] / ".venv-alfworld" / "bin" / "python"
 PYTHON = os.environ.get("TURNWISE_ALFWORLD_PYTHON", str(OWN) if OWN.exists() else sys.executable)
@@ -37,7 +37,7 @@ def python():
 
 @pytest.fixture(scope="session")
 def real(python):
-    environment = AlfworldEnvironment(horizon=HORIZON, python=python)
+    environment = GeneratedAlfworld(horizon=HORIZON, python=python)
     yield environment
     environment.close()
 

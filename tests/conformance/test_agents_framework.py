@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.envs.agent.conversation import Conversation, continuation, spoken
-from turnwise.envs.agent.gateway import Desk, leave, serve
+from turnwise.envs.agent.gateway import Conversation, Desk, continuation, leave, serve, spoken
 
 pytestmark = pytest.mark.extra("agent")
 

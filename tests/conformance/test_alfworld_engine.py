@@ -14,11 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.conformance.alfworld_games import GeneratedAlfworld, problem, scene
 
 from turnwise.envs.alfworld import AlfworldEnvironment
-from turnwise.envs.alfworld.generated import scene
-from turnwise.envs.alfworld.pddl_problem import problem
-from turnwise.envs.alfworld.workers import Pool
+from turnwise.envs.alfworld.environment import Pool
 from turnwise.envs.environment import Environment, EnvironmentFault
 
 pytestmark = [pytest.mark.alfworld, pytest.mark.timeout(900)]
@@ -65,7 +64,7 @@ def test_is_an_environment(real):
 
 
 def test_dead_worker_is_a_fault_and_the_next_episode_lives(python):
-    environment = AlfworldEnvironment(python=python)
+    environment = GeneratedAlfworld(python=python)
     task = environment.tasks("train", 1)[0]
     session = environment.reset(task)
     os.kill(session._worker.pid, signal.SIGKILL)
@@ -79,7 +78,7 @@ def test_dead_worker_is_a_fault_and_the_next_episode_lives(python):
 
 def test_worker_ends_with_its_parent(python):
     code = (
-        "import os, sys; from turnwise.envs.alfworld.workers import Pool; "
+        "import os, sys; from turnwise.envs.alfworld.environment import Pool; "
         "print(Pool(python=sys.argv[1]).worker().pid, flush=True); os.kill(os.getpid(), 9)"
     )
     path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -91,7 +90,7 @@ def test_worker_ends_with_its_parent(python):
 
 
 def test_silent_worker_is_a_fault(python):
-    environment = AlfworldEnvironment(python=python, timeout=0.5)
+    environment = GeneratedAlfworld(python=python, timeout=0.5)
     task = environment.tasks("train", 1)[0]
     worker = environment.pool.worker()
     worker.timeout = 30.0
@@ -150,8 +149,8 @@ def test_official_games(folder, python):
     assert not environment.accepts(session, "look", actions[0])
     assert not environment.accepts(session, "xyz", actions[0])
     assert environment.accepts(session, actions[0], "inventory")  # the plan gets shorter
-    with pytest.raises(ValueError, match="2 solvable games"):
+    with pytest.raises(ValueError, match=r"env\.games"):
         environment.tasks("seen", 3)
-    with pytest.raises(ValueError, match="0 solvable games"):
+    with pytest.raises(ValueError, match=r"env\.games"):
         environment.tasks("train", 1)
     environment.close()

@@ -15,10 +15,9 @@ import pytest
 
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl` does it")
 
-from turnwise.envs.bfcl.apis import Apis, owners
-from turnwise.envs.bfcl.package import SUBSETS, api_class, entries
-from turnwise.envs.bfcl.public import PublicTasks
-from turnwise.envs.dialogues.multi_turn_check import ANSWERS, EMPTY, STATE, Reference
+from turnwise.envs.bfcl.apis import SUBSETS, Apis, api_class, entries, owners
+from turnwise.envs.bfcl.environment import PublicTasks
+from turnwise.envs.dialogues import ANSWERS, EMPTY, STATE, Reference
 from turnwise.types import Task, ToolCall
 
 MUTANTS = int(os.environ.get("TURNWISE_BFCL_MUTANTS", "7"))

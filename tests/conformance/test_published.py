@@ -29,7 +29,7 @@ def test_a_published_environment_is_played_by_its_own_rubric(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)  # with it, it asks the Hub for a model
     env = VerifiersEnv("sophistry_bench.sprint", {"n_items": 20, "passage_chars": 300}, threshold=0.9)
     check_ready(env)
-    assert env.horizon == 1 and env.unforkable() == ""
+    assert env.horizon == 1
     assert not {task.id for task in env.tasks("train", 32)} & {task.id for task in env.tasks("unseen", 4)}
     (task,) = env.tasks("train", 1)
     assert "Solomon's Orbit" in task.data["info"]["passage"]

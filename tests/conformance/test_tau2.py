@@ -13,9 +13,8 @@ from importlib import import_module
 
 import pytest
 
-from turnwise.envs.tau2.end_check import ACTIONS, ASSERTIONS, DATABASE, SAID, Reference
-from turnwise.envs.tau2.package import DOMAINS, SOLO, task_records
-from turnwise.envs.tau2.problem import problem_of
+from turnwise.envs.tau2.session import ACTIONS, ASSERTIONS, DATABASE, SAID, Reference
+from turnwise.envs.tau2.world import DOMAINS, SOLO, problem_of, task_records
 from turnwise.types import ToolCall
 
 TASKS = int(os.environ.get("TURNWISE_TAU2_TASKS", "4"))

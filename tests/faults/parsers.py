@@ -37,14 +37,13 @@ from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.data.trajectories import read_trajectories
 from turnwise.endpoints import Fault, retry_after
 from turnwise.engines.vllm_client import sample_of
-from turnwise.envs.apibank.public import FILES, PublicTasks, read_request
+from turnwise.envs.apibank.environment import FILES, PublicTasks, read_request
 from turnwise.envs.browse import BrowseEnv
-from turnwise.envs.calls import calls_of
 from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.math.problem_files import read_problems
+from turnwise.envs.math.problems import read_problems
 from turnwise.envs.search import SearchEnv
-from turnwise.envs.search.question_files import read_pages, read_questions
-from turnwise.envs.search.retrievers import pages_of
+from turnwise.envs.search.retrieval import pages_of, read_pages, read_questions
+from turnwise.envs.tools import calls_of
 from turnwise.errors import InputError
 from turnwise.experiments.sweep_file import read_sweep
 from turnwise.judges.chat import ChatClient

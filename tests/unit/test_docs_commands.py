@@ -85,9 +85,7 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
         ("environments", ["env=tau2"], ("env.",)),
         ("environments", ["env=mcp"], ("env.",)),
         ("environments", ["env=reasoning_gym"], ("env.",)),
-        ("environments", ["env=textarena"], ("env.",)),
         ("environments", ["env=verifiers"], ("env.",)),
-        ("environments", ["env=openenv"], ("env.",)),
     ],
 )
 def test_the_defaults_of_a_page_are_the_defaults(page: str, overrides: list[str], prefixes: tuple[str, ...]) -> None:

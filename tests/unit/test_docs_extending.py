@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import math
+import random
 import re
 import shlex
 import sys
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.envs.demonstrations import check_forks, replay
+from tests.unit.envs.hostile import check_hostile
 
 from turnwise.config.build_part import build
 from turnwise.config.check import check_config
@@ -44,7 +45,7 @@ def composed(*overrides: str) -> Any:
 
 def test_the_page_names_the_files_that_it_shows() -> None:
     assert sorted(FILES) == sorted(re.findall(r"mine/(?:conf/\w+/)?\w+\.(?:py|yaml)", PAGE.split("\n## ")[0]))
-    assert len(COMMANDS) == 3
+    assert len(COMMANDS) == 2
 
 
 def test_every_training_command_of_the_page_passes_the_check(mine: Path) -> None:
@@ -55,16 +56,13 @@ def test_every_training_command_of_the_page_passes_the_check(mine: Path) -> None
             check_config(composed(*words[:-1]))
 
 
-def test_a_world_of_ones_own_is_checked_like_ours(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (script, arguments), *_ = COMMANDS
-    spec = importlib.util.spec_from_file_location("check_env_of_the_page", ROOT / script)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    assert module.main(shlex.split(arguments)) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])["thermostat"]
-    assert found["expert_success"] == 1 and found["hostile_ok"] and found["fork_ok"] and found["tasks"] == 20
+def test_a_world_of_ones_own_is_checked_like_ours(mine: Path) -> None:
+    world = build(composed("env=thermostat"), "env")
+    episodes = [replay(world, task) for task in world.tasks("train", 20)]
+    assert all(episode.won and episode.alike and all(episode.accepted) for episode in episodes)
+    actions = ["warmer", "cooler", "done", "?"]
+    assert check_forks(world, episodes, actions, random.Random(0)) == []
+    assert check_hostile(world, [episode.task for episode in episodes], actions, 100) == []
 
 
 def test_the_world_does_what_its_text_says(mine: Path) -> None:

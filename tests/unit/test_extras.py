@@ -11,6 +11,7 @@ from tests.extras import EXTRAS, need
 
 ROOT = Path(__file__).parents[2]
 
+
 def test_a_missing_package_skips_a_test_and_fails_it_where_it_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXTRAS, "nothing", ("pytest", "no_such_package"))
     monkeypatch.setitem(EXTRAS, "something", ("pytest",))

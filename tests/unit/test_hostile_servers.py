@@ -14,7 +14,7 @@ import pytest
 
 from turnwise.endpoints import Connection, Fault, Retries
 from turnwise.engines.vllm_client import Snapshot, VllmClient
-from turnwise.envs.search.retrievers import KEY, Served
+from turnwise.envs.search.retrieval import KEY, Served
 from turnwise.judges.chat import ChatClient
 
 SECRET = "k-7Q2m_left.right+9"

@@ -1,4 +1,4 @@
-"""Runs the commands of an environment in a sandbox and caches the results."""
+"""Commands in the sandbox, and the base classes of the environments in which the policy works on a folder there."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.envs.caches import ENTRY, Remembered
-from turnwise.envs.environment import EnvironmentFault
+from turnwise.envs.environment import EnvironmentFault, Level
+from turnwise.envs.scripted import ENTRY, Chances, Remembered, S
+from turnwise.envs.tools import Calls, Short, Style, ToolEnv, ToolSession, check_shown
 from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.folder_value import File, Link, Tree
 from turnwise.sandbox.sandbox import CallResult, Limits, SandboxFault, Stop
+from turnwise.types import Message, Task
 
 STOPPED: Mapping[Stop, str] = {
     "time": "timed out",
@@ -148,3 +150,69 @@ def cut(text: str, most: int) -> str:
         return text
     half = most // 2
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
+
+
+class WorkspaceEnv(ToolEnv[S]):
+    """An environment in which the policy works on a folder. The commands run in the sandbox.
+
+    :class:`~turnwise.envs.tools.ToolEnv` describes the arguments that are not listed here.
+
+    Args:
+        shown: maximum length of an observation in characters; None means the default of the level.
+        widths: level -> the default of ``shown``, in characters.
+        slips: probabilities of the clumsy expert's mistakes.
+        box: the sandbox, which starts at the first command.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+
+    waits = True
+
+    def __init__(
+        self,
+        level: Level,
+        horizon: int,
+        calls: Style | None,
+        tools: Sequence[Mapping[str, Any]],
+        bare: bool,
+        shown: int | None,
+        widths: Mapping[Level, int],
+        slips: Chances,
+        box: Box | None,
+    ) -> None:
+        check_shown(shown)
+        super().__init__(level, horizon, calls, tools, bare)
+        self.shown, self.slips = shown or widths[level], slips
+        self._box = box or Box()
+
+    def chances(self) -> Chances:
+        return self.slips
+
+    def ready(self) -> None:
+        """Raises ``NoSandboxError`` if this machine has no sandbox."""
+        self._box.open()
+
+
+class WorkspaceSession(ToolSession):
+    """An episode in which the policy works on a folder. ``tree``, the content of the folder, never changes in place.
+
+    Args:
+        tree: the content of the folder at the start (``turnwise.sandbox.folder_value``).
+        shown: maximum length of an observation in characters.
+        rules: the text of the system message before the list of tools.
+        request: the user message.
+    """
+
+    def __init__(
+        self, task: Task, tree: Tree, box: Box, calls: Calls, horizon: int, shown: int, rules: str, request: str
+    ) -> None:
+        super().__init__(task, calls, horizon, f"{rules}\n", request)
+        self.tree, self.box, self.shown = tree, box, shown
+
+    def opening(self) -> list[Message]:
+        """Returns the system message, with the rules and the tools, and the user's request.
+
+        The short format of calls has no system message: the policy learns the rules and tools from demonstrations.
+        """
+        return super().opening()[isinstance(self.calls, Short) :]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Literal, Protocol, Self, TypeVar, get_args, runtime_checkable
 
 from turnwise.errors import InputError
 from turnwise.types import Message, Task, Trajectory
@@ -97,35 +99,35 @@ class Session(Protocol):
         """
         ...
 
-    def fork(self) -> Session:
-        """Returns an independent copy of this session."""
-        ...
+    def fork(self) -> Self:
+        """Returns an independent copy of this session.
+
+        A shallow copy is independent if all attributes hold values that never change in place, or that are only read.
+        """
+        return copy.copy(self)
 
     def admissible(self) -> list[str]:
         """Returns the actions that have an effect in the present state; empty if they cannot be listed."""
-        ...
+        return []
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """A family of tasks. The episodes of the tasks are sessions (:class:`Session`).
-
-    These attributes are optional:
-
-    - ``waits = True``: the environment waits for commands, worker processes or servers. Several threads then call its
-      methods ``reset``, ``demonstrate``, ``accepts`` and ``same`` and the methods of its sessions
-      (``rollouts.environment_steps``). Each session is used by only one thread at a time.
-    - ``together``: the maximum number of rollouts that run at once, for environments in which each rollout holds a
-      process or a server (``rollouts.live_limit``). The rollouts of a group that is larger than ``together`` still run
-      at once, but no other group runs meanwhile.
-    - ``parts``: environment name -> environment, for an environment that combines others (:func:`environments_of`).
-    - ``ready()``: raises an ``InputError`` if this machine lacks a program that the environment needs.
-    - ``unforkable()``: returns the reason why an episode cannot be forked in its middle, or an empty text if forking
-      works (``envs.replay``).
-    """
+    """A family of tasks. The episodes of the tasks are sessions (:class:`Session`). Environments inherit this class."""
 
     name: str
     horizon: int  # maximum number of turns of an episode
+
+    # Whether the environment waits for commands, worker processes or servers. Several threads then call its methods
+    # and those of its sessions (``rollouts.environment_steps``); each session is used by only one thread at a time.
+    waits: bool = False
+    # Maximum number of rollouts that run at once, where each rollout holds a process or a server. The rollouts of a
+    # larger group still run at once, but no other group runs meanwhile.
+    together: int | None = None
+    parts: Mapping[str, Environment] = MappingProxyType({})  # name -> environment, for one that combines others
+
+    def ready(self) -> None:
+        """Raises an ``InputError`` if this machine lacks a program that the environment needs."""
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         """Returns ``count`` tasks of a split (train, seen or unseen). The same arguments give the same tasks."""
@@ -147,53 +149,27 @@ class Environment(Protocol):
 
     def same(self, action: str, expert: str) -> bool:
         """Returns whether two actions are equal after whitespace is normalised: the strict verifier (PivotRL Eq. 2)."""
-        ...
+        return same_text(action, expert)
 
 
-def environments_of(environment: Any) -> Mapping[str, Environment]:
+def environments_of(environment: Environment) -> Mapping[str, Environment]:
     """Returns name -> environment: the ``parts`` of a mixture. Any other environment is its only part."""
-    return getattr(environment, "parts", None) or {environment.name: environment}
+    return environment.parts or {environment.name: environment}
 
 
-def check_ready(environment: Any) -> None:
-    """Checks that this machine has the programs that an environment needs.
-
-    A run calls this function before it loads the policy.
-
-    Raises:
-        InputError: a program is missing; the message says how to install it.
-    """
+def check_ready(environment: Environment) -> None:
+    """Raises an ``InputError`` if this machine lacks a program that an environment needs."""
     for part in environments_of(environment).values():
-        if ready := getattr(part, "ready", None):
-            ready()
-
-
-def check_forkable(environment: Any, needed: Sequence[str]) -> None:
-    """Checks that every part of an environment can continue an episode from its middle.
-
-    Args:
-        environment: the environment to check.
-        needed: the settings that require such a continuation, for example ``states=pivots``. If the list is empty,
-            nothing is checked.
-
-    Raises:
-        InputError: a part cannot continue an episode from its middle; the message gives the reason.
-    """
-    for name, part in environments_of(environment).items() if needed else ():
-        unforkable = getattr(part, "unforkable", None)
-        if unforkable and (reason := unforkable()):
-            raise InputError(f"env={name}: {' and '.join(needed)} cannot be used with this environment. {reason}")
+        part.ready()
 
 
 def environment_of(environment: Environment, task: Task) -> Environment:
     """Returns the environment of a task: the part that the task names, or the environment itself if it has no parts."""
-    parts: Mapping[str, Environment] = getattr(environment, "parts", {})
-    return parts.get(task.env, environment)
+    return environment.parts.get(task.env, environment)
 
 
 def waits(environment: Environment, task: Task) -> bool:
-    """Returns whether the environment of a task waits for commands, worker processes or servers."""
-    return bool(getattr(environment_of(environment, task), "waits", False))
+    return environment_of(environment, task).waits
 
 
 def check_horizon(turns: int) -> int:

@@ -95,7 +95,7 @@ def _demonstrated(
         with guard():
             return environment.demonstrate(tasks[place], qualities[place], seed)
 
-    pool = DaemonThreads(min(threads, getattr(environment, "together", None) or threads), "experts")
+    pool = DaemonThreads(min(threads, environment.together or threads), "experts")
     begun = {
         place: pool.submit(partial(tried, partial(make, place)))
         for place, task in enumerate(tasks)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from turnwise.envs.environment import Environment, Quality, Session, same_text
+from turnwise.envs.environment import Environment, Quality, Session
 from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
 
 
-class Mixture:
+class Mixture(Environment):
     """Combines several environments, whose tasks are mixed by weight. See ``turnwise.envs.environment.Environment``.
 
     A task names its environment in three places: in the field ``env``, in the field ``subset``, so that success is
@@ -43,7 +43,7 @@ class Mixture:
                 raise ValueError(
                     f"worlds.{name}: must be an environment, got {part!r}; add one as +env@env.worlds.{name}={name}"
                 )
-            if hasattr(part, "parts"):
+            if part.parts:
                 raise ValueError(
                     f"worlds.{name}: a mixture cannot contain a mixture; add the environments of the inner mixture"
                 )
@@ -61,8 +61,8 @@ class Mixture:
                 )
         self.weights = {name: float(weights.get(name, 1)) for name in self.parts}
         self.horizon = max(part.horizon for part in self.parts.values())
-        self.waits = any(getattr(part, "waits", False) for part in self.parts.values())
-        bounds = [most for part in self.parts.values() if (most := getattr(part, "together", None)) is not None]
+        self.waits = any(part.waits for part in self.parts.values())
+        bounds = [part.together for part in self.parts.values() if part.together is not None]
         self.together = min(bounds, default=None)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
@@ -102,13 +102,6 @@ class Mixture:
     def accepts(self, session: Any, action: str, expert: str) -> bool:
         """Returns whether the functional verifier of the task's environment accepts ``action``."""
         return self._of(session.task).accepts(session, action, expert)
-
-    def same(self, action: str, expert: str) -> bool:
-        """Returns whether two actions are equal after whitespace is normalised (PivotRL Eq. 2).
-
-        Rollouts call ``same`` of the task's own environment instead.
-        """
-        return same_text(action, expert)
 
     def _of(self, task: Task) -> Environment:
         part = self.parts.get(task.env)

@@ -45,8 +45,8 @@ class Live:
         self.allocator, self.gate, self.key = allocator, gate, key
         self.on_reply, self.on_tree = on_reply, on_tree
         self.local = player.max_turns == 1
-        threads = player.environment_threads if getattr(player.environment, "waits", False) else 0
-        self.together: int | None = getattr(player.environment, "together", None)
+        threads = player.environment_threads if player.environment.waits else 0
+        self.together: int | None = player.environment.together
         if self.local and self.together is not None:
             threads = min(threads, self.together)  # each verifier may hold a process
         self.answers = Answers(threads, player.environment_seconds, player.lock)

@@ -52,7 +52,7 @@ class Openings:
             run_to_end(self._read(list(new.values()), on_done))
 
     async def _read(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
-        together = getattr(self.environment, "together", None) or len(tasks)
+        together = self.environment.together or len(tasks)
         answers = Answers(min(self.threads, together, len(tasks)), self.seconds)
         waiting = [answers.threads > 0 and waits(self.environment, task) for task in tasks]
         begun = {

@@ -21,7 +21,6 @@ from turnwise.algo.gates.gate import Gate
 from turnwise.algo.losses.loss import Loss
 from turnwise.algo.rewards.reward import Reward
 from turnwise.config.build_part import build
-from turnwise.config.part_conflicts import forking_parts
 from turnwise.config.settings import (
     DataSettings,
     EvaluationSettings,
@@ -36,7 +35,7 @@ from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls.formats import Format
 from turnwise.engines.spool_file import Spool
 from turnwise.engines.spooled_engine import Spooled
-from turnwise.envs.environment import check_forkable, check_ready
+from turnwise.envs.environment import check_ready
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import weights_of
@@ -151,8 +150,6 @@ def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
     built: dict[str, Any] = {name: build(cfg, name) for name in ("states", "reward", "judge", "advantage", "loss")}
     callbacks = tuple(build(cfg, f"callbacks.{name}") for name, node in (cfg.callbacks or {}).items() if node)
     check_ready(env := build(cfg, "env"))
-    resolved: Any = OmegaConf.to_container(cfg, resolve=True)
-    check_forkable(env, forking_parts(resolved))
     chosen: Format | None = OmegaConf.select(cfg, "reward.format")
     form = call_format(chosen, env, from_file=bool(settings.data.file))
 

@@ -94,7 +94,7 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
     opening = Openings(env, chat, rollout.environment_threads, rollout.environment_seconds)
     if rule.source == "tasks":
         tasks = env.tasks("train", rule.count, settings.seed)
-        if getattr(env, "waits", False) or rule.count > 1000:  # some milliseconds each
+        if env.waits or rule.count > 1000:  # some milliseconds each
             with phases.phase("read", rule.count) as advance:
                 opening.read(tasks, advance)
         else:

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kept_turns
-from turnwise.envs.household import verifier as oracle
-from turnwise.envs.household.environment import HouseholdEnv
+from turnwise.envs.household.environment import HouseholdEnv, makes_progress
 
 
 def save(run: Path, quality: str) -> tuple[int, int]:
@@ -22,7 +21,7 @@ def save(run: Path, quality: str) -> tuple[int, int]:
     actions = [m["content"] for m in trajectory.messages if m["role"] == "assistant"]
     session, wrong = env.reset(task), 0
     for action in actions:
-        wrong += not oracle.accepts(session, action)
+        wrong += not makes_progress(session, action)
         session.step(action)
     rows = [
         {

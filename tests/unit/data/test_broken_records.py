@@ -19,8 +19,8 @@ from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.parse_trajectory import MOST, parse_trajectory
 from turnwise.data.read_records import UnusableError
 from turnwise.data.trajectories import BadTrajectory, DataError, each_trajectory, read_trajectories
-from turnwise.envs.math.problem_files import read_problems
-from turnwise.envs.search.question_files import read_pages, read_questions
+from turnwise.envs.math.problems import read_problems
+from turnwise.envs.search.retrieval import read_pages, read_questions
 from turnwise.errors import InputError
 from turnwise.json_and_yaml import parse_json
 from turnwise.models.shipped import tiny_path

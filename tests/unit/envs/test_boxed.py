@@ -11,10 +11,10 @@ import pytest
 
 from turnwise.envs import boxed
 from turnwise.envs.boxed import Box, cut, digest
-from turnwise.envs.caches import ENTRY, Remembered
 from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.math import MathEnv
+from turnwise.envs.scripted import ENTRY, Remembered
 from turnwise.envs.software import SoftwareEnv
 from turnwise.envs.terminal import TerminalEnv
 from turnwise.errors import InputError

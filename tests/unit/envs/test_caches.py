@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from turnwise.envs.caches import LastTasks
+from turnwise.envs.scripted import LastTasks
 from turnwise.types import Task
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from turnwise.data.tool_schema import make_tool, name_of, parameters_of
 from turnwise.data.toolcalls.parsing import ToolCallError
-from turnwise.envs.calls import Hermes, Short, calls_of, refusal
+from turnwise.envs.tools import Hermes, Short, calls_of, refusal
 from turnwise.types import ToolCall
 
 TOOLS = (make_tool("add", "Adds.", a=("integer", "one"), b=("string", "other")), make_tool("stop", "Stops."))

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from turnwise.envs import event_loop
+from turnwise.envs import workers
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.rollouts.environment_faults import guarded
 
@@ -29,7 +29,7 @@ def test_a_late_coroutine_and_one_whose_guard_rings_are_cancelled() -> None:
         cancelled = threading.Event()
         began = time.monotonic()
         with pytest.raises(EnvironmentFault), guarded(guard):
-            event_loop.run(late(cancelled), seconds, "here")
+            workers.run(late(cancelled), seconds, "here")
         assert cancelled.wait(20) and time.monotonic() - began < 40
 
 
@@ -37,7 +37,7 @@ def test_the_message_tells_a_loop_that_is_blocked() -> None:
     until = threading.Event()
     try:
         with pytest.raises(EnvironmentFault, match="synchronous"):
-            event_loop.run(blocking(until), 0.1, "here")
+            workers.run(blocking(until), 0.1, "here")
     finally:
         until.set()
-    assert event_loop.run(asyncio.sleep(0, 3), 20, "here") == 3
+    assert workers.run(asyncio.sleep(0, 3), 20, "here") == 3

@@ -6,9 +6,9 @@ import pytest
 
 from turnwise.envs.apibank import ApiBankEnv
 from turnwise.envs.environment import same_text
-from turnwise.envs.experts import demonstration
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.math import MathEnv
+from turnwise.envs.scripted import demonstration
 from turnwise.envs.search import SearchEnv
 from turnwise.envs.software import SoftwareEnv
 from turnwise.envs.terminal import TerminalEnv

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from turnwise.envs.json_process import JsonProcess, NoAnswerError
+from turnwise.envs.workers import JsonProcess, NoAnswerError
 
 
 def worker(code: str) -> JsonProcess:

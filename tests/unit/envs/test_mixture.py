@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.unit.envs.demonstrations import check_forks, replay
+from tests.unit.envs.hostile import check_hostile
 
 from turnwise.config.build_alone import build_alone
 from turnwise.config.schema import ConfigError
 from turnwise.data.trajectories import read_trajectories
 from turnwise.envs.browse import BrowseEnv
-from turnwise.envs.checks import check_forks, check_hostile, replay
 from turnwise.envs.environment import Environment, environment_of, environments_of
 from turnwise.envs.expert_files import expert_file
 from turnwise.envs.household import HouseholdEnv

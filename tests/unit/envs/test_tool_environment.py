@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
+from tests.unit.envs.demonstrations import replay
 
 from turnwise.data.tool_schema import make_tool
-from turnwise.envs.checks.expert_replay import replay
 from turnwise.envs.environment import Environment, Step
-from turnwise.envs.experts import Chances, Clumsy, Expert
-from turnwise.envs.tool_environment import ToolEnv
-from turnwise.envs.tool_session import TextSession
+from turnwise.envs.scripted import Chances, Clumsy, Expert
+from turnwise.envs.tools import TextSession, ToolEnv
 from turnwise.errors import InputError
 from turnwise.types import Task
 

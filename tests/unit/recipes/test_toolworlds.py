@@ -14,9 +14,9 @@ from tests.configuration_files import READ
 from transformers import AutoTokenizer
 
 from turnwise.config.schema import compose_config
-from turnwise.envs.apibank.generated import HELD_OUT, TRAINING, OfficeTasks
+from turnwise.envs.apibank.office import HELD_OUT, TRAINING, OfficeTasks
 from turnwise.envs.bfcl import requests
-from turnwise.envs.bfcl.generated import TinyTasks
+from turnwise.envs.bfcl.requests import TinyTasks
 from turnwise.errors import InputError
 from turnwise.models.shipped import BASES, WORLDS, tiny_path, unknown_to
 

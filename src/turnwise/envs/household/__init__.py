@@ -1,7 +1,6 @@
 """``env=household``: ALFWorld's texts, actions and rules in generated rooms."""
 
-from turnwise.envs.household.environment import HouseholdEnv
-from turnwise.envs.household.experts import Mistakes
-from turnwise.envs.household.session import HouseholdSession
+from turnwise.envs.household.environment import HouseholdEnv, Mistakes
+from turnwise.envs.household.state import HouseholdSession
 
 __all__ = ["HouseholdEnv", "HouseholdSession", "Mistakes"]

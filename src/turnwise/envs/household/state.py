@@ -1,12 +1,11 @@
-"""The part of a household episode that actions change. The agent is the policy or a scripted expert.
-
-Preconditions and effects of commands follow ALFWorld's planning domain. To heat, clean or cool an object, the agent
-only has to stand at the appliance with the object in its hands. To use a lamp, the agent has to stand at the receptacle
-on which the lamp stands. The lamp stays lit afterwards.
-"""
+"""The state of a household episode, shortest plans from it, and the episode itself."""
 
 from __future__ import annotations
 
+import copy
+from typing import NamedTuple
+
+from turnwise.envs.environment import Session, Step, check_open
 from turnwise.envs.household.world import (
     CLEAN,
     CLOSE,
@@ -21,6 +20,7 @@ from turnwise.envs.household.world import (
     LOOK_INTO,
     MIDDLE,
     MOVE,
+    NOTHING,
     OPEN,
     SLICE,
     TAKE,
@@ -29,6 +29,7 @@ from turnwise.envs.household.world import (
     World,
     bits,
 )
+from turnwise.types import Message, Task
 
 NOWHERE = -1
 
@@ -222,3 +223,189 @@ class State:
         words = " and ".join(warmth + ["clean"] * clean)
         words = " ".join([words] * bool(words) + ["sliced"] * sliced)
         return f"This is a {words} {name}." if words else f"There's nothing special about {name}."
+
+
+UNREACHABLE = 1_000_000
+
+
+class Aim(NamedTuple):
+    """The part of a task's goal that a plan has to reach.
+
+    ``targets`` and ``lamps`` are bit masks of the target objects and lamps whose places the plan may use.
+    """
+
+    targets: int
+    lamps: int
+    wanted: int  # number of objects to place; in a look-at task 1 (take the target, use the lamp) or 0 (only take it)
+
+
+def full_aim(world: World) -> Aim:
+    """Returns the whole goal of a task as an aim with the places of all target objects and lamps."""
+    return Aim(world.targets, world.toggles, world.wanted)
+
+
+def known_aim(world: World, state: State) -> Aim | None:
+    """Returns the part of the goal that the agent can reach with its observations; None if a search has to come first.
+
+    If the goal asks for two objects and only one object was found, the aim is to place the found object. If the lamp
+    was not found yet, the aim is to take the object to look at.
+    """
+    known = state.known()
+    targets, lamps = world.targets & known, world.toggles & known
+    if not targets:
+        return None
+    if world.looking:
+        if lamps:
+            return Aim(targets, lamps, 1)
+        in_hand = state.held != NOWHERE and targets >> state.held & 1
+        return None if in_hand else Aim(targets, 0, 0)
+    wanted = min(world.wanted, targets.bit_count())
+    aim = Aim(targets, 0, wanted)
+    return None if wanted < world.wanted and distance(world, state, aim) == 0 else aim
+
+
+def distance(world: World, state: State, aim: Aim) -> int:
+    """Returns the number of actions of the shortest plan from ``state`` to ``aim``; ``UNREACHABLE`` if none exists."""
+    at, held, contents = state.at, state.held, state.contents
+    closed = world.openable & ~state.opened
+    treated = state.treated(world)
+    if held == NOWHERE:
+        return _empty_handed(world, aim, at, closed, contents, treated, state.lit)
+    if not world.looking and _placed(world, aim, contents, treated):
+        return 0
+    best = UNREACHABLE
+    if aim.targets >> held & 1:
+        if world.looking:
+            if not aim.wanted:
+                return 0
+            return min(
+                ((at != q) + (not aim.lamps & contents[q] & state.lit) for q in _places(contents, aim.lamps)),
+                default=UNREACHABLE,
+            )
+        if not treated >> held & 1:
+            best = _treat_and_place(world, held, at, closed)
+    for d in bits(world.fits[held]):
+        cost = (at != d) + (closed >> d & 1) + 1
+        if cost >= best:
+            continue
+        after = contents[:]
+        after[d] |= 1 << held
+        best = min(best, cost + _empty_handed(world, aim, d, closed & ~(1 << d), after, treated, state.lit))
+    return best
+
+
+def _empty_handed(world: World, aim: Aim, at: int, closed: int, contents: list[int], treated: int, lit: int) -> int:
+    sources = _places(contents, aim.targets)
+    if world.looking:
+        if not aim.wanted:
+            return min(((at != p) + (closed >> p & 1) + 1 for p in sources), default=UNREACHABLE)
+        lamps = [(q, not aim.lamps & contents[q] & lit) for q in _places(contents, aim.lamps)]
+        return min(
+            ((at != p) + (closed >> p & 1) + 1 + (p != q) + unlit for p in sources for q, unlit in lamps),
+            default=UNREACHABLE,
+        )
+    if _placed(world, aim, contents, treated):
+        return 0
+    ready = aim.targets & treated
+    if aim.wanted == 2:
+        return _pair(world, aim, at, closed, contents, sources)
+    best = UNREACHABLE
+    for p in sources:
+        take = (at != p) + (closed >> p & 1) + 1
+        shut = closed & ~(1 << p)
+        if contents[p] & ready:
+            carry = min(((p != r) + (shut >> r & 1) + 1 for r in bits(world.destinations)), default=UNREACHABLE)
+            best = min(best, take + carry)
+        for o in bits(contents[p] & aim.targets & ~treated):
+            best = min(best, take + _treat_and_place(world, o, p, shut))
+    return best
+
+
+def _placed(world: World, aim: Aim, contents: list[int], treated: int) -> bool:
+    ready = aim.targets & treated
+    return any((contents[r] & ready).bit_count() >= aim.wanted for r in bits(world.destinations))
+
+
+def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
+    """Returns how many actions the agent needs to treat (clean, heat or cool) and place the held object ``o``."""
+    things, stations = world.treatment
+    if not things >> o & 1:
+        return UNREACHABLE
+    return min(
+        ((at != s) + 1 + (s != r) + (closed >> r & 1) + 1 for s in bits(stations) for r in bits(world.destinations)),
+        default=UNREACHABLE,
+    )
+
+
+def _pair(world: World, aim: Aim, at: int, closed: int, contents: list[int], sources: list[int]) -> int:
+    best = UNREACHABLE
+    for r in bits(world.destinations):
+        others = [p for p in sources if p != r]
+        shut = closed >> r & 1
+        if contents[r] & aim.targets:  # one of the two targets lies in this destination already
+            best = min([best, *((at != p) + (closed >> p & 1) + 3 + shut for p in others)])
+            continue
+        for p in others:
+            first = (at != p) + (closed >> p & 1) + 3 + shut
+            for p2 in others:
+                if p2 != p:
+                    best = min(best, first + 4 + (closed >> p2 & 1))
+                elif (contents[p] & aim.targets).bit_count() > 1:
+                    best = min(best, first + 4)
+    return best
+
+
+def _places(contents: list[int], objects: int) -> list[int]:
+    return [r for r, mask in enumerate(contents) if mask & objects]
+
+
+class HouseholdSession(Session):
+    """A running episode of ``env=household``. See ``turnwise.envs.environment.Session``.
+
+    An action that is unknown or not possible now gets the answer "Nothing happens." and counts as a turn.
+    """
+
+    __slots__ = ("done", "horizon", "state", "task", "turns", "won", "world")
+
+    def __init__(self, task: Task, world: World, horizon: int) -> None:
+        self.task = task
+        self.world = world
+        self.horizon = horizon
+        self.state = State(world.start[:])
+        self.turns = 0
+        self.won = self.state.won(world)
+        self.done = self.won
+
+    def opening(self) -> list[Message]:
+        """Returns one user message: the description of the room, a blank line and the task."""
+        return [{"role": "user", "content": self.world.opening}]
+
+    def step(self, action: str) -> Step:
+        """Applies one action and returns the environment's answer.
+
+        Raises:
+            RuntimeError: the episode is over.
+        """
+        check_open(self.task, self.done, self.turns)
+        self.turns += 1
+        world, state = self.world, self.state
+        command = world.commands.get(action.strip())
+        if command is not None and state.admits(world, command):
+            admissible = True
+            state.apply(world, command)
+            observation = state.describe(world, command)
+            self.won = state.won(world)
+        else:
+            admissible, observation = False, NOTHING
+        self.done = self.won or self.turns >= self.horizon
+        return Step(observation, float(self.won), self.done, self.won, {"admissible": admissible})
+
+    def fork(self) -> HouseholdSession:
+        twin = copy.copy(self)
+        twin.state = self.state.copy()
+        return twin
+
+    def admissible(self) -> list[str]:
+        """Returns all commands that are possible now, in alphabetical order as in TextWorld."""
+        world, state = self.world, self.state
+        return sorted(world.texts[c] for c in world.nearby[state.at] if state.admits(world, c))

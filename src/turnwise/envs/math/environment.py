@@ -1,23 +1,164 @@
-"""``env=math``: the policy solves mathematical problems with a Python tool."""
+"""``env=math``: mathematics problems with a Python tool."""
 
 from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from turnwise.envs.calls import Style
-from turnwise.envs.environment import Level, check_split
-from turnwise.envs.math import verifier
+from turnwise.data.tool_schema import make_tool, name_of
+from turnwise.envs.boxed import STOPPED, cut
+from turnwise.envs.environment import Level, Step, check_split
 from turnwise.envs.math.equality import Equality
-from turnwise.envs.math.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.math.interpreter import Interpreter
-from turnwise.envs.math.problem_files import read_problems
-from turnwise.envs.math.problems import MathProblem, make_problems
-from turnwise.envs.math.session import ANSWER, PYTHON, MathSession
-from turnwise.envs.tool_environment import ToolEnv, check_shown
+from turnwise.envs.math.problems import MathProblem, make_problems, read_problems
+from turnwise.envs.scripted import Chances, Clumsy, Expert
+from turnwise.envs.search.environment import ANSWERED
+from turnwise.envs.tools import Calls, Style, TextSession, ToolEnv, check_shown
 from turnwise.errors import InputError
 from turnwise.types import Task
+
+PYTHON = make_tool(
+    "python", "Run Python code. Returns what it prints. Names are kept from call to call.", code=("string", "the code")
+)
+ANSWER = make_tool(
+    "answer",
+    "Give the final answer: a number or an expression, in LaTeX where needed. Ends the episode.",
+    text=("string", "the answer"),
+)
+ASKED = "Solve the problem."
+SILENT = "(no output)"
+
+
+class MathSession(TextSession):
+    """A running episode of ``env=math``.
+
+    ``snippets`` holds the code snippets that ran so far. ``values`` holds the last printed line of each snippet that
+    succeeded and printed a text.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        problem: MathProblem,
+        interpreter: Interpreter,
+        equal: Equality,
+        shown: int,
+        calls: Calls,
+        horizon: int,
+    ) -> None:
+        super().__init__(task, calls, horizon, ASKED, problem.text)
+        self.problem, self.interpreter, self.equal, self.shown = problem, interpreter, equal, shown
+        self.snippets: tuple[str, ...] = ()
+        self.values: tuple[str, ...] = ()
+
+    def computed(self) -> bool:
+        """Returns whether a snippet has printed the problem's answer as its last line."""
+        return any(self.equal(value, self.problem.answer) for value in self.values)
+
+    def value(self, code: str) -> str | None:
+        """Returns the last line that the snippet ``code`` would print now; None if it would fail or print no text."""
+        outcome = self.interpreter.run(self.snippets, code)
+        lines = outcome.output.strip().splitlines()
+        return lines[-1].strip() if outcome.ok and lines else None
+
+    def use(self, name: str, argument: str) -> Step:
+        if name == "answer":
+            right = self.equal(argument, self.problem.answer)
+            return Step(ANSWERED, float(right), True, right)
+        outcome = self.interpreter.run(self.snippets, argument)
+        value = self.value(argument)
+        self.snippets += (argument,)
+        self.values += (value,) if value is not None else ()
+        text = cut(outcome.output.strip(), self.shown)
+        if outcome.stopped:
+            text = f"{text}\n[{STOPPED[outcome.stopped]}]".strip()
+        return Step(text or SILENT, info={"ran": float(outcome.ok)})
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes(Chances):
+    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn.
+
+    The expert makes a mistake only while enough turns are left to correct it.
+    """
+
+    slip: float = 0.15  # runs code with a wrong number
+    broken: float = 0.12  # runs code that cannot be parsed
+    repeat: float = 0.06  # runs the same code again
+    malformed: float = 0.06  # writes code without a tool call
+
+
+class GoodExpert(Expert[MathSession]):
+    """An expert that runs the problem's code once and then answers.
+
+    If the problem has no code or there is no Python tool, the expert answers at once.
+    """
+
+    def __init__(self, session: MathSession, seed: int | str) -> None:
+        super().__init__(session, seed)
+        known = "python" in map(name_of, session.calls.tools)
+        self.code = (session.problem.code or "") if known else ""  # empty means that there is nothing to run
+
+    def best(self, session: MathSession) -> str:
+        if not self.code or session.computed():
+            return session.write("answer", session.problem.answer)
+        return session.write("python", self.code)
+
+
+class ClumsyExpert(Clumsy[MathSession], GoodExpert):
+    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Mistakes`) and recovers from it."""
+
+    def has_room(self, session: MathSession) -> bool:
+        return bool(self.code) and session.horizon - session.turns > 2
+
+    def _slip(self, session: MathSession) -> str | None:
+        if session.computed():
+            return None
+        numbers = list(re.finditer(r"\b[1-9]\d*\b", self.code))
+        chosen = self.rng.choice(numbers)
+        wrong = str(int(chosen[0]) + self.rng.choice((1, 2, 10)))
+        return session.write("python", self.code[: chosen.start()] + wrong + self.code[chosen.end() :])
+
+    def _broken(self, session: MathSession) -> str | None:
+        if session.computed():
+            return None
+        at = self.rng.choice([i for i, c in enumerate(self.code) if c in "()*+-/%=,"] or [len(self.code) - 1])
+        return session.write("python", self.code[:at] + "?" + self.code[at + 1 :])
+
+    def _repeat(self, session: MathSession) -> str | None:
+        return session.write("python", session.snippets[-1]) if session.snippets else None
+
+    def _malformed(self, session: MathSession) -> str | None:
+        return None if session.computed() else self.code
+
+
+def accepts(session: MathSession, action: str, expert: str) -> bool:
+    """Returns whether the verifier accepts the policy's reply ``action``. ``session`` is not changed.
+
+    Raises:
+        EnvironmentFault: the sandbox or the worker of math-verify failed.
+    """
+    call = session.read(action)
+    if session.done or call is None:
+        return False
+    tool, argument = call
+    if tool == "answer":
+        return session.equal(argument, session.problem.answer)
+    if session.computed():
+        return False
+    value = session.value(argument)
+    if value is None:
+        return False
+    if session.equal(value, session.problem.answer):
+        return True
+    wanted = session.read(expert)
+    if session.problem.code is not None or wanted is None or wanted[0] != "python":
+        return False
+    target = session.value(wanted[1])
+    return target is not None and value not in session.values and session.equal(value, target)
 
 
 class MathEnv(ToolEnv[MathSession]):
@@ -97,4 +238,4 @@ class MathEnv(ToolEnv[MathSession]):
         return "its file contains no solution steps" if session.problem.code is None else ""
 
     def accepts(self, session: MathSession, action: str, expert: str) -> bool:
-        return verifier.accepts(session, action, expert)
+        return accepts(session, action, expert)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.json_process import JsonProcess, NoAnswerError
+from turnwise.envs.workers import JsonProcess, NoAnswerError
 
 LONGEST = 400  # maximum length of an answer in characters; right answers have at most about 100
 _START = 60.0  # time limit in seconds for the worker to import its libraries

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.envs.caches import Remembered
 from turnwise.envs.environment import EnvironmentFault
+from turnwise.envs.scripted import Remembered
 from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.python_server import PythonState

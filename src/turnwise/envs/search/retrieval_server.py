@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from turnwise.envs.search.pages_and_questions import Page
-from turnwise.envs.search.retrievers import KEY, MAX_BODY, MAX_QUERY
+from turnwise.envs.search.encyclopaedia import Page
+from turnwise.envs.search.retrieval import KEY, MAX_BODY, MAX_QUERY
 from turnwise.json_and_yaml import parse_json
 from turnwise.text import plain
 

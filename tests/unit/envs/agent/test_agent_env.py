@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from turnwise.envs.agent import AgentEnv
-from turnwise.envs.replay import ReplayDiffersError
+from turnwise.envs.replayed import ReplayDiffersError
 from turnwise.errors import InputError
 
 Make = Callable[..., AgentEnv]

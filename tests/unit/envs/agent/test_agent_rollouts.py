@@ -23,7 +23,7 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.sampling_schedule import Named
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.agent import AgentEnv
-from turnwise.envs.agent.program import with_variables
+from turnwise.envs.agent.environment import with_variables
 from turnwise.envs.boxed import Box
 from turnwise.envs.household import HouseholdEnv
 from turnwise.models.policy import load_policy

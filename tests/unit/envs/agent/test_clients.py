@@ -1,4 +1,4 @@
-"""The client of OpenAI against the gateway: both interfaces, with and without streams, text and calls."""
+"""The client of OpenAI against the gateway: with and without streams, text and calls."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from turnwise.envs.agent.conversation import Conversation, continuation, spoken
-from turnwise.envs.agent.gateway import Desk
+from turnwise.envs.agent.gateway import Conversation, Desk, continuation, spoken
 
 TOOL = {
     "name": "add",
@@ -19,7 +18,6 @@ TOOL = {
     "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
 }
 NESTED = {"type": "function", "function": TOOL}
-FLAT = {"type": "function", "strict": False, **TOOL}
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
 TWO = f'I add.\n{CALL}\n<tool_call>{{"name": "add", "arguments": {{"a": 3, "b": 4}}}}</tool_call>'
 
@@ -63,35 +61,9 @@ def chat_loop(client: OpenAI, stream: bool) -> list[Any]:
         messages += [{"role": "tool", "tool_call_id": c.id, "content": c.function.arguments} for c in calls]
 
 
-def responses_loop(client: OpenAI, stream: bool, linked: bool) -> list[str]:
-    """The same with the Responses API. ``linked``: only what is new is sent. Returns the texts of all answers."""
-    items: list[Any] = [{"role": "user", "content": "1 + 2?"}]
-    previous, said = None, []
-    while True:
-        more: dict[str, Any] = {"previous_response_id": previous} if previous else {}
-        asked: dict[str, Any] = {"model": "policy", "instructions": "Be brief.", "input": items, "tools": [FLAT]}
-        if stream:
-            with client.responses.stream(**asked, **more) as events:
-                for _ in events:
-                    pass
-                response = events.get_final_response()
-        else:
-            response = client.responses.create(**asked, **more)
-        said.append(response.output_text)
-        calls = [item for item in response.output if item.type == "function_call"]
-        if not calls:
-            return said
-        items = [] if linked else [*items, *(item.model_dump(exclude_none=True) for item in response.output)]
-        items += [{"type": "function_call_output", "call_id": c.call_id, "output": c.arguments} for c in calls]
-        previous = response.id if linked else None
-
-
 LOOPS: dict[str, Callable[[OpenAI], Any]] = {
     "chat": lambda client: chat_loop(client, False),
     "chat, streamed": lambda client: chat_loop(client, True),
-    "responses": lambda client: responses_loop(client, False, False),
-    "responses, streamed": lambda client: responses_loop(client, True, False),
-    "responses, linked": lambda client: responses_loop(client, False, True),
 }
 
 
@@ -113,11 +85,8 @@ def test_a_loop_of_tools_is_one_conversation(served: tuple[Desk, str], client: O
     assert last is not None
     assert len(last) == 1
     assert found[-1] in ("It is 3.", {"role": "assistant", "content": "It is 3."})
-    if "chat" in loop:
-        assert [call["id"] for call in found[2]["tool_calls"]] == ["call_0_0", "call_0_1"]
-        assert found[2]["content"] == "I add."
-    else:
-        assert found == ["I add.", "", "It is 3."]
+    assert [call["id"] for call in found[2]["tool_calls"]] == ["call_0_0", "call_0_1"]
+    assert found[2]["content"] == "I add."
 
 
 def test_a_call_that_cannot_be_read_is_text(served: tuple[Desk, str], client: OpenAI) -> None:
@@ -149,25 +118,6 @@ def test_a_call_that_cannot_be_read_is_text(served: tuple[Desk, str], client: Op
 def test_what_the_policy_cannot_give_is_refused(client: OpenAI, more: dict[str, Any]) -> None:
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(**{"model": "x", "messages": [{"role": "user", "content": "?"}]} | more)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"previous_response_id": "resp_other"},
-        {"tools": [{"type": "web_search"}]},
-        {"text": {"format": {"type": "json_object"}}},
-        {"input": [{"type": "item_reference", "id": "x"}]},
-        {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "[1]"}]},
-        {"text": "abc"},
-        {"tools": 5},
-        {"previous_response_id": ["a"]},
-    ],
-    ids=["previous", "tool", "format", "item", "arguments", "text", "tools", "odd previous"],
-)
-def test_responses_refuse_as_well(client: OpenAI, more: dict[str, Any]) -> None:
-    with pytest.raises(openai.BadRequestError):
-        client.responses.create(**{"model": "x", "input": "?"} | more)
 
 
 def test_another_token_is_refused_and_so_is_an_ended_episode(served: tuple[Desk, str], client: OpenAI) -> None:

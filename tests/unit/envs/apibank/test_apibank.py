@@ -7,7 +7,7 @@ import json
 import pytest
 
 from turnwise.envs.apibank import ApiBankEnv, call_accuracy
-from turnwise.envs.apibank.apis import APIS, SEARCHER, Office
+from turnwise.envs.apibank.office import APIS, SEARCHER, Office
 from turnwise.errors import InputError
 from turnwise.types import ToolCall
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from turnwise.data.parse_trajectory import parse_trajectory
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.envs.environment import Environment
-from turnwise.envs.tool_messages import read_calls
+from turnwise.envs.tools import read_calls
 from turnwise.types import ToolCall
 
 SPLITS = ("train", "seen", "unseen")

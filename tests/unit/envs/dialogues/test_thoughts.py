@@ -13,7 +13,7 @@ from turnwise.data.steps import steps_of
 from turnwise.data.thinking import split_thinking
 from turnwise.data.tool_schema import function_of
 from turnwise.envs.apibank import ApiBankEnv, Mistakes
-from turnwise.envs.dialogues.thoughts import muddled, thought
+from turnwise.envs.dialogues import muddled, thought
 from turnwise.judges.offline import OfflineJudge
 from turnwise.rollouts.judge_scores import candidate
 from turnwise.types import RolloutTree, State, Turn

@@ -10,10 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.household.catalog import CONTAINS
-from turnwise.envs.household.planner import distance, full_aim, known_aim
-from turnwise.envs.household.state import State
-from turnwise.envs.household.world import USE, World
+from turnwise.envs.household.state import State, distance, full_aim, known_aim
+from turnwise.envs.household.world import CONTAINS, USE, World
 
 SMALL = {
     "pick_and_place_simple": (

@@ -9,9 +9,8 @@ import pytest
 
 from turnwise.envs.environment import SPLITS
 from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.household.catalog import CONTAINS
-from turnwise.envs.household.planner import distance, full_aim
-from turnwise.envs.household.rooms import TYPES, fingerprint, layout, rooms
+from turnwise.envs.household.state import distance, full_aim
+from turnwise.envs.household.world import CONTAINS, TYPES, fingerprint, layout, rooms
 from turnwise.types import Task
 
 COUNT = 150

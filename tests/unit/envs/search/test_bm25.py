@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from turnwise.envs.search.pages_and_questions import Page, Pages
-from turnwise.envs.search.retrievers import Bm25
+from turnwise.envs.search.encyclopaedia import Page, Pages
+from turnwise.envs.search.retrieval import Bm25
 
 PAGES = [
     Page("Comet", ("A comet is ice.",)),
@@ -39,7 +39,7 @@ def test_bm25s_does_not_start_jax_on_a_gpu(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
     paths = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", "from turnwise.envs.search.retrievers import _bm25s; _bm25s()"],
+        [sys.executable, "-c", "from turnwise.envs.search.retrieval import _bm25s; _bm25s()"],
         capture_output=True, text=True, check=True, env={**environment, "PYTHONPATH": paths},
     )  # fmt: skip
     assert done.stdout.split() == ["platforms", "cpu"]

@@ -8,9 +8,8 @@ from collections import Counter
 import pytest
 
 from turnwise.envs.environment import SPLITS, Level
-from turnwise.envs.search.encyclopaedia import Encyclopaedia
-from turnwise.envs.search.pages_and_questions import Page, Pages, Question
-from turnwise.envs.search.retrievers import Bm25
+from turnwise.envs.search.encyclopaedia import Encyclopaedia, Page, Pages, Question
+from turnwise.envs.search.retrieval import Bm25
 
 SMALL = {"tiny": 10, "full": 6}
 

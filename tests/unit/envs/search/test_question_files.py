@@ -12,7 +12,7 @@ import pytest
 
 from turnwise.envs.browse import BrowseEnv
 from turnwise.envs.search import SearchEnv
-from turnwise.envs.search.question_files import read_pages, read_questions
+from turnwise.envs.search.retrieval import read_pages, read_questions
 from turnwise.errors import InputError
 
 HOTPOT = {

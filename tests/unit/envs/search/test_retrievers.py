@@ -21,8 +21,8 @@ from aiohttp import web
 
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.search import SearchEnv
-from turnwise.envs.search.pages_and_questions import Page
-from turnwise.envs.search.retrievers import MAX_QUERY, Served
+from turnwise.envs.search.encyclopaedia import Page
+from turnwise.envs.search.retrieval import MAX_QUERY, Served
 from turnwise.errors import InputError
 
 ROOT = Path(__file__).parents[4]

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.envs.browse import BrowseEnv
+from turnwise.envs.browse import BrowseEnv, distance
 from turnwise.envs.browse import Mistakes as BrowseMistakes
-from turnwise.envs.browse.verifier import distance
 from turnwise.envs.environment import Environment, Quality
 from turnwise.envs.search import Mistakes, SearchEnv
 from turnwise.types import Task

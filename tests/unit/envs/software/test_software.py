@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turnwise.envs.boxed import Box
-from turnwise.envs.software import Slips, SoftwareEnv
-from turnwise.envs.software.programs import PROGRAMS, Program
-from turnwise.envs.software.tasks import TEST
+from turnwise.envs.software import PROGRAMS, TEST, Program, Slips, SoftwareEnv
 from turnwise.sandbox.sandbox import Limits
 from turnwise.types import Task, ToolCall
 

@@ -11,10 +11,11 @@ from transformers import AutoTokenizer
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.envs.environment import tools_of
-from turnwise.envs.tau2 import Tau2Env, by_domain, package
-from turnwise.envs.tau2.end_check import Reference, missing
-from turnwise.envs.tau2.problem import Gold, problem_of
-from turnwise.envs.tool_messages import as_written
+from turnwise.envs.tau2 import Tau2Env, by_domain
+from turnwise.envs.tau2 import world as package
+from turnwise.envs.tau2.session import Reference, missing
+from turnwise.envs.tau2.world import Gold, problem_of
+from turnwise.envs.tools import as_written
 from turnwise.errors import InputError
 from turnwise.models.shipped import ASSETS
 from turnwise.types import Task, ToolCall

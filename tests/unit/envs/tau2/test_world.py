@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.tau2 import Tau2Env, package
-from turnwise.envs.tau2.package import DOMAINS, toolbox
-from turnwise.envs.tau2.world import FAILED, World, pristine
+from turnwise.envs.tau2 import Tau2Env
+from turnwise.envs.tau2 import world as package
+from turnwise.envs.tau2.world import DOMAINS, FAILED, World, pristine, toolbox
 from turnwise.types import ToolCall
 
 pytestmark = pytest.mark.extra("tau2")

@@ -8,10 +8,7 @@ import pytest
 
 from turnwise.envs.boxed import Box
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.terminal import Slips, TerminalEnv, TerminalSession
-from turnwise.envs.terminal.goal import Goal
-from turnwise.envs.terminal.tasks import KINDS, split_of
-from turnwise.envs.terminal.verifier import normalised
+from turnwise.envs.terminal import KINDS, Goal, Slips, TerminalEnv, TerminalSession, normalised, split_of
 from turnwise.sandbox.folder_value import File
 from turnwise.sandbox.sandbox import Limits
 from turnwise.types import Task

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.envs.demonstrations import replay
 
-from turnwise.envs.checks.expert_replay import replay
 from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
-from turnwise.envs.verifiers import VerifiersEnv
-from turnwise.envs.verifiers.package import rows
+from turnwise.envs.verifiers import VerifiersEnv, rows
 from turnwise.errors import InputError
 
 pytestmark = pytest.mark.extra("verifiers")
@@ -30,7 +29,6 @@ def test_a_single_turn_is_scored_by_the_rubric_and_experts_come_from_a_column() 
     env = played("single", expert="answer")
     assert isinstance(env, Environment) and env.horizon == 1
     check_ready(env)
-    assert env.unforkable() == ""
     for task in (*env.tasks("train", 5), *env.tasks("unseen", 5)):
         done = replay(env, task)
         assert done.won and done.alike and all(done.accepted)
@@ -121,9 +119,9 @@ def test_what_cannot_be_played_is_told_and_signals_stay_ours() -> None:
     before = signal.getsignal(signal.SIGTERM)
     env = played("single")
     assert signal.getsignal(signal.SIGTERM) is before
-    with pytest.raises(InputError, match="has no experts"):
+    with pytest.raises(InputError, match=r"env\.expert"):
         env.demonstrate(env.tasks("train", 1)[0])
-    with pytest.raises(InputError, match="neither a text nor a list"):
+    with pytest.raises(InputError, match=r"env\.expert"):
         played("single", expert="info").demonstrate(env.tasks("train", 1)[0])
     with pytest.raises(InputError, match="'no-such-environment' cannot be loaded"):
         VerifiersEnv("no-such-environment")
