@@ -50,7 +50,7 @@ def format_of(chat: ChatTokens) -> Format | None:
     The result is None if no parser can read the rendered call, because the template leaves ``tool_calls`` out, refuses
     them, or writes them in an unknown format.
     """
-    from turnwise.data.render_and_encode import ChatTemplateError  # programs that only convert files do not need it
+    from turnwise.data.chat_tokens import ChatTemplateError  # programs that only convert files do not need it
 
     try:
         (spine,) = chat.spines(asking(), PROBE_TOOLS)
