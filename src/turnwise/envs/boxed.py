@@ -11,10 +11,8 @@ from typing import Any
 
 from turnwise.envs.caches import ENTRY, Remembered
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.sandbox.bubblewrap import Bubblewrap
-from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.folder_value import File, Link, Tree
-from turnwise.sandbox.sandbox import CallResult, Limits, SandboxFault, Stop
+from turnwise.sandbox.sandbox import Backend, Bubblewrap, CallResult, Limits, SandboxFault, Stop, open_sandbox
 
 STOPPED: Mapping[Stop, str] = {
     "time": "timed out",

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from turnwise.sandbox.watch_command import readable
+from turnwise.sandbox.sandbox import readable
 
 _END = 1.0  # seconds within which a worker that has closed its output must have ended, so that its exit status is known
 

@@ -17,9 +17,8 @@ from turnwise.envs.agent.gateway import Asked
 from turnwise.envs.agent.program import Program
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.errors import InputError
-from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.folder_value import Tree, laid_over
-from turnwise.sandbox.sandbox import SandboxFault
+from turnwise.sandbox.sandbox import Bubblewrap, SandboxFault
 from turnwise.types import Message
 
 SECONDS = 120  # time limit for computing a score, in seconds

@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from turnwise.envs.agent.gateway import Desk, leave, serve
-from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.folder_value import Tree
-from turnwise.sandbox.sandbox import CallResult
-from turnwise.sandbox.socket_forward import HOST, Door
+from turnwise.sandbox.sandbox import HOST, Bubblewrap, CallResult, Door
 
 PORT = 8000  # the gateway's port inside the sandbox, where no other program listens
 
