@@ -4,8 +4,8 @@ python benchmarks/sandbox.py
 
 It reports milliseconds of wall-clock time: for a shell command in a folder of ten files, a Python snippet that continues
 a state (``python_ms``), one that branches off from it, so that a fresh interpreter repeats the snippets before it
-(``branch_ms``), and the command without a sandbox. ``load`` is the load of the machine. ``*_cpu_ms`` is the processor time of a call in
-all its processes. ``escapes`` counts how many of ten ways to escape succeed. The last line is one JSON object.
+(``branch_ms``), and the command without a sandbox. ``load`` is the load of the machine. ``*_cpu_ms`` is the processor
+time of a call in all its processes. ``escapes`` counts how many of ten ways to escape succeed. The last line is one JSON object.
 """
 
 from __future__ import annotations

@@ -12,19 +12,53 @@ all text between two actions. Demonstrations and rollouts are built from these p
 from __future__ import annotations
 
 import json
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from turnwise.data.special_tokens import disarming
-from turnwise.data.thinking import REASONING, Thinking, without_thinking
+from turnwise.data.toolcalls import REASONING, Thinking, without_thinking
 from turnwise.errors import InputError
 from turnwise.types import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_HALF = re.compile("[\ud800-\udfff]")  # half a surrogate pair, which no tokenizer accepts
+
+
+def disarming(
+    tokenizer: PreTrainedTokenizerBase,
+) -> tuple[Callable[[Message], Message], Callable[[Sequence[Any]], list[Any]]]:
+    """Returns a function that changes a message, and a function that changes tool definitions, so that they contain no
+    special token when they are rendered.
+
+    Both functions insert a space after the first character of each special token's string, for example
+    ``< |im_end|>``. Assistant messages are left unchanged. Added tokens that are not special (``<tool_call>`` in many
+    vocabularies) are also left unchanged, because they end no turn.
+    """
+    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    # The pattern consumes only the first character of a string, so that strings that overlap are all found.
+    parts = [f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in sorted(special) if len(text) > 1]
+    marker = re.compile("|".join(parts) or r"(?!)")
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, str):
+            return marker.sub(lambda found: f"{found[0]} ", _HALF.sub("\ufffd", value))
+        if isinstance(value, Mapping):
+            return {plain(key): plain(part) for key, part in value.items()}
+        return [plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+    def disarmed(message: Message) -> Message:
+        return message if message["role"] == "assistant" else plain(message)
+
+    def disarmed_tools(tools: Sequence[Any]) -> list[Any]:
+        return [tool if callable(tool) else plain(tool) for tool in tools]
+
+    return disarmed, disarmed_tools
+
 
 _ASKED = {"role": "user", "content": "u"}  # first message of the test conversations
 _SPOKEN = (

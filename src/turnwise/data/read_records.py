@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow
 import pyarrow.parquet
 
-from turnwise.data.toolcalls.parsing import skip_space
+from turnwise.data.toolcalls import skip_space
 from turnwise.errors import InputError
 from turnwise.json_and_yaml import STRICT, TwiceError
 

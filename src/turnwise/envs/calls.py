@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from turnwise.data.thinking import split_thinking
 from turnwise.data.tool_schema import check_call, name_of, parameters_of
-from turnwise.data.toolcalls.hermes import CLOSE, OPEN, hermes
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import CLOSE, OPEN, ToolCallError, hermes, split_thinking
 from turnwise.types import ToolCall
 
 Style = Literal["short", "hermes"]

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
-from turnwise.data.toolcalls.formats import Format
-from turnwise.data.toolcalls.write import write_calls
+from turnwise.data.toolcalls import Format, write_calls
 from turnwise.envs.environment import Quality, Session, tools_of
 from turnwise.envs.tool_messages import said
 from turnwise.types import Message, ToolCall, Trajectory

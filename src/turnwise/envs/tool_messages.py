@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwise.data.tool_schema import arguments_of, check_call, function_of, signature
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.parsing import ToolCallError
-from turnwise.data.toolcalls.write import write_calls
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, write_calls
 from turnwise.types import Message, ToolCall
 
 HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Self
 
 from turnwise.data.tool_schema import name_of, parameters_of
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import ToolCallError
 from turnwise.envs.calls import Calls, refusal
 from turnwise.envs.environment import Step, check_open
 from turnwise.types import Message, Task, ToolCall

@@ -49,7 +49,7 @@ def main():
     nowhere = os.open("/dev/null", os.O_RDONLY)
     os.dup2(nowhere, 0)
     os.closerange(REPORTS + 1, 64)
-    requests = open(REQUESTS, "rb", closefd=False)
+    requests = os.fdopen(REQUESTS, "rb", closefd=False)
     random.seed(0)  # so that a snippet which is repeated for another branch draws the same numbers
     names = {"__name__": "__main__"}
     os.write(REPORTS, b"\0")

@@ -28,14 +28,19 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from turnwise.errors import InputError
 from turnwise.sandbox.folder_value import Tree, acting_as, opened, read_tree, write_tree
 from turnwise.sandbox.seccomp import filter_of
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
 
 Backend = Literal["auto", "bubblewrap"]
 Stop = Literal["", "time", "memory", "processes", "output", "disk"]
@@ -123,7 +128,6 @@ class CallResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the command or snippet ended by itself with exit status 0."""
         return self.status == 0
 
 
@@ -158,8 +162,6 @@ class Bubblewrap:
             interpreter of this process if the sandbox may read its files, otherwise /usr/bin/python3.
         reads: additional folders of the host that code in the sandbox may read.
 
-    Raises:
-        InputError: there is no seccomp filter for this machine's architecture, or a folder of ``reads`` is missing.
     """
 
     name = "bubblewrap"
@@ -170,7 +172,7 @@ class Bubblewrap:
         self.python_path, folders = _interpreter(python, self.owner is not None)
         self._folders = [*folders, *(folder for folder in map(_shown, reads) if folder not in folders)]
         self._filters = {kind: filter_of(kind) for kind in ("command", "snippet", "connected")}
-        self._waiting: list[weakref.ref[_Interpreter]] = []  # the interpreter that has waited longest comes first
+        self._waiting: weakref.WeakSet[_Interpreter] = weakref.WeakSet()
         self._mark = ""  # a unique word on the command line of every bwrap process that this object starts
         self._cleaner: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -232,26 +234,30 @@ class Bubblewrap:
     def close(self) -> None:
         """Ends all interpreters. Each call of :meth:`shell` has already ended all processes of its command."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting = set(self._waiting), weakref.WeakSet()
             if self._cleaner is not None:
                 self._cleaner.stdin.close()  # type: ignore[union-attr]
                 self._cleaner.wait()
                 self._cleaner = None
-        for interpreter in filter(None, (reference() for reference in waiting)):
+        for interpreter in waiting:
             interpreter.close()
 
     def _keep(self, interpreter: _Interpreter) -> None:
         """Lets an interpreter wait for its next snippet. Ends those that have waited longest if there are too many."""
         with self._lock:
-            waiting = [(reference, reference()) for reference in self._waiting]
-            alive = [(reference, other) for reference, other in waiting if other is not None and not other.closed]
-            alive = [(reference, other) for reference, other in alive if other is not interpreter]
-            alive.append((weakref.ref(interpreter), interpreter))
-            while len(alive) > INTERPRETERS or (
-                len(alive) > 1 and sum(other.memory for _, other in alive) > KEPT_MIB << 20
-            ):
-                alive.pop(0)[1].close()
-            self._waiting = [reference for reference, _ in alive]
+            self._waiting.add(interpreter)
+            oldest = sorted(self._waiting, key=lambda other: other.used)
+            while len(oldest) > INTERPRETERS or (len(oldest) > 1 and sum(o.memory for o in oldest) > KEPT_MIB << 20):
+                self._waiting.discard(oldest[0])
+                oldest.pop(0).close()
+
+    def _take(self, interpreter: _Interpreter | None) -> _Interpreter | None:
+        """Returns the interpreter of a state if it still waits."""
+        with self._lock:
+            if interpreter is None or interpreter not in self._waiting:
+                return None
+            self._waiting.discard(interpreter)
+            return interpreter
 
     def _start(
         self, command: str, door: Door | None, inner: socket.socket | None, stack: ExitStack
@@ -275,40 +281,45 @@ class Bubblewrap:
         walls = [
             *("--proc", "/proc", "--dev", "/dev", "--size", str(_SCRATCH), "--tmpfs", "/dev/shm"),
             *("--remount-ro", "/dev/pts", "--remount-ro", "/dev", "--size", str(_SCRATCH), "--tmpfs", "/tmp"),
-            *("--perms", "0700", "--size", str(size), "--tmpfs", BOX, "--chdir", BOX, "--remount-ro", "/"),
+            *(
+                "--perms",
+                "0700",
+                "--size",
+                str(size),
+                "--tmpfs",
+                BOX,
+                "--chdir",
+                BOX,
+                "--remount-ro",
+                "/",
+                "--die-with-parent",
+            ),
         ]
         reports, tell = os.pipe()
         stack.callback(os.close, reports)
         walls += ["--json-status-fd", str(tell), "--", "/bin/bash", "-c", "\n".join(lines)]
+        passed = [tell, inner.fileno()] if inner else [tell]
         try:
-            process = self._bwrap(
-                walls, "connected" if door else "command", [tell, *([inner.fileno()] if inner else [])]
-            )
+            process = self._bwrap(walls, "connected" if door else "command", passed)
         finally:
             os.close(tell)
         stack.callback(_abandon, process)
         return reports, process
 
     def _bwrap(self, walls: Sequence[str], kind: str, passed: Sequence[int]) -> subprocess.Popen[bytes]:
-        """Starts bwrap with the arguments that all sandboxes share, those in ``walls``, and a filter of system calls.
-
-        Raises:
-            SandboxFault: bwrap cannot be started.
-        """
+        """Starts bwrap with the arguments that all sandboxes share, those in ``walls``, and a filter of system calls."""
         with self._lock:
             if self._cleaner is None:
-                self._mark = f"turnwise-{secrets.token_hex(8)}"
+                self._mark, nowhere = f"turnwise-{secrets.token_hex(8)}", subprocess.DEVNULL
+                cleaner = [sys.executable, "-I", "-S", "-c", _CLEANER, self._mark]
+                # a session of its own, so that it survives if the trainer's process group is killed
                 self._cleaner = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _CLEANER, self._mark],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,  # so that it survives if the trainer's process group is killed
+                    cleaner, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
                 )
         drop = ["setpriv", f"--reuid={self.owner}", f"--regid={self.owner}", "--clear-groups"] if self.owner else []
         variables = {
             "PATH": f"{Path(self.python_path).parent}:/usr/bin:/bin", "HOME": BOX, "LANG": "C.UTF-8", "TZ": "UTC",
-            "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1", "TURNWISE_MARK": self._mark,
+            "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "TURNWISE_MARK": self._mark,
         }  # fmt: skip
         binds = [
             part for place in ("/etc/alternatives", "/etc/ld.so.cache") for part in ("--ro-bind-try", place, place)
@@ -318,7 +329,7 @@ class Bubblewrap:
         os.write(write, self._filters[kind])  # does not block, because a few kilobytes fit into the pipe's buffer
         os.close(write)
         arguments = [
-            *(*drop, "bwrap", "--unshare-all", "--as-pid-1", "--new-session", "--die-with-parent", "--cap-drop", "ALL"),
+            *(*drop, "bwrap", "--unshare-all", "--as-pid-1", "--new-session", "--cap-drop", "ALL"),
             *("--uid", "1000", "--gid", "1000", "--hostname", "box", "--clearenv", "--seccomp", str(rules)),
             *(part for name, value in variables.items() for part in ("--setenv", name, value)),
             *("--unsetenv", "TURNWISE_MARK"),  # so the mark is on bwrap's command line but not in the sandbox
@@ -331,6 +342,7 @@ class Bubblewrap:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=(rules, *passed),
+                start_new_session=kind == "snippet",  # so that Ctrl-C does not end interpreters that wait
             )
         except OSError as error:
             raise SandboxFault(f"bwrap did not start: {error}") from error
@@ -350,7 +362,6 @@ class PythonState:
     sandbox: Bubblewrap
     snippets: tuple[str, ...] = ()
     _interpreter: _Interpreter | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, code: str) -> tuple[CallResult, PythonState]:
         """Runs a snippet in this state. Returns the result and the state after the snippet.
@@ -366,10 +377,8 @@ class PythonState:
             code.encode()
         except UnicodeEncodeError:
             return CallResult("SyntaxError: the snippet is no UTF-8 text\n", 1), self
-        with self._lock:
-            interpreter, self._interpreter = self._interpreter, None
-        if interpreter is None or interpreter.closed:
-            interpreter = self._repeated()
+        interpreter = self.sandbox._take(self._interpreter) or self._repeated()
+        self._interpreter = None
         result = interpreter.run(code)
         if interpreter.closed:
             return result, self
@@ -395,9 +404,11 @@ class _Interpreter:
 
     def __init__(self, sandbox: Bubblewrap) -> None:
         limits = self._limits = sandbox.limits
-        self.memory = 0  # bytes in use after the last snippet
-        # no /proc, and everything is read-only
+        self.memory, self.used = 0, 0.0  # bytes in use after the last snippet, and its time
+        # There is no /proc, and everything is read-only. Without "--die-with-parent", the interpreter may outlive the
+        # thread that started it. PYTHONSAFEPATH instead of the option -I, which would ignore PYTHONHASHSEED.
         walls = ["--dev", "/dev", "--remount-ro", "/dev/pts", "--remount-ro", "/dev", "--remount-ro", "/"]
+        walls += ["--setenv", "PYTHONSAFEPATH", "1"]
         self._reports, tell = os.pipe()
         bounds = f"{limits.memory_mib << 20},{limits.processes + 2}"
         walls += ["--", sandbox.python_path, "-s", "-c", _PROGRAM.read_text(), str(tell), bounds]
@@ -423,19 +434,16 @@ class _Interpreter:
 
     def run(self, code: str) -> CallResult:
         """Runs a snippet. If it exceeds a limit or the interpreter dies, the interpreter is closed."""
-        process, text = self._process, code.encode()
+        process, text, keep = self._process, code.encode(), False
         assert process.stdin is not None
-        keep = False
+        request, end = struct.pack("=I", len(text)) + text, time.monotonic() + self._limits.seconds
         try:
+            while readable(self._reports, 0) and os.read(self._reports, 1 << 12):
+                pass  # reports that an earlier snippet forged
             _signal(children(process.pid), signal.SIGCONT)
-            os.set_blocking(process.stdin.fileno(), False)
-            with suppress(BlockingIOError):  # a snippet that is longer than a pipe's buffer is written while it is read
-                while readable(self._reports, 0) and os.read(self._reports, 1 << 12):
-                    pass  # reports that an earlier snippet forged
-            request = memoryview(struct.pack("=I", len(text)) + text)
-            end = time.monotonic() + self._limits.seconds
+            os.set_blocking(process.stdin.fileno(), False)  # a long snippet is written while the interpreter reads
             while request and time.monotonic() < end and not readable(self._reports, 0):
-                if _writable(process.stdin.fileno(), _TICK):
+                with suppress(BlockingIOError):
                     request = request[os.write(process.stdin.fileno(), request) :]
             output, stopped = _watch(process, self._reports, self._limits)
             report = b"" if stopped else os.read(self._reports, 1)
@@ -458,19 +466,16 @@ class _Interpreter:
             _signal(left, signal.SIGKILL)
             if time.monotonic() > end:
                 return False
-        self.memory = sum(map(resident, first))
+        self.memory, self.used = sum(map(resident, first)), time.monotonic()
         return bool(first)
 
 
 def open_sandbox(
     backend: Backend = "auto", limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()
 ) -> Bubblewrap:
-    """Returns a sandbox. ``limits``, ``python`` and ``reads`` are the arguments of :class:`Bubblewrap`.
+    """Returns a sandbox. Raises NoSandboxError if none works here; model-written code is then not run at all.
 
-    Raises:
-        NoSandboxError: bubblewrap does not work on this machine. Model-written code is then not run at all.
-        ValueError: ``backend`` is neither ``bubblewrap`` nor ``auto``, which means the same.
-        InputError: a folder of ``reads`` is missing.
+    ``backend=auto`` means bubblewrap; the other arguments are those of :class:`Bubblewrap`.
     """
     if backend not in ("auto", "bubblewrap"):
         raise ValueError(f"sandbox: the back end must be bubblewrap or auto, got {backend!r}")
@@ -595,18 +600,10 @@ def _take(stream: int, output: bytearray, most: int) -> bool:
     return True
 
 
-def readable(stream: int | socket.socket | object, seconds: float) -> bool:
+def readable(stream: int | HasFileno, seconds: float) -> bool:
     """Waits until a stream can be read or has ended. Returns False if this does not happen within ``seconds``."""
-    return _polled(stream, select.POLLIN, seconds)
-
-
-def _writable(stream: int, seconds: float) -> bool:
-    return _polled(stream, select.POLLOUT, seconds)
-
-
-def _polled(stream: object, event: int, seconds: float) -> bool:
     waiting = select.poll()  # select.select does not accept descriptors above 1023
-    waiting.register(stream, event)  # type: ignore[arg-type]
+    waiting.register(stream, select.POLLIN)
     return bool(waiting.poll(seconds * 1000))
 
 

@@ -16,9 +16,15 @@ from transformers import AutoTokenizer
 
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
-from turnwise.data.parse_trajectory import MOST, parse_trajectory
 from turnwise.data.read_records import UnusableError
-from turnwise.data.trajectories import BadTrajectory, DataError, each_trajectory, read_trajectories
+from turnwise.data.trajectories import (
+    MOST,
+    BadTrajectory,
+    DataError,
+    each_trajectory,
+    parse_trajectory,
+    read_trajectories,
+)
 from turnwise.envs.math.problem_files import read_problems
 from turnwise.envs.search.question_files import read_pages, read_questions
 from turnwise.errors import InputError

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens, Spine
-from turnwise.data.thinking import without_thinking
+from turnwise.data.toolcalls import without_thinking
 
 THOUGHT = "<think>\nThe desk first.\n</think>\n\ngo to desk 1"
 TALK = [

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnwise.data.tool_schema import arguments_of, function_of
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
 from turnwise.types import Message
 
 ANSWERS = ("tool", "user")  # roles of the messages that may follow the policy's reply

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.data.toolcalls.formats import Format
+from turnwise.data.toolcalls import Format
 from turnwise.envs.agent.conversation import Conversation, continuation, spoken
 from turnwise.envs.agent.gateway import Asked
 from turnwise.envs.agent.program import Program

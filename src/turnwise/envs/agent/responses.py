@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from turnwise.data.pivot_rows.read import messages_of, nested
+from turnwise.data.pivot_rows import messages_of, nested
 from turnwise.data.read_records import UnusableError
 from turnwise.data.tool_schema import arguments_of
 from turnwise.envs.agent.chat_completions import MODEL

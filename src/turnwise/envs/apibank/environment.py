@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.data.toolcalls.formats import Format
+from turnwise.data.toolcalls import Format
 from turnwise.envs.apibank.generated import OfficeTasks
 from turnwise.envs.apibank.public import PublicTasks
 from turnwise.envs.dialogues.environment import DialogueEnv

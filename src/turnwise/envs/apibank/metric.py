@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from turnwise.data.toolcalls.formats import Format
-from turnwise.data.toolcalls.match import equivalent
+from turnwise.data.match_calls import equivalent
+from turnwise.data.toolcalls import Format
 from turnwise.envs.tool_messages import read_calls
 from turnwise.types import ToolCall
 

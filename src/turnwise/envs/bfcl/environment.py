@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from turnwise.data.toolcalls.formats import Format
+from turnwise.data.toolcalls import Format
 from turnwise.envs.bfcl.generated import TinyTasks
 from turnwise.envs.bfcl.package import SUBSETS, root
 from turnwise.envs.bfcl.public import PublicTasks

@@ -10,7 +10,7 @@ reply is accepted. A demonstrated reply whose calls do not fit their schemas is 
 
 from __future__ import annotations
 
-from turnwise.data.toolcalls.match import equivalent
+from turnwise.data.match_calls import equivalent
 from turnwise.envs.dialogues.session import DialogueSession
 from turnwise.envs.tool_messages import read_calls
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
-from turnwise.data.toolcalls.formats import Format
+from turnwise.data.toolcalls import Format
 from turnwise.envs.caches import LastTasks
 from turnwise.envs.dialogues import demonstrated_verifier, experts
 from turnwise.envs.dialogues import verifier as oracle

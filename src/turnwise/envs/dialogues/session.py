@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from turnwise.data.tool_schema import signature
-from turnwise.data.toolcalls.formats import Format
+from turnwise.data.toolcalls import Format
 from turnwise.envs.dialogues.multi_turn_check import STOPPED, Reference
 from turnwise.envs.dialogues.problem import DialogueProblem, World
 from turnwise.envs.environment import Step, check_open

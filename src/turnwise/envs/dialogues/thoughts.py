@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from turnwise.data.thinking import CLOSE_THINKING, OPEN_THINKING
 from turnwise.data.tool_schema import function_of
+from turnwise.data.toolcalls import CLOSE_THINKING, OPEN_THINKING
 from turnwise.envs.tool_messages import Tools
 
 NOTHING = "nothing"

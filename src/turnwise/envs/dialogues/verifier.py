@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from turnwise.data.match_calls import equivalent
 from turnwise.data.tool_schema import check_call
-from turnwise.data.toolcalls.match import equivalent
 from turnwise.envs.dialogues.multi_turn_check import holds
 from turnwise.envs.dialogues.session import DialogueSession
 from turnwise.envs.tool_messages import read_calls

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnwise.data.toolcalls.match import equivalent
-from turnwise.data.toolcalls.parsing import ToolCallError
-from turnwise.data.toolcalls.write import write_calls
+from turnwise.data.match_calls import equivalent
+from turnwise.data.toolcalls import ToolCallError, write_calls
 from turnwise.envs.caches import LastTasks
 from turnwise.envs.environment import Quality, check_horizon, check_tasks, first_tasks
 from turnwise.envs.experts import Chances, check_quality, played

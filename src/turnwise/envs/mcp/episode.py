@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwise.data.tool_schema import check_call
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.parsing import Reply, ToolCallError
+from turnwise.data.toolcalls import PARSERS, Format, Reply, ToolCallError
 from turnwise.envs.calls import refusal
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.mcp.connection import Answer, Connection

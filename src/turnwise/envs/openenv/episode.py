@@ -7,10 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from turnwise.data.thinking import split_thinking
 from turnwise.data.tool_schema import check_call
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, split_thinking
 from turnwise.envs.calls import refusal
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.openenv.connection import Connection, RefusedActionError

@@ -6,8 +6,7 @@ import copy
 import re
 from typing import Literal
 
-from turnwise.data.thinking import split_thinking
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import ToolCallError, split_thinking
 from turnwise.envs.environment import Step, check_open
 from turnwise.envs.reasoning_gym.package import Dataset, Item
 from turnwise.types import Message, Task

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnwise.data.tool_schema import make_tool
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import ToolCallError
 from turnwise.envs.boxed import STOPPED, Box, cut
 from turnwise.envs.calls import Calls, refusal
 from turnwise.envs.environment import Step

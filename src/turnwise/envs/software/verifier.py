@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import ToolCallError
 from turnwise.envs.software.session import SoftwareSession
 
 Verifier = Literal["effect", "call", "name"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.parsing import Reply, ToolCallError
+from turnwise.data.toolcalls import PARSERS, Format, Reply, ToolCallError
 from turnwise.envs.calls import refusal
 from turnwise.envs.environment import Step, check_open
 from turnwise.envs.tau2.end_check import UNFINISHED, Reference

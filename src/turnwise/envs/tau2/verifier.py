@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from turnwise.data.match_calls import same_value
 from turnwise.data.tool_schema import check_call
-from turnwise.data.toolcalls.match import same_value
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import ToolCallError
 from turnwise.envs.tau2.end_check import missing
 from turnwise.envs.tau2.lookups import identifiers, seen, unknown
 from turnwise.envs.tau2.problem import TRANSFER, Gold

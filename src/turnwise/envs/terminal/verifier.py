@@ -15,7 +15,7 @@ from typing import Literal
 
 from rapidfuzz.distance import Levenshtein
 
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import ToolCallError
 from turnwise.envs.terminal.session import TerminalSession
 
 Verifier = Literal["effect", "similarity"]

@@ -13,8 +13,7 @@ from functools import cache
 from typing import Any
 
 from turnwise.data.tool_schema import signature
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
 from turnwise.envs import event_loop
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.tool_messages import HOW, Tools, templated

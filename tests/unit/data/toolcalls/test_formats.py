@@ -12,12 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnwise.data.toolcalls.bfcl_python import bfcl_python
-from turnwise.data.toolcalls.formats import PARSERS
-from turnwise.data.toolcalls.hermes import hermes
-from turnwise.data.toolcalls.llama_json import llama_json
-from turnwise.data.toolcalls.parsing import MAX_CALLS, MAX_CHARS, MAX_DEPTH, Reply, ToolCallError
-from turnwise.data.toolcalls.qwen_xml import qwen_xml
+from turnwise.data.toolcalls import (
+    MAX_CALLS,
+    MAX_CHARS,
+    MAX_DEPTH,
+    PARSERS,
+    Reply,
+    ToolCallError,
+    bfcl_python,
+    hermes,
+    llama_json,
+    qwen_xml,
+)
 from turnwise.types import ToolCall
 
 EACH_FORMAT = pytest.mark.parametrize("name", PARSERS)
