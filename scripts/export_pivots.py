@@ -27,12 +27,10 @@ import pyarrow.parquet as pq
 from turnwise.config.programs import options, program
 from turnwise.data.disk_list import Names
 from turnwise.data.foreign import structured_text
-from turnwise.data.parse_trajectory import parse_trajectory
-from turnwise.data.pivot_rows.read import is_row
-from turnwise.data.pivot_rows.rules import ACTION, check_row
-from turnwise.data.pivot_rows.write import AGENT_NAME, rated, row_of
+from turnwise.data.pivot_rows import ACTION, AGENT_NAME, check_row, is_row, rated, row_of
 from turnwise.data.read_records import UnusableError, read_records
 from turnwise.data.steps import steps_of
+from turnwise.data.trajectories import parse_trajectory
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, refuse_same
 from turnwise.types import Pivot

@@ -13,7 +13,7 @@ from typing import Any
 
 from recipes.tiny.tokenizer import TURN_END
 
-from turnwise.data.special_tokens import disarming
+from turnwise.data.chat_tokens import disarming
 from turnwise.evaluation.skills import SKILLS, stream
 from turnwise.types import Message
 

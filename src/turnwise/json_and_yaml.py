@@ -12,7 +12,7 @@ class TwiceError(ValueError):
     """Raised if a JSON object has a key twice. Python's JSON reader would silently drop the first value."""
 
     def __init__(self, key: str) -> None:
-        super().__init__("an object names a key twice")
+        super().__init__(f"an object names the key {key!r} twice")
         self.key = key
 
 

@@ -31,9 +31,8 @@ from outside_texts import (
     TRAJECTORY,
 )
 
-from turnwise.data.foreign.convert import Importer
-from turnwise.data.toolcalls.formats import PARSERS
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.foreign import Importer
+from turnwise.data.toolcalls import PARSERS, ToolCallError
 from turnwise.data.trajectories import read_trajectories
 from turnwise.endpoints import Fault, retry_after
 from turnwise.engines.vllm_client import sample_of

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.integration import bookings
 
-from turnwise.data.parse_trajectory import parse_trajectory
+from turnwise.data.trajectories import parse_trajectory
 from turnwise.runs.result_file import read_result
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,8 +17,7 @@ from pathlib import Path
 from tests.security import host, limits, states
 from tests.security.ground import LIMITS, Family, Ground, prepared
 
-from turnwise.sandbox.bubblewrap import NOBODY
-from turnwise.sandbox.detect import open_sandbox
+from turnwise.sandbox.sandbox import NOBODY, open_sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES: dict[str, Family] = {

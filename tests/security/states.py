@@ -143,19 +143,20 @@ def processes(ground: Ground) -> Probes:
 
 
 def properties_of_processes(ground: Ground) -> Probes:
-    leave = "import os\nprint(os.getpid())\nfor act in (lambda: os.nice(7), lambda: os.sched_setaffinity(0, {0})):\n"
-    state = ground.sandbox.python()
-    outcome, _held = state.run(leave + "    try: act()\n    except OSError: pass")
-    pid = outcome.output.strip()
-    for name, call in {
-        "nice": f"os.getpriority(0, {pid})",
-        "affinity": f"os.sched_getaffinity({pid})",
-        "group": f"os.getpgid({pid})",
-        "session": f"os.getsid({pid})",
-        "signal": f"os.kill({pid}, 0)",
-        "limits": f"__import__('resource').prlimit({pid}, 7)",
-    }.items():
-        yield name, state.run(f"import os\n{call}")[0].ok
+    """Each state is process 1 of its own sandbox, so what counts is what another state sees of it."""
+    for name, leave, find in (
+        ("nice", "os.nice(7)", "os.getpriority(0, {}) == 7"),
+        ("affinity", "os.sched_setaffinity(0, {0})", "os.sched_getaffinity({}) == {{0}}"),
+        ("group", "os.setpgid(0, 0)", "os.getpgid({}) != os.getpgid(0)"),
+        (
+            "limits",
+            "resource.setrlimit(4, (0, 0)); resource.setrlimit(7, (33, 33))",
+            "resource.prlimit({}, 7)[0] == 33",
+        ),
+    ):
+        for pid in ("0", "1", "2"):
+            code = f"import os, resource\ntry: print('WORD' if {find.format(pid)} else '')\nexcept OSError: pass"
+            yield f"{name} of {pid}", _passes(ground, "", f"import os, resource\n{leave}", code)
 
 
 def signals(ground: Ground) -> Probes:

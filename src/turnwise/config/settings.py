@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from turnwise.data.thinking import Thinking
-from turnwise.data.toolcalls.formats import Format
-from turnwise.data.toolcalls.nemo_gym_rule import MOST
+from turnwise.data.match_calls import MOST
+from turnwise.data.toolcalls import Format, Thinking
 from turnwise.engines.engine import Sampling
 from turnwise.rollouts.demonstrated_reply import Anchored, Kind
 

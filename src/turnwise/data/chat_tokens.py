@@ -12,19 +12,53 @@ all text between two actions. Demonstrations and rollouts are built from these p
 from __future__ import annotations
 
 import json
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from turnwise.data.render_and_encode import EACH, ChatTemplateError, Spine, compared, encoded, rendered, rewritten
-from turnwise.data.render_watch import TemplateLimitError, rendering
-from turnwise.data.special_tokens import disarming
-from turnwise.data.thinking import REASONING, Thinking, without_thinking
+from turnwise.data.toolcalls import REASONING, Thinking, without_thinking
+from turnwise.errors import InputError
 from turnwise.types import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_HALF = re.compile("[\ud800-\udfff]")  # half a surrogate pair, which no tokenizer accepts
+
+
+def disarming(
+    tokenizer: PreTrainedTokenizerBase,
+) -> tuple[Callable[[Message], Message], Callable[[Sequence[Any]], list[Any]]]:
+    """Returns a function that changes a message, and a function that changes tool definitions, so that they contain no
+    special token when they are rendered.
+
+    Both functions insert a space after the first character of each special token's string, for example
+    ``< |im_end|>``. Assistant messages are left unchanged. Added tokens that are not special (``<tool_call>`` in many
+    vocabularies) are also left unchanged, because they end no turn.
+    """
+    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    # The pattern consumes only the first character of a string, so that strings that overlap are all found.
+    parts = [f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in sorted(special) if len(text) > 1]
+    marker = re.compile("|".join(parts) or r"(?!)")
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, str):
+            return marker.sub(lambda found: f"{found[0]} ", _HALF.sub("\ufffd", value))
+        if isinstance(value, Mapping):
+            return {plain(key): plain(part) for key, part in value.items()}
+        return [plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+    def disarmed(message: Message) -> Message:
+        return message if message["role"] == "assistant" else plain(message)
+
+    def disarmed_tools(tools: Sequence[Any]) -> list[Any]:
+        return [tool if callable(tool) else plain(tool) for tool in tools]
+
+    return disarmed, disarmed_tools
+
 
 _ASKED = {"role": "user", "content": "u"}  # first message of the test conversations
 _SPOKEN = (
@@ -33,6 +67,23 @@ _SPOKEN = (
 _ANSWER = {"role": "user", "content": "v"}
 _KEPT = 16384  # largest number of entries of each cache of texts
 _NEAR = 1024  # largest number of decoded actions in the cache; the key of a long action takes much memory
+EACH = 64  # number of turns at the start of a trajectory whose histories are all compared (see ``compared``)
+
+
+class ChatTemplateError(InputError):
+    """Raised if a chat template is missing, refuses the messages, or rewrites turns that the policy has written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spine:
+    """A trajectory, or a part of it, as one list of token ids, so that no history is stored twice.
+
+    For each assistant turn (start, stop), ``ids[:start]`` is the state before the turn, and ``ids[start:stop]`` is the
+    turn's action with the end-of-turn token.
+    """
+
+    ids: tuple[int, ...]
+    turns: tuple[tuple[int, int], ...]  # (start, stop) of every assistant turn
 
 
 class ChatTokens:
@@ -68,11 +119,7 @@ class ChatTokens:
         self._eos: Any = tokenizer.eos_token_id  # one id or None; the library's own annotation is wider
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special = special | set(tokenizer.all_special_ids)
-        try:
-            with rendering():
-                self._try_out()
-        except TemplateLimitError as error:
-            raise ChatTemplateError(f"{self.name}: the chat template refuses a test conversation: {error}") from error
+        self._try_out()
         self._warned = False
         # Observations and actions repeat often, so their tokens are cached.
         self._bridge = lru_cache(maxsize=_KEPT)(self._bridge_uncached)
@@ -290,3 +337,70 @@ def _key(messages: Sequence[Message]) -> str:
 
 def _spoken(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
+
+
+def rendered(
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
+    messages: Sequence[dict[str, Any]],
+    tools: Sequence[Any],
+    prompt: bool,
+    options: Mapping[str, Any],
+) -> str:
+    """Returns the text that the chat template makes of messages, with the generation prompt if ``prompt`` is True.
+
+    Raises:
+        ChatTemplateError: the template refuses the messages. The error message contains ``name``, the model's name.
+    """
+    try:
+        return str(
+            tokenizer.apply_chat_template(
+                messages, tools=tools or None, tokenize=False, add_generation_prompt=prompt, **options
+            )
+        )
+    except Exception as error:  # templates may raise any exception
+        roles = " ".join(str(m.get("role")) for m in messages)
+        raise ChatTemplateError(
+            f"{name}: the chat template refuses the messages, whose roles are {roles}: {error}"
+        ) from error
+
+
+def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Returns the token ids of ``text``. The tokenizer adds no special tokens.
+
+    Raises:
+        ChatTemplateError: the tokenizer fails on the text, for example because its regex takes too many steps.
+    """
+    try:
+        return tokenizer.encode(text, add_special_tokens=False)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # raised by the tokenizers library; not a subclass of Exception
+            raise
+        name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
+        raise ChatTemplateError(f"{name}: the tokenizer fails on a text of {len(text)} characters: {error}") from None
+
+
+def compared(count: int) -> set[int]:
+    """Returns the indices of the turns (of ``count`` turns) whose rendered histories are compared with the token ids.
+
+    These are the first ``EACH`` turns, later turns whose index grows by a factor of 1.5 each time, and the last turn.
+    So the total length of the compared histories stays small. If a template rewrites a turn, the turn is also rewritten
+    in all later histories, so the next comparison finds the change.
+    """
+    found, turn = set(range(min(count, EACH))), float(EACH)
+    while turn < count:
+        found.add(int(turn))
+        turn *= 1.5
+    return found | {count - 1}
+
+
+def rewritten(name: str, spines: Sequence[Spine]) -> str:
+    """Returns the warning that the chat template of the model ``name`` rewrites earlier turns.
+
+    ``spines`` are the token lists that one trajectory needs because of this.
+    """
+    return (
+        f"{name}: the chat template rewrites earlier turns: it drops their reasoning or moves text. This was first "
+        f"seen before assistant turn {len(spines[0].turns)} of a trajectory. Use a template that keeps the history as "
+        "it was written, set data.thinking=keep or data.thinking=drop, or remove the reasoning from the demonstrations"
+    )

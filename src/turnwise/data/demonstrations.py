@@ -9,10 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from turnwise.data.chat_tokens import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens, Spine
 from turnwise.data.disk_list import DiskList, Names
 from turnwise.data.read_records import UnusableError
-from turnwise.data.render_and_encode import Spine
 from turnwise.data.trajectories import used_twice
 from turnwise.types import Trajectory
 
@@ -22,7 +21,7 @@ _NEAR = 64  # number of recently read trajectories kept in memory, because state
 
 
 class Demonstration(NamedTuple):
-    """An expert trajectory, and its tokens as one or more lists (``spines``; see ``data.render_and_encode``)."""
+    """An expert trajectory, and its tokens as one or more lists (``spines``; see ``data.chat_tokens``)."""
 
     trajectory: Trajectory
     spines: list[Spine]

@@ -1,24 +1,114 @@
-"""Adapts conversations to a chat template that does not show system messages, tools or tool calls.
+"""Adapts conversations to a chat template, which may not show system messages, tools or tool calls.
 
-Short test conversations show what a template leaves out. If it leaves out system messages (as Gemma's) or drops them
-later (as Mistral's), their text is merged into the first user message. If it leaves out tools or calls, both are
-written as text. The calls then have the JSON form of the Hermes models unless the user chose another format.
+Short test conversations show what a template leaves out, and in which format it writes tool calls. If it leaves out
+system messages (as Gemma's) or drops them later (as Mistral's), their text is merged into the first user message. If it
+leaves out tools or calls, both are written as text. The calls then have the JSON form of the Hermes models unless the
+user chose another format.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
+from turnwise.data.match_calls import equivalent, identical
+from turnwise.data.steps import steps_of
 from turnwise.data.tool_schema import arguments_of, function_of
-from turnwise.data.toolcalls.detect_format import PROBE_CALL, PROBE_TOOLS, asking, format_of
-from turnwise.data.toolcalls.formats import Format
-from turnwise.data.toolcalls.write import write_calls
+from turnwise.data.toolcalls import OPEN, PARSERS, Format, ToolCallError, write_calls
 from turnwise.errors import InputError
 from turnwise.types import Message, ToolCall, Trajectory
+
+if TYPE_CHECKING:
+    from turnwise.data.chat_tokens import ChatTokens
+
+PROBE_TOOLS: Sequence[Mapping[str, Any]] = (
+    {
+        "type": "function",
+        "function": {
+            "name": "turnwise_probe",
+            "description": "A probe.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+        },
+    },
+)
+PROBE_CALL = ToolCall("turnwise_probe", {"city": "probed-city", "days": 3})
+
+
+def asking(count: int = 1) -> list[Message]:
+    """Returns a test conversation: a user message, and an assistant message with :data:`PROBE_CALL` ``count`` times."""
+    calls = [
+        {
+            "id": f"probecal{number}",
+            "type": "function",
+            "function": {"name": PROBE_CALL.name, "arguments": dict(PROBE_CALL.arguments)},
+        }
+        for number in range(count)
+    ]
+    return [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+
+
+def format_of(chat: ChatTokens) -> Format | None:
+    """Returns the format in which the chat template of ``chat`` writes tool calls.
+
+    The result is None if no parser can read the rendered call, because the template leaves ``tool_calls`` out, refuses
+    them, or writes them in an unknown format.
+    """
+    from turnwise.data.chat_tokens import ChatTemplateError  # programs that only convert files do not need it
+
+    try:
+        (spine,) = chat.spines(asking(), PROBE_TOOLS)
+    except ChatTemplateError:
+        return None
+    start, stop = spine.turns[-1]
+    text = chat.decode(spine.ids[start:stop])
+    return next((name for name in get_args(Format) if _reads(text, name)), None)
+
+
+def _reads(text: str, name: str) -> bool:
+    try:
+        return identical(PARSERS[name](text, PROBE_TOOLS).calls, [PROBE_CALL])
+    except ToolCallError:
+        return False
+
+
+def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Format | Literal["none"]:
+    """Returns the format of the tool calls that are written in the text of a conversation's replies.
+
+    The result is ``none`` if the text has no calls, or if a message has ``tool_calls``. Without ``tools``, calls of the
+    formats ``llama_json`` and ``bfcl_python`` are not recognized.
+    """
+    if any(message.get("tool_calls") for message in messages):
+        return "none"
+    said = [
+        message["content"].rpartition("</think>")[2].strip() for message in messages if message["role"] == "assistant"
+    ]
+    if any(OPEN in text for text in said):
+        return "qwen_xml" if any(re.search(r"<tool_call>\s*<function=", text) for text in said) else "hermes"
+    if any(re.match(r'(?:<\|python_tag\|>|\{\s*"(?:name|type)"\s*:)', text) for text in said) and tools:
+        return "llama_json"
+    return "bfcl_python" if any(is_call_list(text) for text in said) and tools else "none"
+
+
+def is_call_list(text: str) -> bool:
+    """Returns whether a reply looks like a list of calls in Python syntax: ``[f(a=1), g()]``."""
+    return text.startswith("[") and text.endswith("]") and "(" in text
+
+
+def calls_read(form: str, texts: Sequence[str]) -> int:
+    """Counts the texts that contain at least one tool call in the format ``form``."""
+
+    def holds(text: str) -> bool:
+        try:
+            return bool(PARSERS[form](text).calls)
+        except ToolCallError:
+            return False
+
+    return sum(map(holds, texts))
+
 
 # text of the system message in the test conversations; it shows whether a template sorts words or changes letter case
 _SYSTEM = "turnwise system b a 2  1 b B"
@@ -145,3 +235,57 @@ def _folded(messages: Sequence[Message]) -> list[Message]:
         return rest
     first = rest[0]
     return [{**first, "content": "\n\n".join([*systems, first["content"]])}, *rest[1:]]
+
+
+def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[str]) -> str:
+    """Checks that the rendered replies of a trajectory can be read back, and returns a message about the first failure.
+
+    Parsing a rendered reply must give the tool calls of the demonstrated reply. If the demonstrated reply has no calls,
+    the rendered reply must contain its text. The result is an empty text if no reply fails.
+
+    Args:
+        dialect: its ``format`` is the format in which the tool calls are parsed.
+        trajectory: the trajectory as it was read from the file.
+        actions: the rendered replies of the trajectory, in order.
+    """
+    for step, action in zip(steps_of(trajectory), actions, strict=True):
+        if not action.strip():
+            return f"the chat template renders the demonstrated reply {step.id} as an empty text"
+        if step.calls:
+            try:
+                made = PARSERS[dialect.format](action, trajectory.tools).calls
+            except ToolCallError as error:
+                return (
+                    f"{step.id}: the tool calls that the chat template renders cannot be read in the format "
+                    f"{dialect.format} ({error})"
+                )
+            if not equivalent(made, step.calls):
+                return (
+                    f"{step.id}: the tool calls that the chat template renders, read in the format {dialect.format}, "
+                    "differ from the calls in tool_calls"
+                )
+        elif step.content.strip() and step.content.strip() not in action:
+            return f"{step.id}: the reply that the chat template renders does not contain the text of the message"
+    return ""
+
+
+def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
+    """Returns whether the chat template drops the text of a reply that has both text and calls.
+
+    ``actions`` are the rendered replies of the trajectory, in order.
+    """
+    return any(
+        step.calls and step.content.strip() not in action
+        for step, action in zip(steps_of(trajectory), actions, strict=True)
+    )
+
+
+def drops_reasoning(trajectory: Trajectory, replies: Sequence[str]) -> bool:
+    """Returns whether the chat template drops the reasoning of a reply.
+
+    ``replies`` are the rendered replies of the trajectory with their reasoning, in order.
+    """
+    return any(
+        step.rationale is not None and step.rationale not in reply
+        for step, reply in zip(steps_of(trajectory), replies, strict=True)
+    )

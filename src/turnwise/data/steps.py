@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.data.thinking import REASONING, split_thinking
 from turnwise.data.tool_schema import arguments_of, function_of
-from turnwise.data.toolcalls.parsing import ToolCallError, checked_call
+from turnwise.data.toolcalls import REASONING, ToolCallError, checked_call, split_thinking
 from turnwise.types import Message, ToolCall, Trajectory
 
 

@@ -16,11 +16,290 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from turnwise.data.parse_trajectory import parse_trajectory
+from turnwise.data.pivot_rows import is_row, record_of
 from turnwise.data.read_records import UnusableError, read_records
+from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
+from turnwise.data.toolcalls import REASONING, ToolCallError, checked_call
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, no_room
-from turnwise.types import Trajectory
+from turnwise.json_and_yaml import parse_json
+from turnwise.types import Pivot, Task, Trajectory
+
+ROLES = ("system", "user", "assistant", "tool")
+# largest number of messages of a trajectory; so many exceed any model's context, but can be rendered within seconds
+MOST = 20_000
+# keys of a message, other than ``content``, whose values must be text
+_TEXTS = ("name", "tool_call_id", *REASONING)
+SPLITS = ("train", "seen", "unseen")
+
+
+def parse_trajectory(record: Any, source: str) -> Trajectory:
+    """Checks one record of a trajectory file and returns it as a Trajectory.
+
+    The record holds chat messages, or it is a pivot row of NeMo Gym. Keys that hold null count as absent. The arguments
+    of tool calls may be JSON text and become objects. ``tools`` and ``task.data`` may also be JSON text. A record
+    without an id gets ``source`` as its id. The tool calls of a pivot are not checked against the schemas of their
+    tools, because the rules for pivot rows do not require this.
+
+    Raises:
+        UnusableError: the record has a mistake; the error describes the first mistake. If ``record`` is an
+            UnusableError, because the record could not be read, this error is raised.
+    """
+    record = checked_record(record)
+    record = _without_nulls(record_of(record, source) if is_row(record) else record)
+    if "messages" not in record:
+        raise UnusableError(
+            f"the record has no 'messages', only the keys {sorted(map(str, record))}",
+            "put the conversation under 'messages'",
+            "no messages",
+        )
+    identity = record.get("id", source)
+    if not isinstance(identity, str) or not identity:
+        raise UnusableError(
+            f"id must be non-empty text, got {identity!r}", "give each trajectory a text id of its own", "unusable id"
+        )
+    success = record.get("success")
+    if success is not None and not isinstance(success, bool):
+        raise UnusableError(
+            f"success must be true, false or absent, got {success!r}", "write true or false", "unusable success"
+        )
+    tools = _tools(record.get("tools"))
+    pivot = _pivot(record)
+    messages = _messages(record["messages"], tools if pivot is None else None)
+    return Trajectory(identity, messages, tools, _task(record.get("task")), success, source, pivot)
+
+
+def checked_record(record: Any) -> Mapping[str, Any]:
+    """Returns a record of a file after checking that it is a JSON object.
+
+    Raises:
+        UnusableError: the record is no object. If ``record`` is an UnusableError, because the record could not be read,
+            this error is raised.
+    """
+    if isinstance(record, UnusableError):
+        raise record
+    if not isinstance(record, Mapping):
+        raise UnusableError(
+            f"the record must be a JSON object, but it is of type {type(record).__name__}",
+            "write each record as one JSON object",
+            "no object",
+        )
+    return record
+
+
+def listed_tools(given: Any) -> list[Any]:
+    """Returns the tools of a record, which may be a list, JSON text or absent. Each tool may be JSON text too.
+
+    Raises:
+        UnusableError: the tools are not a list.
+    """
+    tools = parse_field(given, "tools") if isinstance(given, str) and given else given or []
+    if not isinstance(tools, list):
+        what = f"tools must be a list, got {type(tools).__name__}"
+        raise UnusableError(what, "list the tools, or leave 'tools' out", "unusable tools")
+    return [parse_field(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
+
+
+def _tools(given: Any) -> tuple[Mapping[str, Any], ...]:
+    tools = listed_tools(given)
+    for tool in tools:
+        if problem := check_tool(tool):
+            raise UnusableError(problem, "correct 'tools'", "unusable tools")
+    named: dict[Any, Any] = {}
+    for function in map(function_of, tools):
+        if named.setdefault(function["name"], function) != function:
+            what = f"two tools have the name {function['name']!r}"
+            raise UnusableError(what, "give each tool its own name", "unusable tools")
+    return tuple(_without_nulls(tool) for tool in tools)
+
+
+def _task(task: Any) -> Task | None:
+    if task is None:
+        return None
+    remedy = "write task as {'env', 'id', 'split', 'data'}, or leave it out"
+    if not isinstance(task, Mapping):
+        raise UnusableError(f"task must be an object, got {type(task).__name__}", remedy, "unusable task")
+    for key in ("env", "id"):
+        if not isinstance(task.get(key), str) or not task[key]:
+            raise UnusableError(f"task.{key} must be non-empty text, got {task.get(key)!r}", remedy, "unusable task")
+    split = task.get("split") or "train"
+    if split not in SPLITS:
+        raise UnusableError(f"task.split must be one of {', '.join(SPLITS)}, got {split!r}", remedy, "unusable task")
+    data = task.get("data")
+    data = parse_field(data, "task.data") if isinstance(data, str) and data else data or {}
+    if not isinstance(data, Mapping):
+        raise UnusableError(f"task.data must be an object, got {type(data).__name__}", remedy, "unusable task")
+    subset = task.get("subset") or ""
+    if not isinstance(subset, str):
+        raise UnusableError(f"task.subset must be text, got {subset!r}", remedy, "unusable task")
+    return Task(task["env"], task["id"], split, dict(data), subset)
+
+
+def _pivot(record: Mapping[str, Any]) -> Pivot | None:
+    pivot = record.get("pivot")
+    if pivot is None:
+        return None
+    counts = [pivot.get(key) or 0 for key in ("passed", "total")] if isinstance(pivot, Mapping) else []
+    if not counts or not all(type(count) is int and count >= 0 for count in counts) or counts[0] > counts[1]:
+        raise UnusableError(
+            f"pivot must be an object with the counts 'passed' and 'total', got {pivot!r:.80}",
+            "correct the counts, or write {} if nothing was sampled",
+            "unusable pivot",
+        )
+    if record.get("task") is not None:
+        raise UnusableError(
+            "the record has both keys 'pivot' and 'task'", "leave out one of the two", "pivot with a task"
+        )
+    return Pivot(*counts)
+
+
+def _messages(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> tuple[dict[str, Any], ...]:
+    if not isinstance(messages, list) or not messages:
+        raise UnusableError("messages must be a non-empty list", "put the conversation under 'messages'", "no messages")
+    if len(messages) > MOST:
+        raise UnusableError(
+            f"the trajectory has {len(messages)} messages, more than {MOST}",
+            "split the trajectory",
+            "too many messages",
+        )
+    checked = tuple(_message(message, place, tools) for place, message in enumerate(messages))
+    _check_turns(checked)
+    return checked
+
+
+def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    where = f"messages[{place}]"
+    if not isinstance(message, Mapping) or "role" not in message:
+        has = f"only the keys {sorted(map(str, message))}" if isinstance(message, Mapping) else type(message).__name__
+        raise UnusableError(
+            f"{where} must be an object with a role, got {has}",
+            "write each message as {'role', 'content'}",
+            "unusable message",
+        )
+    role = message["role"]
+    if role not in ROLES:
+        raise UnusableError(f"{where} has the unknown role {role!r}", f"use one of {', '.join(ROLES)}", "unknown role")
+    message = _without_nulls({"content": "", **_without_nulls(message)})
+    if not isinstance(message["content"], str):
+        kind = type(message["content"]).__name__
+        raise UnusableError(
+            f"{where}.content must be text, got {kind}",
+            "write the content as one text; images are not supported",
+            "content is not a string",
+        )
+    if strange := [key for key in _TEXTS if not isinstance(message.get(key, ""), str)]:
+        raise UnusableError(
+            f"{where}.{strange[0]} must be text, got {type(message[strange[0]]).__name__}",
+            "write it as text, or leave it out",
+            "unusable message",
+        )
+    calls = message.pop("tool_calls", None) or []
+    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        raise UnusableError(
+            f"{where}.tool_calls must be a list of objects", "write [{'type', 'function': {...}}]", "unusable call"
+        )
+    if calls and role != "assistant":
+        raise UnusableError(
+            f"{where} is a {role} message with tool_calls",
+            "leave out tool_calls, which only assistant messages may have",
+            "unusable call",
+        )
+    for call in calls:
+        if problems := (tools is not None and check_call(call, tools)) or _strange_call(call):
+            raise UnusableError(
+                f"{where} has an unusable tool call ({'; '.join(problems)})",
+                "correct the call, or the tool's schema in 'tools'",
+                "call does not fit its tool",
+            )
+    if role == "assistant" and not calls and not message["content"].strip():
+        raise UnusableError(f"{where} is an empty assistant turn", "give it content or tool_calls", "empty turn")
+    if calls:
+        message["tool_calls"] = [_normal_call(call) for call in calls]
+    return {"role": role, **{key: value for key, value in message.items() if key != "role"}}
+
+
+def _strange_call(call: Mapping[str, Any]) -> list[str]:
+    """Returns a list with the reason why the parsers would refuse this tool call in a policy's reply, or []."""
+    try:
+        checked_call(function_of(call).get("name"), arguments_of(call))
+    except ToolCallError as error:
+        return [str(error)]
+    return []
+
+
+def _normal_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a tool call as ``{"type": "function", "function": {...}}``, with the arguments as an object."""
+    function = {**function_of(call), "arguments": arguments_of(call)}
+    outer = {key: value for key, value in call.items() if key not in ("function", "name", "arguments")}
+    return _without_nulls({**outer, "type": "function", "function": function})
+
+
+def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Checks the order of a conversation's messages: system messages if there are any, one user message, then assistant
+    turns and observations in alternation. Several tool messages may answer one assistant turn.
+
+    Raises:
+        UnusableError: the messages have another order.
+    """
+    remedy = "add the missing assistant turn, or leave out the trajectory"
+    if not any(message["role"] == "assistant" for message in messages):
+        raise UnusableError("the conversation has no assistant turn", remedy, "no assistant turn")
+    opening = 0
+    while messages[opening]["role"] == "system":
+        opening += 1
+    if messages[opening]["role"] != "user":
+        role = messages[opening]["role"]
+        raise UnusableError(
+            f"messages[{opening}] has the role {role}, but the first message after the system messages must be "
+            "a user message",
+            "begin the conversation with a user message",
+            "no user message first",
+        )
+    answers = 0  # number of tool messages that may still follow the last assistant turn
+    for place in range(opening + 1, len(messages)):
+        role, before = messages[place]["role"], messages[place - 1]["role"]
+        if role == "system":
+            raise UnusableError(
+                f"messages[{place}] is a system message after the start of the conversation",
+                "move it before the first user message",
+                "late system message",
+            )
+        if role == "assistant":
+            if before == "assistant":
+                raise UnusableError(
+                    f"messages[{place}] is an assistant turn that follows another one without an observation",
+                    "add the user or tool message between the two turns, or merge the two turns",
+                    "turns do not alternate",
+                )
+            answers = max(1, len(messages[place].get("tool_calls", ())))
+            continue
+        answers = answers - 1 if role == "tool" else answers
+        if before != "assistant" and not (role == before == "tool" and answers >= 0):
+            raise UnusableError(
+                f"an assistant turn is missing between messages[{place - 1}] and messages[{place}]",
+                remedy,
+                "turns do not alternate",
+            )
+
+
+def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of ``mapping`` without the keys whose value is null. Parquet files store null for absent keys."""
+    return {key: value for key, value in mapping.items() if value is not None}
+
+
+def parse_field(text: str, what: str) -> Any:
+    """Returns the value of a field of a trajectory's record that is written as JSON text, such as ``tools``.
+
+    Raises:
+        UnusableError: the text is not JSON. The error message uses ``what`` as the name of the field.
+    """
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise UnusableError(
+            f"{what} is a text that is not JSON ({error})", f"write {what} as JSON", "broken JSON"
+        ) from error
+
 
 _ROWS = 256  # number of trajectories in a row group of Parquet
 _SHOWN = 20  # largest number of problems that an error message lists
@@ -101,7 +380,7 @@ def each_trajectory(
     problems: list[BadTrajectory] = []
     good = 0
     for name in names:
-        for source, record in _records(Path(name)):
+        for source, record in _named_records(Path(name)):
             try:
                 take(parse_trajectory(record, source))
                 good += 1
@@ -189,7 +468,7 @@ def _write_rows(part: Path, records: Iterable[Mapping[str, Any]], keys: Sequence
             file.write_table(pyarrow.Table.from_pylist(rows, pyarrow.schema(columns)))
 
 
-def _records(name: Path) -> Iterator[tuple[str, Any]]:
+def _named_records(name: Path) -> Iterator[tuple[str, Any]]:
     try:
         yield from read_records(name)
     except InputError as error:

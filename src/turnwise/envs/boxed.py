@@ -12,10 +12,8 @@ from typing import Any
 from turnwise.envs.environment import EnvironmentFault, Level
 from turnwise.envs.scripted import ENTRY, Chances, Remembered, S
 from turnwise.envs.tools import Calls, Short, Style, ToolEnv, ToolSession, check_shown
-from turnwise.sandbox.bubblewrap import Bubblewrap
-from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.folder_value import File, Link, Tree
-from turnwise.sandbox.sandbox import CallResult, Limits, SandboxFault, Stop
+from turnwise.sandbox.sandbox import Backend, Bubblewrap, CallResult, Limits, SandboxFault, Stop, open_sandbox
 from turnwise.types import Message, Task
 
 STOPPED: Mapping[Stop, str] = {

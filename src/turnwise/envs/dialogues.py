@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypeVar
 
-from turnwise.data.thinking import CLOSE_THINKING, OPEN_THINKING
+from turnwise.data.match_calls import equivalent
 from turnwise.data.tool_schema import check_call, function_of, signature
-from turnwise.data.toolcalls.formats import Format
-from turnwise.data.toolcalls.match import equivalent
+from turnwise.data.toolcalls import CLOSE_THINKING, OPEN_THINKING, Format
 from turnwise.envs.environment import Quality, Session, Step, Verifier, check_horizon, check_open, check_verifier
 from turnwise.envs.scripted import Chances, LastTasks, ScriptedEnv
 from turnwise.envs.tools import Tools, answered, check_format, played, read_calls, templated

@@ -20,8 +20,7 @@ from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
-from turnwise.data.thinking import split_thinking
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import ToolCallError, split_thinking
 from turnwise.envs.environment import Session, Step, check_horizon, check_open, hashed_split
 from turnwise.envs.scripted import Chances, Clumsy, Expert, LastTasks, ScriptedEnv
 from turnwise.errors import InputError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from turnwise.data.tool_schema import make_tool
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import ToolCallError
 from turnwise.envs.boxed import STOPPED, Box, WorkspaceEnv, WorkspaceSession, cut
 from turnwise.envs.environment import Level, Step
 from turnwise.envs.scripted import Chances, Clumsy, Expert

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from rapidfuzz.distance import Levenshtein
 
 from turnwise.data.tool_schema import make_tool
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import ToolCallError
 from turnwise.envs.boxed import STOPPED, Box, WorkspaceEnv, WorkspaceSession, cut
 from turnwise.envs.environment import Level, Step
 from turnwise.envs.scripted import Chances, Clumsy, Expert

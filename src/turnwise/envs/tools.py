@@ -8,12 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
-from turnwise.data.thinking import split_thinking
 from turnwise.data.tool_schema import arguments_of, check_call, function_of, name_of, parameters_of, signature
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.hermes import CLOSE, OPEN, hermes
-from turnwise.data.toolcalls.parsing import ToolCallError
-from turnwise.data.toolcalls.write import write_calls
+from turnwise.data.toolcalls import CLOSE, OPEN, PARSERS, Format, ToolCallError, hermes, split_thinking, write_calls
 from turnwise.envs.environment import Level, Quality, Session, Step, check_horizon, check_open, tools_of
 from turnwise.envs.scripted import S, ScriptedEnv, trajectory_of
 from turnwise.types import Message, Task, ToolCall, Trajectory

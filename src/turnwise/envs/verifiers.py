@@ -20,8 +20,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from turnwise.data.tool_schema import signature
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
 from turnwise.envs import workers
 from turnwise.envs.environment import (
     EnvironmentFault,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from turnwise.daemon_threads import EventLoop
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.sandbox.watch_command import readable
+from turnwise.sandbox.sandbox import readable
 
 _END = 1.0  # seconds within which a worker that has closed its output must have ended, so that its exit status is known
 

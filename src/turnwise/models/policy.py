@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from safetensors import safe_open
 from torch.distributed.tensor import DTensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as hf_logging
 
 from turnwise.errors import InputError
 from turnwise.models.attention import unwrapped, use_tree_attention
-from turnwise.models.check_adapter import ADAPTER, check_adapter
-from turnwise.models.check_tokenizer import check_patterns, check_special, check_tokenizer, check_vocabulary
-from turnwise.models.check_weights import (
-    WeightsError,
-    check_embeddings,
-    check_finite,
-    check_loaded,
-    check_norms,
-    check_tied,
-    tensor_names,
-    weight_files,
-)
 from turnwise.models.head import Head
 
 logger = logging.getLogger(__name__)
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 class PolicyError(InputError):
     """Raised for a model that cannot be loaded or used as a policy."""
+
+
+def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Raises a ValueError that names the first weight with a NaN or an infinity."""
+    for name, value in tensors:
+        if not value.is_floating_point() or value.is_meta or not value.numel():
+            continue
+        wide = value if value.element_size() > 1 else value.to(torch.float32)  # aminmax refuses one-byte types
+        if not all(map(math.isfinite, torch.aminmax(wide.detach()))):
+            raise ValueError(f"{name} contains values that are not finite")
 
 
 def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedModel:
@@ -161,22 +163,48 @@ def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
             f"policy.start={adapter}: there is no adapter_model.safetensors; give the adapter folder of a finished run "
             "on the same policy.model"
         )
-    told = f"policy.start={adapter}: this adapter cannot be merged into policy.model={model}"
     try:
-        check_adapter(adapter, model)
+        _check_base(adapter, model)
         adapted = PeftModel.from_pretrained(policy, adapter)
-        strange = set(tensor_names(adapter / ADAPTER)) ^ get_peft_model_state_dict(adapted).keys()
+        with safe_open(adapter / ADAPTER, "pt") as stream:
+            strange = set(stream.keys()) ^ get_peft_model_state_dict(adapted).keys()
         if strange:  # weights of other layers, which peft would silently ignore
-            raise WeightsError(
-                f"the weight {min(strange)} and {len(strange) - 1} more exist only in the adapter or only in the model"
-            )
+            raise ValueError(f"{min(strange)} and {len(strange) - 1} more exist only in the adapter or in the model")
         merged = adapted.merge_and_unload()
         check_finite(merged.named_parameters())
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a broken configuration can make peft raise anything
-        raise PolicyError(f"{told} ({_first_line(error)})") from error
+        raise PolicyError(
+            f"policy.start={adapter}: this adapter cannot be merged into policy.model={model} ({_first_line(error)})"
+        ) from error
     return merged
+
+
+def _check_base(adapter: Path, base: str | Path) -> None:
+    """Raises a ValueError if an adapter is no LoRA, would import modules, or was trained on another model."""
+    about = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    if about.get("peft_type") != "LORA" or about.get("megatron_config"):  # megatron_core names a module to import
+        raise ValueError(f"{ADAPTER_CONFIG}: only plain LoRA adapters (peft_type=LORA) can be merged")
+    if (start := about.get("init_lora_weights")) not in (None, True, False, "gaussian", "orthogonal"):
+        raise ValueError(
+            f"{ADAPTER_CONFIG} has init_lora_weights={start!r}, with which peft changes the base model's weights; save "
+            "the adapter with path_initial_model_for_weight_conversion"
+        )
+    recorded = about.get("base_model_name_or_path")
+    if recorded and _base_name(str(recorded)) != _base_name(str(base)):
+        raise ValueError(
+            f"the adapter was trained on {recorded}; if this is the same model, correct base_model_name_or_path in its "
+            f"{ADAPTER_CONFIG}"
+        )
+
+
+def _base_name(model: str) -> str:
+    """Returns a model's name in lower case without its owner or folder, also for a folder of the hub's cache."""
+    parts = Path(model).parts
+    if len(parts) > 2 and parts[-2] == "snapshots":
+        return parts[-3].rpartition("--")[2].lower()
+    return parts[-1].lower() if parts else ""
 
 
 # last parts of layers' names that peft reads as names of experts or routers in models with a mixture of experts
@@ -241,9 +269,9 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
 
 
 def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]:
+    if (Path(model) / ADAPTER_CONFIG).is_file():  # transformers would load the adapter's base model instead
+        raise PolicyError(f"{key}={model}: this is an adapter; set policy.start to it and {key} to its base model")
     try:
-        files = weight_files(model)
-        check_patterns(model)
         # trust_remote_code is set explicitly, because transformers would otherwise ask on the terminal
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         with _quiet():
@@ -254,15 +282,14 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-        check_loaded(info, int(getattr(weights.config, "num_hidden_layers", 0)))
-        check_tied(files, weights.config)
+        if missing := sorted(info["missing_keys"]):  # transformers would fill them with random values
+            raise ValueError(f"{missing[0]} and {len(missing) - 1} more tensors are missing from the model's files")
         check_finite(weights.named_parameters())
-        embeddings = weights.get_input_embeddings().weight
-        check_vocabulary(tokenizer, embeddings.shape[0])
-        check_special(model, embeddings.shape[0])
-        check_tokenizer(tokenizer)
-        check_embeddings(embeddings.detach())
-        check_norms(weights.named_modules())
+        rows, highest = weights.get_input_embeddings().weight.shape[0], max(tokenizer.get_vocab().values(), default=-1)
+        if "door" not in tokenizer.decode(tokenizer.encode("open door", add_special_tokens=False)):
+            raise ValueError("the tokenizer's files are missing or damaged: it does not give back a plain text")
+        if not 0 <= highest < rows:
+            raise ValueError(f"the tokenizer has token ids up to {highest}, but the embedding has only {rows} rows")
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a broken file can make the libraries raise anything
@@ -296,5 +323,5 @@ def _quiet() -> Iterator[None]:
 def _first_line(error: Exception) -> str:
     if "ignore_mismatched_sizes" in str(error):
         return "tensors in its files do not have the shapes that its config.json requires"
-    said = str(error).strip().splitlines()
-    return (said[0] if said else "") if isinstance(error, WeightsError | OSError | ValueError) else repr(error)[:300]
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else "") if isinstance(error, OSError | ValueError) else repr(error)[:300]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -13,7 +14,6 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, PretrainedConfig
 
 from turnwise.errors import InputError
-from turnwise.models.check_weights import read_json
 from turnwise.models.shipped import weights_of
 
 LAYERS = 10_000  # largest number of layers that a planned model may have
@@ -63,7 +63,7 @@ def _configuration(place: Path, model: str) -> PretrainedConfig:
     with one entry for each layer.
     """
     try:
-        about = read_json(place / "config.json" if place.is_dir() else place)
+        about = json.loads((place / "config.json" if place.is_dir() else place).read_bytes())
     except ValueError as error:
         raise InputError(f"policy.model={model}: {error}") from error
     for part in [about, *(value for value in about.values() if isinstance(value, dict))]:

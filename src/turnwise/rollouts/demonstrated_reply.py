@@ -8,10 +8,8 @@ from typing import Any, Literal, get_args
 
 from rapidfuzz.distance import Levenshtein
 
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.match import equivalent, identical
-from turnwise.data.toolcalls.nemo_gym_rule import MOST, accepts
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.match_calls import MOST, accepts, equivalent, identical
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
 from turnwise.errors import InputError
 from turnwise.types import State, Turn
 

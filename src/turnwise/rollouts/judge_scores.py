@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 
 from turnwise.algo.rewards.reward import Reward
 from turnwise.data.steps import TurnInContext
-from turnwise.data.thinking import split_thinking
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, split_thinking
 from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, Judge
 from turnwise.types import Rewards, RolloutTree, State, ToolCall

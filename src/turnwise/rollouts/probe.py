@@ -5,12 +5,10 @@ three second turns. The tree is packed as for an update and scored. Each path fr
 the model's own forward pass, with the model's own head and its reference attention (``eager``). The log-probs of the
 sampled tokens at temperature 1 must agree.
 
-The probe takes little more time than loading the model. During the probe, attention windows have ``WINDOW`` tokens, the
-model has only as many of its lowest layers as include every kind of layer, and the vocabulary has only the first
-``VOCABULARY`` tokens (``models.shrink_temporarily``). Over the whole vocabulary, only the log-probs after one token are
-compared. If log-probs differ with the cut vocabulary, the probe runs again with the whole vocabulary. The model stays
-in the mode in which it was loaded, so random noise (dropout) is found. If the weights are less precise than float32, a
-difference above the limit is measured again on a float32 copy of the shrunken model.
+The probe takes little more time than loading the model: attention windows have ``WINDOW`` tokens, and only as many of
+the lowest layers are computed as include every kind of layer. The model stays in the mode in which it was loaded, so
+random noise (dropout) is found. If the weights are less precise than float32, a difference above the limit is measured
+again on a float32 copy of these layers.
 """
 
 from __future__ import annotations
@@ -26,25 +24,25 @@ from torch import Tensor, nn
 
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.models.attention import NAME, Plan, backbone, unwrapped
+from turnwise.models.attention import NAME, backbone, unwrapped
 from turnwise.models.gated_delta_layers import KIND
-from turnwise.models.head import Head
 from turnwise.models.packed_logprobs import plan_of, score
-from turnwise.models.shrink_temporarily import cut, narrowed
 from turnwise.rollouts.pack import Packed, pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
 WINDOW = 2  # length of attention windows in tokens; windows then end inside turns, after turns and in the prefix
 TRUNK, CHUNK = 16, 64  # tokens of the shared prefix: TRUNK usually, CHUNK for models with a gated delta rule
-VOCABULARY = 4096  # size of the cut vocabulary
 WRITTEN, SEEN, LAST = 3, 7, 2  # numbers of tokens of a first turn, of the observation after it, and of a second turn
 LIMIT, REDUCED = 1e-3, 5e-2  # greatest allowed differences in nats: in float32 or float64, and in other data types
 PARENTS = (-1, -1, 0, 0, 1)  # for each of the five turns the index of its parent; -1 is the root
 
 
+_NUMBERS = ("idx", "index", "layer_id", "layer_number")  # suffixes of the attributes that hold a layer's own number
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The part that gives other log-probs (``attention``, ``head``, ``position`` or ``engine``), and the reason."""
+    """The part that gives other log-probs (``update`` or ``engine``), and the reason."""
 
     where: str
     why: str
@@ -55,42 +53,74 @@ class Difference:
 
 def probe(model: Any) -> Difference | None:
     """Compares log-probs of a causal LM as the docstring of this module says. Returns a difference, or None."""
-    return _judged(model, _difference, _head_difference)
+    return _measured(model, _difference)
 
 
 def probe_backbone(model: Any) -> Difference | None:
     """Compares the last hidden states of a headless model on a packed tree and on the tree's paths, relative to the
     largest hidden state, and returns a difference that was found, or None.
     """
-    return _judged(model, _hidden_difference, lambda _: None)
+    return _measured(model, _hidden_difference)
 
 
-Measure = Callable[[Any], Difference | None]
-
-
-def _judged(model: Any, measure: Measure, whole: Measure) -> Difference | None:
-    """Calls ``measure`` with the cut vocabulary, then ``whole`` (after a difference: ``measure``) with all tokens."""
-    with cut(model, WINDOW), torch.no_grad():
-        with narrowed(model, VOCABULARY) as fewer:
-            found = _twice(model, measure)
-        if not fewer:
-            return found
-        return _twice(model, whole if found is None else measure)
-
-
-def _twice(model: Any, measure: Measure) -> Difference | None:
+def _measured(model: Any, measure: Callable[[Any], Difference | None]) -> Difference | None:
     try:
-        found = measure(model)
-        if found is None or _limit(model) == LIMIT:
-            return found
-        wide = {
-            id(p): nn.Parameter(p.float(), requires_grad=False) for p in model.parameters() if p.is_floating_point()
-        }
-        return measure(copy.deepcopy(model, wide).float())
+        with fewer_layers(model), torch.no_grad():
+            difference = measure(model)
+            if difference is None or _limit(model) == LIMIT:
+                return difference
+            wide = {
+                id(p): nn.Parameter(p.float(), requires_grad=False) for p in model.parameters() if p.is_floating_point()
+            }
+            return measure(copy.deepcopy(model, wide).float())
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # the model's code may raise anything
-        return Difference("attention", _cannot("the forward pass", error))
+        why = " ".join(str(error).split())[:160]
+        return Difference("update", f"the log-probs cannot be computed ({type(error).__name__}: {why})")
+
+
+@contextmanager
+def fewer_layers(model: Any) -> Iterator[None]:
+    """Keeps only the lowest layers that include every kind of layer, at least two, and shrinks attention windows.
+
+    A model whose list of layers is not recognised keeps all layers. No weight is copied.
+    """
+    body: Any = backbone(model)
+    layers, before = getattr(body, "layers", None), []
+
+    def change(owner: Any, name: str, value: Any) -> None:
+        before.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    try:
+        if isinstance(layers, nn.ModuleList) and len(layers) == getattr(body.config, "num_hidden_layers", None):
+            kinds = [_kind(layer) for layer in layers]
+            count = max(min(2, len(kinds)), *(kinds.index(kind) + 1 for kind in kinds))
+            change(body, "layers", layers[:count])
+            change(body.config, "num_hidden_layers", count)
+        owners = {id(owner): owner for m in body.modules() for owner in (m, getattr(m, "config", None))}
+        for owner in owners.values():
+            size = getattr(owner, "sliding_window", None)
+            if isinstance(size, int) and not isinstance(size, bool) and size > WINDOW:
+                change(owner, "sliding_window", WINDOW)
+        yield
+    finally:
+        for owner, name, value in reversed(before):
+            setattr(owner, name, value)
+
+
+def _kind(layer: nn.Module) -> list[Any]:
+    """Returns the classes and plain settings of a layer's modules, which are equal for layers of one kind."""
+
+    def plain(name: str, value: Any) -> bool:
+        kept = value is None or isinstance(value, bool | int | float | str)
+        return kept and not name.startswith("_") and not name.endswith(_NUMBERS)
+
+    return [
+        (name, type(module), sorted((key, repr(value)) for key, value in vars(module).items() if plain(key, value)))
+        for name, module in layer.named_modules()
+    ]
 
 
 Tokens = tuple[Sequence[int], Sequence[Sequence[int]]]
@@ -139,9 +169,9 @@ class Example:
 
 def _tokens(config: Any) -> Tokens:
     """Returns the token ids (without special tokens) of the shared prefix and of the two observations."""
-    named = {v for k, v in config.to_dict().items() if k.endswith("_token_id") and isinstance(v, int)}
-    vocabulary = min(config.vocab_size, VOCABULARY)
-    free = [token for token in range(vocabulary // 8, vocabulary) if token not in named]
+    special = {v for k, v in config.to_dict().items() if k.endswith("_token_id") and isinstance(v, int)}
+    vocabulary = min(config.vocab_size, 4096)
+    free = [token for token in range(vocabulary // 8, vocabulary) if token not in special]
     trunk = CHUNK if KIND in (getattr(config, "layer_types", None) or ()) else TRUNK
     ids = [free[7 * i % len(free)] for i in range(trunk + 2 * SEEN)]
     return ids[:trunk], [ids[trunk:-SEEN], ids[-SEEN:]]
@@ -159,7 +189,7 @@ def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: in
 
 
 def _given(tokens: Tokens) -> list[list[int]]:
-    """Returns the token ids of five fixed turns, for a model from which the engine cannot sample."""
+    """Returns the token ids of five fixed turns, for a headless model, from which no engine samples."""
     trunk = tokens[0]
     return [[trunk[(7 * i + j) % len(trunk)] for j in range(WRITTEN if i < 2 else LAST)] for i in range(len(PARENTS))]
 
@@ -170,38 +200,19 @@ def _given(tokens: Tokens) -> list[list[int]]:
 def _difference(model: Any) -> Difference | None:
     config = unwrapped(model).config.get_text_config()
     device, tokens = next(model.parameters()).device, _tokens(config)
-    failed, drawn = "", None
-    try:
-        engine = TreeEngine(end_ids=(), copy=False)
-        engine.load_weights(model, 0)
-        drawn = sampled(engine, tokens)
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # the model's code may raise anything
-        failed = _cannot("a sample", error)
-    written = [sample.ids for sample in drawn] if drawn is not None else _given(tokens)
-    example = Example(*tokens, written).to(device)
+    engine = TreeEngine(end_ids=(), copy=False)
+    engine.load_weights(model, 0)
+    drawn = sampled(engine, tokens)
+    example = Example(*tokens, [sample.ids for sample in drawn]).to(device)
     own_K = _own(model, example)
     packed_K = score(model, example.packed)[0][example.packed.items.unique_K]
     limit = _limit(model)
     if (by := _largest(packed_K, own_K)) > limit:
-        return _named(model, example, by) if limit == LIMIT else Difference("attention", "to be measured again")
-    if drawn is None:
-        return Difference("engine", failed)
+        return Difference("update", f"log-probs of a packed tree differ by {by:.2g} nats from a plain forward pass")
     engine_K = torch.tensor([x for t in example.order for x in drawn[t].logprobs], device=device)
     if (by := _largest(engine_K, own_K)) > limit:
         return Difference("engine", f"log-probs of sampled tokens differ by {by:.2g} nats from a plain forward pass")
     return None
-
-
-def _head_difference(model: Any) -> Difference | None:
-    """Compares the log-probs of all tokens after one token: from the trainer's output head and from the model's own."""
-    trunk, _ = _tokens(unwrapped(model).config.get_text_config())
-    ids = torch.tensor([trunk[:1]], device=next(model.parameters()).device)
-    own = _plainly(model, ids).logits[0]
-    found = Head(model)(_plainly(backbone(model), ids).last_hidden_state[0])
-    by = _largest(found.float().log_softmax(-1), own.float().log_softmax(-1))
-    return Difference("head", f"log-probs of all tokens differ by {by:.2g} nats") if by > _limit(model) else None
 
 
 def _own(model: Any, example: Example) -> Tensor:
@@ -232,58 +243,16 @@ def _hidden_difference(body: Any) -> Difference | None:
     tokens = _tokens(body.config.get_text_config())
     example = Example(*tokens, _given(tokens)).to(next(body.parameters()).device)
     wanted = _plainly(body, example.paths).last_hidden_state[torch.tensor(example.row), torch.tensor(example.place)]
-    found = _hidden(body, example.packed, plan_of(example.packed.end_BS))
-    by = _largest(found, wanted) / max(float(wanted.abs().max()), 1e-6)
+    packed = example.packed
+    out = body(
+        input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan_of(packed.end_BS)
+    ).last_hidden_state
+    by = _largest(out.flatten(0, 1)[packed.source_U[packed.items.unique_K]], wanted) / max(
+        float(wanted.abs().max()), 1e-6
+    )
     if by <= _limit(body):
         return None
-    return Difference(
-        "attention", f"hidden states of a packed tree differ by {by:.2g} of the largest from a plain pass"
-    )
-
-
-def _hidden(model: Any, packed: Packed, plan: Plan) -> Tensor:
-    """Returns the last hidden states (K, C) at the tokens before the K items' tokens. C is the hidden size."""
-    out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
-    hidden: Tensor = out.last_hidden_state.flatten(0, 1)[packed.source_U[packed.items.unique_K]]
-    return hidden
-
-
-# -- which part differs ------------------------------------------------------------------------------------------------
-
-
-class _Counting:
-    """An attention plan that counts how often the model's layers call it."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.flow, self.asked = plan, plan.flow, 0
-
-    def attend(self, *args: Any, **more: Any) -> Tensor:
-        self.asked += 1
-        return self.plan.attend(*args, **more)
-
-
-def _named(model: Any, example: Example, by: float) -> Difference:
-    """Finds and describes the part of the computation in which a packed tree differs from the model's own pass."""
-    limit, told = _limit(model), f"log-probs of a packed tree differ by {by:.2g} nats from a plain forward pass"
-    rows, places = torch.tensor(example.row), torch.tensor(example.place)
-    body = backbone(model)
-    plan = _Counting(plan_of(example.packed.end_BS))
-    packed = _hidden(model, example.packed, plan)
-    plain = _plainly(body, example.paths).last_hidden_state[rows, places]
-    if _largest(packed, plain) <= limit * max(1.0, float(plain.abs().max())):
-        return Difference("head", f"{told}, though the hidden states agree")
-    if not plan.asked:
-        return Difference("attention", f"{told}: the layers do not use transformers' attention interface")
-    doubled = 2 * torch.arange(example.paths.shape[1], device=example.paths.device).expand_as(example.paths)
-    moved = _plainly(body, example.paths, position_ids=doubled).last_hidden_state[rows, places]
-    if torch.equal(moved, plain):
-        return Difference("position", f"{told}: the layers ignore the positions that they are given")
-    end = torch.full_like(example.paths, example.paths.shape[1])
-    steps = torch.arange(example.paths.shape[1], device=example.paths.device).expand_as(example.paths)
-    alone = body(input_ids=example.paths, position_ids=steps, use_cache=False, plan=plan_of(end)).last_hidden_state
-    if _largest(alone[rows, places], plain) > limit * max(1.0, float(plain.abs().max())):
-        return Difference("attention", f"{told}, even without branches: the layers set their own attention mask")
-    return Difference("attention", f"{told} only where it branches: a state passes between tokens outside attention")
+    return Difference("update", f"hidden states of a packed tree differ by {by:.2g} of the largest from a plain pass")
 
 
 def _largest(a: Tensor, b: Tensor) -> float:
@@ -293,8 +262,3 @@ def _largest(a: Tensor, b: Tensor) -> float:
 
 def _limit(model: Any) -> float:
     return LIMIT if next(model.parameters()).dtype in (torch.float32, torch.float64) else REDUCED
-
-
-def _cannot(what: str, error: Exception) -> str:
-    said = " ".join(str(error).split())[:160]
-    return f"{what} cannot be computed ({type(error).__name__}: {said})"

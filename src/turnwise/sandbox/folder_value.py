@@ -9,7 +9,7 @@ import ctypes
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from turnwise.errors import InputError
 _TIME = 1_735_689_600  # 2025-01-01, the date of every file, so that listings are the same in every episode
 _MOST_MIB, _MOST_ENTRIES = 64, 5000  # maximum size and number of entries of a folder that the user names
 _DEPTH = 32  # maximum depth of nested folders
-_NOTHING = object()
 _LIBRARY = ctypes.CDLL(None)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -27,8 +26,6 @@ _OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The content of a regular file."""
-
     content: bytes
     executable: bool = False
 
@@ -41,9 +38,8 @@ class Link:
 
 
 Tree = Mapping[str, File | Link | None]
-"""The content of a folder: maps each path to a :class:`File`, to a :class:`Link`, or to None for a folder.
-
-Paths are relative, with "/" between their parts. A folder comes before its content.
+"""The content of a folder: relative path, with "/" between its parts -> file, link, or None for a folder, which comes
+before its content.
 """
 
 
@@ -59,22 +55,13 @@ def tree_of(files: Mapping[str, str]) -> Tree:
 
 
 def laid_over(tree: Tree, over: Tree) -> Tree:
-    """Returns ``tree`` with the entries of ``over`` added.
-
-    An entry of ``over`` replaces the entry at the same path. If a file or link of ``over`` replaces a folder, the
-    folder's content is removed.
-    """
+    """Returns ``tree`` with the entries of ``over`` added. A file that replaces a folder removes the folder's content."""
     files = tuple(f"{path}/" for path, entry in over.items() if entry is not None)
-    kept = {path: entry for path, entry in tree.items() if not (files and path.startswith(files))}
-    return {**kept, **over}
+    return {path: entry for path, entry in tree.items() if not (files and path.startswith(files))} | dict(over)
 
 
 def read_folder(path: Path, key: str) -> Tree:
-    """Returns the content of a folder of the host as a tree.
-
-    Args:
-        path: path of the folder.
-        key: the configuration key that contains the path, for error messages.
+    """Returns the content of a folder of the host, which the configuration key ``key`` names.
 
     Raises:
         InputError: the folder cannot be read, or it contains more than 64 MiB or 5000 files, links and folders.
@@ -103,10 +90,7 @@ def opened(name: str, place: int | None = None) -> Iterator[int]:
 
 @contextmanager
 def acting_as(owner: int | None) -> Iterator[None]:
-    """Gives this thread the permissions of the user with the id ``owner`` for files and folders.
-
-    If ``owner`` is None, the permissions stay as they are.
-    """
+    """Gives this thread another user's permissions for files and folders, unless ``owner`` is None."""
     if owner is None:
         yield
         return
@@ -126,9 +110,12 @@ def write_tree(tree: Tree, folder: int) -> None:
         ValueError: a path of the tree leads out of the folder, or its parent is not a folder. Then nothing is written.
     """
     inside: dict[str, list[str]] = {}
-    for path in tree:
-        _check_inside(path, tree)
+    for path in tree:  # a path may come from a model
+        if any(part in ("", ".", "..") or "\0" in part for part in path.split("/")):
+            raise ValueError(f"files: {path!r} must be a relative path without empty parts, '.' or '..'")
         above, _, name = path.rpartition("/")
+        if above and tree.get(above, "missing") is not None:
+            raise ValueError(f"files: {path!r} is in {above!r}, which is not a folder")
         inside.setdefault(above, []).append(name)
     _fill(tree, folder, "", inside)
 
@@ -152,59 +139,45 @@ def _fill(tree: Tree, place: int, path: str, inside: Mapping[str, list[str]]) ->
     os.utime(place, (_TIME, _TIME))
 
 
-def _check_inside(path: str, tree: Tree) -> None:
-    """Raises a ValueError if a path, which may come from a model, leads out of the folder or into a file or link."""
-    parts = path.split("/")
-    if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise ValueError(f"files: {path!r} must be a relative path without empty parts, '.' or '..', such as a/b.txt")
-    above = "/".join(parts[:-1])
-    if above and tree.get(above, _NOTHING) is not None:
-        raise ValueError(f"files: {path!r} is in {above!r}, which is not a folder")
-
-
 def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:
-    """Reads the content of the folder with the descriptor ``folder``. No process may write to the folder any more.
+    """Reads the content of the folder with the descriptor ``folder``, to which no process may write any more.
 
-    The tree never contains sockets, pipes, devices, names that are not UTF-8, and entries in more than 32 nested
-    folders.
-
-    Returns:
-        Two values: the tree, and whether it is complete. The tree is incomplete if the files have more than
-        ``most_bytes`` bytes, or if there are more than ``most_entries`` entries.
+    Returns the tree, and whether it is whole: without it, files have more than ``most_bytes`` bytes, or there are more
+    than ``most_entries`` entries. Sockets, pipes, devices, names that are not UTF-8, and entries in more than 32 nested
+    folders are left out of every tree.
     """
     tree: dict[str, File | Link | None] = {}
     whole, size = True, 0
     for place, name, path in _walk(folder, "", 0):
         if len(tree) == most_entries:
             return tree, False
-        found = os.stat(name, dir_fd=place, follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode):
+        status = os.stat(name, dir_fd=place, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
             target = os.readlink(name, dir_fd=place)
             if _utf8(target):
                 tree[path] = Link(target)
-        elif stat.S_ISDIR(found.st_mode):
+        elif stat.S_ISDIR(status.st_mode):
             tree[path] = None
-        elif stat.S_ISREG(found.st_mode):
-            if size + found.st_size > most_bytes:
+        elif stat.S_ISREG(status.st_mode):
+            if size + status.st_size > most_bytes:
                 whole = False
                 continue
             with os.fdopen(_open(name, place, _OLD, 0o600), "rb") as stream:
                 content = stream.read()
             size += len(content)
-            tree[path] = File(content, bool(found.st_mode & stat.S_IXUSR))
+            tree[path] = File(content, bool(status.st_mode & stat.S_IXUSR))
     return tree, whole
 
 
 def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
-    """Yields all entries of a folder and its subfolders, sorted by name, with folders before their content.
-
-    Each result is a triple: the descriptor of the folder that contains the entry, the entry's name, and its whole path.
+    """Yields all entries, sorted by name, with folders before their content: the descriptor of the folder that contains
+    the entry, the entry's name, and its whole path.
     """
     with os.scandir(place) as listed:
-        found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed if _utf8(entry.name))
-    for name, _ in found:
+        entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed if _utf8(entry.name))
+    for name, _ in entries:
         yield place, name, f"{path}{name}"
-    for name, folder in found:
+    for name, folder in entries:
         if folder and depth < _DEPTH:
             below = _open(name, place, _FOLDER, 0o700)
             try:
@@ -214,24 +187,18 @@ def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
 
 
 def _open(name: str, place: int, how: int, mode: int) -> int:
-    """Opens the entry ``name``, which must not be a link, and returns its descriptor.
-
-    If the entry's permissions forbid this, they are first changed to ``mode``.
-    """
+    """Opens an entry, which must not be a link. If its permissions forbid this, they are first changed to ``mode``."""
+    with suppress(PermissionError):
+        return os.open(name, how, dir_fd=place)
+    there = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
     try:
-        return os.open(name, how, dir_fd=place)
-    except PermissionError:
-        there = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
-        try:
-            os.chmod(f"/proc/self/fd/{there}", mode)  # noqa: PTH101 (pathlib has no shorter form)
-        finally:
-            os.close(there)
-        return os.open(name, how, dir_fd=place)
+        os.chmod(f"/proc/self/fd/{there}", mode)  # noqa: PTH101 (pathlib has no shorter form)
+    finally:
+        os.close(there)
+    return os.open(name, how, dir_fd=place)
 
 
 def _utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    with suppress(UnicodeEncodeError):
+        return bool(name.encode()) or not name
+    return False

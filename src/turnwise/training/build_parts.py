@@ -32,7 +32,7 @@ from turnwise.config.settings import (
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.dialect import Dialect
 from turnwise.data.steps import TurnInContext
-from turnwise.data.toolcalls.formats import Format
+from turnwise.data.toolcalls import Format
 from turnwise.engines.spool_file import Spool
 from turnwise.engines.spooled_engine import Spooled
 from turnwise.envs.environment import check_ready

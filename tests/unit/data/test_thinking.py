@@ -6,9 +6,8 @@ import warnings
 
 import pytest
 
-from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
-from turnwise.data.render_and_encode import Spine
-from turnwise.data.thinking import without_thinking
+from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens, Spine
+from turnwise.data.toolcalls import without_thinking
 
 THOUGHT = "<think>\nThe desk first.\n</think>\n\ngo to desk 1"
 TALK = [

@@ -70,7 +70,7 @@ BAD = {
     "array": ([1], "must be a JSON object, but it is of type list"),
     "empty line": (b"", "the line is empty"),
     "blank line": (b"  \t", "the line is empty"),
-    "not UTF-8": (b'{"id": "\xff"}', "not UTF-8: its byte 8 is invalid"),
+    "not UTF-8": (b'{"id": "\xff"}', "not UTF-8"),
     "half a pair": (b'{"id": "\\ud800", "messages": []}', "half a surrogate pair"),
     "deep": (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
     "no messages": ({"id": "b", "text": "x"}, "no 'messages', only the keys ['id', 'text']"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.random_models import small_config, small_model
 
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.lanes import Lanes
@@ -14,7 +15,6 @@ from turnwise.engines.prefill import Segment, SideBySide
 from turnwise.engines.recurrent_states import segments_from
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import use_tree_attention
-from turnwise.models.random_models import small_config, small_model
 
 END = 5
 DRAWN = Sampling(temperature=0.8, max_tokens=6)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.unit.random_models import small_config, small_model
 
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.lanes import Lanes
 from turnwise.engines.sampling_schedule import Rounds, Slices, check_schedule
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import use_tree_attention
-from turnwise.models.random_models import small_config, small_model
 
 MakeModel = Callable[..., Any]
 END = 5

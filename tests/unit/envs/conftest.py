@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turnwise.envs.boxed import Box
-from turnwise.sandbox.detect import open_sandbox
-from turnwise.sandbox.sandbox import Limits, NoSandboxError
+from turnwise.sandbox.sandbox import Limits, NoSandboxError, open_sandbox
 
 
 @pytest.fixture(scope="session")

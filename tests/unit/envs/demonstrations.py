@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnwise.data.toolcalls.formats import Format
+from turnwise.data.toolcalls import Format
 from turnwise.envs.environment import Environment, Session
 from turnwise.envs.tools import as_written
 from turnwise.types import Message, Task

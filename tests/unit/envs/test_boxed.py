@@ -18,7 +18,7 @@ from turnwise.envs.scripted import ENTRY, Remembered
 from turnwise.envs.software import SoftwareEnv
 from turnwise.envs.terminal import TerminalEnv
 from turnwise.errors import InputError
-from turnwise.sandbox import bubblewrap
+from turnwise.sandbox import sandbox as bubblewrap
 from turnwise.sandbox.folder_value import File, Link, tree_of
 from turnwise.sandbox.sandbox import Limits, SandboxFault
 

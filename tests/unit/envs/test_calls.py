@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.data.tool_schema import make_tool, name_of, parameters_of
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import ToolCallError
 from turnwise.envs.tools import Hermes, Short, calls_of, refusal
 from turnwise.types import ToolCall
 

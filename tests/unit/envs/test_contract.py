@@ -22,8 +22,7 @@ from tests.unit.envs.verifier_cases import read_cases
 from turnwise.config.build_alone import build_alone
 from turnwise.envs.environment import SPLITS, Environment
 from turnwise.errors import InputError
-from turnwise.sandbox.detect import open_sandbox
-from turnwise.sandbox.sandbox import NoSandboxError
+from turnwise.sandbox.sandbox import NoSandboxError, open_sandbox
 from turnwise.types import Task
 
 CONF = Path(__file__).parents[3] / "conf"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.random_models import small_config, small_model
 
 from turnwise.models.attention import backbone
 from turnwise.models.head import Head
-from turnwise.models.random_models import small_config, small_model
 
 PLAIN = {"llama": True, "gpt2": True, "granite": False, "cohere": False, "gemma2": False, "phi": False, "opt": True}
 SCALES: dict[str, dict[str, Any]] = {"granite": {"logits_scaling": 8.0}}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import pickle
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from tests.unit.random_models import small_config, small_model
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
-from turnwise.models.policy import PolicyError, load_policy, plain_copy, with_adapter
-from turnwise.models.random_models import small_config, small_model
+from turnwise.models.policy import PolicyError, check_finite, load_policy, plain_copy, with_adapter
 from turnwise.models.shipped import tiny_path
 
 DENSE: dict[str, Any] = {
@@ -81,11 +85,100 @@ def test_a_policy_that_starts_from_an_adapter_is_the_adapted_one(adapter: Path) 
     assert not hasattr(start, "peft_config") or not start.peft_config
 
 
-def test_what_is_no_adapter_of_this_model_is_named(adapter: Path, tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match=r"policy\.start=.*there is no adapter_model\.safetensors; give the adapter"):
-        load_policy(tiny_path(), start=tmp_path)
-    with pytest.raises(PolicyError, match=r"policy\.start=.*this adapter cannot be merged into policy\.model"):
+Damage = Callable[[Path], object]
+DOWN, WHOLE = "model.layers.0.mlp.down_proj.weight", "model.safetensors"
+
+
+def tensors(change: Callable[[dict[str, torch.Tensor]], object], name: str = WHOLE) -> Damage:
+    def damage(folder: Path) -> None:
+        weights = load_file(folder / name)
+        change(weights)
+        save_file(weights, folder / name, metadata={"format": "pt"})
+
+    return damage
+
+
+def about(name: str = "config.json", **changes: Any) -> Damage:
+    return lambda folder: (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | changes))
+
+
+def pickled(folder: Path) -> None:
+    """A pickle in the place of the weights, which leaves a trace if it is opened."""
+
+    class Trap:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (folder / "ran",))
+
+    (folder / WHOLE).unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Trap()))
+
+
+MODELS: dict[str, Damage] = {
+    "NaN": tensors(lambda weights: weights[DOWN].view(-1)[3].fill_(float("nan"))),
+    "infinity": tensors(lambda weights: weights["model.embed_tokens.weight"].view(-1)[3].fill_(-float("inf"))),
+    "missing tensor": tensors(lambda weights: weights.pop(DOWN)),
+    "other shape": tensors(lambda weights: weights.update({DOWN: torch.zeros(3, 3)})),
+    "cut": lambda folder: (folder / WHOLE).write_bytes((folder / WHOLE).read_bytes()[:5000]),
+    "a pickle": pickled,
+    "no tokenizer": lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
+    "another vocabulary": tensors(
+        lambda weights: weights.update({"model.embed_tokens.weight": weights["model.embed_tokens.weight"][:40]})
+    ),
+    "a list as config": lambda folder: (folder / "config.json").write_text("[1]"),
+    "an adapter": lambda folder: (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "x"}'),
+}
+ABOUT, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTERS: dict[str, Damage] = {
+    "NaN": tensors(lambda weights: weights[min(weights)].fill_(float("nan")), WEIGHTS),
+    "missing tensor": tensors(lambda weights: weights.pop(min(weights)), WEIGHTS),
+    "no weights": lambda folder: (folder / WEIGHTS).unlink(),
+    "alpha infinite": about(ABOUT, lora_alpha=float("inf")),
+    "a start that changes the base": about(ABOUT, init_lora_weights="pissa_niter_16"),
+    "another kind": about(ABOUT, peft_type="LOHA"),
+    "code": about(ABOUT, megatron_config={"a": 1}, megatron_core="antigravity"),
+    "another base": about(ABOUT, base_model_name_or_path="org/Other-4B"),
+    "no configuration": lambda folder: (folder / ABOUT).unlink(),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_broken_model_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_path(), tmp_path / "copy"))
+    MODELS[name](folder)
+    with pytest.raises(PolicyError, match=r"policy\.model") as refusal:
+        load_policy(folder)
+    assert "\n" not in str(refusal.value) and not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_broken_adapter_is_refused_in_one_line(name: str, adapter: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(adapter, tmp_path / "adapter"))
+    ADAPTERS[name](folder)
+    with pytest.raises(PolicyError, match=r"policy\.start") as refusal:
+        load_policy(tiny_path(), start=folder)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_adapter_of_another_model_is_refused(adapter: Path) -> None:
+    with pytest.raises(PolicyError, match=r"policy\.start"):
         load_policy(tiny_path("tiny_tools"), start=adapter)
+
+
+def test_what_a_model_has_no_place_for_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = Path(shutil.copytree(tiny_path(), tmp_path / "copy"))
+    tensors(lambda weights: weights.update(strange=torch.zeros(3)))(folder)
+    load_policy(folder)
+    assert "strange" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e5m2])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_one_value_among_many_is_found(dtype: torch.dtype, value: float) -> None:
+    weights = torch.linspace(-3, 3, 10_007).to(dtype)
+    check_finite([("w", weights), ("ids", torch.arange(3)), ("none", torch.empty(0))])
+    weights[5_003] = value
+    with pytest.raises(ValueError, match="w"):
+        check_finite([("w", weights)])
 
 
 def test_no_code_of_a_models_folder_is_run(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.random_models import small_config, small_model
 from torch import Tensor
 from transformers.models.qwen3_next import modeling_qwen3_next as library
 
 from turnwise.models.attention import OfTrees, PackedTree, depth_of, use_tree_attention
-from turnwise.models.random_models import small_config, small_model
 from turnwise.models.recurrence import Flow, flow_of_tree, pick
 from turnwise.rollouts.trie import Trie
 from turnwise.training.recompute import enable_recompute, recomputing

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.random_models import against_paths, small_config, small_model
 
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.policy import plain_copy
-from turnwise.models.random_models import small_config, small_model
-from turnwise.rollouts.against_paths import against_paths
 
 FIRST = 64  # tokens of the original training
 

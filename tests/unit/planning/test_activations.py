@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.unit.random_models import small_config
 
 from turnwise.config.settings import LoraSettings
 from turnwise.models.attention import PackedTree
 from turnwise.models.packed_logprobs import score
 from turnwise.models.policy import load_policy
-from turnwise.models.random_models import small_config
 from turnwise.models.shipped import tiny_path
 from turnwise.planning.activations import activation_bytes
 from turnwise.planning.architectures import Architecture, architecture

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from tests.unit.random_models import small_config, small_model
 
 from turnwise.errors import InputError
 from turnwise.models.attention import backbone, use_tree_attention
 from turnwise.models.packed_logprobs import score
-from turnwise.models.random_models import small_config, small_model
-from turnwise.models.shrink_temporarily import cut, enough, narrowed
-from turnwise.rollouts.probe import probe, probe_backbone
+from turnwise.rollouts.probe import fewer_layers, probe, probe_backbone
 from turnwise.training.exactness import check_exact
 
 
@@ -54,59 +51,12 @@ def test_an_answer_is_kept_by_configuration(tmp_path: Path, monkeypatch: pytest.
 def test_every_kind_of_layer_is_passed_and_no_more() -> None:
     model = small_model(small_config("llama", num_hidden_layers=6))
     layers = model.model.layers
-    assert enough(layers) == 2
+    with fewer_layers(model):
+        assert len(backbone(model).layers) == model.config.num_hidden_layers == 2
     layers[3].self_attn.scaling = 0.5  # another kind
-    assert enough(layers) == 4
-    with cut(model, 2):
-        assert len(backbone(model).layers) == model.config.num_hidden_layers == 4  # type: ignore[arg-type]
+    with fewer_layers(model):
+        assert len(backbone(model).layers) == model.config.num_hidden_layers == 4
     assert len(layers) == model.config.num_hidden_layers == 6 and model.model.layers is layers
-
-
-def test_a_small_vocabulary_is_put_back_whatever_happens() -> None:
-    model = small_model(small_config("llama", tie_word_embeddings=True))
-    weight = model.lm_head.weight
-    with narrowed(model, 64) as fewer:
-        assert fewer and len(model.lm_head.weight) == len(model.model.embed_tokens.weight) == 64
-    assert model.lm_head.weight is weight
-    with pytest.raises(IndexError), narrowed(model, 64):
-        model(input_ids=torch.tensor([[64]]))
-    assert model.lm_head.weight is weight is model.model.embed_tokens.weight
-    assert model.model.embed_tokens.padding_idx == model.config.pad_token_id
-    with narrowed(model, len(weight)) as fewer:
-        assert not fewer and model.lm_head.weight is weight
-
-
-class Raised(LlamaForCausalLM):
-    """Raises the logits of a part of the vocabulary that a small one does not hold."""
-
-    def forward(self, *given: Any, **more: Any) -> Any:
-        out = super().forward(*given, **more)
-        out.logits[..., 64:] += 1.0
-        return out
-
-
-class Whole(LlamaForCausalLM):
-    """Adds a number for each token of the whole vocabulary, and fails with fewer."""
-
-    def forward(self, *given: Any, **more: Any) -> Any:
-        out = super().forward(*given, **more)
-        out.logits = out.logits + torch.arange(self.config.vocab_size) / 100
-        return out
-
-
-def test_a_head_is_compared_over_the_whole_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.rollouts.probe.VOCABULARY", 64)
-    model: Any = use_tree_attention(Raised(small_config("llama")).eval())
-    assert probe(model) is None
-    monkeypatch.setattr("turnwise.models.head._known", {model: True})  # as if nothing came behind the product
-    found = probe(model)
-    assert found is not None and found.where == "head"
-
-
-def test_a_head_that_needs_the_whole_vocabulary_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.rollouts.probe.VOCABULARY", 64)
-    model: Any = use_tree_attention(Whole(small_config("llama")).eval())
-    assert probe(model) is None
 
 
 def test_roundings_above_the_limit_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,16 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.sandbox import bubblewrap, python_server
-from turnwise.sandbox.bubblewrap import Bubblewrap
-from turnwise.sandbox.detect import open_sandbox
+from turnwise.sandbox import sandbox as sandboxes
 from turnwise.sandbox.folder_value import File, tree_of
-from turnwise.sandbox.sandbox import Limits, NoSandboxError, SandboxFault
-from turnwise.sandbox.watch_command import children, descendants
+from turnwise.sandbox.sandbox import (
+    Bubblewrap,
+    Limits,
+    NoSandboxError,
+    SandboxFault,
+    children,
+    open_sandbox,
+)
 
 
 def test_a_command_maps_a_folder_to_a_folder(sandbox: Bubblewrap) -> None:
@@ -64,14 +68,6 @@ def test_branches_of_a_state_are_independent(sandbox: Bubblewrap) -> None:
     assert "NameError" in leaf.run("y")[0].output
 
 
-def test_a_snippet_that_raises_keeps_what_came_before(sandbox: Bubblewrap) -> None:
-    outcome, state = sandbox.python().run("x = 1\nraise ValueError('no')\nx = 2")
-    assert outcome.status == 1
-    assert outcome.output.splitlines()[-1] == "ValueError: no"
-    assert "python_state.py" not in outcome.output and "<string>" not in outcome.output
-    assert state.run("x")[0].output == "1\n"
-
-
 @pytest.mark.parametrize(
     "code", ["def", "\0", "\ud800", "(" * 500, "import sys; sys.exit(4)", "raise KeyboardInterrupt"]
 )
@@ -81,98 +77,6 @@ def test_odd_snippets_are_outcomes(sandbox: Bubblewrap, code: str) -> None:
     assert state.run("1")[0].ok
 
 
-def test_states_that_are_let_go_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python_server, "STATES", 8)
-    sandbox = _bubblewrap(Limits(seconds=20))
-    state = sandbox.python()
-    for i in range(20):  # more than are held at once
-        _, state = state.run(f"x = {i}")
-    assert state.run("x")[0].output == "19\n"
-    with pytest.raises(SandboxFault, match="8 Python states"):
-        held = [state.run("x")[1] for _ in range(20)]  # noqa: F841 (holding them is the point)
-    sandbox.close()
-    with pytest.raises(SandboxFault, match="closed"):
-        state.run("x")
-    assert sandbox.python().run("1")[0].ok  # a server of its own again
-    sandbox.close()
-
-
-def test_kept_states_share_a_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python_server, "KEPT_MIB", 100)
-    sandbox = _bubblewrap(Limits(seconds=20))
-    root = sandbox.python()
-    runs = [root.run("x = b'a' * (40 << 20)") for _ in range(4)]
-    assert [outcome.stopped for outcome, _ in runs] == ["", "", "memory", "memory"]
-    assert runs[-1][1].run("1")[0].ok and runs[0][1].run("len(x)")[0].output == f"{40 << 20}\n"
-    sandbox.close()
-
-
-def _inside(sandbox: Bubblewrap) -> set[int]:
-    """The numbers that the processes of the Python server have in its namespace."""
-    assert sandbox._server is not None
-    found = set()
-    for pid in descendants(sandbox._server._process.pid):
-        with suppress(OSError):
-            found.add(int(Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1]))
-    return found
-
-
-def test_each_snippet_has_a_process_of_its_own() -> None:
-    sandbox = _bubblewrap(Limits(seconds=20))
-    _, state = sandbox.python().run("import os")
-    assert len({state.run("os.getpid()")[0].output for _ in range(20)}) == 20
-    sandbox.close()
-
-
-def test_processes_go_with_their_states() -> None:
-    sandbox = _bubblewrap(Limits(seconds=20))
-    root = sandbox.python()
-    states = [root.run(f"x = [{i}]")[1] for i in range(6)]
-    for _ in range(2):
-        states = [state.run("x.append(x[-1] + 1)")[1] for state in states]
-    assert [state.run("x")[0].output for state in states] == [f"[{i}, {i + 1}, {i + 2}]\n" for i in range(6)]
-    assert len(_inside(sandbox)) <= 2 + 1 + 6 + 6 + 1  # bwrap and broker, root, states, not yet let go
-    del states
-    root.run("1")
-    root.run("1")
-    deadline = time.monotonic() + 20
-    while len(_inside(sandbox)) > 2 + 1 + 2 + 1 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert len(_inside(sandbox)) <= 2 + 1 + 2 + 1
-    sandbox.close()
-
-
-def test_a_dead_server_is_a_fault_and_is_replaced() -> None:
-    sandbox = _bubblewrap(Limits(seconds=20))
-    _, state = sandbox.python().run("x = 1")
-    assert sandbox._server is not None
-    for child in children(sandbox._server._process.pid):
-        os.kill(child, signal.SIGKILL)
-    with pytest.raises(SandboxFault, match="died"):
-        state.run("x")
-    assert sandbox.python().run("1")[0].ok
-    sandbox.close()
-
-
-def test_an_alarm_during_a_snippet_leaves_no_reply_to_a_later_snippet() -> None:
-    def ring(number: int, frame: object) -> None:
-        raise InterruptedError("the alarm")
-
-    sandbox = _bubblewrap(Limits(seconds=20))
-    _, state = sandbox.python().run("x = 1")
-    handler = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        with pytest.raises(InterruptedError):
-            state.run("import time; time.sleep(1); print('late')")
-    finally:
-        signal.signal(signal.SIGALRM, handler)
-    with pytest.raises(SandboxFault, match="interrupted"):
-        state.run("x")
-    assert sandbox.python().run("2")[0].output == "2\n"
-    sandbox.close()
-
-
 def test_a_failing_bwrap_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = _bubblewrap(Limits())
     monkeypatch.setattr(sandbox, "_folders", ["/no/such/folder"])
@@ -180,42 +84,31 @@ def test_a_failing_bwrap_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
         sandbox.shell("echo", {})
 
 
-def test_the_server_refuses_to_run_outside_a_sandbox() -> None:
-    command = [sys.executable, "-I", "-c", python_server.source(), "{}"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 1 and "process 1 of a sandbox" in run.stderr
-
-
 def test_a_bwrap_that_does_not_come_to_the_command_in_time_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    if why := bubblewrap.reason():
+    if why := sandboxes.reason():
         pytest.skip(why)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         (Path(folder) / "bwrap").write_text("#!/bin/sh\nexec sleep 60\n")
         (Path(folder) / "bwrap").chmod(0o755)
         monkeypatch.setenv("PATH", folder, prepend=os.pathsep)
-        monkeypatch.setattr(bubblewrap, "_START", 0.2)
+        monkeypatch.setattr(sandboxes, "_START", 0.2)
         with pytest.raises(SandboxFault, match=r"0\.2 s"):
             Bubblewrap().shell("echo", {})
-
-
-def test_a_bwrap_that_ends_without_a_report_is_a_fault() -> None:
-    with pytest.raises(SandboxFault, match="words"):
-        bubblewrap._judged(b"words", "", '{ "child-pid": 7 }\n')
 
 
 def test_a_host_that_cannot_write_is_a_fault(sandbox: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*rest: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(bubblewrap, "write_tree", broken)
+    monkeypatch.setattr(sandboxes, "write_tree", broken)
     with pytest.raises(SandboxFault, match="Input/output error"):
         sandbox.shell("echo", {})
 
 
 def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
-    with pytest.raises(NoSandboxError, match=bubblewrap.INSTALL) as error:
+    monkeypatch.setattr(sandboxes.shutil, "which", lambda name: None)
+    with pytest.raises(NoSandboxError, match=sandboxes.INSTALL) as error:
         open_sandbox()
     assert isinstance(error.value, InputError)
     for other in ("docker", "sandlock"):
@@ -224,7 +117,7 @@ def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_first_try_that_is_killed_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    if why := bubblewrap.reason():
+    if why := sandboxes.reason():
         pytest.skip(why)
     with tempfile.TemporaryDirectory() as folder:  # whoever owns pytest's folders, bwrap is started as nobody
         place = Path(folder)
@@ -246,20 +139,9 @@ def test_limits_are_above_nothing(field: str) -> None:
 
 
 def _bubblewrap(limits: Limits) -> Bubblewrap:
-    if why := bubblewrap.reason():
+    if why := sandboxes.reason():
         pytest.skip(why)
     return Bubblewrap(limits)
-
-
-def test_copies_are_of_the_state_and_of_nothing_else(sandbox: Bubblewrap) -> None:
-    state = sandbox.python().run("x = [0]")[1]
-    leaves = "import os\nif os.fork() == 0:\n    while True: pass\nx.append(len(x))\nprint(x)"
-    for _ in range(6):
-        outcome, after = state.run(leaves)
-        assert (outcome.output, outcome.status) == ("[0, 1]\n", 0)
-        assert after.run("x.append(2); print(x)")[0].output == "[0, 1, 2]\n"
-        assert after.run("x")[0].output == "[0, 1]\n"
-    assert state.run("x")[0].output == "[0]\n"
 
 
 def test_a_snippet_that_hits_a_limit_spoils_no_later_one(hasty: Bubblewrap) -> None:
@@ -270,3 +152,178 @@ def test_a_snippet_that_hits_a_limit_spoils_no_later_one(hasty: Bubblewrap) -> N
             assert (outcome.output, outcome.status) == ("7\n", 0)
         else:
             assert outcome.status != 0
+
+
+def test_a_snippet_that_raises_keeps_what_came_before(sandbox: Bubblewrap) -> None:
+    outcome, state = sandbox.python().run("x = 1\nraise ValueError('no')\nx = 2")
+    assert outcome.status == 1
+    assert outcome.output.splitlines()[-1] == "ValueError: no"
+    assert "<string>" not in outcome.output  # the program's own frame
+    assert state.run("x")[0].output == "1\n"
+
+
+def processes(sandbox: Bubblewrap) -> int:
+    """How many bwraps of a sandbox are on this machine, outer and inner."""
+    return len(alive(sandbox._mark))
+
+
+def alive(mark: str) -> list[int]:
+    pids = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = place.read_bytes().split(b"\0")
+            if mark.encode() in words and b"-c" not in words[2:5]:  # not the cleaner
+                pids.append(int(place.parent.name))
+    return pids
+
+
+def test_interpreters_end_with_their_states_or_if_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = _bubblewrap(Limits(seconds=20))
+    states = [sandbox.python().run(f"x = {i}")[1] for i in range(4)]
+    held = processes(sandbox)
+    del states[1:]
+    assert 0 < processes(sandbox) < held
+    monkeypatch.setattr(sandboxes, "INTERPRETERS", 2)
+    states += [sandbox.python().run(f"x = {i}")[1] for i in range(1, 5)]
+    assert [state.run("x")[0].output for state in states] == [f"{i}\n" for i in range(5)]  # the ended ones are repeated
+    sandbox.close()
+    assert processes(sandbox) == 0
+    assert states[0].run("x + 1")[0].output == "1\n"  # a closed sandbox can be used again
+    sandbox.close()
+
+
+def test_waiting_interpreters_share_a_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandboxes, "KEPT_MIB", 130)
+    sandbox = _bubblewrap(Limits(seconds=20))
+    states = [sandbox.python().run("x = b'a' * (40 << 20)")[1] for _ in range(4)]
+    assert sum(state._interpreter is not None and not state._interpreter.closed for state in states) == 2
+    assert states[0].run("len(x)")[0].output == f"{40 << 20}\n"
+    sandbox.close()
+
+
+def test_a_repeated_state_is_the_same(sandbox: Bubblewrap) -> None:
+    code = "import random\nx = random.random()\nprint({'north', 'east', 'south', 'west'}, x)"
+    first, state = sandbox.python().run(code)
+    again, other = sandbox.python((code,)).run("x")
+    assert state.run("x")[0] == again and sandbox.python().run(code)[0] == first
+    assert other.snippets == (code, "x")
+    stopped = sandbox.python(("y = 1", "import os; os._exit(3)"))  # the second one ends its interpreter, as at first
+    assert stopped.run("y")[0].output == "1\n"
+
+
+def test_an_interpreter_that_dies_is_an_outcome_and_its_state_goes_on(sandbox: Bubblewrap) -> None:
+    state = sandbox.python().run("x = 1")[1]
+    outcome, after = state.run("print('said', flush=True); import os; os._exit(3)")
+    assert (outcome.output, outcome.ok, after) == ("said\n", False, state)
+    state = after.run("x = x + 1")[1]
+    for child in children(state._interpreter._process.pid):  # type: ignore[union-attr]
+        os.kill(child, signal.SIGKILL)
+    outcome, after = state.run("x")
+    assert outcome.ok or after.run("x")[0].output == "2\n"
+
+
+def test_an_alarm_during_a_snippet_leaves_no_report_to_a_later_snippet(sandbox: Bubblewrap) -> None:
+    def ring(number: int, frame: object) -> None:
+        raise InterruptedError
+
+    _, state = sandbox.python().run("x = 1")
+    handler = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(InterruptedError):
+            state.run("import time; time.sleep(1); print('late')")
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    assert state.run("x")[0].output == "1\n"
+
+
+def test_a_long_snippet_is_read(sandbox: Bubblewrap) -> None:
+    assert sandbox.python().run(f"len({'x' * 300_000!r})")[0].output == "300000\n"
+
+
+def test_a_thread_of_a_snippet_stands_still_between_snippets(sandbox: Bubblewrap) -> None:
+    loop = "def count():\n    global n\n    while True:\n        n += 1\n        time.sleep(0.001)\n"
+    state = sandbox.python().run(
+        f"import threading, time\nn = 0\n{loop}threading.Thread(target=count, daemon=True).start()"
+    )[1]
+    outcome, state = state.run("n")
+    time.sleep(0.3)
+    assert int(state.run("n")[0].output) - int(outcome.output) < 50
+
+
+def test_a_fork_bomb_spoils_no_later_snippet(hasty: Bubblewrap) -> None:
+    state = hasty.python()
+    assert not state.run("import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass")[0].ok
+    assert state.run("1 + 1")[0].output == "2\n"
+
+
+def test_a_process_that_is_gone_has_no_children() -> None:
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    assert children(gone.pid) == []
+
+
+def test_the_largest_tree_that_is_kept_fits_again() -> None:
+    sandbox = _bubblewrap(Limits(seconds=20, file_mib=1, folder_mib=1, files=50))
+    tree = {f"f{i}": File(b"x" * (1 << 15)) for i in range(32)} | {f"g{i}": File(b"") for i in range(18)}
+    outcome, left = sandbox.shell("for i in g*; do echo -n x > $i; done; rm f0; ls | wc -l", tree)
+    assert (outcome.output, len(left)) == ("49\n", 49)
+    outcome, again = sandbox.shell("head -c 32750 /dev/zero > f0; ls | wc -l", left)
+    assert (outcome.output, len(again)) == ("50\n", 50)
+    assert sandbox.shell("ls | wc -l", again)[0].output == "50\n"
+    sandbox.close()
+
+
+def test_a_tree_that_is_too_large_is_the_outcome_of_a_full_folder() -> None:
+    sandbox = _bubblewrap(Limits(seconds=20, file_mib=1, folder_mib=1, files=1))
+    tree = {f"f{i}": File(b"x" * (1 << 20)) for i in range(2)}
+    outcome, left = sandbox.shell("echo ran", tree)
+    assert (outcome.output, outcome.stopped, left) == ("", "disk", tree)
+    sandbox.close()
+
+
+TRAINER = """
+import threading, time
+from turnwise.sandbox.sandbox import Bubblewrap, Limits
+sandbox = Bubblewrap(Limits(seconds=60))
+for _ in range(3):
+    threading.Thread(target=sandbox.shell, args=("sleep 60", {}), daemon=True).start()
+threading.Thread(target=sandbox.python().run, args=("import time; time.sleep(60)",), daemon=True).start()
+while not sandbox._mark:
+    time.sleep(0.01)
+time.sleep(1)
+print(sandbox._mark, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_nothing_of_a_killed_trainer_stays(stuck: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a bwrap waits for an outer half that died with the trainer, which a bwrap that never ends stands for."""
+    if why := sandboxes.reason():
+        pytest.skip(why)
+    with tempfile.TemporaryDirectory() as folder:
+        if stuck:
+            Path(folder).chmod(0o755)
+            (Path(folder) / "bwrap").write_text("#!/bin/sh\nwhile :; do sleep 1; done\n")
+            (Path(folder) / "bwrap").chmod(0o755)
+            monkeypatch.setenv("PATH", folder, prepend=os.pathsep)
+        trainer = subprocess.Popen([sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, text=True)
+        assert trainer.stdout is not None
+        mark = trainer.stdout.readline().strip()
+        assert alive(mark)
+        trainer.kill()
+        trainer.communicate()
+        deadline = time.monotonic() + 20
+        while alive(mark):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_commands_leave_nothing_in_the_hosts_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not after a kill -9 either, for there never is anything."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sandbox = _bubblewrap(Limits(seconds=20))
+    sandbox.shell("echo x > /tmp/x; echo y > y", {})
+    assert list(tmp_path.iterdir()) == []
+    sandbox.close()

@@ -11,8 +11,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from turnwise.algo.rewards.reward import check_form, demonstrated_calls, made_calls, single_actions
-from turnwise.data.toolcalls.formats import Format
-from turnwise.data.toolcalls.match import same_value
+from turnwise.data.match_calls import same_value
+from turnwise.data.toolcalls import Format
 from turnwise.types import Rewards, RolloutTree, ToolCall
 
 

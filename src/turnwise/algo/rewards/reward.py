@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from turnwise.data.toolcalls.formats import PARSERS, Format, parser_of
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, parser_of
 from turnwise.errors import InputError
 from turnwise.types import Rewards, RolloutTree, State, ToolCall
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from turnwise.algo.rewards.reward import check_form, demonstrated_calls, made_calls, single_actions
-from turnwise.data.toolcalls.formats import Format
-from turnwise.data.toolcalls.match import equivalent, identical
+from turnwise.data.match_calls import equivalent, identical
+from turnwise.data.toolcalls import Format
 from turnwise.types import Rewards, RolloutTree
 
 
@@ -18,7 +18,7 @@ class ToolCalls:
     arXiv:2603.21383, Appendix A.2).
 
     ``format`` is 1 if the action can be parsed and was not cut off. ``functional`` is 1 if the calls can be matched one
-    to one with equivalent demonstrated calls (:func:`turnwise.data.toolcalls.match.equivalent`). ``strict`` is 1 if the
+    to one with equivalent demonstrated calls (:func:`turnwise.data.match_calls.equivalent`). ``strict`` is 1 if the
     calls are identical to the demonstrated calls and have the same order. An action that cannot be parsed or was cut
     off gets 0 for all three. If no call was demonstrated, only an action without calls gets ``functional`` and
     ``strict`` 1.

@@ -18,17 +18,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnwise.data.read_records import UnusableError, read_records
-from turnwise.data.toolcalls.formats import Format
+from turnwise.data.toolcalls import Format
 from turnwise.envs.agent.gateway import Asked, Conversation, Desk, continuation, leave, serve, spoken
 from turnwise.envs.boxed import Box
 from turnwise.envs.environment import EnvironmentFault, Quality, Step, check_horizon, check_tasks, same_text
 from turnwise.envs.replayed import Opening, ReplayedEnv, ReplayedSession
 from turnwise.envs.tools import check_format, read_calls
 from turnwise.errors import InputError
-from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.folder_value import File, Tree, laid_over, read_folder, tree_of
-from turnwise.sandbox.sandbox import CallResult, SandboxFault
-from turnwise.sandbox.socket_forward import HOST, Door
+from turnwise.sandbox.sandbox import HOST, Bubblewrap, CallResult, Door, SandboxFault
 from turnwise.types import Message, Task, Trajectory
 
 TASK = "task.json"

@@ -23,8 +23,7 @@ from typing import Any
 from aiohttp import web
 
 from turnwise.data.tool_schema import arguments_of, check_tool, function_of
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
 from turnwise.envs import workers
 from turnwise.json_and_yaml import parse_json
 from turnwise.types import Message

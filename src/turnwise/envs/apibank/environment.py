@@ -11,11 +11,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from turnwise.data.match_calls import equivalent
 from turnwise.data.tool_schema import json_schema
-from turnwise.data.toolcalls.bfcl_python import bfcl_python
-from turnwise.data.toolcalls.formats import Format
-from turnwise.data.toolcalls.match import equivalent
-from turnwise.data.toolcalls.parsing import ToolCallError, checked_call
+from turnwise.data.toolcalls import Format, ToolCallError, bfcl_python, checked_call
 from turnwise.envs.apibank.office import SEARCHER, OfficeTasks, words
 from turnwise.envs.dialogues import DialogueEnv, DialogueProblem, Mistakes, UserTurn, turns_data, turns_from
 from turnwise.envs.environment import Verifier, first_tasks

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Literal
 
 from turnwise.data.tool_schema import name_of
-from turnwise.data.toolcalls.formats import Format
+from turnwise.data.toolcalls import Format
 from turnwise.envs.bfcl.apis import SUBSETS, Apis, announcement, entries, owners, parameters, root, tools_of_class
 from turnwise.envs.bfcl.requests import TinyTasks
 from turnwise.envs.dialogues import DialogueEnv, DialogueProblem, Mistakes, UserTurn

@@ -14,10 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from turnwise.data.match_calls import equivalent
 from turnwise.data.tool_schema import check_call
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.match import equivalent
-from turnwise.data.toolcalls.parsing import Reply, ToolCallError
+from turnwise.data.toolcalls import PARSERS, Format, Reply, ToolCallError
 from turnwise.envs.data_files import read_data_file
 from turnwise.envs.environment import (
     EnvironmentFault,

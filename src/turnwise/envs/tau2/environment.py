@@ -9,9 +9,9 @@ from itertools import islice
 from statistics import fmean
 from typing import Any, Literal
 
+from turnwise.data.match_calls import same_value
 from turnwise.data.tool_schema import check_call
-from turnwise.data.toolcalls.match import same_value
-from turnwise.data.toolcalls.parsing import ToolCallError
+from turnwise.data.toolcalls import ToolCallError
 from turnwise.envs.dialogues import Mistakes, Reply, drawn_of, mistake
 from turnwise.envs.environment import Quality, check_horizon, first_tasks
 from turnwise.envs.scripted import LastTasks, ScriptedEnv

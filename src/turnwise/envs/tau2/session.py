@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.parsing import Reply, ToolCallError
+from turnwise.data.toolcalls import PARSERS, Format, Reply, ToolCallError
 from turnwise.endpoints import Fault
 from turnwise.envs.environment import EnvironmentFault, Session, Step, check_open
 from turnwise.envs.tau2.world import DONE, FAILED, TRANSFER, Gold, Tau2Problem, World, customer_of, of_package, policy

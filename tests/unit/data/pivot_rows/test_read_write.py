@@ -12,13 +12,11 @@ from tests.integration import bookings
 from tests.unit.data.pivot_rows.test_rules import CALL, MESSAGE, ROW, changed
 
 from turnwise.data.foreign import converted
-from turnwise.data.parse_trajectory import parse_trajectory
-from turnwise.data.pivot_rows.rules import check_row
-from turnwise.data.pivot_rows.write import rated, row_of
+from turnwise.data.pivot_rows import check_row, rated, row_of
 from turnwise.data.read_records import UnusableError
 from turnwise.data.steps import steps_of
-from turnwise.data.thinking import REASONING
-from turnwise.data.trajectories import read_trajectories, write_trajectories
+from turnwise.data.toolcalls import REASONING
+from turnwise.data.trajectories import parse_trajectory, read_trajectories, write_trajectories
 from turnwise.types import Pivot
 
 THOUGHT = {

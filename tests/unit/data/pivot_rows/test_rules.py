@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.data.parse_trajectory import parse_trajectory
-from turnwise.data.pivot_rows.rules import RULES, check_row
+from turnwise.data.pivot_rows import RULES, check_row
 from turnwise.data.read_records import UnusableError
+from turnwise.data.trajectories import parse_trajectory
 
 ROW: dict[str, Any] = {
     "responses_create_params": {

@@ -8,12 +8,9 @@ import pytest
 from tests.integration import bookings
 
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.dialect import Dialect, dialect_of
-from turnwise.data.parse_trajectory import parse_trajectory
-from turnwise.data.read_back import check_read_back, drops_text
-from turnwise.data.toolcalls.bfcl_python import bfcl_python
-from turnwise.data.toolcalls.detect_format import format_of
-from turnwise.data.toolcalls.formats import PARSERS
+from turnwise.data.dialect import Dialect, check_read_back, dialect_of, drops_text, format_of
+from turnwise.data.toolcalls import PARSERS, bfcl_python
+from turnwise.data.trajectories import parse_trajectory
 from turnwise.types import ToolCall, Trajectory
 
 XML = """

@@ -12,12 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnwise.data.toolcalls.bfcl_python import bfcl_python
-from turnwise.data.toolcalls.formats import PARSERS
-from turnwise.data.toolcalls.hermes import hermes
-from turnwise.data.toolcalls.llama_json import llama_json
-from turnwise.data.toolcalls.parsing import MAX_CALLS, MAX_CHARS, MAX_DEPTH, Reply, ToolCallError
-from turnwise.data.toolcalls.qwen_xml import qwen_xml
+from turnwise.data.toolcalls import (
+    MAX_CALLS,
+    MAX_CHARS,
+    MAX_DEPTH,
+    PARSERS,
+    Reply,
+    ToolCallError,
+    bfcl_python,
+    hermes,
+    llama_json,
+    qwen_xml,
+)
 from turnwise.types import ToolCall
 
 EACH_FORMAT = pytest.mark.parametrize("name", PARSERS)
@@ -145,7 +151,7 @@ def test_forms_of_a_python_call() -> None:
         ("hermes", "on </tool_call>", "without <tool_call>"),
         ("hermes", '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>', "NaN is not JSON"),
         ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1e999}}</tool_call>', "inf is no JSON number"),
-        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1, "a": 2}}</tool_call>', "names a key twice"),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1, "a": 2}}</tool_call>', "twice"),
         ("hermes", r'<tool_call>{"name": "f", "arguments": {"a": "\ud800"}}</tool_call>', "surrogate"),
         ("qwen_xml", "<tool_call>f</tool_call>", "expected '<function='"),
         ("qwen_xml", "<tool_call><function=></function></tool_call>", "no name"),
@@ -170,7 +176,7 @@ def test_forms_of_a_python_call() -> None:
         ("bfcl_python", "f(a=name)", "must be a literal, found Name"),
         ("bfcl_python", "f(a=f'{1}')", "must be a literal, found JoinedStr"),
         ("bfcl_python", "f(a={1: 2})", "keys of an object must be text"),
-        ("bfcl_python", "f(a={'k': 1, 'k': 2})", "names a key twice"),
+        ("bfcl_python", "f(a={'k': 1, 'k': 2})", "twice"),
         ("bfcl_python", "f(a=b'x')", "must be a literal"),
         ("bfcl_python", "f(a=-True)", "must be a literal"),
         ("bfcl_python", "f(a=1) or g()", "expected a call, found BoolOp"),

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.data.toolcalls.formats import PARSERS
-from turnwise.data.toolcalls.match import equivalent, identical
-from turnwise.data.toolcalls.write import write_calls
+from turnwise.data.match_calls import equivalent, identical
+from turnwise.data.toolcalls import PARSERS, write_calls
 from turnwise.types import ToolCall
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from turnwise.data.toolcalls.nemo_gym_rule import accepts, overlap, same_call
-from turnwise.data.toolcalls.parsing import Reply
+from turnwise.data.match_calls import accepts, overlap, same_call
+from turnwise.data.toolcalls import Reply
 from turnwise.types import ToolCall
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.data.toolcalls.write import write_calls
+from turnwise.data.toolcalls import write_calls
 from turnwise.envs.apibank import ApiBankEnv
 from turnwise.types import ToolCall
 

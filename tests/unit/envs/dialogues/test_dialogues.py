@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnwise.data.parse_trajectory import parse_trajectory
-from turnwise.data.toolcalls.write import write_calls
+from turnwise.data.toolcalls import write_calls
+from turnwise.data.trajectories import parse_trajectory
 from turnwise.envs.environment import Environment
 from turnwise.envs.tools import read_calls
 from turnwise.types import ToolCall

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from turnwise.algo.rewards.graded import Graded
 from turnwise.data.steps import steps_of
-from turnwise.data.thinking import split_thinking
 from turnwise.data.tool_schema import function_of
+from turnwise.data.toolcalls import split_thinking
 from turnwise.envs.apibank import ApiBankEnv, Mistakes
 from turnwise.envs.dialogues import muddled, thought
 from turnwise.judges.offline import OfflineJudge

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,7 @@ from turnwise.envs.environment import SPLITS, Environment, Level
 from turnwise.envs.math import Equality, Interpreter, MathEnv
 from turnwise.envs.math.problems import KINDS, boxed_answer, make_problems, read_problems
 from turnwise.errors import InputError
-from turnwise.sandbox.detect import open_sandbox
-from turnwise.sandbox.sandbox import NoSandboxError
+from turnwise.sandbox.sandbox import NoSandboxError, open_sandbox
 
 
 @pytest.fixture(scope="module")
@@ -166,8 +163,7 @@ def test_proofs_and_pictures_are_left_out_and_other_gaps_are_named(tmp_path: Pat
 
 
 def test_without_a_sandbox_code_is_refused_and_never_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in ("bubblewrap",):
-        monkeypatch.setattr(f"turnwise.sandbox.{module}.reason", lambda: "not here")
+    monkeypatch.setattr("turnwise.sandbox.sandbox.reason", lambda: "not here")
     env = MathEnv("tiny")
     session = env.reset(env.tasks("train", 1)[0])
     canary = tmp_path / "canary"
@@ -220,29 +216,6 @@ def test_a_state_that_was_let_go_is_computed_again(monkeypatch: pytest.MonkeyPat
         tool.run((), f"c = {number}")
     assert tool.run(("a = 2", "b = a * 3"), "a * b").output.strip() == "12"
     tool.close()
-
-
-@needs_sandbox
-def test_threads_share_sandboxes_and_get_what_one_thread_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.envs.math.interpreter.os.cpu_count", lambda: 3)
-    chains = [(f"x = {n}", "x = x + 1", "print(x)", "raise SystemExit" if n % 2 else "x * 2") for n in range(6)]
-
-    def outputs(tool: Interpreter, chain: tuple[str, ...]) -> list[str]:
-        return [tool.run(chain[:place], snippet).output for place, snippet in enumerate(chain)]
-
-    alone, shared = Interpreter(), Interpreter()
-    expected = [outputs(alone, chain) for chain in chains]
-    assert len(alone._boxes) == 1
-    with shared._box(()) as first, shared._box(()) as second:
-        assert first is not second
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda chain: outputs(shared, chain), chains * 2)) == expected * 2
-    assert 2 <= len(shared._boxes) <= 3 and not any(box.busy for box in shared._boxes)
-    copied = pickle.loads(pickle.dumps(shared))
-    assert not copied._boxes and copied.run((), "1 + 1").output == "2\n"
-    for tool in (alone, shared, copied):
-        tool.close()
-    assert MathEnv().waits and not MathEnv(python=False).waits
 
 
 @pytest.mark.parametrize("wrong", [{"level": "huge"}, {"shown": 3}, {"horizon": 0}, {"files": {"test": "x"}}])

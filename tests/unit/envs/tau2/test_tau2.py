@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.toolcalls.write import write_calls
+from turnwise.data.toolcalls import write_calls
 from turnwise.envs.environment import tools_of
 from turnwise.envs.tau2 import Tau2Env, by_domain
 from turnwise.envs.tau2 import world as package

@@ -1,4 +1,4 @@
-"""Builds small random models of the architectures in transformers, to check that Turnwise works with each of them.
+"""Builds small random models of the architectures in transformers, and compares a packed tree with its paths.
 
 Sizes in the default configurations are recognised by the names of their keys, so no list of architectures is needed.
 The random weights have a large spread, so that a wrong mask, position or head changes every log-prob.
@@ -6,13 +6,20 @@ The random weights have a large spread, so that a wrong mask, position or head c
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from turnwise.engines.tree_engine import TreeEngine
+from turnwise.models.attention import unwrapped
+from turnwise.models.packed_logprobs import score
+from turnwise.rollouts.probe import LAST, SEEN, WRITTEN, Example, own_attention, sampled
 
 MOST = 30_000_000  # greatest number of parameters; in a larger model, sizes with unknown names were not reduced
 LAYERS = 4
@@ -39,11 +46,6 @@ _SIZES = (  # pattern of a configuration key, and the value in a small model; th
 )
 _UNSET = {"kv_channels": 16, "num_experts_per_tok": 2}  # values for keys whose default is None
 _IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-
-
-def architectures() -> list[str]:
-    """Returns the model types for which the installed version of transformers has a causal LM."""
-    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
 def small_config(kind: str, **changes: Any) -> Any:
@@ -166,3 +168,77 @@ def _including_all(default: Any, given: int) -> int:
     known = list(kinds)
     needed = max((known.index(kind) + 1 for kind in set(known)), default=given)
     return needed if needed <= 2 * LAYERS else given
+
+
+EXACT, NEAR = 1e-5, 1e-4  # greatest differences: of loss and gradient (relative), and of log-probs (nats)
+TRUNK = 150  # number of tokens of the prefix that all paths share; the probe's prefix is shorter
+LONG = 3  # turns and observations are this many times as long as those of the probe
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """Differences between the results on a packed tree and on its separate paths.
+
+    Attributes:
+        loss, gradient: largest absolute difference, divided by the largest absolute value on the paths or by 1.
+        sampled: largest difference between the engine's log-prob and the trainer's log-prob of a token, in nats.
+    """
+
+    loss: float
+    gradient: float
+    sampled: float
+
+    @property
+    def exact(self) -> bool:
+        return self.loss <= EXACT and self.gradient <= EXACT and self.sampled <= NEAR
+
+
+def against_paths(model: Any, copy: bool = True, seed: int = 0) -> Distance:
+    """Runs a small causal LM on a packed tree and on each path of this tree alone, and returns the differences.
+
+    Only the gradients of trained parameters are compared. The model must use tree attention and have float32 weights.
+
+    Args:
+        model: the model, with or without adapters. Its ``.grad`` attributes are not changed.
+        copy: whether the engine samples from a copy of the model that has the adapters merged into the weights.
+        seed: seed of the random tokens and advantages.
+    """
+    draw = random.Random(seed)
+    vocabulary = len(unwrapped(model).get_output_embeddings().weight)
+    trunk = [draw.randrange(3, vocabulary) for _ in range(TRUNK)]
+    seen = [[draw.randrange(3, vocabulary) for _ in range(LONG * SEEN)] for _ in range(2)]
+    engine = TreeEngine(end_ids=(), copy=copy)
+    engine.load_weights(model, 0)
+    drawn = sampled(engine, (trunk, seen), LONG * WRITTEN, LONG * LAST)
+    example = Example(trunk, seen, [sample.ids for sample in drawn])
+    sampled_K = torch.tensor([x for t in example.order for x in drawn[t].logprobs])
+    advantage_K = torch.tensor([draw.uniform(-1, 1) for _ in sampled_K])
+
+    packed_K = score(model, example.packed)[0][example.packed.items.unique_K]
+    loss, gradient = _of(model, (packed_K * advantage_K).mean())
+    with own_attention(model):
+        own_K = torch.cat([_path(model, example, row) for row in range(len(example.paths))])
+        own_loss, own_gradient = _of(model, (own_K * advantage_K).mean())
+    largest = max(1.0, *(float(g.abs().max()) for g in own_gradient))
+    return Distance(
+        loss=abs(loss - own_loss) / max(1.0, abs(own_loss)),
+        gradient=max(float((x - y).abs().max()) for x, y in zip(gradient, own_gradient, strict=True)) / largest,
+        sampled=float((sampled_K - packed_K.detach()).abs().max()),
+    )
+
+
+def _path(model: Any, example: Example, row: int) -> Tensor:
+    """Returns the log-probs of the tokens that are counted for path number ``row``, from a forward pass over this path.
+
+    A token that several paths share is counted only for the first of these paths.
+    """
+    items = [k for k, own in enumerate(example.row) if own == row]
+    logits = model(input_ids=example.paths[row : row + 1], use_cache=False).logits[0].float()
+    logs = logits[[example.place[k] for k in items]].log_softmax(-1)
+    return logs.gather(-1, example.target_K[items][:, None])[:, 0]
+
+
+def _of(model: Any, loss: Tensor) -> tuple[float, list[Tensor]]:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    found = torch.autograd.grad(loss, trained, allow_unused=True)
+    return float(loss), [torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True)]
