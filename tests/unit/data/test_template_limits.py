@@ -142,7 +142,7 @@ def test_a_template_that_changes_a_text_is_refused(change: str, role: str, token
         ChatTokens(tokenizer)
 
 
-@pytest.mark.parametrize("base", ["tiny", "tiny_llama", "tiny_thinking"])
+@pytest.mark.parametrize("base", ["tiny", "tiny_tools", "tiny_thinking"])
 def test_shipped_templates_render_as_without_bounds(base: str) -> None:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
     from transformers.utils import chat_template_utils
