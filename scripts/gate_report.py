@@ -34,6 +34,7 @@ from turnwise.errors import InputError, refuse_twice
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.gates.report_tables import gate_tables
 from turnwise.reports.tables import to_rich
+from turnwise.runs.archive import RunPath
 
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "k": int,
@@ -79,7 +80,7 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
         raise InputError(
             "data=PATH is missing; give a file of rollouts, a run's folder, or the folder of the authors' files"
         )
-    data, gated = Path(given.pop("data")), given.pop("gated", "")
+    data, gated = RunPath(given.pop("data")), given.pop("gated", "")
     values = {}
     for key, value in given.items():
         try:
@@ -87,7 +88,7 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
         except ValueError as error:
             raise InputError(f"{key}={value}: the value must be {_kind(key)}") from error
     try:
-        return data, Path(gated) if gated else None, Settings(**values)
+        return data, RunPath(gated) if gated else None, Settings(**values)
     except ValueError as error:
         raise InputError(str(error)) from error
 

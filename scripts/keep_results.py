@@ -3,8 +3,9 @@
 python scripts/keep_results.py outputs/pivotrl outputs/awpo
 python scripts/keep_results.py outputs --to /shared/results
 
-A run `outputs/<name>/seed<n>` is copied to `results/<name>/seed<n>`: its result, configuration and metrics, and the
-outcome of every held-out attempt without its text. `scripts/report.py` reads both folders and prefers runs in outputs/.
+A run `outputs/<paper>/...` is copied to the archive `results/<paper>.runs.parquet`: its result, configuration and metrics,
+and the outcome of every held-out attempt without its text. `scripts/report.py` reads the archive like a folder
+`results/<paper>`, and prefers runs in outputs/.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import sys
 from pathlib import Path
 
 from turnwise.config.programs import options, program
-from turnwise.errors import InputError
 from turnwise.runs.keep_results import finished, keep
 
 
@@ -28,11 +28,8 @@ def main(arguments: list[str]) -> int:
         default=Path("outputs"),
         help="folder to which the names of the runs are relative (default outputs)",
     )
-    parser.add_argument(
-        "--to", type=Path, default=Path("results"), help="folder to which the runs are copied (default results)"
-    )
+    parser.add_argument("--to", type=Path, default=Path("results"), help="folder of the archives (default results)")
     args = parser.parse_args(arguments)
-    kept, size, left_out = 0, 0, 0
     runs = list(finished(args.folders))
     if not runs:
         looked = ", ".join(str(folder) + ("" if folder.is_dir() else " (no such folder)") for folder in args.folders)
@@ -41,16 +38,11 @@ def main(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    for run in runs:
-        try:
-            size += keep(run, args.to / run.resolve().relative_to(args.outputs.resolve()))
-            kept += 1
-        except (InputError, OSError, ValueError) as error:
-            left_out += 1
-            print(error, file=sys.stderr)
-    told = f"{kept} runs kept in {args.to}, {size / 1024:,.0f} KiB"
-    print(told + (f"; {left_out} left out" if left_out else ""))
-    return 2 if left_out else 0
+    archives, errors = keep(runs, args.outputs, args.to)
+    for error in errors:
+        print(error, file=sys.stderr)
+    print(f"{len(runs) - len(errors)} of {len(runs)} runs kept in {', '.join(map(str, archives)) or 'no archive'}")
+    return 2 if errors else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Lists the base policies in this package, with their folders and the environments on which they were trained."""
+"""Lists the tiny base policies, with their folders and the environments on which they were trained. The package contains
+:data:`SHIPPED`; ``recipes.tiny`` builds the others.
+"""
 
 from __future__ import annotations
 
@@ -16,38 +18,40 @@ WORLDS: Mapping[str, tuple[str, ...]] = {
     "tiny_thinking_small": ("bfcl", "apibank"),
     "tiny_llama": ("bfcl", "search", "math"),
 }
-"""Maps each shipped base policy's name (a value of ``policy.model``) to the environments it was trained on.
+"""Maps each tiny base policy's name (a value of ``policy.model``) to the environments it was trained on.
 
 Each policy was trained only on the tiny level of these environments.
 """
+SHIPPED = ("tiny", "tiny_tools", "tiny_thinking")
 BASES: Mapping[str, Path] = {name: _SHELF / name for name in WORLDS}
-"""Maps each shipped base policy's name to its folder."""
+"""Maps each tiny base policy's name to its folder."""
 ASSETS = BASES["tiny"]
 
 
 def tiny_path(name: str = "tiny") -> Path:
-    """Returns the folder of a shipped base policy, which ``transformers`` can load as a local model.
+    """Returns the folder of a tiny base policy, which ``transformers`` can load as a local model.
 
     Raises:
-        KeyError: the package ships no base policy with this name.
+        KeyError: there is no tiny base policy with this name.
         InputError: the file of weights is missing; the message says how to build it.
     """
     folder = BASES[name]
     if not (folder / "model.safetensors").is_file():
+        why = "there is no model.safetensors in" if name in SHIPPED else "the repository does not contain this base in"
         raise InputError(
-            f"base={name}: there is no model.safetensors in {folder}; build it with: python -m "
-            f"recipes.tiny --base {name} --ship"
+            f"base={name}: {why} {folder}; build it with: python -m recipes.tiny --base {name} --ship (a quarter of an "
+            "hour to an hour on two cores)"
         )
     return folder
 
 
 def weights_of(model: str) -> str:
-    """Returns the folder of a shipped base policy, or ``model`` unchanged for any other model."""
+    """Returns the folder of a tiny base policy, or ``model`` unchanged for any other model."""
     return str(tiny_path(model) if model in BASES else model)
 
 
 def unknown_to(model: str, world: str, level: str | None) -> str | None:
-    """Returns a warning if a shipped base policy was not trained on environment ``world`` at ``level``, or None."""
+    """Returns a warning if a tiny base policy was not trained on environment ``world`` at ``level``, or None."""
     if model not in WORLDS or (world in WORLDS[model] and level in (None, "tiny")):
         return None
     if world in WORLDS[model]:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from turnwise.errors import InputError, refuse_twice
+from turnwise.runs.archive import RunPath
 
 EXAMPLES = """\
 Compare finished runs with each other or with a paper: tables on the terminal, in Markdown, LaTeX and HTML.
@@ -127,14 +128,14 @@ def read_words(words: Sequence[str], home: Path) -> Words:
             options[key] = value
         elif word != "summary":
             rest.append(word)
-    places = tuple(Path(place) for place in (options["outputs"] or _DEFAULT).split(","))
+    places = tuple(RunPath(place) for place in (options["outputs"] or _DEFAULT).split(","))
     missing = [place.resolve() for place in places if not place.is_dir()]
     if options["outputs"] and missing:
         raise InputError(f"outputs={options['outputs']}: {missing[0]} is not a folder; give folders that contain runs")
     if len(missing) == len(places) and not options["data"]:
         looked = " nor ".join(map(str, missing))
         raise InputError(f"no runs: neither {looked} exists; start the program in {home}, or give outputs=FOLDER")
-    data, gated = (Path(options[key]) if options[key] else None for key in ("data", "gated"))
+    data, gated = (RunPath(options[key]) if options[key] else None for key in ("data", "gated"))
     if options["paper"] and "summary" not in words:
         raise InputError(
             f"paper={options['paper']}: this key can only be used with summary, because a sweep belongs to one paper"

@@ -24,6 +24,7 @@ from turnwise.reports.claim_verdict import (
 from turnwise.reports.gates.sweep_report import SweepReport, sweep_report
 from turnwise.reports.preconditions import Finding, find_preconditions, tested
 from turnwise.reports.run_metrics import Damaged, RunMetrics, metrics_by_seed, other_decoding
+from turnwise.runs.archive import RunPath
 from turnwise.runs.result_file import Result, read_result
 
 HashOf = Callable[[Job], str]
@@ -105,6 +106,7 @@ def read_entry(
             made with another configuration. If it is None, configurations are not compared.
         both_modes: whether claims are also decided for the other decoding mode, which changes no verdict.
     """
+    places = [RunPath(place) for place in places]
     sweep = asked.sweep
     notes: list[str] = []
     groups: SweepReport | None = None

@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.errors import InputError
 from turnwise.files import read_yaml
+from turnwise.runs.archive import RunPath
 from turnwise.runs.config_hash import recorded
 from turnwise.runs.result_file import Result, ResultError, read_result
 
@@ -56,7 +57,7 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
     Raises:
         InputError: a path is not a folder, or there is no finished run.
     """
-    roots = [Path(path) for path in paths]
+    roots = [RunPath(path) for path in paths]
     collection, configs = FinishedRuns(), {}
     places: dict[tuple[str, str, str, int], Path] = {}
     newest: dict[tuple[str, str, str, int], float] = {}
@@ -163,7 +164,7 @@ def folders_of(paths: Sequence[Path | str]) -> list[Path]:
     Raises:
         InputError: a path is not a folder, or there is no run.
     """
-    found = list(_runs_below(map(Path, paths)))
+    found = list(_runs_below(map(RunPath, paths)))
     if not found:
         raise InputError(f"no run under {', '.join(map(str, paths))}; give a folder that contains config.yaml")
     return found

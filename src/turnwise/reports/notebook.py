@@ -17,6 +17,7 @@ from turnwise.reports.sentences import signed
 from turnwise.reports.svg import SERIES, Figure, canvas, label, standalone, to_svg, whole_iterations
 from turnwise.reports.tables import Table, to_markdown
 from turnwise.reports.tree_views import Branch, ShownTurn, TreeView
+from turnwise.runs.archive import RunPath
 from turnwise.runs.keep_results import finished
 
 
@@ -81,7 +82,7 @@ def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
     each folder in ``places``. If several folders have a run at a path, the first folder counts.
     """
     found: dict[str, Path] = {}
-    for place in places:
+    for place in map(RunPath, places):
         for folder in finished([place / name]):
             found.setdefault(folder.relative_to(place).as_posix(), folder)
     return {path: read_run(folder) for path, folder in found.items()}

@@ -15,7 +15,7 @@ from turnwise.reports.tables import Table
 from turnwise.runs.json_lines import json_object
 
 # files of each run in the W&B artifact; the copies that runs/keep_results.py makes have compressed metrics
-KEPT = ("result.json", "config.yaml", "metrics.jsonl", "metrics.jsonl.gz", "report.html")
+KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")
 ROLLOUT_COLUMNS: list[str | int] = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]
 
 

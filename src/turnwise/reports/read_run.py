@@ -6,10 +6,8 @@ report shows are kept in memory, because files of rollouts and episodes can be l
 
 from __future__ import annotations
 
-import gzip
 import json
 import sys
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 
 from turnwise.files import read_yaml
 from turnwise.json_and_yaml import parse_yaml
+from turnwise.runs.archive import RunPath
 from turnwise.runs.json_lines import json_object
 from turnwise.runs.result_file import Result, ResultError, read_result
 from turnwise.runs.status_file import Status, read_status
@@ -98,7 +97,7 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Repo
     Raises:
         FileNotFoundError: ``folder`` is not a folder.
     """
-    folder = Path(folder)
+    folder = RunPath(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: this folder does not exist; give the folder of a run")
     run = ReportedRun(folder)
@@ -152,30 +151,18 @@ def _overrides(path: Path, notes: list[str]) -> list[str]:
     return list(map(str, given)) if isinstance(given, list) else []
 
 
-def _opened(path: Path) -> Any:
-    """Opens a file, or its compressed copy (``.gz``) if only the copy exists."""
-    return path.open("rb") if path.is_file() else gzip.open(path.with_name(f"{path.name}.gz"))
-
-
 def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (byte offset, object) for each line of a JSON Lines file. A note gives the number of unreadable lines."""
-    kept = path.with_name(f"{path.name}.gz")  # the name of the compressed copy
-    if not path.is_file() and not kept.is_file():
+    if not path.is_file():
         return
     torn, offset = 0, 0
-    try:
-        with _opened(path) as stream:
-            for line in stream:
-                row = json_object(line)
-                if row is not None:
-                    yield offset, row
-                torn += row is None and bool(line.strip())
-                offset += len(line)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        notes.append(
-            f"{kept.name}: the file is damaged after byte {offset:,} of its uncompressed text ({error}); later lines "
-            "are left out."
-        )
+    with path.open("rb") as stream:
+        for line in stream:
+            row = json_object(line)
+            if row is not None:
+                yield offset, row
+            torn += row is None and bool(line.strip())
+            offset += len(line)
     if torn:
         notes.append(
             f"{path.name}: {torn} unreadable line{'s' * (torn > 1)} left out; an interrupted run may write such a line."
@@ -270,6 +257,6 @@ def _spread(total: int, most: int) -> list[int]:
 
 
 def _line_at(path: Path, offset: int) -> dict[str, Any]:
-    with _opened(path) as stream:
+    with path.open("rb") as stream:
         stream.seek(offset)
         return json.loads(stream.readline())

@@ -15,7 +15,7 @@ from turnwise.errors import InputError
 from turnwise.experiments.jobs import Job
 from turnwise.files import written
 from turnwise.reports.find_runs import read_metric
-from turnwise.runs.json_lines import checked_rows, text_file
+from turnwise.runs.json_lines import checked_rows
 from turnwise.runs.result_file import Result, ResultError, read_result
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]
@@ -72,7 +72,7 @@ class Damaged(InputError):
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """The metrics of a finished run, or of its compressed copy that :mod:`turnwise.runs.keep_results` made.
+    """The metrics of a finished run, or of its copy that :mod:`turnwise.runs.keep_results` made.
 
     A metric is one of
 
@@ -157,9 +157,8 @@ class RunMetrics:
 
     def _scored(self, when: str) -> Scored:
         path = self.folder / "evaluation" / f"{when}.jsonl"
-        found = text_file(path)
         try:
-            return _read_scored(_File(path, _checksum(found, written([found])))) if found else Scored()
+            return _read_scored(_File(path, _checksum(path, written([path])))) if path.exists() else Scored()
         except (InputError, OSError) as error:
             raise Damaged(self.folder, str(error)) from error
 
@@ -187,8 +186,7 @@ def _measured(folder: Path, known: object) -> RunMetrics:
 
 def _files(folder: Path) -> tuple[object, ...]:
     """Returns a value that changes when the result or the metrics of a run are written again."""
-    files = (folder / "result.json", text_file(folder / "metrics.jsonl"))
-    return written(file for file in files if file is not None)
+    return written(file for name in ("result.json", "metrics.jsonl") if (file := folder / name).exists())
 
 
 def _profile_turns(run: RunMetrics) -> float | None:

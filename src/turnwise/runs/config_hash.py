@@ -1,4 +1,6 @@
-"""Computes a hash that identifies a run: the hash of the settings that decide what the run computes."""
+"""Computes a hash that identifies a run: the hash of the settings that decide what the run computes, with the names of
+the parts. Moving code changes no hash; changing or adding a default does.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,7 @@ _SHOWN_ONLY = (
     *(f"engine.{name}" for name in ("concurrency", "attempts", "attempt_limit", "wait_limit", "backoff")),
     "update.max_skips",  # only decides when a run gives up
     "update.allow_empty",
+    "eval.every",  # evaluation during training does not change what is trained
     "callbacks.progress",
     "callbacks.checkpoint.dirpath",
     "trainer.enable_progress_bar",
@@ -36,26 +39,8 @@ _SHOWN_ONLY = (
     # several processes together compute the same result as one process (docs/scaling.md)
     *(f"trainer.{name}" for name in ("devices", "num_nodes", "strategy")),
 )
-# Keys that were added to the configuration later, each with the value that means the older behaviour. A key with this
-# value does not enter the hash, so that hashes of runs without the key stay valid.
-_AS_BEFORE = {
-    "rollout.staleness": 0,
-    "engine.schedule": "rounds",
-    "update.steps": 1,
-    "eval.seed": 0,
-    "data.held_out": 0.1,
-    "data.similarity": 0.8,
-    "data.word_overlap": 0.1,
-    "data.pass_rates": True,
-    "advantage.mean_over": "trained",
-    "states.refresh_window": 3,
-    "states.refresh_gap": 6,
-    "states.refresh_most": 4,
-    "env.verifier": "oracle",
-    **{f"env.worlds.{name}.verifier": "oracle" for name in ("household", "bfcl", "apibank", "search")},
-}
-# Evaluation during training does not change what is trained, so every value of this key is hashed as 0 (never).
-_AS_IF = {"eval.every": 0}
+# packages whose parts are identified by the name of their class alone, so that code can move between modules
+_OWN = ("turnwise", "turnwise_worlds", "turnwise_study")
 
 
 def config_hash(cfg: DictConfig) -> str:
@@ -70,15 +55,22 @@ def hash_of(record: Mapping[str, Any]) -> str:
 
 
 def recorded(cfg: DictConfig) -> dict[str, Any]:
-    """Returns dotted key -> value for the settings that decide what a run computes."""
-    leaves = flat(_record(cfg))
-    if leaves.get("engine.in_flight") is False:  # older configurations have this key under another name
-        leaves["engine.allow_stale"] = leaves.pop("engine.in_flight")
-    return {
-        key: _AS_IF.get(key, value)
-        for key, value in leaves.items()
-        if key not in _AS_BEFORE or value != _AS_BEFORE[key]
-    }
+    """Returns dotted key -> value for the settings that decide what a run computes. A part of this project has the name
+    of its class in place of its import path; any other part keeps its path.
+    """
+    return flat(_named(_record(cfg)))
+
+
+def _named(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_named(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    named = {key: _named(value) for key, value in node.items()}
+    target = named.get("_target_")
+    if isinstance(target, str) and target.partition(".")[0] in _OWN:
+        named["_target_"] = target.rpartition(".")[2]
+    return named
 
 
 def _record(cfg: DictConfig) -> dict[str, Any]:

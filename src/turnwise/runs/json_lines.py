@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,6 @@ from turnwise.errors import InputError
 from turnwise.files import append, atomic_write
 
 logger = logging.getLogger(__name__)
-
-ZIPPED = ".gz"  # suffix of the compressed files of a kept run (runs/keep_results.py)
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -52,34 +48,24 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
         logger.warning("%s: %d damaged lines were skipped; the first of them is line %d", path, damaged - at_end, first)
 
 
-def text_file(path: Path) -> Path | None:
-    """Returns ``path`` if it exists, else its compressed copy ``path.gz`` if that exists, else None."""
-    return next((file for file in (path, path.with_name(path.name + ZIPPED)) if file.exists()), None)
-
-
 def text_lines(path: Path) -> Iterator[str]:
-    """Yields the lines of ``path``, or of its compressed copy ``path.gz``, or nothing if neither file exists.
+    """Yields the lines of ``path``, or nothing if there is no such file.
 
     Raises:
-        InputError: the file cannot be read, decompressed or decoded.
+        InputError: the file cannot be read or decoded.
     """
-    found = text_file(path)
-    if found is None:
+    if not path.exists():
         return
     try:
-        with (
-            gzip.open(found, "rt", encoding="utf-8")
-            if found.suffix == ZIPPED
-            else found.open(encoding="utf-8") as stream
-        ):
+        with path.open(encoding="utf-8") as stream:
             yield from stream
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise InputError(f"{found}: cannot be read as text ({error}); restore the file") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error}); restore the file") from error
 
 
 def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields, for each line of a JSON-lines file, its position as ``file:line`` and its record. Blank lines are
-    skipped. The file may be compressed (:func:`text_lines`).
+    skipped.
 
     Raises:
         InputError: the file cannot be read, or a line is not a JSON object.
@@ -101,17 +87,14 @@ def checked_rows(path: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: the file cannot be read, or a line is not a JSON object.
     """
-    found = text_file(path)
-    if found is None:
+    if not path.exists():
         return []
     try:
-        content = found.read_bytes()
-        text = (gzip.decompress(content) if found.suffix == ZIPPED else content).decode()
-        lines = [line for line in text.split("\n") if line.strip()]
+        lines = [line for line in path.read_bytes().decode().split("\n") if line.strip()]
         rows = json.loads(f"[{','.join(lines)}]")
         if len(rows) == len(lines) and all(isinstance(row, dict) for row in rows):
             return rows
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error):
+    except (OSError, ValueError, RecursionError):
         pass
     return [row for _, row in checked_lines(path)]  # slower, but the error names the line and the problem
 

@@ -1,27 +1,27 @@
-"""Writes compressed copies of finished runs (kept runs) for the repository, from which tables and figures are computed.
+"""Copies finished runs (kept runs) into archives for the repository, from which tables and figures are computed.
 
-The copy of a run is a folder with the name of the run::
+The copy of the run ``outputs/pivotrl/tab1/pivotrl/seed0`` is in the archive ``results/pivotrl.runs.parquet``::
 
-    results/pivotrl/tab1/pivotrl/seed0/
-        result.json              unchanged
-        config.yaml              unchanged
-        metrics.jsonl.gz         every row
-        evaluation/*.jsonl.gz    every attempt without its text: task, split and success, or item and score
-        rollouts/train.jsonl.gz  only if the run recorded every group: the turns, with a checksum in place of each text
+    tab1/pivotrl/seed0/
+        result.json           unchanged
+        config.yaml           unchanged
+        metrics.jsonl         every row
+        evaluation/*.jsonl    every attempt without its text: task, split and success, or item and score
+        rollouts/train.jsonl  only if the run recorded every group: the turns, with a checksum in place of each text
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from turnwise.algo.gates.prefixes import symbol
 from turnwise.errors import InputError
-from turnwise.files import atomic_write, read_yaml
-from turnwise.runs.json_lines import ZIPPED, checked_lines
+from turnwise.files import read_yaml
+from turnwise.runs.archive import write_archive
+from turnwise.runs.json_lines import checked_lines
 from turnwise.runs.result_file import read_result
 
 _OUTCOME = ("split", "task", "mode", "attempt", "subset", "success", "turns", "suite", "item", "score")
@@ -35,15 +35,29 @@ def finished(folders: Iterable[Path]) -> Iterator[Path]:
                 yield result.parent
 
 
-def keep(run: Path, place: Path) -> int:
-    """Writes a compressed copy of the run's folder ``run`` to the folder ``place``, and returns its size in bytes.
+def keep(runs: Iterable[Path], outputs: Path, results: Path) -> tuple[list[Path], list[Exception]]:
+    """Copies runs below ``outputs`` into the archives of ``results``, and returns the archives, and an error for each
+    run that cannot be kept. Equal contents give equal bytes, so that a second copy of a run changes no file.
+    """
+    folders: dict[str, dict[str, bytes]] = {}
+    errors: list[Exception] = []
+    for run in runs:
+        try:
+            first, *rest = run.resolve().relative_to(outputs.resolve()).parts
+            copied = {str(PurePosixPath(*rest, name)): content for name, content in kept_files(run).items()}
+            folders.setdefault(first, {}).update(copied)
+        except (InputError, OSError, ValueError) as error:
+            errors.append(error)
+    return [write_archive(results / first, files) for first, files in folders.items()], errors
 
-    ``result.json`` is written last, so that an incomplete copy does not count as a run. Equal contents give equal
-    bytes, so that a second copy of a run changes no file.
+
+def kept_files(run: Path) -> dict[str, bytes]:
+    """Returns the files that are kept of a run, by their path in its folder.
 
     Raises:
         ResultError: the result cannot be read.
         InputError: the run's code was not committed, or its files are damaged.
+        OSError: a file is missing.
     """
     commit = read_result(run).commit or ""
     if not commit or commit.endswith("+"):
@@ -51,17 +65,12 @@ def keep(run: Path, place: Path) -> int:
             f"{run}: the code of this run was not committed (result.json records {commit or 'no commit'}); commit the "
             "code and repeat the run from a clean tree"
         )
-    files = {"config.yaml": (run / "config.yaml").read_bytes()}
-    files["metrics.jsonl" + ZIPPED] = _zipped((run / "metrics.jsonl").read_bytes())
+    files = {name: (run / name).read_bytes() for name in ("result.json", "config.yaml", "metrics.jsonl")}
     for path in sorted((run / "evaluation").glob("*.jsonl")):
-        files[f"evaluation/{path.name}{ZIPPED}"] = _zipped("".join(_outcomes(path)).encode())
+        files[f"evaluation/{path.name}"] = "".join(_outcomes(path)).encode()
     if _recorded_all(run):
-        files["rollouts/train.jsonl" + ZIPPED] = _zipped("".join(_groups(run / "rollouts" / "train.jsonl")).encode())
-    files["result.json"] = (run / "result.json").read_bytes()
-    for name, data in files.items():
-        with atomic_write(place / name) as part:
-            part.write_bytes(data)
-    return sum(map(len, files.values()))
+        files["rollouts/train.jsonl"] = "".join(_groups(run / "rollouts" / "train.jsonl")).encode()
+    return files
 
 
 def _recorded_all(run: Path) -> bool:
@@ -98,7 +107,3 @@ def _checksum(text: str) -> str:
 def _outcomes(path: Path) -> Iterator[str]:
     for _, row in checked_lines(path):
         yield json.dumps({key: row[key] for key in _OUTCOME if key in row}) + "\n"
-
-
-def _zipped(data: bytes) -> bytes:
-    return gzip.compress(data, mtime=0)

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
+from turnwise.runs.archive import RunPath
 
 
 def _ordered(interval: tuple[float, float]) -> tuple[float, float]:
@@ -173,7 +174,7 @@ def read_result(path: Path | str) -> Result:
     Raises:
         ResultError: the file is missing, is not JSON or does not follow the schema. The message lists each wrong key.
     """
-    path = Path(path)
+    path = RunPath(path)
     path = path / "result.json" if path.is_dir() else path
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))

@@ -14,10 +14,11 @@ import yaml
 from turnwise.experiments.command_line import ask, of_pilots, played
 from turnwise.experiments.jobs import jobs
 from turnwise.experiments.sweep_file import Sweep, find_sweep, origin, sweep_names
+from turnwise.runs.archive import RunPath
 from turnwise.runs.result_file import Result, read_result
 
 ROOT = Path(__file__).parents[3]
-CONF, RESULTS = ROOT / "conf", ROOT / "results"
+CONF, RESULTS = ROOT / "conf", RunPath(ROOT / "results")
 NAMES = [name for name in sweep_names(CONF) if find_sweep(name, CONF).preconditions]
 DECIDING = {"seeds", "directions", "least", "preconditions", "pilots", "gate_report"}
 

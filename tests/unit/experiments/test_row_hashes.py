@@ -16,12 +16,13 @@ from turnwise.experiments.command_line import ask, of_pilots, played
 from turnwise.experiments.jobs import job_of, jobs
 from turnwise.experiments.row_hashes import CODE, RowHashes
 from turnwise.experiments.sweep_file import sweep_names
+from turnwise.runs.archive import RunPath
 from turnwise.runs.config_hash import config_hash
 from turnwise.runs.keep_results import finished
 from turnwise.runs.result_file import read_result
 
 ROOT = Path(__file__).parents[3]
-CONF, RESULTS = ROOT / "conf", ROOT / "results"
+CONF, RESULTS = ROOT / "conf", RunPath(ROOT / "results")
 
 # kept runs of rows with overrides of their own, which docs/results tells
 BESIDE = [

@@ -117,7 +117,7 @@ def test_a_picture_is_shown_once_and_found_from_the_page(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not (ROOT / "results" / "turnwise" / "composed").exists(), reason="the kept runs are not in this copy"
+    not (ROOT / "results" / "turnwise.runs.parquet").exists(), reason="the kept runs are not in this copy"
 )
 def test_the_kept_compositions_are_drawn_in_the_page_and_shown_in_markdown(tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("report_script", ROOT / "scripts" / "report.py")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gzip
 from pathlib import Path
 
 import nbformat
@@ -14,6 +13,7 @@ from turnwise.reports.notebook import changes, curves, drawn, judged, paper_entr
 from turnwise.reports.read_run import read_run
 from turnwise.reports.tables import Table
 from turnwise.reports.tree_views import tree_views
+from turnwise.runs.archive import write_archive
 
 ROOT = Path(__file__).parents[3]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -99,10 +99,9 @@ def test_a_notebook_is_committed_without_outputs_and_only_reads(path: Path) -> N
 def test_kept_runs_are_read_where_there_are_no_others(make, tmp_path: Path) -> None:
     own = make.write_run(tmp_path / "outputs" / "pivotrl" / "seed0", seed=0, states=20)
     for seed in range(2):
-        folder = make.write_run(tmp_path / "results" / "pivotrl" / f"seed{seed}", seed=seed, states=20)
-        metrics = folder / "metrics.jsonl"
-        metrics.with_name("metrics.jsonl.gz").write_bytes(gzip.compress(metrics.read_bytes()))
-        metrics.unlink()
+        folder = make.write_run(tmp_path / "kept" / f"seed{seed}", seed=seed, states=20)
+        files = {f"seed{seed}/{name}": (folder / name).read_bytes() for name in ("result.json", "metrics.jsonl")}
+        write_archive(tmp_path / "results" / "pivotrl", files)
     runs = runs_under([tmp_path / "outputs", tmp_path / "results"], "pivotrl")
     assert list(runs) == ["pivotrl/seed0", "pivotrl/seed1"] and runs["pivotrl/seed0"].folder == own
     kept = runs["pivotrl/seed1"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ def test_curves_are_read_by_name_and_costs_add_up(tmp_path: Path) -> None:
         {"iteration": 2, "phase": "eval", "eval/seen/success_greedy": 44.0},
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows) + '{"iteration": 3, "tor'
-    (tmp_path / "metrics.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "metrics.jsonl").write_text(text)
     assert logged(tmp_path) == {
         SUCCESS: {0: 20.0, 2: 44.0},
         words("train/reward_mean"): {0: 0.5},

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf, open_dict
+import yaml
+from omegaconf import DictConfig, OmegaConf
 from tests.configuration_files import READ
 
 from turnwise.config.schema import ConfigError, compose_config
@@ -224,25 +226,33 @@ def test_other_ranks_share_the_first_ones_claim(tmp_path: Path, monkeypatch: pyt
             assert folder.path == tmp_path / "run"
 
 
-def test_a_younger_key_at_its_first_value_makes_no_other_run(tmp_path: Path) -> None:
-    before = config(tmp_path / "a")
-    same, other = (config(tmp_path / "a", rollout__staleness=value) for value in (0, 1))
-    assert config_hash(before) == config_hash(same) != config_hash(other)
-    with claim(before):
-        pass
-    with claim(same) as folder:
-        assert folder.resumed
-    with pytest.raises(ConfigError, match=r"rollout\.staleness: not set in the other run, 1 in this run"), claim(other):
-        pass
+def part(target: str) -> DictConfig:
+    return OmegaConf.create({"gate": {"members": [{"_target_": target, "k": 3}]}, "advantage": {"_target_": target}})
 
 
-def test_keys_younger_than_the_first_runs_have_their_first_values_in_the_shipped_configuration() -> None:
+def test_moved_code_is_the_same_run_and_another_part_or_default_is_not() -> None:
+    first = config_hash(part("turnwise.algo.advantages.awpo.Awpo"))
+    assert first == config_hash(part("turnwise.methods.Awpo")) == config_hash(part("turnwise_study.deep.in.it.Awpo"))
+    others = ("turnwise.algo.advantages.awpo.Gigpo", "mine.Awpo", "other.Awpo", "turnwise_mine.Awpo")
+    assert len({first, *(config_hash(part(other)) for other in others)}) == 5
     cfg = compose_config(["method=pivotrl"], CONF, read=READ)
-    before = cfg.copy()
-    with open_dict(before):
-        del before.rollout.staleness
-        for key in [key for key in before.states if str(key).startswith("refresh")]:
-            del before.states[key]
-    assert len(before.states) == 4
-    assert config_hash(cfg) == config_hash(before)
-    assert config_hash(cfg) != config_hash(compose_config(["method=pivotrl", "states.refresh=0.5"], CONF, read=READ))
+    for override in ("states.refresh=0.5", "rollout.staleness=1", "+rollout.new_key=0"):
+        assert config_hash(compose_config(["method=pivotrl", override], CONF, read=READ)) != config_hash(cfg)
+
+
+def test_the_names_of_parts_are_unique_where_they_stand() -> None:
+    """Classes of one name, like the mistakes of each world's experts, stand only inside of different parts."""
+    targets: dict[tuple[str, ...], set[str]] = {}
+
+    def walk(node: Any, *place: str) -> None:
+        if isinstance(node, dict):
+            target = str(node.get("_target_", ""))
+            if target:
+                targets.setdefault((*place, target.rpartition(".")[2]), set()).add(target)
+            for key, value in node.items():
+                walk(value, *((target, key) if target else (*place, key)))
+
+    for path in sorted(CONF.glob("*/*.yaml")):
+        if path.parent.name not in ("sweep", "experiment"):
+            walk(yaml.safe_load(path.read_text()), path.parent.name)
+    assert len(targets) > 60 and all(len(found) == 1 for found in targets.values()), targets

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,19 +15,20 @@ from turnwise.reports.entry_tables import entry_tables
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.gates.sweep_report import asked_of
 from turnwise.reports.tables import to_markdown
+from turnwise.runs.archive import RunPath
 from turnwise.runs.keep_results import keep
 
 
 def test_groups_are_kept_without_texts_where_all_of_them_were_recorded_and_say_the_same(tmp_path: Path) -> None:
-    run, place = save(tmp_path / "r", 30), tmp_path / "kept"
+    run, place = save(tmp_path / "out" / "r" / "seed0", 30), RunPath(tmp_path / "kept" / "r" / "seed0")
     (run / "rollouts").mkdir()
     (run / "rollouts" / "train.jsonl").write_text(groups("a") + groups("b"))
     (run / "config.yaml").write_text("rollout: {recorded: 1, states: 2}\n")
-    keep(run, place)
-    assert not (place / "rollouts").exists()
+    keep([run], tmp_path / "out", tmp_path / "kept")
+    assert (place / "result.json").is_file() and not (place / "rollouts").exists()
     (run / "config.yaml").write_text("rollout: {recorded: 2, states: 2}\n")
-    keep(run, place)
-    text = gzip.decompress((place / "rollouts" / "train.jsonl.gz").read_bytes()).decode()
+    keep([run], tmp_path / "out", tmp_path / "kept")
+    text = (place / "rollouts" / "train.jsonl").read_text()
     assert "seen" not in text and "messages" not in text and "expert" not in text
     settings = Settings(k=1, steps=(1, 2), resamples=50)
     said = [gate_report(folder, settings) | {"data": ""} for folder in (run, place)]

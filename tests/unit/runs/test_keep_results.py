@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,12 @@ from turnwise.reports.entries import read_entry
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.run_metrics import RunMetrics
 from turnwise.reports.tables import to_markdown
-from turnwise.runs.json_lines import text_lines
+from turnwise.runs.archive import RunPath, write_archive
 from turnwise.runs.keep_results import finished, keep
 from turnwise.runs.result_file import read_result
 
 ROOT = Path(__file__).resolve().parents[3]
+RUNS = ROOT / "tests" / "runs"  # three kept runs
 SWEEP = """
 paper: P
 entry: Table 1
@@ -56,10 +57,19 @@ def save(folder: Path, wins: int, commit: str = "0123456789ab") -> Path:
     return folder
 
 
+def kept(run: Path) -> Path:
+    """Keeps a run, which is alone below its parent, and returns the place of the copy."""
+    archives, errors = keep([run], run.parent.parent, run.parent.parent / "results")
+    if errors:
+        assert not archives
+        raise errors[0]
+    return RunPath(run.parent.parent / "results" / run.parent.name / run.name)
+
+
 def test_a_kept_run_says_what_the_run_says(tmp_path: Path) -> None:
-    run, place = save(tmp_path / "outputs" / "r" / "seed0", 30), tmp_path / "results" / "r" / "seed0"
-    size = keep(run, place)
-    assert size == sum(path.stat().st_size for path in place.rglob("*") if path.is_file()) < 3000
+    run = save(tmp_path / "r" / "seed0", 30)
+    place = kept(run)
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["r.runs.parquet"]
     before, after = RunMetrics(run, read_result(run)), RunMetrics(place, read_result(place))
     for metric in ("in_domain.after", "train/reward_std", "late train/reward_std"):
         assert before.value(metric) == after.value(metric) is not None
@@ -68,57 +78,92 @@ def test_a_kept_run_says_what_the_run_says(tmp_path: Path) -> None:
         assert before.outcomes(metric, "base") == after.outcomes(metric, "base")
 
 
-def test_twice_is_once_and_no_text_is_kept(tmp_path: Path) -> None:
-    run, place = save(tmp_path / "r", 30), tmp_path / "kept"
-    keep(run, place)
-    first = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-    keep(run, place)
-    assert first == {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-    text = gzip.decompress((place / "evaluation" / "after.jsonl.gz").read_bytes()).decode()
+def test_twice_is_once_other_runs_stay_and_no_text_is_kept(tmp_path: Path) -> None:
+    place, archive = kept(save(tmp_path / "r" / "seed0", 30)), tmp_path / "results" / "r.runs.parquet"
+    first = archive.read_bytes()
+    assert kept(tmp_path / "r" / "seed0") == place and archive.read_bytes() == first
+    text = (place / "evaluation" / "after.jsonl").read_text()
     assert "messages" not in text and "prompt" not in text and len(text.splitlines()) == 41
+    other = kept(save(tmp_path / "r" / "seed1", 20))
+    assert read_result(other).in_domain.after == 50 and read_result(place).in_domain.after == 75
+    kept(save_again(tmp_path / "r" / "seed0", 10))
+    assert read_result(place).in_domain.after == 25 and read_result(other).in_domain.after == 50
+
+
+def save_again(folder: Path, wins: int) -> Path:
+    shutil.rmtree(folder)
+    return save(folder, wins)
 
 
 @pytest.mark.parametrize("commit", ["", "0123456789ab+"])
 def test_what_no_commit_holds_is_not_kept(tmp_path: Path, commit: str) -> None:
     with pytest.raises(InputError, match=r"not committed.*from a clean tree"):
-        keep(save(tmp_path / "r", 30, commit), tmp_path / "kept")
-    assert not (tmp_path / "kept").exists()
+        kept(save(tmp_path / "r" / "seed0", 30, commit))
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_torn_group_is_named(tmp_path: Path) -> None:
-    run = save(tmp_path / "r", 30)
+    run = save(tmp_path / "r" / "seed0", 30)
     (run / "config.yaml").write_text("rollout: {recorded: 1, states: 1}\n")
     (run / "rollouts").mkdir()
     for torn in ('{"turns": ', "{}", '{"turns": [{"parent": -1}], "state": {}}'):
         (run / "rollouts" / "train.jsonl").write_text(groups("a") + torn)
         with pytest.raises(InputError, match=r"train.jsonl:2: "):
-            keep(run, tmp_path / "kept")
+            kept(run)
 
 
 def test_of_a_damaged_run_nothing_counts_as_kept(tmp_path: Path) -> None:
-    run = save(tmp_path / "r", 30)
+    run = save(tmp_path / "r" / "seed0", 30)
     with (run / "evaluation" / "after.jsonl").open("a") as stream:
         stream.write('{"split": ')
-    with pytest.raises(InputError, match=r"r/evaluation/after.jsonl:42: "):
-        keep(run, tmp_path / "kept")
+    with pytest.raises(InputError, match=r"r/seed0/evaluation/after.jsonl:42: "):
+        kept(run)
     (run / "evaluation" / "after.jsonl").write_text("[1]\n")
     with pytest.raises(InputError, match=r"after.jsonl:1: "):
-        keep(run, tmp_path / "kept")
+        kept(run)
     (run / "metrics.jsonl").unlink()
     with pytest.raises(FileNotFoundError):
-        keep(run, tmp_path / "kept")
-    assert not (tmp_path / "kept").exists()
+        kept(run)
+    assert not (tmp_path / "results").exists()
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl.gz").write_bytes(b"\x1f\x8bno")
-    with pytest.raises(InputError, match=r"a.jsonl.gz: "):
-        list(text_lines(tmp_path / "a.jsonl"))
-    whole = gzip.compress(b"{}\n" * 999, mtime=0)
-    (tmp_path / "b.jsonl.gz").write_bytes(whole[:-9])
-    with pytest.raises(InputError, match=r"b.jsonl.gz: "):
-        list(text_lines(tmp_path / "b.jsonl"))
-    assert list(text_lines(tmp_path / "c.jsonl")) == []
+def test_a_damaged_archive_is_refused_with_its_name(tmp_path: Path) -> None:
+    place, archive = kept(save(tmp_path / "r" / "seed0", 30)), tmp_path / "results" / "r.runs.parquet"
+    whole = archive.read_bytes()
+    for damaged in (b"", b"no archive", whole[:-30], whole[:40] + bytes(200) + whole[240:]):
+        archive.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"r\.runs\.parquet"):
+            [path.read_bytes() for path in place.rglob("*.json*")]
+        with pytest.raises(InputError, match=r"r\.runs\.parquet"):
+            write_archive(tmp_path / "results" / "r", {"a": b""})
+        assert archive.read_bytes() == damaged
+
+
+def test_an_archive_reads_like_the_folder_that_it_stands_for(tmp_path: Path) -> None:
+    """The runs in tests/runs are copied into archives, and every way to look at a path gives what the folder gives."""
+    for paper in RUNS.iterdir():
+        files = {str(path.relative_to(paper)): path.read_bytes() for path in paper.rglob("*") if path.is_file()}
+        write_archive(tmp_path / paper.name, files)
+    archived = RunPath(tmp_path)
+    paths = sorted(path.relative_to(RUNS) for path in RUNS.rglob("*"))
+    assert sorted({path.relative_to(tmp_path) for path in archived.rglob("*") if path.suffix != ".parquet"}) == paths
+    for path in paths:
+        real, copy = RUNS / path, archived / path
+        assert (copy.exists(), copy.is_file(), copy.is_dir()) == (True, real.is_file(), real.is_dir())
+        if real.is_file():
+            assert copy.read_bytes() == real.read_bytes() and copy.read_text() == real.read_text(encoding="utf-8")
+            with copy.open("rb") as stream, copy.open(encoding="utf-8") as text:
+                assert list(stream) == real.read_bytes().splitlines(keepends=True) and text.readable()
+        else:
+            assert {one.name for one in copy.iterdir()} == {one.name for one in real.iterdir()}
+            assert {one.name for one in copy.glob("*e*")} == {one.name for one in real.glob("*e*")}
+    absent = archived / "pivotrl" / "tab4" / "absent"
+    assert not absent.exists() and not absent.is_dir() and not list(absent.rglob("*"))
+    with pytest.raises(FileNotFoundError):
+        absent.read_text()
+    assert [run.relative_to(tmp_path) for run in finished([archived])] == [
+        run.relative_to(RUNS) for run in finished([RUNS])
+    ]
 
 
 def groups(text: str) -> str:
@@ -148,8 +193,9 @@ def test_own_runs_of_a_row_come_before_kept_ones(tmp_path: Path) -> None:
     (conf / "sweep").mkdir(parents=True)
     (conf / "sweep" / "p_tab1.yaml").write_text(SWEEP)
     for seed in range(3):
-        keep(save(tmp_path / f"base{seed}", 10), kept / f"p/tab1/base/seed{seed}")
-        keep(save(tmp_path / f"ours{seed}", 30), kept / f"p/tab1/ours/seed{seed}")
+        save(tmp_path / f"made/p/tab1/base/seed{seed}", 10)
+        save(tmp_path / f"made/p/tab1/ours/seed{seed}", 30)
+    assert not keep(finished([tmp_path / "made"]), tmp_path / "made", kept)[1]
 
     def entry():
         return read_entry(ask(["sweep=p_tab1"], conf), [own, kept])
@@ -176,33 +222,23 @@ def test_the_command_keeps_names_and_leaves_out_what_it_cannot_keep(
     save(out / "p/tab1/ours/seed0.old-1", 30)
     options = ["--outputs", str(out), "--to", str(tmp_path / "results")]
     assert script.main([str(out / "p"), *options]) == 0
-    assert [path.relative_to(tmp_path / "results") for path in finished([tmp_path / "results"])] == [
+    assert [path.relative_to(tmp_path / "results") for path in finished([RunPath(tmp_path / "results")])] == [
         Path("p/tab1/ours/seed0")
     ]
     save(out / "p/tab1/ours/seed1", 30, "0123456789ab+")
     assert script.main([str(out), *options]) == 2
-    told = capsys.readouterr()
-    assert (
-        "seed1: the code of this run was not committed" in told.err
-        and "1 runs kept" in told.out
-        and "1 left out" in told.out
-    )
-    remedy = "give the folders of finished runs, or folders that contain such folders"
-    assert script.main([str(tmp_path / "nothing"), *options]) == 2
-    assert capsys.readouterr() == (
-        "",
-        f"no finished run in {tmp_path / 'nothing'} (no such folder); {remedy}\n",
-    )
+    assert "seed1" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
-    assert script.main([str(tmp_path / "empty"), *options]) == 2
-    assert capsys.readouterr() == ("", f"no finished run in {tmp_path / 'empty'}; {remedy}\n")
+    for nothing in ("nothing", "empty"):
+        assert script.main([str(tmp_path / nothing), *options]) == 2
+        assert str(tmp_path / nothing) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["rollout: 3", "rollout: {recorded: x, states: 1}", "[1]"])
 def test_a_configuration_of_something_else_is_named(tmp_path: Path, text: str) -> None:
-    run = tmp_path / "outputs/p/seed0"
+    run = tmp_path / "p" / "seed0"
     save(run, 30)
     (run / "config.yaml").write_text(text)
     with pytest.raises(InputError, match=r"config\.yaml"):
-        keep(run, tmp_path / "kept")
-    assert not (tmp_path / "kept").exists()
+        kept(run)
+    assert not (tmp_path / "results").exists()

@@ -221,4 +221,4 @@ def recordings(path: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.jsonl")) or sorted(folder.glob("*.jsonl.gz"))
+    return sorted(folder.glob("*.jsonl"))

@@ -13,6 +13,7 @@ from turnwise.experiments.command_line import ask
 from turnwise.reports.gates import sweep_report as module
 from turnwise.reports.gates.report import gate_report
 from turnwise.reports.gates.sweep_report import sweep_report
+from turnwise.runs.archive import RunPath
 
 ROOT = Path(__file__).parents[4]
 ASKED = ask(["sweep=selective_tab12"], ROOT / "conf")
@@ -25,7 +26,10 @@ def outputs(tmp_path: Path) -> Path:
     for row in ("never", "gated"):
         for seed in ("seed7", "seed13"):
             name = Path("selective", "buffer", row, seed)
-            shutil.copytree(ROOT / "results" / name, tmp_path / name)
+            for path in (run := RunPath(ROOT / "results") / name).rglob("*.*"):
+                place = tmp_path / name / path.relative_to(run)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(path.read_bytes())
     return tmp_path
 
 
@@ -72,6 +76,6 @@ def test_every_line_of_ours_that_makes_a_gate_report_is_in_its_checksum(outputs:
     finally:
         sys.setprofile(None)
     assert len(ran) > 5
-    read_only = {"files.py", "errors.py"}  # they open files and word errors
+    read_only = {"files.py", "errors.py", "archive.py"}  # they open files and word errors
     left_out = {path for path in ran if not any(path == root or root in path.parents for root in module.CODE)}
     assert not {path.name for path in left_out} - read_only

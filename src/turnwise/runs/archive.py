@@ -1,0 +1,197 @@
+"""Reads and writes archives of kept runs: ``results/pivotrl.runs.parquet`` stands for the folder ``results/pivotrl``.
+
+An archive is a table with a row for each file: its path in the folder and its content. All files of one name form a row
+group, because equal and similar contents then compress well, and a report reads only the groups that it needs.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property, lru_cache
+from pathlib import Path, PosixPath, PurePosixPath
+from typing import Any
+
+from turnwise.errors import InputError
+from turnwise.files import atomic_write
+
+SUFFIX = ".runs.parquet"  # a run has tables of its own, which are no archives
+_LEVEL = 22  # of zstd: slow to write, but equally fast to read, and git keeps every version of an archive
+_WHOLE = 1 << 30  # bytes of a page and of its dictionary: one page holds a row group, so that it is compressed at once
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The files of one archive, by their path in the folder that the archive stands for."""
+
+    path: Path
+    version: tuple[int, int, int]  # inode, modification time and size of the file when it was opened
+
+    @cached_property
+    def files(self) -> dict[str, tuple[int, int]]:
+        """Path of a file -> number of its row group, and of its row in this group.
+
+        Raises:
+            InputError: the archive is damaged.
+        """
+        import pyarrow.parquet as pq  # slow to import
+
+        with _readable(self.path), pq.ParquetFile(self.path) as file:
+            groups = [file.read_row_group(group, ["path"])["path"] for group in range(file.num_row_groups)]
+        return {name: (group, row) for group, names in enumerate(groups) for row, name in enumerate(names.to_pylist())}
+
+    @cached_property
+    def folders(self) -> set[str]:
+        return {str(folder) for name in self.files for folder in PurePosixPath(name).parents}
+
+    def read(self, name: str) -> bytes:
+        group, row = self.files[name]
+        content: bytes = _contents(self.path, self.version, group)[row].as_py()
+        return content
+
+
+@lru_cache(maxsize=64)
+def _archive(path: Path, version: tuple[int, int, int]) -> Archive:
+    return Archive(path, version)
+
+
+@lru_cache(maxsize=8)
+def _contents(path: Path, version: tuple[int, int, int], group: int) -> Any:
+    import pyarrow.parquet as pq
+
+    with _readable(path), pq.ParquetFile(path) as file:
+        return file.read_row_group(group, ["content"])["content"]
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turns the errors of a damaged archive into an InputError."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{path}: this archive is damaged ({error}); restore it from git") from error
+
+
+class RunPath(PosixPath):
+    """A path to runs, which may be in folders or in archives. It reads like any path: ``RunPath("results/pivotrl/tab4")``
+    is a folder if it exists on disk, or if ``results/pivotrl.runs.parquet`` has files below ``tab4``.
+    """
+
+    def _place(self) -> tuple[Archive, str] | None:
+        """Returns the archive that holds this path, and the path in the archive; None outside of any archive."""
+        for folder in (self, *self.parents):
+            path = Path(f"{folder}{SUFFIX}")
+            if folder.name and path.is_file():
+                state = path.stat()
+                version = (state.st_ino, state.st_mtime_ns, state.st_size)
+                return _archive(path, version), self.relative_to(folder).as_posix()
+        return None
+
+    def _archived(self) -> tuple[Archive, str] | None:
+        """Returns :meth:`_place` if this path is only in the archive."""
+        place = None if os.path.lexists(self) else self._place()
+        return place if place and (place[1] in place[0].files or place[1] in place[0].folders) else None
+
+    def exists(self, **options: Any) -> bool:
+        return self._archived() is not None or super().exists(**options)
+
+    def is_file(self, **options: Any) -> bool:
+        place = self._archived()
+        return place[1] in place[0].files if place else super().is_file(**options)
+
+    def is_dir(self, **options: Any) -> bool:
+        place = self._archived()
+        return place[1] in place[0].folders if place else super().is_dir(**options)
+
+    def stat(self, **options: Any) -> os.stat_result:
+        """Returns the state of the file, or of the archive that holds it."""
+        place = self._archived()
+        return place[0].path.stat() if place else super().stat(**options)
+
+    def read_bytes(self) -> bytes:
+        place = self._archived()
+        return place[0].read(place[1]) if place and self.is_file() else super().read_bytes()
+
+    def read_text(self, encoding: str | None = None, errors: str | None = None, newline: str | None = None) -> str:
+        with self.open(encoding=encoding or "utf-8", errors=errors, newline=newline) as stream:
+            return str(stream.read())
+
+    def open(self, mode: str = "r", *more: Any, **options: Any) -> Any:
+        if mode.strip("rbt") or not (self._archived() and self.is_file()):
+            return super().open(mode, *more, **options)
+        stream = io.BytesIO(self.read_bytes())
+        return stream if "b" in mode else io.TextIOWrapper(stream, options.get("encoding") or "utf-8")
+
+    def iterdir(self) -> Iterator[RunPath]:  # type: ignore[override]
+        return self.glob("*")
+
+    def glob(self, pattern: str, **options: Any) -> Iterator[RunPath]:  # type: ignore[override]
+        """Yields what the folder has on disk, and then what only an archive has. ``pattern`` is one name."""
+        return self._found(Path(self).glob(pattern, **options), pattern, deep=False)
+
+    def rglob(self, pattern: str, **options: Any) -> Iterator[RunPath]:  # type: ignore[override]
+        return self._found(Path(self).rglob(pattern, **options), pattern, deep=True)
+
+    def _found(self, on_disk: Iterable[Path], pattern: str, deep: bool) -> Iterator[RunPath]:
+        seen = set()
+        if Path(self).is_dir():
+            for path in on_disk:
+                seen.add(str(path))
+                yield type(self)(path)
+        for path in self._below(deep):
+            if fnmatchcase(path.name, pattern) and str(path) not in seen:
+                yield path
+
+    def _below(self, deep: bool) -> Iterator[RunPath]:
+        """Yields the paths in archives below this folder: all of them, or those that are directly in the folder."""
+        roots = [self] if self._place() else []
+        if Path(self).is_dir():
+            roots += [self / path.name.removesuffix(SUFFIX) for path in sorted(Path(self).glob(f"*{SUFFIX}"))]
+        for root in roots:
+            if root is not self:
+                yield root
+            archive, inner = root._place() or (None, "")
+            for name in [*sorted(archive.folders), *archive.files] if archive and (deep or root is self) else ():
+                path = PurePosixPath(name)
+                if path != PurePosixPath(inner) and (inner == "." or path.is_relative_to(inner)):
+                    relative = path.relative_to(inner)
+                    if deep or len(relative.parts) == 1:
+                        yield root / relative
+
+
+def write_archive(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Adds files to the archive that stands for ``folder``, and returns the archive. A file of the same path replaces
+    the former one. Equal files give equal bytes.
+
+    Raises:
+        InputError: the existing archive is damaged.
+        OSError: the archive cannot be written; the former one is unchanged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    place = RunPath(folder)._place()
+    whole = {name: place[0].read(name) for name in place[0].files} if place else {}
+    whole.update(files)
+    schema = pa.schema([("path", pa.string()), ("content", pa.large_binary())])
+    path = Path(f"{folder}{SUFFIX}")
+    with (
+        atomic_write(path) as part,
+        pq.ParquetWriter(
+            part,
+            schema,
+            compression="zstd",
+            compression_level=_LEVEL,
+            data_page_size=_WHOLE,
+            dictionary_pagesize_limit=_WHOLE,
+            write_statistics=False,
+        ) as writer,
+    ):
+        for kind in sorted({PurePosixPath(name).name for name in whole}):
+            names = sorted(name for name in whole if PurePosixPath(name).name == kind)
+            writer.write_table(pa.table([names, [whole[name] for name in names]], schema=schema))
+    return path
