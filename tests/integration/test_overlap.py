@@ -16,8 +16,7 @@ from omegaconf import DictConfig
 from safetensors.torch import load_file
 
 from turnwise.errors import Interrupted, Stopped
-from turnwise.training.collect_ahead import Ahead
-from turnwise.training.collection import Collection
+from turnwise.training.collection import Ahead, Collection
 from turnwise.training.main import run
 from turnwise.training.module import PolicyModule
 
@@ -79,14 +78,6 @@ def test_with_two_ahead_batch_k_is_sampled_from_policy_k_minus_2(runs: Callable[
     assert [first[k] == second[k] for k in range(4)] == [True, True, True, False]
     assert first[0] == third[0] and first[1] != third[1]
     assert [row["rollout/staleness"] for row in trained(ahead)] == [0, 1, 2, 2]
-
-
-@pytest.mark.slow
-def test_looks_at_the_policy_in_between_change_nothing(runs: Callable[..., Path]) -> None:
-    plain, looked = runs("plain", "rollout.staleness=1"), runs("looked", "rollout.staleness=1", "eval.every=1")
-    a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (plain, looked))
-    assert all((a[name] == b[name]).all() for name in a)
-    assert len([row for row in lines(looked / "metrics.jsonl") if row["phase"] == "eval"]) > 2
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import torch
 
 from turnwise.files import KeptValues, append, atomic_write, checksum, no_room, writing
 from turnwise.json_and_yaml import parse_yaml
-from turnwise.training.checkpoint import WholeCheckpointIO
+from turnwise.training.distributed import WholeCheckpointIO
 
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 

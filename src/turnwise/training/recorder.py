@@ -1,10 +1,11 @@
-"""Records metrics and rollouts of a run as JSON lines, and saves counters in the checkpoint."""
+"""Records metrics and rollouts of a run as JSON lines, saves counters in the checkpoint, and warns about iterations from
+which the policy learns nothing.
+"""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,20 +15,29 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
+from turnwise.algo.gates.never import Never
+from turnwise.errors import Stopped
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update
 from turnwise.runs.json_lines import append_lines, cut_lines, each_line
-from turnwise.training.branch_metrics import branch_metrics, trajectories
-from turnwise.training.gate_savings import gate_counts
-from turnwise.training.iteration_metrics import reward_metrics
-from turnwise.training.verdict_counts import VERIFIER, count_verdicts, verifier_metrics, verifier_result
+from turnwise.training.metrics import (
+    VERIFIER,
+    branch_metrics,
+    count_verdicts,
+    gate_counts,
+    gate_result,
+    reward_metrics,
+    trajectories,
+    verifier_metrics,
+    verifier_result,
+)
 from turnwise.types import Message, RolloutTree
-
-logger = logging.getLogger(__name__)
 
 JUDGE = "judge/"  # prefix of the names of the judge's metrics and counters
 # Counters of sampling over the whole run:
 SAMPLED = ("turns", "tokens", "trajectories", "faults", "retries", "cancelled", "cancelled_tokens")
+IN_A_ROW = 3  # so many iterations in a row without a sample end the run; so many with another problem cause a warning
+_PROBLEMS = ("empty", "spread", "format", "truncated", "unpaid", "masked")
 _DIGITS = 6  # decimals of recorded log-probs and advantages; further digits may differ between processes
 
 
@@ -73,8 +83,6 @@ class Recorder(Callback):
             "trajectories": 0.0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
-            "rows": 0,  # number of rows of the phase "train" in metrics.jsonl, one for each iteration
-            "trees": 0,  # number of recorded trees
             "cpu_seconds": 0.0,
         }
         self._pending: dict[str, float] = {}
@@ -87,21 +95,35 @@ class Recorder(Callback):
         return self._pending
 
     @property
-    def verdicts(self) -> dict[str, float]:
-        """The counts of verdicts by domain (:func:`count_verdicts`), over all starts of the run."""
-        return {key.removeprefix(VERIFIER): value for key, value in self.counters.items() if key.startswith(VERIFIER)}
-
-    @property
     def judge(self) -> dict[str, float]:
         """The judge's report over all starts of the run. Empty without a judge."""
-        return {key.removeprefix(JUDGE): value for key, value in self.counters.items() if key.startswith(JUDGE)}
+        return self._named(JUDGE)
 
-    def result(self, profiled: Mapping[str, float]) -> dict[str, Any]:
-        """Returns entries of ``result.json``: the judge's report if there is a judge, and the counts of the verifier's
-        verdicts for rollouts and for profiles. ``profiled`` holds the counts for profiles.
+    def _named(self, prefix: str) -> dict[str, float]:
+        return {key.removeprefix(prefix): value for key, value in self.counters.items() if key.startswith(prefix)}
+
+    def result(self, profiled: Mapping[str, float], phases: Mapping[str, float], lost: int) -> dict[str, Any]:
+        """Returns entries of ``result.json``: turns, tokens, CPU seconds, faults, seconds, the judge's report if there is
+        a judge, and the counts of the verifier's verdicts.
+
+        Args:
+            profiled: the counts of verdicts in the profile.
+            phases: seconds of each phase since the last start of the run.
+            lost: number of episodes that are missing in the evaluations before and after training.
         """
-        verdicts = {"verifier": verifier_result(self.verdicts, profiled)}
-        return {"judge": self.judge, **verdicts} if self.judge else verdicts
+        counters = self.counters
+        seconds = {name.replace(" ", "_"): round(value, 2) for name, value in phases.items()}
+        seconds.pop("train", None)  # replaced below by the times of rollouts and updates over all starts
+        seconds |= {"rollouts": round(counters["rollout_seconds"], 2), "updates": round(counters["update_seconds"], 2)}
+        return {
+            "rollout_turns": int(counters["turns"]),
+            "rollout_tokens": int(counters["tokens"]),
+            "cpu_seconds": round(counters["cpu_seconds"], 2),
+            "faults": {"lost": int(counters["faults"]), "retries": int(counters["retries"]), "evaluations": lost},
+            "seconds": seconds,
+            **({"judge": self.judge} if self.judge else {}),
+            "verifier": verifier_result(self._named(VERIFIER), profiled),
+        }
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -172,10 +194,11 @@ class Recorder(Callback):
             "seconds/rollout": seconds,
         }
         if self.writes:
-            places = _spread(len(experience.trees), self.trees)
+            total = len(experience.trees)
+            count = min(self.trees, total)
+            places = [i * total // count for i in range(count)]  # spread evenly
             rows = [tree_record(iteration, self.messages, experience, i) for i in places]
             append_lines(self.folder / "rollouts" / "train.jsonl", rows)
-            self.counters["trees"] += len(rows)
         self._cpu_began = time.process_time() if cpu_began is None else cpu_began
         self._update_began, self._update_cpu_began = time.monotonic(), time.process_time()
 
@@ -204,24 +227,6 @@ class Recorder(Callback):
         metrics |= self._pending | {"seconds/update": seconds, "cpu/iteration": cpu, "cpu/update": of_update}
         metrics |= predictor_share(metrics)
         self.write(trainer.current_epoch, "train", metrics)
-        self.counters["rows"] += 1
-
-    def check(self) -> None:
-        """Warns if rows of ``metrics.jsonl`` or ``rollouts/train.jsonl`` were lost. The run continues, because its
-        result is computed without these files.
-        """
-        if not self.writes:
-            return
-        rows = sum(row["phase"] == "train" for row in each_line(self.folder / "metrics.jsonl"))
-        trees = sum(1 for _ in each_line(self.folder / "rollouts" / "train.jsonl"))
-        for name, found, written in (("metrics.jsonl", rows, "rows"), ("rollouts/train.jsonl", trees, "trees")):
-            if found != self.counters[written]:
-                logger.warning(
-                    "%s: the file was damaged: %d of %d records of training are left; the run's result does not need them",
-                    self.folder / name,
-                    found,
-                    self.counters[written],
-                )
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Appends one line to ``metrics.jsonl`` and passes the metrics to the loggers, unless the phase is ``eval`` and
@@ -282,7 +287,127 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
     }
 
 
-def _spread(total: int, count: int) -> list[int]:
-    """Returns min(``count``, ``total``) indices, spread evenly over 0 to ``total`` - 1."""
-    count = min(count, total)
-    return [i * total // count for i in range(count)]
+class Health(Callback):
+    """Warns about iterations from which the policy learns nothing, once about each kind of problem, with the likely cause.
+    After several iterations in a row without a training sample, the run ends.
+
+    Counts and warnings are saved in the checkpoint, so that a resumed run continues to count and repeats no warning.
+
+    Args:
+        recorder: provides the metrics of an iteration. The trainer must call the recorder before this callback.
+        allow_empty: whether the run continues however many consecutive iterations have no training sample
+            (``update.allow_empty``).
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        log: Callable[[str], None],
+        allow_empty: bool = False,
+    ) -> None:
+        self.recorder, self.log_line, self.allow_empty = recorder, log, allow_empty  # Lightning sets the name `log`
+        self.in_a_row = dict.fromkeys(_PROBLEMS, 0)
+        self.warnings: dict[str, str] = {}  # kind of problem -> the warning about it
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"in_a_row": dict(self.in_a_row), "warnings": dict(self.warnings)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.in_a_row |= state_dict["in_a_row"]
+        self.warnings = dict(state_dict["warnings"])
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.check(trainer.current_epoch, self.recorder.last)
+
+    def check(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Counts the problems that the metrics of an iteration show, and warns about new kinds of problems.
+
+        Raises:
+            Stopped: ``IN_A_ROW`` consecutive iterations had no training sample, and ``allow_empty`` is not set.
+        """
+        now = {
+            "empty": metrics["train/samples"] == 0,
+            "spread": metrics.get("train/reward_std", 1.0) <= 1e-6,  # this metric is missing without a reward
+            "format": metrics.get("train/readable", 1.0) == 0,
+            "truncated": metrics.get("train/truncated", 0.0) == 1,
+            "unpaid": metrics.get("train/turns_paid", 1.0) == 0,  # present if the advantage uses rewards of turns
+            "masked": metrics.get("train/correction_masked", 0.0) > 0.5,  # present with loss=corrected
+        }
+        for kind, seen in now.items():
+            self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
+        cause = likely_cause(metrics)
+        texts = {
+            "empty": f"iteration {iteration}: no rollout can be trained on, so the weights do not change; {cause}",
+            "spread": f"iteration {iteration}: in every group of the last {IN_A_ROW} iterations, all rollouts earned "
+            f"the same reward, so that all advantages were 0; {cause}",
+            "format": f"iteration {iteration}: in the last {IN_A_ROW} iterations no action could be read as a reply with tool "
+            "calls; probably the policy does not write calls in reward.format, or its replies are cut off "
+            "(rollout.sampling.max_tokens)",
+            "truncated": f"iteration {iteration}: in the last {IN_A_ROW} iterations every action was cut off; raise "
+            "rollout.sampling.max_tokens",
+            "unpaid": f"iteration {iteration}: in the last {IN_A_ROW} iterations no rollout had a reward for a turn "
+            "before its last turn. This advantage gives credit to turns by their own rewards, so only the outcome was "
+            "used. Set advantage.turn_reward to a value that the environment reports for each turn, such as "
+            "admissible (a value that is equal for all turns does not help), or choose an advantage that needs "
+            "no rewards of turns, such as gigpo or monte_carlo (docs/methods/credit.md)",
+            "masked": f"iteration {iteration}: in the last {IN_A_ROW} iterations loss=corrected left out the samples of more "
+            "than half of the tokens (train/correction_masked), because the policy's probabilities differ too much from "
+            "those with which the samples were drawn; with rollout.staleness above 0, set loss.correction.mask_low and "
+            "mask_high to null or further apart, otherwise check that engine and trainer have the same weights, "
+            "dtype and temperature",
+        }
+        for kind, text in texts.items():
+            if kind not in self.warnings and self.in_a_row[kind] >= (1 if kind == "empty" else IN_A_ROW):
+                self.warnings[kind] = text
+                self.log_line(f"warning: {text}")
+        if self.in_a_row["empty"] >= IN_A_ROW and not self.allow_empty:
+            raise Stopped(
+                f"{self.in_a_row['empty']} iterations in a row had no rollout to train on. The run stops, because the policy "
+                f"learns nothing; {cause}. The same command with update.allow_empty=true continues to the end and "
+                "writes the report. To change other settings, give the run another name=..., or set fresh=true"
+            )
+
+    def closing(self, gate: Any) -> dict[str, Any]:
+        """Returns the entries ``gate`` and ``warnings`` of the run's result. Empty entries are left out."""
+        stopped = {} if gate is None or isinstance(gate, Never) else {"gate": gate_result(self.recorder.counters)}
+        return stopped | ({"warnings": list(self.warnings.values())} if self.warnings else {})
+
+
+def likely_cause(metrics: Mapping[str, float]) -> str:
+    """Returns the likely reason why the groups of an iteration give no learning signal, and a remedy."""
+    groups, mean = metrics.get("train/groups", 0.0), metrics.get("train/reward_mean")
+    played = groups + metrics.get("train/groups_refilled", 0.0)
+    if played and metrics.get("train/groups_solved") == played:
+        return (
+            "every rollout earned the full reward: the policy solves the tasks of this run and has nothing left to "
+            "learn from them; choose harder tasks (another env= or data.file=), or stop and keep this policy"
+        )
+    if not groups:
+        return (
+            "every group that was played was replaced or left out; choose states that the policy solves sometimes "
+            "(states=pivots)"
+        )
+    if metrics.get("train/groups_cut") == groups:
+        return (
+            f"the gate stopped all {groups:.0f} groups; let it stop fewer groups (with gate=divergence, lower "
+            "gate.threshold), or set gate=never"
+        )
+    if metrics.get("train/truncated") == 1:
+        return "every action was cut off; raise rollout.sampling.max_tokens"
+    if metrics.get("train/readable") == 0:
+        return (
+            "no action could be read as tool calls in reward.format; correct reward.format, or start from a policy "
+            "that writes this format (train it by method=sft, then set policy.start to the adapter folder of that run)"
+        )
+    if mean is None:
+        return "no rollout has a reward: the environment failed in all rollouts, or the method computes no rewards"
+    if mean <= 0:
+        return (
+            "no rollout earned a reward: the tasks are too hard for this policy, or the policy does not know the "
+            "environment; start from a policy that method=sft trained (policy.start), or choose states=pivots or easier tasks"
+        )
+    return (
+        f"in every group all rollouts earned the same reward (the mean is {mean:.3g}): each task is too easy or too "
+        "hard, or the rollouts are too similar; raise rollout.sampling.temperature or allocator.group_size, or choose "
+        "states=pivots"
+    )

@@ -1,8 +1,18 @@
-"""Computes a run's result from the evaluations before and after training. Rates are percentages (0 to 100)."""
+"""Computes a run's result from the evaluations before and after training, and records how the run was made. Rates are
+percentages (0 to 100).
+"""
 
 from __future__ import annotations
 
+import platform
+import shlex
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +20,16 @@ from omegaconf import DictConfig
 
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Evaluation, repeat_rate
+from turnwise.experiments.command_line import typed
 from turnwise.runs.config_hash import config_hash
-from turnwise.training.held_out_result import held_out_headline, held_out_metrics, held_out_result
-from turnwise.training.provenance import provenance
-from turnwise.training.read_candidates import Candidates
+from turnwise.training.candidates import Candidates
+from turnwise.training.own_data import held_out_headline, held_out_metrics, held_out_result
+
+OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # git pathspecs of the files that a run's result depends on
+LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
+
+Scores = dict[str, dict[str, list[float]]]
+"""Suite -> item -> the scores of its attempts."""
 
 
 def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
@@ -102,9 +118,6 @@ def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     }
 
 
-Scores = dict[str, dict[str, list[float]]]
-
-
 def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
     """Returns ``before`` and ``since`` without items that only one of the two evaluations contains, because the item's
     environment failed in the other evaluation.
@@ -191,3 +204,60 @@ def _interval(estimate: Estimate) -> list[float] | None:
     if estimate.low is None or estimate.high is None:
         return None
     return [_points(estimate.low), _points(estimate.high)]
+
+
+# -- how the run was made ----------------------------------------------------------------------------------------------
+
+
+def provenance() -> dict[str, Any]:
+    """Returns the command, commit, versions of libraries and machine of this run, and the current time."""
+    return {
+        "command": command(),
+        "commit": commit(),
+        "versions": {name: _version(name) for name in LIBRARIES},
+        "machine": machine(),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def command(resumes: bool = False) -> str:
+    """Returns this process's command line as typed. With ``resumes``, the argument ``fresh=...`` is left out, so that
+    the command resumes the run.
+    """
+    given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
+    return shlex.join(["python", sys.argv[0], *given])
+
+
+@cache
+def commit() -> str:
+    """Returns the commit of the git checkout, followed by ``+`` if code or configuration has uncommitted changes, or an
+    empty text outside a checkout. Later calls return the value of the first call.
+    """
+    here = Path(__file__).resolve().parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "--", *OF_A_RUN], cwd=here, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def machine() -> str:
+    """Returns the name of the processor and, on Linux, the number of cores."""
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        models = [
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        ]
+        name = f"{models[0]}, {len(models)} cores" if models else name
+    return name
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
