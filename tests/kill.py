@@ -131,7 +131,7 @@ def killed(overrides: Sequence[str], folder: Path, kills: int, ready: float, who
     while done < kills:
         process = start(overrides, folder)
         try:
-            process.wait(draw.uniform(ready, whole))
+            process.wait(draw.uniform(ready, 0.9 * whole))
             break  # the run has ended before the kill
         except subprocess.TimeoutExpired:
             done += 1

@@ -40,7 +40,6 @@ _SHOWN = 30  # greatest number of differences that a message lists
 
 
 def is_first() -> bool:
-    """Returns whether this is the first or only process of its run."""
     return not rank().strip("0.")
 
 
@@ -158,7 +157,6 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
 
 
 def _prepare(cfg: DictConfig, path: Path, anew: bool) -> bool:
-    """Prepares the folder, and returns whether a run of this configuration was started there before."""
     if os.path.lexists(path / RECORD) and not anew:
         differing = differences(read_record(path), recorded(cfg))
         if differing and ((path / RESULT).exists() or any(path.glob("checkpoints/*.ckpt"))):

@@ -78,7 +78,6 @@ def read_status(folder: Path) -> Status | None:
 
 
 def _held(folder: Path) -> bool:
-    """Returns whether a process holds the lock of the run's folder (``runs.run_folder.claim``)."""
     try:
         with folder.resolve().with_name(f".{folder.resolve().name}.lock").open() as stream:
             try:
@@ -91,7 +90,6 @@ def _held(folder: Path) -> bool:
 
 
 def spent(status: Status) -> float:
-    """Returns the time in seconds that the run had taken when this status was written."""
     return status.before + max(0.0, status.written - status.began)
 
 
@@ -105,7 +103,6 @@ def progress(status: Status) -> str:
 
 
 def remaining(status: Status) -> str:
-    """Returns in words how much time the current phase still needs; empty if the time is unknown."""
     return "" if status.left is None else f"{about(status.left)} left"
 
 

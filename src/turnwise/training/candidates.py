@@ -57,7 +57,6 @@ class Candidates:
         return self.own if self.held_out or not self.plays else None
 
     def messages(self, state: State) -> Sequence[Message]:
-        """Returns the history before a state's action as chat messages."""
         trajectory = self.demonstrations and self.demonstrations.named(state.trajectory or "")
         if not trajectory:
             return self.opening(state.task)[0]

@@ -101,7 +101,6 @@ class Ahead:
             self._begin(range(iteration + 1, min(iteration + self.staleness, self.last) + 1), memory)
 
     def settle(self) -> None:
-        """Waits until the collections in progress are done."""
         wait(self.pending.values())
 
     def _begin(self, iterations: Iterable[int], memory: Mapping[str, float]) -> None:

@@ -59,7 +59,6 @@ class DistributedContext:
 
     @property
     def first(self) -> bool:
-        """Returns whether this is the first process, which writes the files and the log."""
         return self.rank == 0
 
     @property
@@ -104,7 +103,6 @@ class DistributedContext:
         return tensors
 
     def broadcast(self, value: T) -> T:
-        """Returns the first process's value in every process."""
         return value if self.world == 1 else self.gather([value])[0]
 
     def barrier(self) -> None:
@@ -232,6 +230,5 @@ def write_atomically(content: dict[str, Any], path: Path) -> None:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Returns the checkpoint in a run's folder from which the run resumes, or None."""
     path = folder / "checkpoints" / "last.ckpt"
     return path if path.exists() else None

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -144,24 +144,15 @@ class Measure:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluateBetween:
-    """Evaluates the policy during training. Lightning's validation calls the object every ``eval.every`` iterations."""
-
-    measure: Measure
-    recorder: Recorder
-    collection: Collection
-
-    def __call__(self, iteration: int) -> None:
-        """Evaluates the policy and writes one line of metrics. The last iteration is skipped, because the evaluation
-        after training follows.
-        """
-        if iteration + 1 == self.measure.settings.iterations:
-            return
-        self.collection.settle()
-        with self.recorder.aside():
-            metrics = summary(self.measure())
-        self.recorder.write(self.measure.module.version, "eval", metrics)
+def evaluate_between(measure: Measure, recorder: Recorder, collection: Collection, iteration: int) -> None:
+    """Evaluates the policy after ``iteration`` (``eval.every``) and writes one line of metrics. The last iteration is
+    skipped, because the evaluation after training follows.
+    """
+    if iteration + 1 < measure.settings.iterations:
+        collection.settle()
+        with recorder.aside():
+            metrics = summary(measure())
+        recorder.write(measure.module.version, "eval", metrics)
 
 
 def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = "") -> str | None:
@@ -196,7 +187,6 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
 
 
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
-    """Writes an evaluation to ``path`` as JSON lines, atomically."""
     rows: list[Any] = [*evaluation.episodes, *evaluation.answers, *evaluation.replies]
     with atomic_write(path) as part:
         part.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
@@ -214,7 +204,6 @@ def read_evaluation(path: Path) -> Evaluation | None:
 
 
 def load_evaluation(path: Path) -> Evaluation:
-    """Reads an evaluation that :func:`save_evaluation` wrote."""
     evaluation = Evaluation()
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)

@@ -34,7 +34,7 @@ from turnwise.runs.result_file import read_result, write_result
 from turnwise.training.candidates import read_candidates
 from turnwise.training.collection import Collection, Rollouts
 from turnwise.training.distributed import joined, label_of, last_checkpoint
-from turnwise.training.evaluate import EvaluateBetween, Measure, export
+from turnwise.training.evaluate import Measure, evaluate_between, export
 from turnwise.training.frozen_buffer import frozen_groups
 from turnwise.training.loggers import started
 from turnwise.training.metrics import gate_counts
@@ -100,7 +100,7 @@ def run(cfg: DictConfig, began: float | None = None) -> None:
         with phases.phase("train", settings.iterations) as advance:
             collection = Collection(settings, parts, chosen.states, player, module, recorder, chosen.reprofile, frozen)
             data = Rollouts(collection, collection, settings.update.steps)
-            module.evaluate = EvaluateBetween(measure, recorder, collection)
+            module.evaluate = partial(evaluate_between, measure, recorder, collection)
             callbacks += [recorder, health]
             callbacks += [part for part in (parts.predictor, chosen.reprofile) if part is not None]
             callbacks += [*parts.callbacks, Advance(advance, recorder)]
@@ -187,7 +187,6 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
 
 @contextmanager
 def explained_memory() -> Iterator[None]:
-    """Converts an out-of-memory error in the ``with`` block to ``Stopped``, whose message has one line."""
     try:
         yield
     except Stopped:

@@ -96,7 +96,6 @@ class PolicyModule(LightningModule):
             self.trainer.strategy.shard(self.model)
 
     def sync_weights(self, engine: Engine) -> None:
-        """Loads the current weights into ``engine``. All processes must call this method."""
         model = self._gathered()
         if self.distributed.samples:
             engine.load_weights(model, self.version)
@@ -280,7 +279,6 @@ class PolicyModule(LightningModule):
 
     @torch.no_grad()
     def _check_weights(self) -> None:
-        """Stops the run before a checkpoint if an optimiser step has made weights that are not finite."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         # A single number is read for all weights, because each read waits until the device has finished its work.
         if not math.isfinite(_number(torch.nn.utils.get_total_norm(trained, float("inf")))):
@@ -401,7 +399,6 @@ def _number(norm: Tensor) -> float:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Returns whether ``error`` is an out-of-memory error, for which libraries use different classes."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)

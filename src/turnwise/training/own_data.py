@@ -299,7 +299,6 @@ class HeldOut:
 
     @property
     def longest(self) -> int:
-        """The number of tokens of the longest demonstrated reply."""
         return max(len(state.expert_ids) for state in self.states)
 
     def measure(
@@ -438,7 +437,6 @@ def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def held_out_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """Returns the metrics ``eval/held_out/...`` of one evaluation on held-out dialogues."""
     replies = evaluation.replies
     if not replies:
         return {}

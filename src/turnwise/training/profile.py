@@ -116,7 +116,6 @@ def _row(state: State, rewards: list[float], strict: list[float], actions: list[
 
 
 def profiles_of(table: pa.Table) -> dict[str, Profile]:
-    """Returns state id -> profile."""
     columns = (table[name].to_pylist() for name in ("state_id", "rewards", "strict"))
     return {name: Profile(tuple(rewards), tuple(strict)) for name, rewards, strict in zip(*columns, strict=True)}
 

@@ -151,7 +151,6 @@ class Phases:
         self._bar.stop()
 
     def log(self, line: str) -> None:
-        """Prints a line above the progress bar."""
         self.console.print(self.label + line, soft_wrap=True)
 
     @contextmanager

@@ -33,6 +33,7 @@ from turnwise.training.metrics import (
 )
 from turnwise.types import Message, RolloutTree
 
+WARNINGS = "warnings.jsonl"  # in the run's folder, for the page of a run without a result
 JUDGE = "judge/"  # prefix of the names of the judge's metrics and counters
 # Counters of sampling over the whole run:
 SAMPLED = ("turns", "tokens", "trajectories", "faults", "retries", "cancelled", "cancelled_tokens")
@@ -91,7 +92,6 @@ class Recorder(Callback):
 
     @property
     def last(self) -> Mapping[str, float]:
-        """The metrics of the last iteration's rollouts."""
         return self._pending
 
     @property
@@ -138,7 +138,7 @@ class Recorder(Callback):
             return
         done = trainer.current_epoch
         cut_lines(self.folder / "metrics.jsonl", lambda row: row["iteration"] < done + (row["phase"] != "train"))
-        for path in (self.folder / "rollouts").glob("*.jsonl"):
+        for path in (*(self.folder / "rollouts").glob("*.jsonl"), self.folder / WARNINGS):
             cut_lines(path, lambda row: row["iteration"] < done)
 
     # -- records of an iteration ---------------------------------------------------------------------------------------
@@ -203,7 +203,6 @@ class Recorder(Callback):
         self._update_began, self._update_cpu_began = time.monotonic(), time.process_time()
 
     def waited(self, seconds: float) -> None:
-        """Counts ``seconds`` as time for rollouts instead of time for the update."""
         self.counters["rollout_seconds"] += seconds
         self._update_began += seconds
 
@@ -252,7 +251,6 @@ def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -> dict[str, Any]:
-    """Returns tree number ``i`` as a JSON object, for the pages that show rollouts."""
     tree: RolloutTree = experience.trees[i]
     history: Sequence[Message] = messages(tree.state)
     return {
@@ -360,6 +358,9 @@ class Health(Callback):
             if kind not in self.warnings and self.in_a_row[kind] >= (1 if kind == "empty" else IN_A_ROW):
                 self.warnings[kind] = text
                 self.log_line(f"warning: {text}")
+                if self.recorder.writes:
+                    row = {"iteration": iteration, "kind": kind, "text": text}
+                    append_lines(self.recorder.folder / WARNINGS, [row])
         if self.in_a_row["empty"] >= IN_A_ROW and not self.allow_empty:
             raise Stopped(
                 f"{self.in_a_row['empty']} iterations in a row had no rollout to train on. The run stops, because the policy "

@@ -86,19 +86,6 @@ def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     }
 
 
-def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, Any]:
-    """Returns the entries ``in_domain`` and, if held-out dialogues were evaluated, ``held_out`` of ``result.json``. If
-    ``dialogues`` is True, the entry ``in_domain`` is about the replies in held-out dialogues, and the results on tasks
-    of the environment are in the entry ``environment``.
-    """
-    found = held_out_result(base, after)
-    held_out = {"held_out": found} if found else {}
-    if not dialogues:
-        return {"in_domain": in_domain(base, after), **held_out}
-    beside = {"environment": in_domain(base, after)} if base.episodes else {}
-    return {"in_domain": held_out_headline(base, after) if found else {}, **beside, **held_out}
-
-
 def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Returns the entry ``ood`` of ``result.json``: the scores on each out-of-domain suite before and after training,
     the change on each suite, and the mean change over the suites. Changes have confidence intervals.
@@ -144,14 +131,20 @@ def result_of(
             the file instead.
         entries: further entries, such as costs, verdicts and warnings.
     """
-    file = candidates.headline
+    file, held_out = candidates.headline, held_out_result(base, after)
+    domains: dict[str, Any] = {"in_domain": in_domain(base, after)}
+    if file is not None:  # the headline is about the replies in held-out dialogues
+        domains = {"environment": domains["in_domain"]} if base.episodes else {}
+        domains["in_domain"] = held_out_headline(base, after) if held_out else {}
+    if held_out:
+        domains["held_out"] = held_out
     return {
         "method": cfg.method,
         "env": file or environment,
         "scale": cfg.scale,
         "seed": int(cfg.seed),
         "name": cfg.name,
-        **domains(base, after, file is not None),
+        **domains,
         "ood": out_of_domain(base, after),
         "bad_trajectories": len(candidates.problems),
         **entries,
@@ -161,7 +154,6 @@ def result_of(
 
 
 def summary(evaluation: Evaluation) -> dict[str, float]:
-    """Returns the metrics ``eval/...`` of one evaluation."""
     metrics: dict[str, float] = {}
     for mode in ("sampled", "greedy"):
         for split in sorted({episode.split for episode in evaluation.episodes}):
@@ -200,7 +192,6 @@ def _points(share: float) -> float:
 
 
 def _interval(estimate: Estimate) -> list[float] | None:
-    """Returns the confidence interval of ``estimate`` in percentage points, or None if there are too few tasks."""
     if estimate.low is None or estimate.high is None:
         return None
     return [_points(estimate.low), _points(estimate.high)]
@@ -210,7 +201,6 @@ def _interval(estimate: Estimate) -> list[float] | None:
 
 
 def provenance() -> dict[str, Any]:
-    """Returns the command, commit, versions of libraries and machine of this run, and the current time."""
     return {
         "command": command(),
         "commit": commit(),
@@ -245,7 +235,6 @@ def commit() -> str:
 
 
 def machine() -> str:
-    """Returns the name of the processor and, on Linux, the number of cores."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
