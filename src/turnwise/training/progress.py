@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 QUIET_SECONDS = 15.0  # least seconds between two progress lines if no progress bar is drawn
-PAGE_SECONDS, PAGE_SHARE = (
-    5.0,
-    20,
-)  # least pause between two updates of the page, in seconds and in durations of an update
+# least pause between two updates of the page, in seconds and in durations of an update
+PAGE_SECONDS, PAGE_SHARE = 5.0, 20
 
 
 class Live:

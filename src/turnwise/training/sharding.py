@@ -77,7 +77,8 @@ class FullySharded(ModelParallelStrategy):
         a folder cannot be replaced atomically.
         """
         path = Path(self.broadcast(str(filepath)))
-        part = path.with_name(f"{path.stem}-{checkpoint['global_step']}")
+        before = Path(self.broadcast(str(path.resolve())))
+        part = path.with_name(f"{path.stem}-1" if before.name == f"{path.stem}-0" else f"{path.stem}-0")
         if self.is_global_zero:
             shutil.rmtree(part, ignore_errors=True)
         self.barrier()
@@ -90,12 +91,11 @@ class FullySharded(ModelParallelStrategy):
             write_atomically(checkpoint, part / _REST)
         self.barrier()
         if self.is_global_zero:
-            before = path.resolve()
             link = path.with_name(f".{path.name}{PART}")
             link.unlink(missing_ok=True)
             link.symlink_to(part.name)
             link.replace(path)
-            if before not in (path.absolute(), part.resolve()):
+            if before.name != path.name:
                 shutil.rmtree(before, ignore_errors=True)
         self.barrier()
 
