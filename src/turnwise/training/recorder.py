@@ -21,6 +21,7 @@ from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update
 from turnwise.runs.json_lines import append_lines, cut_lines, each_line
 from turnwise.training.metrics import (
+    TOLERANCE,
     VERIFIER,
     branch_metrics,
     count_verdicts,
@@ -38,7 +39,46 @@ JUDGE = "judge/"  # prefix of the names of the judge's metrics and counters
 # Counters of sampling over the whole run:
 SAMPLED = ("turns", "tokens", "trajectories", "faults", "retries", "cancelled", "cancelled_tokens")
 IN_A_ROW = 3  # so many iterations in a row without a sample end the run; so many with another problem cause a warning
-_PROBLEMS = ("empty", "spread", "format", "truncated", "unpaid", "masked")
+_LAST = f"in the last {IN_A_ROW} iterations"
+# kind of problem -> (metric, whether a value of this metric shows the problem, text of the warning)
+_PROBLEMS: Mapping[str, tuple[str, Callable[[float], bool], str]] = {
+    "empty": (
+        "train/samples",
+        lambda samples: samples == 0,
+        "no rollout can be trained on, so the weights do not change",
+    ),
+    "spread": (
+        "train/reward_std",
+        lambda std: std <= TOLERANCE,
+        f"{_LAST} all rollouts of each group earned the same reward, so that all advantages were 0",
+    ),
+    "format": (
+        "train/readable",
+        lambda share: share == 0,
+        f"{_LAST} no action could be read as tool calls in reward.format, or all were cut off "
+        "(rollout.sampling.max_tokens)",
+    ),
+    "truncated": (
+        "train/truncated",
+        lambda share: share == 1,
+        f"{_LAST} every action was cut off; raise rollout.sampling.max_tokens",
+    ),
+    "unpaid": (
+        "train/turns_paid",
+        lambda share: share == 0,
+        f"{_LAST} no rollout had a reward for a turn before its last turn, so only the outcome was used; set "
+        "advantage.turn_reward to a value that the environment reports for each turn, such as admissible, or choose an "
+        "advantage without rewards of turns, such as gigpo or monte_carlo (docs/methods/credit.md)",
+    ),
+    "masked": (
+        "train/correction_masked",
+        lambda share: share > 0.5,
+        f"{_LAST} loss=corrected left out more than half of the tokens; with rollout.staleness above 0, set "
+        "loss.correction.mask_low and mask_high to null or further apart, otherwise check that engine and trainer have "
+        "the same weights, dtype and temperature",
+    ),
+}
+_CAUSED = ("empty", "spread")  # kinds whose warning also tells the likely cause
 _DIGITS = 6  # decimals of recorded log-probs and advantages; further digits may differ between processes
 
 
@@ -297,12 +337,7 @@ class Health(Callback):
             (``update.allow_empty``).
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        log: Callable[[str], None],
-        allow_empty: bool = False,
-    ) -> None:
+    def __init__(self, recorder: Recorder, log: Callable[[str], None], allow_empty: bool = False) -> None:
         self.recorder, self.log_line, self.allow_empty = recorder, log, allow_empty  # Lightning sets the name `log`
         self.in_a_row = dict.fromkeys(_PROBLEMS, 0)
         self.warnings: dict[str, str] = {}  # kind of problem -> the warning about it
@@ -323,44 +358,18 @@ class Health(Callback):
         Raises:
             Stopped: ``IN_A_ROW`` consecutive iterations had no training sample, and ``allow_empty`` is not set.
         """
-        now = {
-            "empty": metrics["train/samples"] == 0,
-            "spread": metrics.get("train/reward_std", 1.0) <= 1e-6,  # this metric is missing without a reward
-            "format": metrics.get("train/readable", 1.0) == 0,
-            "truncated": metrics.get("train/truncated", 0.0) == 1,
-            "unpaid": metrics.get("train/turns_paid", 1.0) == 0,  # present if the advantage uses rewards of turns
-            "masked": metrics.get("train/correction_masked", 0.0) > 0.5,  # present with loss=corrected
-        }
-        for kind, seen in now.items():
-            self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
         cause = likely_cause(metrics)
-        texts = {
-            "empty": f"iteration {iteration}: no rollout can be trained on, so the weights do not change; {cause}",
-            "spread": f"iteration {iteration}: in every group of the last {IN_A_ROW} iterations, all rollouts earned "
-            f"the same reward, so that all advantages were 0; {cause}",
-            "format": f"iteration {iteration}: in the last {IN_A_ROW} iterations no action could be read as a reply with tool "
-            "calls; probably the policy does not write calls in reward.format, or its replies are cut off "
-            "(rollout.sampling.max_tokens)",
-            "truncated": f"iteration {iteration}: in the last {IN_A_ROW} iterations every action was cut off; raise "
-            "rollout.sampling.max_tokens",
-            "unpaid": f"iteration {iteration}: in the last {IN_A_ROW} iterations no rollout had a reward for a turn "
-            "before its last turn. This advantage gives credit to turns by their own rewards, so only the outcome was "
-            "used. Set advantage.turn_reward to a value that the environment reports for each turn, such as "
-            "admissible (a value that is equal for all turns does not help), or choose an advantage that needs "
-            "no rewards of turns, such as gigpo or monte_carlo (docs/methods/credit.md)",
-            "masked": f"iteration {iteration}: in the last {IN_A_ROW} iterations loss=corrected left out the samples of more "
-            "than half of the tokens (train/correction_masked), because the policy's probabilities differ too much from "
-            "those with which the samples were drawn; with rollout.staleness above 0, set loss.correction.mask_low and "
-            "mask_high to null or further apart, otherwise check that engine and trainer have the same weights, "
-            "dtype and temperature",
-        }
-        for kind, text in texts.items():
-            if kind not in self.warnings and self.in_a_row[kind] >= (1 if kind == "empty" else IN_A_ROW):
-                self.warnings[kind] = text
-                self.log_line(f"warning: {text}")
-                if self.recorder.writes:
-                    row = {"iteration": iteration, "kind": kind, "text": text}
-                    append_lines(self.recorder.folder / WARNINGS, [row])
+        for kind, (metric, shows, text) in _PROBLEMS.items():
+            seen = metric in metrics and shows(metrics[metric])
+            self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
+            if kind in self.warnings or self.in_a_row[kind] < (1 if kind == "empty" else IN_A_ROW):
+                continue
+            text = f"iteration {iteration}: {text}{f'; {cause}' if kind in _CAUSED else ''}"
+            self.warnings[kind] = text
+            self.log_line(f"warning: {text}")
+            if self.recorder.writes:
+                row = {"iteration": iteration, "kind": kind, "text": text}
+                append_lines(self.recorder.folder / WARNINGS, [row])
         if self.in_a_row["empty"] >= IN_A_ROW and not self.allow_empty:
             raise Stopped(
                 f"{self.in_a_row['empty']} iterations in a row had no rollout to train on. The run stops, because the policy "
@@ -378,37 +387,36 @@ def likely_cause(metrics: Mapping[str, float]) -> str:
     """Returns the likely reason why the groups of an iteration give no learning signal, and a remedy."""
     groups, mean = metrics.get("train/groups", 0.0), metrics.get("train/reward_mean")
     played = groups + metrics.get("train/groups_refilled", 0.0)
-    if played and metrics.get("train/groups_solved") == played:
-        return (
-            "every rollout earned the full reward: the policy solves the tasks of this run and has nothing left to "
-            "learn from them; choose harder tasks (another env= or data.file=), or stop and keep this policy"
-        )
-    if not groups:
-        return (
+    causes = (
+        (
+            played and metrics.get("train/groups_solved") == played,
+            "every rollout earned the full reward: choose harder tasks (another env= or data.file=), or stop and keep this "
+            "policy",
+        ),
+        (
+            not groups,
             "every group that was played was replaced or left out; choose states that the policy solves sometimes "
-            "(states=pivots)"
-        )
-    if metrics.get("train/groups_cut") == groups:
-        return (
-            f"the gate stopped all {groups:.0f} groups; let it stop fewer groups (with gate=divergence, lower "
-            "gate.threshold), or set gate=never"
-        )
-    if metrics.get("train/truncated") == 1:
-        return "every action was cut off; raise rollout.sampling.max_tokens"
-    if metrics.get("train/readable") == 0:
-        return (
-            "no action could be read as tool calls in reward.format; correct reward.format, or start from a policy "
-            "that writes this format (train it by method=sft, then set policy.start to the adapter folder of that run)"
-        )
-    if mean is None:
-        return "no rollout has a reward: the environment failed in all rollouts, or the method computes no rewards"
-    if mean <= 0:
-        return (
-            "no rollout earned a reward: the tasks are too hard for this policy, or the policy does not know the "
-            "environment; start from a policy that method=sft trained (policy.start), or choose states=pivots or easier tasks"
-        )
-    return (
-        f"in every group all rollouts earned the same reward (the mean is {mean:.3g}): each task is too easy or too "
-        "hard, or the rollouts are too similar; raise rollout.sampling.temperature or allocator.group_size, or choose "
-        "states=pivots"
+            "(states=pivots)",
+        ),
+        (
+            metrics.get("train/groups_cut") == groups,
+            "the gate stopped all groups; let it stop fewer (with gate=divergence, lower gate.threshold), or set gate=never",
+        ),
+        (metrics.get("train/truncated") == 1, "every action was cut off; raise rollout.sampling.max_tokens"),
+        (
+            metrics.get("train/readable") == 0,
+            "no action could be read as tool calls in reward.format; correct reward.format, or start from a policy that "
+            "writes this format (policy.start: the adapter of a run of method=sft)",
+        ),
+        (mean is None, "no rollout has a reward: the environment failed, or the method computes no rewards"),
+        (
+            mean is not None and mean <= 0,
+            "no rollout earned a reward: start from a policy that method=sft trained (policy.start), or choose "
+            "states=pivots or easier tasks",
+        ),
     )
+    alike = (
+        "in every group all rollouts earned the same reward: raise rollout.sampling.temperature or allocator.group_size, "
+        "or choose states=pivots"
+    )
+    return next((text for holds, text in causes if holds), alike)
