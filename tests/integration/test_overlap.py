@@ -113,16 +113,17 @@ def test_a_run_that_fails_gives_up_what_it_collects_ahead(
 ) -> None:
     """Episodes are under way in the thread when the update fails: they end at their next turn, and nobody waits for more."""
     played: list[int] = []
-    still, taken = Collection._still, threading.Event()
+    still, training, taken = Collection._still, threading.Event(), threading.Event()
 
     def slow(self: Collection, turns: int) -> None:
-        if threading.current_thread().name == "collection":
+        if training.is_set():  # of the collection that is ahead
             played.append(turns)
             taken.set()
             time.sleep(0.5)  # the update fails meanwhile
         still(self, turns)
 
     def fails(*_: Any) -> None:
+        training.set()
         assert taken.wait(60)
         raise Stopped("as asked")
 

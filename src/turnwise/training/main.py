@@ -166,13 +166,15 @@ def give_back() -> None:
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
     """Returns the first log lines of a run: what it does, and warnings about parts that do not fit together."""
+    file, at_starts = cfg.data.file, str(cfg.states["_target_"]).endswith("TaskStarts")
+    domain = Path(file).name if file is not None and not at_starts else environment.name
     lines = [
-        f"{cfg.method} on {environment.name}, policy {cfg.policy.model}, seed {cfg.seed}: {cfg.trainer.max_epochs} "
+        f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: {cfg.trainer.max_epochs} "
         f"iterations of {cfg.rollout.states} states; evaluation on {cfg.eval.tasks} held-out tasks"
     ]
-    if cfg.data.file is not None and str(cfg.states["_target_"]).endswith("TaskStarts"):
+    if file is not None and at_starts:
         lines.append(
-            f"warning: data.file={cfg.data.file} is not read, because method={cfg.method} starts at tasks of the "
+            f"warning: data.file={file} is not read, because method={cfg.method} starts at tasks of the "
             "environment. The methods that read a file are sft, local, pivotrl, toolrl, awpo and mixed."
         )
     if cfg.predictor is not None and cfg.predictor.model in BASES and cfg.policy.model not in BASES:
@@ -180,7 +182,7 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
             f"warning: the predictor is the shipped model {cfg.predictor.model}, which knows only environments at "
             f"level=tiny; set predictor=qwen3_0_6b or predictor.model=... for policy {cfg.policy.model}."
         )
-    parts = environments_of(environment).values() if cfg.data.file is None else ()
+    parts = environments_of(environment).values() if file is None else ()
     warned = (unknown_to(cfg.policy.model, part.name, getattr(part, "level", None)) for part in parts)
     return [*lines, *filter(None, warned)]
 
