@@ -38,8 +38,7 @@ from turnwise.config.secrets import refuse_secrets
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError, RowsFailed, Stopped
 from turnwise.files import no_room, out_of_reach
-from turnwise.runs.claim_folder import claim
-from turnwise.runs.process_rank import is_first, rank
+from turnwise.runs.run_folder import claim, is_first, rank
 
 CONF = Path(__file__).resolve().parent / "conf"
 

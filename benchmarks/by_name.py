@@ -2,7 +2,6 @@
 
 python benchmarks/by_name.py --json outputs/benchmarks/by_name.json
 python benchmarks/by_name.py --methods sft trace
-python benchmarks/by_name.py --ship      also writes the times into the package; a run shows them at its start
 
 Every run begins in an empty folder and shares no cache with the other runs. The output shows held-out success of the
 base policy and after training, the change with its 95 % interval (docs/evaluation.md), the number of samples in
@@ -26,9 +25,6 @@ from rich.console import Console
 from rich.table import Table
 
 from common import finish, program
-from turnwise.config.schema import compose_config
-from turnwise.training.first_lines import FILE, hash_at_seed_0
-from turnwise.training.provenance import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("sft", "grpo", "pivotrl", "awpo", "trace", "selective")
@@ -40,7 +36,6 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="names of the methods (default: all six)")
     add("--seed", type=int, default=0, help="seed of the runs (default 0)")
-    add("--ship", action="store_true", help="write the times into the package")
     return parser
 
 
@@ -53,8 +48,6 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             found[method] = trained(method, args.seed, Path(folder))
         show(found)
-        if args.ship:
-            ship({method: found[method]["seconds"] / 60})
         learned = all(row["delta_ci95"][0] > 0 for row in found.values())
         slowest = max(row["seconds"] for row in found.values()) / 60
         ratios = {"learned": learned, "slowest_minutes": round(slowest, 1)}
@@ -102,16 +95,6 @@ def show(found: dict[str, dict[str, Any]]) -> None:
             method, *sides, change, f"{row['samples']:,.0f}", f"{row['seconds']:,.0f}", f"{row['cpu_seconds']:,.0f}"
         )
     Console(stderr=True).print(table)
-
-
-def ship(minutes: dict[str, float]) -> None:
-    """Writes the times to the place where a run finds them. Times of methods that were not run now are kept."""
-    path = ROOT / "src" / "turnwise" / "training" / FILE
-    known = json.loads(path.read_text(encoding="utf-8"))["minutes"] if path.exists() else {}
-    hashes = {method: hash_at_seed_0(compose_config([f"method={method}"], ROOT / "conf")) for method in minutes}
-    known |= {hashes[method]: round(spent, 1) for method, spent in minutes.items()}
-    text = json.dumps({"machine": machine(), "minutes": known}, indent=2)
-    path.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

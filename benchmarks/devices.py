@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from turnwise.planning.gpus import GPUS
-from turnwise.training.out_of_memory import out_of_memory
+from turnwise.training.module import out_of_memory
 
 
 def peak_operations(device: torch.device) -> float | None:

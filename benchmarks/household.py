@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
@@ -13,7 +14,6 @@ from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
-from turnwise.training.candidate_states import Turns
 from turnwise.types import State, Trajectory
 
 
@@ -68,7 +68,7 @@ def states_by_turn(trajectories: Sequence[Trajectory], chat: ChatTokens) -> tupl
     demonstrations = Demonstrations(chat)
     for trajectory in trajectories:
         demonstrations.add(trajectory)
-    states = list(Turns(demonstrations))
+    states = [state for one in demonstrations for state in expert_turns(one.trajectory, one.spines, chat.decode)]
     rows: dict[int, list[State]] = {}
     for state in states:
         rows.setdefault(state.turn, []).append(state)

@@ -44,14 +44,13 @@ from turnwise.algo.states.batches import Batches
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
 from turnwise.rollouts.player import Player
-from turnwise.training.build_parts import BasePolicy, Parts, Settings, build_parts, player_of
-from turnwise.training.collection import Collection
-from turnwise.training.datamodule import Rollouts
+from turnwise.training.candidates import Candidates, read_candidates
+from turnwise.training.collection import Collection, Rollouts
 from turnwise.training.module import PolicyModule
+from turnwise.training.parts import BasePolicy, Parts, Settings, build_parts, player_of
+from turnwise.training.profile import Choice
 from turnwise.training.progress import Phases
-from turnwise.training.read_candidates import Candidates, read_candidates
 from turnwise.training.recorder import Recorder
-from turnwise.training.state_choice import Choice
 from turnwise.types import State
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -63,7 +62,7 @@ def main() -> None:
     absent: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         cfg = configuration(args, Path(folder))
-        with Phases(["read", "profile"], console=Terminal(quiet=True)) as phases:
+        with Phases(Terminal(quiet=True)) as phases:
             run = Run.of(cfg, phases)
             states = run.states(phases)
         if len(states) < args.states:

@@ -11,8 +11,6 @@ python benchmarks/profiling.py --trajectories 2 --turns 4 --k 2 --rounds 1
 from __future__ import annotations
 
 import argparse
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from common import (
@@ -33,7 +31,7 @@ from common import (
 )
 from household import Work, long_trajectories, states_by_turn
 from turnwise.engines.lanes import Lanes
-from turnwise.training.profile_states import profile
+from turnwise.training.profile import profile, profiles_of
 from turnwise.types import State
 
 
@@ -53,11 +51,10 @@ def main() -> None:
             before = engine.report()["computed_tokens"]
             player = work.player(engine, max_turns=1)
             samples = 0
-            with tempfile.TemporaryDirectory() as folder:
-                for i, part in enumerate(chosen):
-                    engine.load_weights(model, number)  # drops all cached keys and values
-                    found = profile(player, part, args.k, Path(folder) / str(i), (args.seed, number))
-                    samples += sum(len(one.functional) for one in found.values())
+            for part in chosen:
+                engine.load_weights(model, number)  # drops all cached keys and values
+                profiles = profiles_of(profile(player, part, args.k, (args.seed, number)))
+                samples += sum(len(one.functional) for one in profiles.values())
             prefilled[name] = engine.report()["computed_tokens"] - before
             return samples
 

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from common import finish, positive, program
 from turnwise.training.evaluate import load_evaluation
-from turnwise.training.run_result import comparison
+from turnwise.training.result import comparison
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINES = {"tree": ["engine.lanes=1"], "vllm": ["engine=vllm"]}

@@ -23,8 +23,7 @@ from turnwise.models.attention import backbone
 from turnwise.models.head import Head
 from turnwise.models.token_logprobs import selected_logprobs_and_entropy
 from turnwise.rollouts.pack import Packed, Update, pack
-from turnwise.training.module import PolicyModule
-from turnwise.training.recompute import recomputing
+from turnwise.training.module import PolicyModule, recomputing
 from turnwise.types import Credit, RolloutTree
 
 RANK, ALPHA = 16, 32.0  # conf/policy/tiny.yaml

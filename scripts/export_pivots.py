@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,6 @@ import pyarrow
 import pyarrow.parquet as pq
 
 from turnwise.config.programs import options, program
-from turnwise.data.disk_list import Names
 from turnwise.data.foreign import structured_text
 from turnwise.data.pivot_rows import ACTION, AGENT_NAME, check_row, is_row, rated, row_of
 from turnwise.data.read_records import UnusableError, read_records
@@ -36,24 +34,20 @@ from turnwise.files import atomic_write, refuse_same
 from turnwise.types import Pivot
 
 SHOWN = 20  # greatest number of places that are listed for one reason; all places are counted
-_NONE = Pivot()
 
 
 class Rates:
-    """The pass rate of each state that a run has profiled, by the state's id, in about 40 bytes of memory per state."""
+    """The pass rate of each state that a run has profiled, by the state's id."""
 
     def __init__(self, path: Path) -> None:
         """Reads the profile of a run. Raises InputError if there is no profile, or it cannot be read."""
-        self._names = Names()
-        self._passed, self._total, self._kept = array("I"), array("I"), array("b")
+        self._rates: dict[str, tuple[Pivot, bool]] = {}
         try:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(columns=["state_id", "rewards", "kept"]):
                     for row in batch.to_pylist():
-                        self._names.append(row["state_id"])
-                        self._passed.append(sum(reward >= 1 for reward in row["rewards"]))
-                        self._total.append(len(row["rewards"]))
-                        self._kept.append(row["kept"])
+                        passed = sum(reward >= 1 for reward in row["rewards"])
+                        self._rates[row["state_id"]] = Pivot(passed, len(row["rewards"])), bool(row["kept"])
         except FileNotFoundError as error:
             raise InputError(
                 f"{path}: this file does not exist; give with --run the folder of a run with states=pivots"
@@ -63,10 +57,7 @@ class Rates:
 
     def __call__(self, state_id: str) -> tuple[Pivot, bool]:
         """Returns the pass rate of a state, and whether the run trains on that state."""
-        place = self._names.place(state_id)
-        if place is None:
-            return _NONE, False
-        return Pivot(self._passed[place], self._total[place]), bool(self._kept[place])
+        return self._rates.get(state_id, (Pivot(), False))
 
 
 @dataclass
@@ -101,7 +92,7 @@ class Export:
                 self._leave_out(source, error)
                 continue
             for step in steps:
-                rate, kept = self.rates(step.id) if self.rates else (trajectory.pivot or _NONE, True)
+                rate, kept = self.rates(step.id) if self.rates else (trajectory.pivot or Pivot(), True)
                 if not (kept or self.every):
                     self.counts["not_kept"] += 1
                     continue

@@ -29,22 +29,21 @@ from turnwise.console import Terminal
 from turnwise.reports.markdown import cell, facts, table, write_section
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update, pack
-from turnwise.training.build_parts import BasePolicy, Settings, build_parts, player_of, trainer_of
-from turnwise.training.collection import Collection
-from turnwise.training.datamodule import Rollouts
+from turnwise.training.candidates import Candidates, read_candidates
+from turnwise.training.collection import Collection, Rollouts
+from turnwise.training.main import prepare
 from turnwise.training.module import PolicyModule
-from turnwise.training.prepare_process import prepare
+from turnwise.training.parts import BasePolicy, Settings, build_parts, player_of, trainer_of
+from turnwise.training.profile import Choice
 from turnwise.training.progress import Phases
-from turnwise.training.read_candidates import Candidates, read_candidates
 from turnwise.training.recorder import Recorder
-from turnwise.training.state_choice import Choice
 from turnwise.types import Credit, Rewards, RolloutTree
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "follow-one-batch.md"
 OVERRIDES = (
     "method=pivotrl", "seed=0", "data.trajectories=24", "rollout.states=16", "rollout.trajectories=8", "update.steps=2",
-    "update.warmup=0", "trainer.max_epochs=1", "eval.every=0", "engine.lanes=1", "rollout.spool=null",
+    "update.warmup=0", "trainer.max_epochs=1", "eval.every=0", "engine.lanes=1",
 )  # fmt: skip
 SHOWN = 14  # number of tokens shown of the packed row after the state
 
@@ -132,7 +131,7 @@ def follow(folder: Path) -> dict[str, str]:
     """Executes one iteration of the run with ``folder`` for its files. Returns the tables of the page by name."""
     cfg = compose_config([*OVERRIDES, f"paths.out={folder / 'run'}", f"paths.cache={folder / 'cache'}"], ROOT / "conf")
     prepare(int(cfg.seed))
-    phases = Phases(["read", "profile", "train"], console=Terminal(stderr=True, quiet=True))
+    phases = Phases(Terminal(stderr=True, quiet=True))
     settings, parts, policy = build_parts(cfg)
     module = PolicyModule(
         policy.model, parts.loss, settings.update, settings.iterations, settings.rollout.sampling.temperature

@@ -52,7 +52,7 @@ from turnwise.reports.gates.released import FEATURES, read_features
 from turnwise.reports.read_run import read_run
 from turnwise.runs.json_lines import each_line
 from turnwise.runs.result_file import read_result
-from turnwise.training.checkpoint import damage
+from turnwise.training.distributed import damage
 from turnwise.training.evaluate import read_evaluation
 
 

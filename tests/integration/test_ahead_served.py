@@ -163,13 +163,13 @@ def test_shards_collect_ahead_as_the_whole_does(
 ) -> None:
     """FSDP2 over two processes against one without shards. All are killed, and one process goes on.
 
-    The policies that sample the collections ahead come from the checkpoint's shards then. Nothing comes from the spool.
+    The policies that sample the collections ahead come from the checkpoint's shards then.
     """
-    settings = ["engine.schedule=rounds", "rollout.spool=null", f"policy.lora.r={rank}"]
+    settings = ["engine.schedule=rounds", f"policy.lora.r={rank}"]
     settings += [] if rank else ["loss.kl_beta=0"]
     finish(ahead(2, *settings, out="one"))
     overrides = ahead(2, *settings, SHARDED, out="shards")
-    kill_when([*overrides, "trainer.devices=2"], (tmp_path / "shards" / "checkpoints" / "before.ckpt").exists)
+    kill_when([*overrides, "trainer.devices=2"], (tmp_path / "shards" / "checkpoints" / "last.ckpt").exists)
     asked = len(server.sampler.answered)
     finish(overrides)
     assert min(server.sampler.answered[asked:]) <= EPOCHS - 3  # an earlier policy sampled again

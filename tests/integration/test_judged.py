@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
-from turnwise.runs.claim_folder import claim
 from turnwise.runs.result_file import read_result
+from turnwise.runs.run_folder import claim
 from turnwise.training.main import run
 
 Overrides = Callable[..., list[str]]

@@ -1,4 +1,4 @@
-"""The six methods by their names, each on the shipped policy that its file chooses, shortened to one iteration or two."""
+"""What a method refuses before anything is measured, and the end of a run that learns nothing."""
 
 from __future__ import annotations
 
@@ -19,19 +19,6 @@ QUICK = ["eval.tasks=2", "eval.attempts=1", "eval.items=1", "data.trajectories=6
 
 def placed(folder: Path, *overrides: str) -> list[str]:
     return [*overrides, f"paths.out={folder / 'run'}", f"paths.cache={folder / 'cache'}", *QUICK]
-
-
-@pytest.mark.slow  # half a minute each
-@pytest.mark.parametrize("method", ["sft", "grpo", "pivotrl", "awpo", "trace", "selective"])
-def test_a_method_alone_reaches_its_report(method: str, composed: Compose, tmp_path: Path) -> None:
-    groups = ["allocator.group_size=4"] if method == "grpo" else []  # a group of sixteen episodes takes a minute
-    run(composed(placed(tmp_path, f"method={method}", "debug=tiny", *groups)))
-    result = read_result(tmp_path / "run")
-    assert result.method == method and result.in_domain.delta is not None
-    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert bool(result.gate) == (method == "selective") == ("Gate: stopped" in page)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["iteration"] for row in rows if row["phase"] == "train"] == [0, 1]
 
 
 @pytest.mark.slow
@@ -65,17 +52,12 @@ def test_demonstrations_without_calls_are_refused(small: Callable[..., list[str]
 
 
 @pytest.mark.slow
-def test_three_empty_updates_end_a_run_and_its_page_says_why(
+def test_three_empty_updates_end_a_run_that_can_go_on(
     small: Callable[..., list[str]], composed: Compose, tmp_path: Path
 ) -> None:
     """Random weights win no episode."""
-    from turnwise.reports.run_report import write_report
-
     strict = [item for item in small("grpo") if not item.startswith("update.allow_empty")]
     with pytest.raises(Stopped, match=r"update\.allow_empty=true"):
         run(composed([*strict, "trainer.max_epochs=5"]))
-    told = [json.loads(line) for line in (tmp_path / "run" / "warnings.jsonl").read_text().splitlines()]
-    assert told[0]["kind"] == "empty"
-    assert "warning" in write_report(tmp_path / "run").read_text(encoding="utf-8")
     run(composed([*strict, "trainer.max_epochs=5", "update.allow_empty=true"]))  # the same run goes on
     assert read_result(tmp_path / "run").warnings

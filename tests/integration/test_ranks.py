@@ -122,7 +122,6 @@ def test_a_buffer_of_two_processes_is_one(small: Callable[..., list[str]], tmp_p
     finish(small("pivotrl", *SETTINGS, RATE, *frozen, out="one"))
     finish(small("pivotrl", *SETTINGS, RATE, *frozen, "trainer.devices=2", out="two"))
     assert_same_run(tmp_path / "one", tmp_path / "two")
-    assert len(list((tmp_path / "two" / "buffer").glob("shard-*.json.gz"))) == 2
     learned = [row["train/grad_norm"] for row in rows(tmp_path / "one") if row["phase"] == "train"]
     assert len(learned) == 2 and any(norm > 0 for norm in learned)
 
@@ -157,24 +156,16 @@ def test_a_lost_process_ends_the_run_with_a_word_and_costs_nothing(
 def test_shards_are_the_whole_and_go_on_in_another_number(
     rank: int, small: Callable[..., list[str]], random_policy: Path, tmp_path: Path
 ) -> None:
-    """FSDP2 over two processes against one that has no shards.
-
-    It is killed, a part of its newest checkpoint is damaged, and one process goes on from the checkpoint before.
-    """
+    """FSDP2 over two processes against one that has no shards. All are killed, and one process goes on."""
     settings = ("name=shards", "eval.attempts=0", "eval.items=1", "eval.tasks=2", "trainer.max_epochs=3", RATE)
     sharded = "trainer.strategy={_target_:turnwise.training.sharding.FullySharded,offload:false}"
     overrides = {out: small("sft", *settings, f"policy.lora.r={rank}", out=out) for out in ("one", "shards")}
     finish(overrides["one"])
-    newest, before, damaged = (
-        tmp_path / "shards" / "checkpoints" / f"{name}.ckpt" for name in ("last", "before", "damaged")
-    )
-    both = [*overrides["shards"], "trainer.devices=2", sharded]
-    kill_when(both, lambda: before.exists() and newest.exists(), lightning=rank > 0)
+    newest = tmp_path / "shards" / "checkpoints" / "last.ckpt"
+    kill_when([*overrides["shards"], "trainer.devices=2", sharded], newest.exists, lightning=rank > 0)
     assert len(list(newest.glob("*.distcp"))) == 2  # a part a process
-    part = next(newest.glob("*.distcp"))
-    part.write_bytes(part.read_bytes()[:-1])
     finish([*overrides["shards"], sharded])
-    assert damaged.is_dir() and newest.is_dir()
+    assert len(list(newest.parent.iterdir())) == 2  # the link, and the folder of the newest checkpoint
 
     base = load_file(random_policy / "model.safetensors")
     if not rank:

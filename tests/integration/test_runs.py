@@ -31,7 +31,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["pivotrl", "local", "sft", "grpo", "trace"])
+@pytest.mark.parametrize("method", ["pivotrl", "sft"])
 def test_a_method_leaves_everything_that_a_run_promises(
     method: str, small: Overrides, composed: Compose, tmp_path: Path
 ) -> None:
@@ -57,7 +57,7 @@ def test_a_method_leaves_everything_that_a_run_promises(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["pivotrl", "sft", "grpo", "trace"])
+@pytest.mark.parametrize("method", ["pivotrl", "trace"])
 def test_a_run_that_is_looked_at_in_between_is_the_same_run(
     method: str, small: Overrides, composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,24 +82,6 @@ def test_a_run_that_is_looked_at_in_between_is_the_same_run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["pivotrl", "sft"])
-def test_several_steps_on_a_collection_leave_its_ratios_at_1_no_longer(
-    method: str, small: Overrides, composed: Compose, tmp_path: Path
-) -> None:
-    run(composed(small(method, "policy.model=tiny", "update.steps=3", "update.warmup=0", "eval.every=2")))
-    found = lines(tmp_path / "run" / "metrics.jsonl")
-    assert [(row["phase"], row["iteration"]) for row in found] == [
-        ("eval", 0), ("train", 0), ("eval", 2), ("train", 1), ("train", 2), ("eval", 3)
-    ]  # fmt: skip
-    for row in (row for row in found if row["phase"] == "train"):
-        if method == "sft":
-            assert "train/ratio_max" not in row and row["train/nll"] > 0
-            continue
-        assert row["rollout/staleness"] == 0
-        assert row["train/mismatch_mean"] < 1e-4 and row["train/mismatch_alarms"] == 0
-        assert row["train/ratio_max"] > 1.001  # of the second and the third
-
-
 def test_a_run_trains_at_the_temperature_at_which_it_samples(
     small: Overrides, composed: Compose, tmp_path: Path
 ) -> None:

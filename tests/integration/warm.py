@@ -29,14 +29,13 @@ class Run:
 
     Args:
         overrides: the words of the command line.
-        beside: a process whose user and mount namespaces the run enters.
         lightning: Lightning starts the processes of a run that has several, as it does for a user.
     """
 
-    def __init__(self, overrides: Sequence[str], beside: int | None = None, lightning: bool = False) -> None:
+    def __init__(self, overrides: Sequence[str], lightning: bool = False) -> None:
         self._files = [tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2)]  # noqa: SIM115 - read at the end
         names = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in self._files]
-        self._process = _SERVER.Process(target=_train, args=(list(overrides), *names, beside, lightning))
+        self._process = _SERVER.Process(target=_train, args=(list(overrides), *names, lightning))
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -67,7 +66,7 @@ class Run:
         return texts[0], texts[1]
 
 
-def _train(overrides: list[str], output: str, errors: str, beside: int | None, lightning: bool) -> None:
+def _train(overrides: list[str], output: str, errors: str, lightning: bool) -> None:
     """What the new process does: it becomes ``python train.py OVERRIDES`` with its output in these files."""
     os.setsid()
     signal.signal(
@@ -77,8 +76,6 @@ def _train(overrides: list[str], output: str, errors: str, beside: int | None, l
         file = os.open(name, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
-    if beside is not None:
-        _enter(beside)
     os.environ.update(PYTHONPATH=str(ROOT / "src"), OMP_NUM_THREADS="1", WANDB_MODE="offline")
     sys.argv = [str(ROOT / "train.py"), *overrides]
     second = 0 if lightning or "trainer.devices=2" not in overrides else _two_processes()
@@ -102,12 +99,3 @@ def _two_processes() -> int:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a process alone would wait for the other one
     os.environ["LOCAL_RANK"] = "0" if second else "1"
     return second
-
-
-def _enter(process: int) -> None:
-    """Moves this process into the user and mount namespaces of another one, as nsenter does."""
-    for kind in ("user", "mnt"):  # os.setns comes with Python 3.12
-        with Path(f"/proc/{process}/ns/{kind}").open() as file:
-            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
-                raise OSError(ctypes.get_errno(), f"setns {kind}")
-    os.chdir(ROOT)

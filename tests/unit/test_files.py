@@ -14,7 +14,7 @@ import torch
 
 from turnwise.files import KeptValues, append, atomic_write, checksum, no_room, writing
 from turnwise.json_and_yaml import parse_yaml
-from turnwise.training.checkpoint import WholeCheckpointIO
+from turnwise.training.distributed import AtomicCheckpointIO
 
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 
@@ -59,10 +59,10 @@ def test_a_full_disk_names_the_file_and_keeps_the_old_one(tmp_path: Path) -> Non
 @full
 def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
-    WholeCheckpointIO().save_checkpoint({"epoch": 1}, path)
+    AtomicCheckpointIO().save_checkpoint({"epoch": 1}, path)
     (tmp_path / f".last.ckpt.{os.getpid()}.part").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as caught:
-        WholeCheckpointIO().save_checkpoint({"epoch": 2}, path)
+        AtomicCheckpointIO().save_checkpoint({"epoch": 2}, path)
     assert caught.value.filename == str(path)
     assert torch.load(path) == {"epoch": 1}
 

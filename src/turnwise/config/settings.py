@@ -140,9 +140,6 @@ class RolloutSettings:
         environment_threads: number of concurrent steps and resets in environments that wait for commands or servers. 0: no
             concurrency.
         recorded: number of trees of each iteration that are written to ``rollouts/train.jsonl``.
-        spool: what is saved during sampling, in case the process is killed (``engines.spooled_engine``). With
-            ``exact``, a resumed run equals an uninterrupted one bit for bit. With ``quick``, it repeats less
-            computation. None saves nothing.
         staleness: largest number of updates, up to 8, by which the sampling policy is older than the trained one.
             Rollouts of that many iterations are sampled ahead, during the updates.
         frozen: number of states at which the base policy samples groups before the first update. Every iteration then
@@ -159,7 +156,6 @@ class RolloutSettings:
     environment_seconds: float | None = 120.0
     environment_threads: int = 8
     recorded: int = 4
-    spool: Literal["exact", "quick"] | None = "exact"
     staleness: int = 0
     frozen: int | None = None
 

@@ -1,23 +1,16 @@
-"""Keeps expert trajectories with their tokens on disk, because a run may have more of them than fit into memory."""
+"""Holds a run's expert trajectories, each with its tokens."""
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from turnwise.data.chat_tokens import ChatTokens, Spine
-from turnwise.data.disk_list import DiskList, Names
 from turnwise.data.read_records import UnusableError
 from turnwise.data.trajectories import used_twice
 from turnwise.types import Trajectory
 
 Check = Callable[[Sequence[str], Sequence[str]], None]
-
-_NEAR = 64  # number of recently read trajectories kept in memory, because states of one trajectory are used together
 
 
 class Demonstration(NamedTuple):
@@ -28,41 +21,29 @@ class Demonstration(NamedTuple):
 
 
 class Demonstrations:
-    """A list of expert trajectories on disk, numbered in the order in which they were added.
+    """Expert trajectories by id, in the order in which they were added. ``chat`` tokenises each of them once."""
 
-    The list needs 40 bytes of memory for each trajectory and 8 bytes for each turn. ``chat`` tokenises each trajectory
-    once, when the trajectory is added.
-    """
-
-    def __init__(self, chat: ChatTokens, folder: Path | None = None) -> None:
+    def __init__(self, chat: ChatTokens) -> None:
         self.chat = chat
-        self.names = Names(folder)
-        self._kept: DiskList[Demonstration] = DiskList(folder)
-        self.starts = array("Q", [0])  # number of turns before each trajectory; the last entry counts all turns
-        self.histories = array("I")  # for each turn, the number of tokens before it in its spine
-        self.ends = array("I")  # for each turn, the number of tokens of its spine up to the turn's end
-        self.number = lru_cache(maxsize=_NEAR)(self.names.place)
-        self._near = lru_cache(maxsize=_NEAR)(self._kept.__getitem__)
+        self._by_id: dict[str, Demonstration] = {}
 
     def add(self, trajectory: Trajectory, shown: Trajectory | None = None, check: Check | None = None) -> None:
-        """Adds an expert trajectory and its tokens at the end of the list.
+        """Adds an expert trajectory and its tokens.
 
         Args:
             shown: the trajectory in the form that the chat template can render; None: ``trajectory`` itself.
             check: a function that receives the texts of the rendered replies, in order, first without and then with
-                their reasoning. It is called before anything is kept, and it may raise an error to refuse the
-                trajectory.
+                their reasoning. It may raise an error to refuse the trajectory.
 
         Raises:
             UnusableError: another trajectory has the same id, or a reply contains an end-of-turn token before its end.
             ChatTemplateError: the chat template refuses the messages.
         """
-        first = self.names.place(trajectory.id)
-        if first is not None:
-            raise used_twice(trajectory.id, self[first].trajectory.source)
+        if trajectory.id in self._by_id:
+            raise used_twice(trajectory.id, self._by_id[trajectory.id].trajectory.source)
         shown = shown or trajectory
-        said = shown.messages, shown.tools
-        spines = [self.chat.reply(*said)] if trajectory.pivot else self.chat.spines(*said)
+        rendered = shown.messages, shown.tools
+        spines = [self.chat.reply(*rendered)] if trajectory.pivot else self.chat.spines(*rendered)
         stops = self.chat.stop_ids
         if any(
             spine.ids[at] in stops for spine in spines for start, stop in spine.turns for at in range(start, stop - 1)
@@ -75,31 +56,15 @@ class Demonstrations:
         if check is not None:
             replies = [spine.ids[start:stop] for spine in spines for start, stop in spine.turns]
             check([self.chat.decode(ids) for ids in replies], [self.chat.written(ids) for ids in replies])
-        self.names.append(trajectory.id)
-        self._kept.append(Demonstration(trajectory, spines))
-        self.histories.extend(start for spine in spines for start, _ in spine.turns)
-        self.ends.extend(stop for spine in spines for _, stop in spine.turns)
-        self.starts.append(len(self.histories))
+        self._by_id[trajectory.id] = Demonstration(trajectory, spines)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._by_id)
 
-    def __getitem__(self, number: int) -> Demonstration:
-        return self._near(number)
+    def __iter__(self) -> Iterator[Demonstration]:
+        return iter(self._by_id.values())
 
     def named(self, name: str) -> Trajectory | None:
         """Returns the trajectory whose id is ``name``, or None."""
-        number = self.number(name)
-        return None if number is None else self[number].trajectory
-
-    # -- turns, numbered over all trajectories
-    # ---------------------------------------------------------------------------
-
-    @property
-    def turns(self) -> int:
-        """Number of assistant turns in all trajectories."""
-        return self.starts[-1]
-
-    def of_turn(self, place: int) -> int:
-        """Returns the index of the trajectory that contains turn ``place``, counted over all trajectories."""
-        return bisect_right(self.starts, place) - 1
+        demonstration = self._by_id.get(name)
+        return demonstration and demonstration.trajectory

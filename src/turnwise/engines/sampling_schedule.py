@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from turnwise.engines.engine import Engine, Sample, Sampling
-from turnwise.engines.spooled_engine import Spooled
 
 Named = Literal["rounds", "free"]
 SLICE = 32  # greatest number of tokens that one slice adds to each action
@@ -181,10 +180,7 @@ class Rounds:
 
 
 class _Free:
-    """Base class of the schedules in which no rollout waits for another: :class:`Slices` and :class:`Requests`.
-
-    Actions that the run stored before it was interrupted are not sampled again (see ``engines.spooled_engine``).
-    """
+    """Base class of the schedules in which no rollout waits for another: :class:`Slices` and :class:`Requests`."""
 
     repeats = False
 
@@ -193,13 +189,8 @@ class _Free:
         self.cancelled = self.cancelled_tokens = 0
 
     async def sample(self, number: int, node: int, seed: int, begin: Begin | None = None) -> Action:
-        keeps = isinstance(self.engine, Spooled)
-        sample = self.engine.recall(node, seed) if keeps else None
-        if sample is None:
-            sample = await self._sample(number, node, seed)
-            self.on_actions(1)
-            if keeps:
-                self.engine.keep(node, seed, sample)
+        sample = await self._sample(number, node, seed)
+        self.on_actions(1)
         return Action(sample, None if begin is None else begin(sample))
 
     async def sample_all(self, member: object, requests: Sequence[Request]) -> list[Action]:

@@ -22,7 +22,6 @@ _NAMELESS = (
     "engine.url",
     "engine.lanes",
     "rollout.environment_threads",
-    "rollout.spool",
     "logger",
     "callbacks.progress",
     "eval.every",

@@ -19,10 +19,9 @@ from turnwise.config.schema import ConfigError
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Job
 from turnwise.files import atomic_write
-from turnwise.runs.config_file import read_record
 from turnwise.runs.config_hash import config_hash, hash_of
-from turnwise.runs.process_rank import is_first
 from turnwise.runs.result_file import ResultError, read_result
+from turnwise.runs.run_folder import is_first, read_record
 from turnwise.text import plain
 
 State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cannot run"]

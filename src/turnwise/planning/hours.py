@@ -13,7 +13,7 @@ from turnwise.planning.gpus import Gpu
 from turnwise.planning.memory import at_a_time, evaluated_at_once, gpus_of
 from turnwise.planning.parameter_counts import Shape
 from turnwise.planning.tokens import Around, Tokens, collections
-from turnwise.training.profile_states import SHARD
+from turnwise.training.profile import TOGETHER as SHARD
 
 
 @dataclass(frozen=True, slots=True)

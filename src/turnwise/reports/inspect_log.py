@@ -19,9 +19,9 @@ from turnwise.errors import InputError
 from turnwise.reports.model_card import base_of
 from turnwise.reports.recorded_paths import paths_of
 from turnwise.reports.remove_secrets import cleaner
-from turnwise.runs.config_file import read_record
 from turnwise.runs.json_lines import checked_lines
 from turnwise.runs.result_file import ResultError, read_result
+from turnwise.runs.run_folder import read_record
 
 REMEDY = "logs of Inspect need inspect-ai: `make inspect` installs it"
 Message = tuple[str, str]

@@ -26,8 +26,8 @@ from turnwise.reports.sentences import (
     scale_sentence,
     signed,
 )
-from turnwise.runs.config_file import read_record
 from turnwise.runs.result_file import Comparison, Result, read_result
+from turnwise.runs.run_folder import read_record
 
 PAPERS = {
     "pivotrl": "2603.21383",

@@ -16,7 +16,7 @@ from turnwise.errors import InputError
 from turnwise.json_and_yaml import parse_json
 from turnwise.reports.model_card import base_of, model_card
 from turnwise.reports.remove_secrets import Cleaner, cleaner
-from turnwise.runs.config_file import read_record
+from turnwise.runs.run_folder import read_record
 from turnwise.text import said
 
 CARD = "README.md"

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from turnwise.runs.config_file import RECORD
 from turnwise.runs.config_hash import shown_only
+from turnwise.runs.run_folder import RECORD
 
 MASK = "[masked]"
 _SECRET = r"(?:token|key|secret|passwo?rd|passwd|credentials?|authorization|cookie)"

@@ -23,7 +23,7 @@ _SHOWN_ONLY = (
     "engine.url",  # the same weights may be served at another address
     "engine.lanes",
     "rollout.environment_threads",
-    "rollout.spool",  # only decides how a killed run resumes
+    "rollout.spool",  # of older runs: decided how a killed run resumed
     "engine.key_variable",
     *(f"engine.{name}" for name in ("concurrency", "attempts", "attempt_limit", "wait_limit", "backoff")),
     "update.max_skips",  # only decides when a run gives up

@@ -19,7 +19,6 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def json_object(line: str | bytes) -> dict[str, Any] | None:
-    """Returns the JSON object in ``line``, or None if the line is damaged or incomplete."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

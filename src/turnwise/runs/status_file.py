@@ -31,8 +31,6 @@ class Status:
         phase: a key of :data:`PHASES`.
         done, total: number of finished steps and of all steps of the phase.
         left: estimated time until the phase ends.
-        whole: estimated time until the run ends.
-        at_least: whether ``whole`` is a lower bound, because the time of some phases could not be estimated.
         before: time that earlier starts of the run took.
         began, written: when this start of the run began, and when the status was written, as Unix times.
         command: the command that started the run.
@@ -44,8 +42,6 @@ class Status:
     done: float = 0
     total: float = 0
     left: float | None = None
-    whole: float | None = None
-    at_least: bool = False
     before: float = 0
     began: float = 0
     written: float = 0
@@ -82,7 +78,6 @@ def read_status(folder: Path) -> Status | None:
 
 
 def _held(folder: Path) -> bool:
-    """Returns whether a process holds the lock of the run's folder (``runs.claim_folder.claim``)."""
     try:
         with folder.resolve().with_name(f".{folder.resolve().name}.lock").open() as stream:
             try:
@@ -95,7 +90,6 @@ def _held(folder: Path) -> bool:
 
 
 def spent(status: Status) -> float:
-    """Returns the time in seconds that the run had taken when this status was written."""
     return status.before + max(0.0, status.written - status.began)
 
 
@@ -109,14 +103,7 @@ def progress(status: Status) -> str:
 
 
 def remaining(status: Status) -> str:
-    """Returns in words how much time the current phase and the run still need; empty if the time is unknown."""
-    if status.left is None:
-        return ""
-    text = f"{about(status.left)} left"
-    if status.whole is None or status.whole <= 1.05 * status.left:
-        return text if not status.at_least else f"{text} of this phase"
-    whole = about(status.whole).replace("about", "more than") if status.at_least else about(status.whole)
-    return f"{text} of this phase, {whole} of the run"
+    return "" if status.left is None else f"{about(status.left)} left"
 
 
 def about(seconds: float) -> str:

@@ -1,29 +1,170 @@
-"""Collects the rollouts of each iteration, which the current policy or an earlier policy samples."""
+"""Collects the rollouts of each iteration, which the current policy or an earlier policy samples.
+
+With ``rollout.staleness=k``, up to k further iterations are sampled while the policy is trained: iteration i is trained
+on rollouts of policy max(0, i - k). A checkpoint has the trained weights of the policies that sample for the iterations
+after it, so a resumed run samples these iterations again, with the same result.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
+
+import torch
+from lightning import LightningDataModule
+from torch.utils.data import DataLoader, IterableDataset
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.states.batches import Batches
+from turnwise.daemon_threads import DaemonThreads
 from turnwise.errors import InputError
 from turnwise.rollouts.collect import Collector, Experience, Memory
 from turnwise.rollouts.demonstrate import demonstrated_paths, demonstration
 from turnwise.rollouts.pack import Update
-from turnwise.rollouts.player import Player
-from turnwise.training.build_parts import Parts, Settings
-from turnwise.training.collect_ahead import Ahead
+from turnwise.rollouts.player import Player, Tally
 from turnwise.training.frozen_buffer import Frozen
-from turnwise.training.iteration_metrics import sampling_metrics
+from turnwise.training.metrics import sampling_metrics
+from turnwise.training.mismatch import stale_mismatch
 from turnwise.training.module import PolicyModule
+from turnwise.training.parts import Parts, Settings
+from turnwise.training.profile import Reprofile
 from turnwise.training.recorder import Gathered, Recorder
-from turnwise.training.reprofile import Reprofile
-from turnwise.training.stale_mismatch import stale_mismatch
 from turnwise.types import Credit, Rewards, RolloutTree, State
+
+Gather = Callable[[int, float, Player, Memory], Gathered]
+"""A function that collects an iteration. Arguments: iteration, start time, player, memory of the advantage rule."""
+
+# -- rollouts of later iterations --------------------------------------------------------------------------------------
+
+
+class Ahead:
+    """Collects iterations in threads, in their order, with the policies that ``rollout.staleness`` asks for.
+
+    Args:
+        gather: collects one iteration.
+        beside: whether several collections are sampled at the same time, each with its own adapter. While the last
+            rollouts of a collection run, the engine's free capacity then samples the next collection.
+        handed: whether the first process samples for all processes of the run.
+    """
+
+    def __init__(
+        self, module: PolicyModule, player: Player, gather: Gather, settings: Settings, beside: bool, handed: bool
+    ) -> None:
+        self.module, self.player, self.gather, self.beside = module, player, gather, beside
+        self.staleness, self.last, self.handed = settings.rollout.staleness, settings.iterations - 1, handed
+        self.samples = module.distributed.first or not handed
+        self.pending: dict[int, Future[Gathered]] = {}
+        self._begun = -1  # the last iteration whose collection was started
+        self._newest: Future[Gathered] | None = None
+        self._loaded: threading.Event | None = None  # set when the newest collection has its weights
+        self._threads = DaemonThreads(sys.maxsize, "collection")
+
+    def sampler(self, iteration: int) -> dict[str, Any] | None:
+        """Returns the stored policy that samples for ``iteration``, or None if the current policy does."""
+        version = max(0, iteration - self.staleness)
+        earlier = self.module.earlier if version < self.module.version else []
+        return next((policy for policy in earlier if policy["version"] == version), None)
+
+    def take(self, iteration: int, memory: Mapping[str, float]) -> Gathered:
+        """Returns the collection of ``iteration``. ``memory`` is the advantage rule's memory after the iteration before.
+        If the first process samples for all processes, every process gets the collection.
+        """
+        self._begin([iteration], memory)
+        if self.beside:
+            self.go_on(iteration, memory)
+        gathered = self.pending.pop(iteration).result() if self.samples else None
+        return self.module.distributed.broadcast(gathered) if self.handed else gathered  # type: ignore[return-value]
+
+    def go_on(self, iteration: int, memory: Mapping[str, float]) -> None:
+        """Stores the current policy and starts the collections of the k iterations after ``iteration``. ``memory`` is
+        the advantage rule's memory after ``iteration``, or before it if the collections are sampled side by side.
+
+        The policy is stored even if the run ends now, because the next start of the run samples with this policy.
+        """
+        if iteration >= self.last:
+            return
+        module = self.module
+        if all(policy["version"] != module.version for policy in module.earlier):
+            oldest = iteration + 1 - self.staleness
+            module.earlier = [policy for policy in module.earlier if policy["version"] >= oldest] + [
+                module.remembered()
+            ]
+        if not module.trainer.received_sigterm:
+            self._begin(range(iteration + 1, min(iteration + self.staleness, self.last) + 1), memory)
+
+    def settle(self) -> None:
+        wait(self.pending.values())
+
+    def _begin(self, iterations: Iterable[int], memory: Mapping[str, float]) -> None:
+        for iteration in iterations:
+            if iteration <= self._begun:
+                continue
+            self._begun = iteration
+            with self.module.become(self.sampler(iteration)):
+                if (
+                    self.staleness == 1 and not self.beside
+                ):  # the engine is idle now, so no copy of the weights is needed
+                    self.module.sync_weights(self.player.engine)
+                    load: Callable[[], None] = lambda: None  # noqa: E731
+                else:
+                    load = self.module.stage_weights(self.player.engine)
+            if not self.samples:
+                continue
+            before, after = self._newest, (self._loaded, threading.Event())
+            known: Memory = (lambda: memory) if before is None else partial(_memory, before)
+            work = partial(self._collect, iteration, load, *after, before, known, torch.get_num_threads())
+            self._newest = self.pending[iteration] = self._threads.submit(work)
+            self._loaded = after[1]
+
+    def _collect(
+        self,
+        iteration: int,
+        load: Callable[[], None],
+        loaded_before: threading.Event | None,
+        loaded: threading.Event,
+        before: Future[Gathered] | None,
+        memory: Memory,
+        threads: int,
+    ) -> Gathered:
+        """Loads the weights into the engine and collects ``iteration``, in a thread.
+
+        Without ``beside``, the collection begins when the one ``before`` has ended, and fails if that one has failed.
+        Otherwise weights are loaded in the order of the collections, because an engine's running rollouts may continue
+        with the weights that were loaded last. Loading empties the engine's cache, on which the last digits of log-probs
+        depend: it is also empty after a resume.
+        """
+        torch.set_num_threads(threads)  # a new thread would use the number that any thread set last
+        began = time.monotonic()
+        with ExitStack() as ends:
+            try:
+                if before is not None and not self.beside:
+                    before.result()
+                    began = time.monotonic()
+                elif loaded_before is not None:
+                    loaded_before.wait()
+                load()
+                player = self.player
+                if self.beside:
+                    engine: Any = player.engine
+                    player = replace(player, engine=ends.enter_context(engine.held()), tally=Tally())
+            finally:
+                loaded.set()
+            return self.gather(iteration, began, player, memory)
+
+
+def _memory(before: Future[Gathered]) -> Mapping[str, float]:
+    return before.result().experience.memory
+
+
+# -- one iteration -----------------------------------------------------------------------------------------------------
 
 
 class Imitation:
@@ -54,10 +195,9 @@ class Allocated:
 class Collection:
     """Collects the rollouts of an iteration and returns its packed updates, one for each optimiser step.
 
-    With ``rollout.staleness=k``, up to k further iterations are sampled while the policy is trained, so that iteration
-    i is trained on rollouts of policy i - k (``training.collect_ahead``). The engine is then busy during training, and
-    other code that needs the engine must call :meth:`settle` first. If a run with staleness has several processes, the
-    first process samples for all processes, with servers, and sends each collection to all processes.
+    With ``rollout.staleness``, the engine is busy during training (:class:`Ahead`), and other code that needs the engine
+    must call :meth:`settle` first. If a run with staleness has several processes, the first process samples for all
+    processes, with servers, and sends each collection to all processes.
 
     Args:
         parts: the parts of the method. Without an allocator nothing is sampled, and the trees are demonstrations.
@@ -89,30 +229,21 @@ class Collection:
         self.halted = False
         self.sampled = parts.allocator is not None
         self.staleness = rollout.staleness if self.sampled else 0
-        self.handed = bool(self.staleness) and self.distributed.world > 1  # whether the first process samples for all
-        if self.handed and not self.distributed.served:
+        handed = bool(self.staleness) and self.distributed.world > 1
+        if handed and not self.distributed.served:
             raise InputError(
                 f"rollout.staleness={self.staleness}: a run in several processes needs engine=vllm for this setting; "
                 "set engine=vllm, rollout.staleness=0 or trainer.devices=1"
             )
         served = self.distributed.served and getattr(player.engine, "schedule", "rounds") == "free"
-        alone = parts.judged is not None or frozen is not None or not hasattr(module.model, "get_base_model")
-        self.ahead = Ahead(
-            module,
-            player,
-            self._gather,
-            settings.iterations,
-            self.staleness,
-            loads=self.sampled and frozen is None,
-            beside=bool(self.staleness) and served and not alone,
-            handed=self.handed,
-        )
+        beside = served and parts.judged is None and frozen is None and hasattr(module.model, "get_base_model")
+        self.ahead = Ahead(module, player, self._gather, settings, beside, handed) if self.staleness else None
+        self.add = dict if handed else self.distributed.add
         self.by_root = {} if self.sampled else demonstrated_paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         if frozen is not None:
             roots = frozen.states
-        # memory of the advantage rule; saved in the checkpoint (training/datamodule.py)
-        self.memory: dict[str, float] = {}
+        self.memory: dict[str, float] = {}  # memory of the advantage rule; saved in the checkpoint
         self.collector = Collector(
             select=reprofile or Batches(roots, settings.seed, rollout.states, rollout.trajectories),
             play=frozen or (partial(self._roll_out, player) if self.sampled else self._demonstrate),
@@ -122,7 +253,7 @@ class Collection:
             batch_tokens=update.batch_tokens,
             steps=update.steps,
             max_refills=rollout.max_refills,
-            gather=list if self.handed or not self.sampled else self.distributed.gather,
+            gather=list if handed or not self.sampled else self.distributed.gather,
             seed=settings.seed,
         )
 
@@ -130,9 +261,14 @@ class Collection:
         if self.reprofile is not None:
             self.reprofile.prepare(iteration)
         began, cpu_began = time.monotonic(), time.process_time()
-        sampler = self.module.earlier[0] if self.module.earlier else None
-        self.ahead.start(iteration, self.memory)
-        gathered = self.ahead.take(iteration, self.memory)
+        if self.ahead is not None:
+            sampler = self.ahead.sampler(iteration)
+            gathered = self.ahead.take(iteration, self.memory)
+        else:
+            if self.sampled and self.frozen is None:
+                self.module.sync_weights(self.player.engine)
+            sampler, memory = None, self.memory
+            gathered = self._gather(iteration, began, self.player, lambda: memory)
         experience, self.memory = gathered.experience, dict(gathered.experience.memory)
         self.module.staleness, stale_turns = self._stale(experience) if self.sampled else (0, 0.0)
         packing = time.monotonic()
@@ -140,17 +276,18 @@ class Collection:
         done = time.monotonic()
         seconds, waited = gathered.seconds + done - packing, self.settled + done - began
         self.settled = 0.0
-        self.module.stale_mismatch = stale_mismatch(self.module, sampler, experience.trees, self.settings.update)
+        self.module.stale_mismatch = stale_mismatch(self.module, sampler, experience.trees) if sampler else {}
         learned = self.parts.predictor.learn(iteration, experience) if self.parts.predictor else {}
         if self.sampled:
-            learned |= sampling_metrics(self._add(gathered.engine), self.module.staleness, stale_turns, waited)
+            learned |= sampling_metrics(self.add(gathered.engine), self.module.staleness, stale_turns, waited)
         if self.reprofile is not None:
             learned |= self.reprofile.collected(experience)
-        cost = self._add(gathered.cost)
-        judge = self._add(gathered.judge) if self.parts.judged else {}
+        cost = self.add(gathered.cost)
+        judge = self.add(gathered.judge) if self.parts.judged else {}
         whole = replace(gathered, cost=cost, judge=judge, seconds=seconds)
         self.recorder.collected(iteration, whole, packed, learned, cpu_began, done - began)
-        self.ahead.taken(iteration, self.memory)
+        if self.ahead is not None and not self.ahead.beside:
+            self.ahead.go_on(iteration, self.memory)
         return self.module.with_near([update.share(self.distributed.rank, self.distributed.world) for update in packed])
 
     def settle(self) -> None:
@@ -161,7 +298,8 @@ class Collection:
         exceed its time limit.
         """
         began = time.monotonic()
-        self.ahead.overlap.settle()
+        if self.ahead is not None:
+            self.ahead.settle()
         self.distributed.barrier()
         waited = time.monotonic() - began
         self.settled += waited
@@ -170,7 +308,8 @@ class Collection:
     def halt(self) -> None:
         """Stops the collections of later iterations at the next sampled turns, and drops these collections."""
         self.halted = True
-        self.ahead.overlap.settle()
+        if self.ahead is not None:
+            self.ahead.settle()
 
     def _gather(self, iteration: int, began: float, player: Player, memory: Memory) -> Gathered:
         before = asdict(player.tally)
@@ -182,12 +321,6 @@ class Collection:
         judge = self.parts.judged.report() if self.parts.judged else {}
         engine = player.engine.report() if self.sampled else {}
         return Gathered(experience, cost, time.monotonic() - began, judge, engine)
-
-    def _add(self, mine: Mapping[str, float]) -> dict[str, float]:
-        """Returns the sum of each count over all processes. If the first process collects for all processes
-        (``handed``), ``mine`` is returned.
-        """
-        return dict(mine) if self.handed else self.distributed.add(mine)
 
     def _stale(self, experience: Experience) -> tuple[int, float]:
         """Returns by how many training iterations the policies that sampled are behind the current policy: the number
@@ -230,3 +363,60 @@ class Collection:
 
     def _demonstrate(self, states: Sequence[State], key: object) -> list[RolloutTree]:
         return [demonstration(self.by_root[state.id]) for state in states]
+
+
+# -- iterations as Lightning's epochs ----------------------------------------------------------------------------------
+
+Collect = Callable[[int], Sequence[Update]]
+"""A function that takes the number of an iteration and returns its updates, one for each optimiser step."""
+
+
+class Iteration(IterableDataset[Update]):
+    """The dataset of one iteration: its ``steps`` updates, which are collected when the first update is requested.
+
+    Without a length, Lightning would fetch one batch in advance. The rollouts of an update would then be sampled before
+    the previous update has changed the policy.
+    """
+
+    def __init__(self, collect: Collect, iteration: int, steps: int) -> None:
+        self.collect, self.iteration, self.steps = collect, iteration, steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[Update]:
+        yield from self.collect(self.iteration)
+
+
+class Rollouts(LightningDataModule):
+    """Provides the updates of a run to Lightning's trainer as training batches. A validation batch is the number of the
+    iteration after which the policy is evaluated.
+
+    Args:
+        collect: function that returns the updates of an iteration.
+        remembering: object whose ``memory`` is saved in the checkpoint.
+        steps: number of updates (optimiser steps) of an iteration.
+    """
+
+    def __init__(self, collect: Collect, remembering: Collection | None = None, steps: int = 1) -> None:
+        super().__init__()
+        self.collect, self.remembering, self.steps = collect, remembering, steps
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.remembering is None else dict(self.remembering.memory)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self.remembering is not None:
+            self.remembering.memory = dict(state_dict)
+
+    def train_dataloader(self) -> Any:
+        updates = Iteration(self.collect, self._iteration, self.steps)
+        return DataLoader(updates, batch_size=None, num_workers=0)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(range(self._iteration, self._iteration + 1), batch_size=None, num_workers=0)  # type: ignore[arg-type]
+
+    @property
+    def _iteration(self) -> int:
+        assert self.trainer is not None
+        return self.trainer.current_epoch

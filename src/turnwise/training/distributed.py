@@ -1,15 +1,19 @@
-"""Connects the processes of one run, which share the work and exchange results."""
+"""Connects the processes of one run, which share the work and exchange results, and writes the run's checkpoints."""
 
 from __future__ import annotations
 
+import io
 import logging
+import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -17,10 +21,12 @@ from lightning import Fabric
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.fabric.strategies import DDPStrategy, ParallelStrategy
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from turnwise.errors import InputError, Stopped
+from turnwise.files import atomic_write
 
 T = TypeVar("T")
 
@@ -53,7 +59,6 @@ class DistributedContext:
 
     @property
     def first(self) -> bool:
-        """Returns whether this is the first process, which writes the files and the log."""
         return self.rank == 0
 
     @property
@@ -98,7 +103,6 @@ class DistributedContext:
         return tensors
 
     def broadcast(self, value: T) -> T:
-        """Returns the first process's value in every process."""
         return value if self.world == 1 else self.gather([value])[0]
 
     def barrier(self) -> None:
@@ -194,3 +198,37 @@ def environments() -> list[Any]:
     in the middle of an update. The job's launcher requeues the job instead (docs/scaling.md).
     """
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint to a temporary file in the checkpoint's folder and then renames the file.
+
+    Lightning's own class writes to the system's temporary folder instead. If this folder is on another file system,
+    moving the file copies it, so that a kill or a full disk could replace a good checkpoint by half of a new
+    checkpoint.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        write_atomically(checkpoint, Path(path))
+
+    def load_checkpoint(self, path: str | Path, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Raises an InputError if the checkpoint is damaged."""
+        try:
+            return super().load_checkpoint(path, *args, **kwargs)  # type: ignore[no-any-return]
+        except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+            raise InputError(
+                f"{path} is damaged ({next(iter(str(error).splitlines()), '')[:200]}); put back a copy, or remove "
+                f"{Path(path).parent} to train again from the start, with the same result"
+            ) from error
+
+
+def write_atomically(content: dict[str, Any], path: Path) -> None:
+    buffer = io.BytesIO()  # torch's own error for a full disk does not name the cause
+    torch.save(content, buffer)
+    with atomic_write(path) as part:
+        part.write_bytes(buffer.getbuffer())
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    path = folder / "checkpoints" / "last.ckpt"
+    return path if path.exists() else None

@@ -1,4 +1,4 @@
-"""Evaluates a policy on held-out tasks and out-of-domain suites, before, during and after training."""
+"""Evaluates a policy on held-out tasks and out-of-domain suites, before, during and after training, and exports it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from turnwise.config.settings import PolicySettings
 from turnwise.engines.engine import Sampling
 from turnwise.evaluation.fresh_tasks import fresh_tasks
 from turnwise.evaluation.reply_statistics import reply_of
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Answer, Episode, Evaluation, answer_skills, play_suite, play_tasks
-from turnwise.files import atomic_write
+from turnwise.files import atomic_write, writing
+from turnwise.models.policy import plain_copy
 from turnwise.rollouts.player import Player
-from turnwise.training.build_parts import BasePolicy, Settings
+from turnwise.training.candidates import Candidates
 from turnwise.training.collection import Collection
-from turnwise.training.held_out_dialogues import negative_log_likelihood
 from turnwise.training.module import PolicyModule
+from turnwise.training.own_data import negative_log_likelihood
+from turnwise.training.parts import BasePolicy, Settings
 from turnwise.training.progress import Phases
-from turnwise.training.provenance import commit
-from turnwise.training.read_candidates import Candidates
 from turnwise.training.recorder import Recorder
-from turnwise.training.run_result import summary
-from turnwise.training.sharding import is_sharded
+from turnwise.training.result import commit, summary
+from turnwise.training.sharding import Whole, is_sharded
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class Measure:
             return before
         acted = settings.tasks * self.candidates.plays + (len(held_out.states) if held_out else 0)
         total = acted * (1 + settings.attempts) + (len(SKILLS) + len(settings.suites or {})) * settings.items
-        with self.phases.phase(f"evaluate {name}", total, alike=False) as advance:
+        with self.phases.phase(f"evaluate {name}", total) as advance:
             found = self(lambda done: advance(done * (1 if self.distributed.served else self.distributed.world)))
         if self.distributed.first:
             save_evaluation(path, found)
@@ -141,24 +142,15 @@ class Measure:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluateBetween:
-    """Evaluates the policy during training. Lightning's validation calls the object every ``eval.every`` iterations."""
-
-    measure: Measure
-    recorder: Recorder
-    collection: Collection
-
-    def __call__(self, iteration: int) -> None:
-        """Evaluates the policy and writes one line of metrics. The last iteration is skipped, because the evaluation
-        after training follows.
-        """
-        if iteration + 1 == self.measure.settings.iterations:
-            return
-        self.collection.settle()
-        with self.recorder.aside():
-            metrics = summary(self.measure())
-        self.recorder.write(self.measure.module.version, "eval", metrics)
+def evaluate_between(measure: Measure, recorder: Recorder, collection: Collection, iteration: int) -> None:
+    """Evaluates the policy after ``iteration`` (``eval.every``) and writes one line of metrics. The last iteration is
+    skipped, because the evaluation after training follows.
+    """
+    if iteration + 1 < measure.settings.iterations:
+        collection.settle()
+        with recorder.aside():
+            metrics = summary(measure())
+        recorder.write(measure.module.version, "eval", metrics)
 
 
 def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = "") -> str | None:
@@ -193,7 +185,6 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
 
 
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
-    """Writes an evaluation to ``path`` as JSON lines, atomically."""
     rows: list[Any] = [*evaluation.episodes, *evaluation.answers, *evaluation.replies]
     with atomic_write(path) as part:
         part.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
@@ -211,7 +202,6 @@ def read_evaluation(path: Path) -> Evaluation | None:
 
 
 def load_evaluation(path: Path) -> Evaluation:
-    """Reads an evaluation that :func:`save_evaluation` wrote."""
     evaluation = Evaluation()
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -222,3 +212,26 @@ def load_evaluation(path: Path) -> Evaluation:
         else:
             evaluation.episodes.append(Episode(**row))
     return evaluation
+
+
+def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
+    """Writes the trained policy and its tokenizer to a subfolder of the run's folder.
+
+    The subfolder is ``adapter`` if only a LoRA adapter is written, or ``model`` if all weights are written. A run with
+    ``policy.start`` writes all weights, because another adapter was merged into the base model before training. If the
+    model is sharded, all processes must call this function.
+
+    Args:
+        folder: the run's folder.
+        writes: whether this process writes the files.
+    """
+    if policy.start:
+        left = plain_copy(model)
+    else:
+        left = Whole(model) if is_sharded(model) else model
+    if not writes:
+        return
+    target = folder / ("adapter" if policy.lora.r and not policy.start else "model")
+    with writing(target):
+        left.save_pretrained(target, safe_serialization=True)
+        tokenizer.save_pretrained(target)

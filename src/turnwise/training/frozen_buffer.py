@@ -2,19 +2,18 @@
 
 The frozen buffer is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2). A run with a gate and a run
 without a gate then differ only in the groups that enter an update. A group that the gate would have stopped is sampled
-to its end and marked as stopped.
+to its end and marked as stopped. The buffer is one file, written when it is complete.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import logging
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,14 @@ from turnwise.algo.states.batches import Batches
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
 from turnwise.rollouts.player import Player
-from turnwise.training.branch_metrics import trajectories
-from turnwise.training.build_parts import Parts, Settings
 from turnwise.training.distributed import DistributedContext
+from turnwise.training.metrics import trajectories
 from turnwise.training.module import PolicyModule
+from turnwise.training.parts import Parts, Settings
 from turnwise.training.progress import Phases
-from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
+from turnwise.types import GateDecision, RolloutTree, State, Turn
 
-logger = logging.getLogger(__name__)
-
-SHARD = 32  # number of groups that are sampled and written together; constant, so that batches are equal after a kill
+TOGETHER = 32  # number of groups that are sampled together
 
 
 @dataclass(slots=True)
@@ -83,92 +80,42 @@ class Frozen:
         return [self.trees[state.id] for state in self.distributed.share(states)]
 
 
-def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
-    """Draws ``count`` of ``states`` for the buffer. Equal seeds give equal draws.
+def record(
+    player: Player,
+    allocator: Allocator,
+    gate: Gate,
+    states: Sequence[State],
+    key: object,
+    begin: Callable[[], None],
+    distributed: DistributedContext,
+    advance: Callable[[int], None],
+) -> Frozen:
+    """Samples a group of rollouts at each state, and records the decisions of the gate, which stops no group.
 
-    Raises:
-        InputError: there are fewer than ``count`` states.
-    """
-    if len(states) < count:
-        raise InputError(
-            f"rollout.frozen={count}: this run has {len(states)} states to sample from, which is too few; lower "
-            "rollout.frozen, or provide more states (states.count or data.trajectories)"
-        )
-    return Batches(states, seed, count)(0)
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """Samples the groups of rollouts of a frozen buffer and stores the groups in files (shards).
-
-    Attributes:
-        gate: the gate whose decisions are recorded. The gate stops no group.
-        folder: the folder of the files.
+    Args:
         key: the key from which the seeds of the random draws are derived.
         begin: function that gives the engine the policy's weights and so empties the engine's cache. It is called
-            before each file is sampled.
-        distributed: the processes of the run. Each process samples a part of the groups. The first process writes the
-            files.
+            before each ``TOGETHER`` groups.
+        distributed: the processes of the run. Each process samples a part of the groups, and gets all of them.
+        advance: is called with numbers of newly sampled groups.
     """
-
-    player: Player
-    allocator: Allocator
-    gate: Gate
-    folder: Path
-    key: object
-    begin: Callable[[], None]
-    distributed: DistributedContext = field(default_factory=DistributedContext)
-
-    def __call__(self, states: Sequence[State], on_done: Callable[[int], None] = lambda steps: None) -> Frozen:
-        """Samples the groups that are not in the files yet, and returns all groups as read from the files. If the
-        process is killed, at most ``SHARD`` sampled groups are lost.
-
-        Args:
-            states: the states of the buffer, in the same order at every start.
-            on_done: is called after each file with its number of states.
-
-        Raises:
-            InputError: a file contains groups of other states.
-        """
-        trees: dict[str, RolloutTree] = {}
-        cost: Counter[str] = Counter()
-        for number, start in enumerate(range(0, len(states), SHARD)):
-            part, path = states[start : start + SHARD], self.folder / f"shard-{number:05d}.json.gz"
-            shard = _read(path) if self.distributed.first else None
-            if self.distributed.broadcast(shard is None if self.distributed.first else None):
-                self.begin()
-                self._sample(part, path)
-            if (shard := shard or _read(path)) is None:
-                raise InputError(
-                    f"{path}: the file is damaged although it was just written; check the disk, and start the run again"
-                )
-            sampled, paid = shard
-            found = [(tree.state.id, list(tree.state.ids)) for tree in sampled]
-            if [(state.id, list(state.ids)) for state in part] != found:
-                raise InputError(
-                    f"{path}: contains groups of other states than those of this run, probably because the data or the "
-                    "code changed; set fresh=true to rename the run's folder and sample again"
-                )
-            trees |= {state.id: replace(tree, state=state) for state, tree in zip(part, sampled, strict=True)}
-            cost.update(paid)
-            on_done(len(part))
-        return Frozen(trees, dict(cost), self.distributed)
-
-    def _sample(self, part: Sequence[State], path: Path) -> None:
-        local, shadow = self.player.using(self.player.sampling, self.player.max_turns), Shadow(self.gate)
-        began, cpu_began = time.monotonic(), time.process_time()
-        trees = local.play(self.distributed.share(part), self.allocator, shadow, self.key)
-        for tree in trees:
+    local, shadow = player.using(player.sampling, player.max_turns), Shadow(gate)
+    began, cpu_began = time.monotonic(), time.process_time()
+    trees: list[RolloutTree] = []
+    count = 0.0
+    for start in range(0, len(states), TOGETHER):
+        begin()
+        part = states[start : start + TOGETHER]
+        played = local.play(distributed.share(part), allocator, shadow, key)
+        for tree in played:
             tree.stopped = tree.state.id in shadow.cut
-        mine = {**asdict(local.tally), "trajectories": sum(map(trajectories, trees))}
-        cost = self.distributed.add(mine | {"cpu_seconds": time.process_time() - cpu_began})
-        rows = self.distributed.gather([tree_row(tree) for tree in trees])
-        cost["rollout_seconds"] = time.monotonic() - began
-        if self.distributed.first:
-            data = json.dumps({"cost": cost, "trees": rows}).encode()
-            with atomic_write(path) as place:
-                place.write_bytes(gzip.compress(data, mtime=0))
-        self.distributed.barrier()  # the other processes read the file that the first has written
+        count += sum(map(trajectories, played))
+        trees += distributed.gather(played)
+        advance(len(part))
+    mine = {**asdict(local.tally), "trajectories": count}
+    cost = distributed.add(mine | {"cpu_seconds": time.process_time() - cpu_began})
+    cost["rollout_seconds"] = time.monotonic() - began
+    return Frozen({tree.state.id: tree for tree in trees}, cost, distributed)
 
 
 def tree_row(tree: RolloutTree) -> dict[str, Any]:
@@ -196,34 +143,56 @@ def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
     )
 
 
-def _read(path: Path) -> tuple[list[RolloutTree], dict[str, float]] | None:
-    """Reads a shard and returns its trees, whose states contain only an id and tokens, and their cost. Returns None if
-    there is no file, or if the file is damaged. A damaged file is renamed with the suffix ``.damaged``.
+def write_buffer(path: Path, frozen: Frozen) -> None:
+    content = json.dumps({"cost": frozen.cost, "trees": [tree_row(tree) for tree in frozen.trees.values()]})
+    with atomic_write(path) as part:
+        part.write_bytes(gzip.compress(content.encode(), mtime=0))
+
+
+def read_buffer(path: Path, states: Sequence[State], distributed: DistributedContext) -> Frozen | None:
+    """Returns the buffer at ``path``, or None if there is no readable buffer of these states."""
+    with suppress(OSError, EOFError, ValueError, zlib.error, LookupError, TypeError):
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        rows = content["trees"]
+        if [(state.id, list(state.ids)) for state in states] == [(row["state"], row["ids"]) for row in rows]:
+            trees = map(read_tree, states, rows)
+            return Frozen({tree.state.id: tree for tree in trees}, dict(content["cost"]), distributed)
+    return None
+
+
+def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
+    """Draws ``count`` of ``states`` for the buffer. Equal seeds give equal draws.
+
+    Raises:
+        InputError: there are fewer than ``count`` states.
     """
-    if not path.exists():
-        return None
-    try:
-        shard = json.loads(gzip.decompress(path.read_bytes()))
-        states = [State(row["state"], Task("", "", ""), tuple(row["ids"])) for row in shard["trees"]]
-        return list(map(read_tree, states, shard["trees"])), dict(shard["cost"])
-    except (OSError, EOFError, ValueError, zlib.error, LookupError, TypeError):
-        path.replace(path.with_suffix(".damaged"))
-        logger.warning("%s is damaged; its groups are sampled again", path)
-        return None
+    if len(states) < count:
+        raise InputError(
+            f"rollout.frozen={count}: this run has {len(states)} states to sample from, which is too few; lower "
+            "rollout.frozen, or provide more states (states.count or data.trajectories)"
+        )
+    return Batches(states, seed, count)(0)
 
 
 def frozen_groups(
     settings: Settings, parts: Parts, states: Sequence[State], player: Player, module: PolicyModule, phases: Phases
 ) -> Frozen | None:
-    """Samples groups of rollouts from the base policy at ``rollout.frozen`` states, and returns this frozen buffer, or
-    None if ``rollout.frozen`` is not set.
+    """Samples groups of rollouts from the base policy at ``rollout.frozen`` states, unless an earlier start of the run
+    has done so. Returns this frozen buffer, or None if ``rollout.frozen`` is not set.
     """
     if (count := settings.rollout.frozen) is None:
         return None
     assert parts.allocator is not None and parts.gate is not None
     module.to(settings.device)
-    begin = partial(module.sync_weights, player.engine)
-    folder, key = settings.folder / "buffer", (settings.seed, "frozen")
+    path, distributed = settings.folder / "buffer.json.gz", module.distributed
+    chosen = drawn(states, count, settings.seed)
     with phases.phase("record", count) as advance:
-        recording = Recording(player, parts.allocator, parts.gate, folder, key, begin, module.distributed)
-        return recording(drawn(states, count, settings.seed), advance)
+        frozen = read_buffer(path, chosen, distributed)
+        if all(distributed.gather([frozen is not None])):
+            advance(count, already=True)
+            return frozen
+        key, begin = (settings.seed, "frozen"), partial(module.sync_weights, player.engine)
+        frozen = record(player, parts.allocator, parts.gate, chosen, key, begin, distributed, advance)
+        if distributed.first:
+            write_buffer(path, frozen)
+        return frozen

@@ -16,7 +16,6 @@ from turnwise.config.build_part import build
 from turnwise.errors import InputError
 from turnwise.reports.publish_wandb import ROLLOUT_COLUMNS, logged_in, rollout_rows
 from turnwise.runs.result_file import ResultError, read_result
-from turnwise.training.trackio_logger import Trackio
 
 LOCAL = ("offline", "dryrun", "disabled")  # modes in which no data leaves this machine
 TAG = 64  # greatest length of a tag in W&B
@@ -94,8 +93,7 @@ class Wandb(WandbLogger):
 def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterator[list[Logger]]:
     """Starts and yields the loggers of the configuration. The loggers are closed when the ``with`` block ends.
 
-    W&B and Trackio get the run's configuration at the start and its result at the end. W&B also gets the last recorded
-    rollouts.
+    W&B gets the run's configuration at the start, and its result and the last recorded rollouts at the end.
 
     Args:
         first: whether this is the first process of the run. The other processes have no loggers.
@@ -112,8 +110,6 @@ def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterato
                 loggers.append(build(cfg, f"logger.{name}"))
                 if isinstance(loggers[-1], WandbLogger):
                     loggers[-1].experiment.config.update(OmegaConf.to_container(cfg, resolve=True))
-                elif isinstance(loggers[-1], Trackio):
-                    loggers[-1].log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
         yield loggers
         failed = False
     finally:
@@ -121,11 +117,8 @@ def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterato
             try:  # a sweep has many runs in one process, so this run must be closed before the next one begins
                 if isinstance(logger, WandbLogger):
                     _end(logger, Path(cfg.paths.out), failed)
-                elif isinstance(logger, Trackio):
-                    logger.end(Path(cfg.paths.out))
             except Exception as error:  # W&B's process may have received the signal that ends this one
-                told = "Trackio" if isinstance(logger, Trackio) else "W&B"
-                log(f"{told} did not end the run properly ({type(error).__name__}: {error})")
+                log(f"W&B did not end the run properly ({type(error).__name__}: {error})")
 
 
 def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:

@@ -4,45 +4,47 @@ trains, evaluates the trained policy, exports its weights, and writes the result
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import ctypes
+import gc
+import logging
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import lightning as L
+import torch
 from lightning import Callback
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig
 
 from turnwise.console import Terminal
+from turnwise.envs.environment import environments_of
+from turnwise.errors import Interrupted, Stopped
+from turnwise.models.shipped import BASES, unknown_to
 from turnwise.reports.run_report import write_pages
 from turnwise.reports.terminal_summary import print_summary
 from turnwise.runs.result_file import read_result, write_result
-from turnwise.training.build_parts import build_parts, player_of, spooled, trainer_of
-from turnwise.training.check_judge import Proof
-from turnwise.training.checkpoint import newest
-from turnwise.training.collection import Collection
-from turnwise.training.costs import run_costs
-from turnwise.training.datamodule import Rollouts
-from turnwise.training.distributed import joined, label_of
-from turnwise.training.evaluate import EvaluateBetween, Measure
-from turnwise.training.export import export
-from turnwise.training.first_lines import opening_lines, untrained_lines
-from turnwise.training.folder_still_there import StillThere
+from turnwise.training.candidates import read_candidates
+from turnwise.training.collection import Collection, Rollouts
+from turnwise.training.distributed import joined, label_of, last_checkpoint
+from turnwise.training.evaluate import Measure, evaluate_between, export
 from turnwise.training.frozen_buffer import frozen_groups
-from turnwise.training.gate_savings import gate_counts
-from turnwise.training.health import Health
-from turnwise.training.live_page import Live
 from turnwise.training.loggers import started
-from turnwise.training.module import PolicyModule
-from turnwise.training.out_of_memory import explained_memory
-from turnwise.training.prepare_process import prepare
-from turnwise.training.progress import Advance, Phases
-from turnwise.training.provenance import command
-from turnwise.training.read_candidates import read_candidates
-from turnwise.training.recorder import Recorder
-from turnwise.training.run_result import result_of, summary
-from turnwise.training.signals import named_signals, own_signals
-from turnwise.training.state_choice import Choice
+from turnwise.training.metrics import gate_counts
+from turnwise.training.module import PolicyModule, out_of_memory
+from turnwise.training.parts import build_parts, player_of, prove_judge, trainer_of
+from turnwise.training.profile import Choice, profile_costs
+from turnwise.training.progress import Advance, Live, Phases
+from turnwise.training.recorder import Health, Recorder
+from turnwise.training.result import command, result_of, summary
 
-PHASES = ["read", "evaluate base", "profile", "record", "train", "evaluate after", "report"]
-TWINS = {"evaluate after": "evaluate base"}
 SERVED = {"turnwise.engines.vllm.VllmEngine"}  # engines that run in servers, outside the run's processes
 
 
@@ -54,10 +56,11 @@ def run(cfg: DictConfig, began: float | None = None) -> None:
     with ExitStack() as ends:
         ends.enter_context(explained_memory())
         distributed = ends.enter_context(joined(cfg.trainer)).sampling(served=cfg.engine._target_ in SERVED)
-        live = ends.enter_context(Live(Path(cfg.paths.out), command(resumes=True), distributed.first, began=began))
-        console = Terminal(stderr=True, quiet=not distributed.first)
-        phases = ends.enter_context(Phases(PHASES, TWINS, console, label_of(cfg.name, cfg.seed), live))
-        loggers = ends.enter_context(started(cfg, distributed.first, phases.log))
+        first = distributed.first
+        live = ends.enter_context(Live(Path(cfg.paths.out), command(resumes=True), first, began=began))
+        console = Terminal(stderr=True, quiet=not first)
+        phases = ends.enter_context(Phases(console, label_of(cfg.name, cfg.seed), live))
+        loggers = ends.enter_context(started(cfg, first, phases.log))
 
         settings, parts, policy = build_parts(cfg)
         # Demonstrations are not samples of the policy, so imitation maximises their likelihood at temperature 1.
@@ -66,22 +69,24 @@ def run(cfg: DictConfig, began: float | None = None) -> None:
         module = PolicyModule(policy.model, parts.loss, settings.update, settings.iterations, temperature, distributed)
         player = player_of(cfg, settings, parts, policy, phases.log)
         ends.callback(player.engine.shutdown)
-        phases.log("\n".join(opening_lines(cfg, parts.env)))
+        for line in opening_lines(cfg, parts.env):
+            phases.log(line)
 
         with distributed.first_alone():
             candidates = read_candidates(settings, parts, policy.chat, phases)
         parts = parts.asking(candidates.steps, policy.chat)
-        proof = Proof(parts.judged, candidates.states, distributed, phases.log)
-        if not any((settings.folder / "checkpoints").glob("*.ckpt")):  # a resumed run asks the judge in ``trainer.fit``
-            proof.ask()
-        for line in () if candidates.own else untrained_lines(settings.policy.model, parts.env):
-            phases.log(line)
+        checkpoint = distributed.broadcast(last_checkpoint(settings.folder))
+        callbacks: list[Callback] = []
+        ask = partial(prove_judge, parts.judged, candidates.states, distributed, phases.log)
+        if checkpoint is None:
+            ask()
+        else:  # a resumed run asks only if it has an iteration left
+            callbacks.append(LambdaCallback(on_train_start=lambda *_: ask()))
         states = candidates.fitting(settings, parts, phases)
 
-        most = getattr(parts.reward, "most", None)
-        recorded, first = settings.rollout.recorded, distributed.first
+        most, recorded = getattr(parts.reward, "most", None), settings.rollout.recorded
         recorder = Recorder(settings.folder, candidates.messages, recorded, first, loggers, most)
-        health = Health(recorder, settings.folder, phases.log, settings.update.allow_empty, first)
+        health = Health(recorder, phases.log, settings.update.allow_empty)
         measure = Measure(settings, policy, player, module, candidates, phases)
         base = measure.base(cfg)
         recorder.write(0, "eval", summary(base))
@@ -92,22 +97,19 @@ def run(cfg: DictConfig, began: float | None = None) -> None:
         if frozen is not None:
             recorder.add({**frozen.cost, **gate_counts(frozen.trees.values(), to_the_end=True)})
 
-        checkpoint = distributed.broadcast(newest(settings.folder / "checkpoints", phases.log) if first else None)
-        kept = spooled(player, cfg, distributed, phases.log)
-        with phases.phase("train", settings.iterations) as advance, kept as sampling:
-            collection = Collection(
-                settings, parts, chosen.states, sampling, module, recorder, chosen.reprofile, frozen
-            )
+        with phases.phase("train", settings.iterations) as advance:
+            collection = Collection(settings, parts, chosen.states, player, module, recorder, chosen.reprofile, frozen)
             data = Rollouts(collection, collection, settings.update.steps)
-            module.evaluate = EvaluateBetween(measure, recorder, collection)
-            callbacks: list[Callback] = [proof, StillThere(settings.folder), recorder, health]
+            module.evaluate = partial(evaluate_between, measure, recorder, collection)
+            callbacks += [recorder, health]
             callbacks += [part for part in (parts.predictor, chosen.reprofile) if part is not None]
-            callbacks += [*parts.callbacks, Advance(advance, recorder), *own_signals(distributed.world)]
+            callbacks += [*parts.callbacks, Advance(advance, recorder)]
+            if distributed.world > 1 or SLURMEnvironment.detect():
+                callbacks.append(own_signals())
             trainer = trainer_of(cfg, settings, callbacks, loggers)
             try:
                 with named_signals():
                     trainer.fit(module, data, ckpt_path=str(checkpoint) if checkpoint else None, weights_only=True)
-                recorder.check()
             finally:
                 collection.halt()
                 if parts.judge is not None:
@@ -121,11 +123,105 @@ def run(cfg: DictConfig, began: float | None = None) -> None:
             if not first:
                 return
             lost = measure.lost(base) + measure.lost(after)
-            entries = run_costs(recorder.counters, phases.seconds, settings.folder, lost)
-            entries |= recorder.result(chosen.verdicts)
+            entries = recorder.result(chosen.verdicts, phases.seconds, lost) | profile_costs(settings.folder)
             entries |= {"pivots": dict(chosen.pivots)} if chosen.pivots else {}
             entries |= health.closing(parts.gate) | {"wall_seconds": round(live.seconds, 1)}
             write_result(result_of(cfg, parts.env.name, candidates, base, after, entries), settings.folder)
             report = write_pages(settings.folder)
             advance(1)
     print_summary(read_result(settings.folder), report, Terminal())
+
+
+def prepare(seed: int) -> None:
+    """Sets seeds and deterministic kernels, makes libraries quiet, and frees the memory of earlier runs in this
+    process. Environment variables that the user has set are not changed.
+    """
+    give_back()
+    os.environ.setdefault("WANDB_SILENT", "true")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.raiseExceptions = False  # so that on a full disk only the run's own message appears
+    warnings.filterwarnings("ignore", module="lightning|transformers|peft")
+    L.seed_everything(seed, verbose=False)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def give_back() -> None:
+    """Frees the memory of earlier runs in this process, and returns free pages to the operating system.
+
+    A trainer, its module and the figures of a report refer to each other in cycles. Python searches for old cycles only
+    after the number of objects has grown by a quarter, but a run with gigabytes of tensors has few objects. Without
+    this function, the memory of all runs of a sweep would add up. What is left are mostly the libraries, half a million
+    objects. They are frozen, because every later search would visit all of them.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    with suppress(OSError, AttributeError):  # only glibc has this function
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
+    """Returns the first log lines of a run: what it does, and warnings about parts that do not fit together."""
+    file, at_starts = cfg.data.file, str(cfg.states["_target_"]).endswith("TaskStarts")
+    domain = Path(file).name if file is not None and not at_starts else environment.name
+    lines = [
+        f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: {cfg.trainer.max_epochs} "
+        f"iterations of {cfg.rollout.states} states; evaluation on {cfg.eval.tasks} held-out tasks"
+    ]
+    if file is not None and at_starts:
+        lines.append(
+            f"warning: data.file={file} is not read, because method={cfg.method} starts at tasks of the "
+            "environment. The methods that read a file are sft, local, pivotrl, toolrl, awpo and mixed."
+        )
+    if cfg.predictor is not None and cfg.predictor.model in BASES and cfg.policy.model not in BASES:
+        lines.append(
+            f"warning: the predictor is the shipped model {cfg.predictor.model}, which knows only environments at "
+            f"level=tiny; set predictor=qwen3_0_6b or predictor.model=... for policy {cfg.policy.model}."
+        )
+    parts = environments_of(environment).values() if file is None else ()
+    warned = (unknown_to(cfg.policy.model, part.name, getattr(part, "level", None)) for part in parts)
+    return [*lines, *filter(None, warned)]
+
+
+@contextmanager
+def explained_memory() -> Iterator[None]:
+    try:
+        yield
+    except Stopped:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise Stopped(
+            f"out of memory ({(str(error).splitlines() or ['the allocation of an object'])[0]}): lower engine.memory_gb, "
+            "allocator.group_size or rollout.states if this happened in sampling, or update.batch_tokens if it "
+            "happened in training, and start the run with another name=.... The last checkpoint is kept"
+        ) from error
+
+
+def own_signals() -> Callback:
+    """Returns a callback that restores the handlers of SIGTERM and SIGUSR1 that Lightning's ``fit`` replaces.
+
+    Lightning's handler of SIGTERM calls a collective operation, while other processes may be in a different collective
+    operation. It would also end the run when a requeued job gets SIGTERM, which the handler of submitit ignores.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    return LambdaCallback(on_train_start=lambda *_: [signal.signal(*pair) for pair in before.items()])
+
+
+@contextmanager
+def named_signals() -> Iterator[None]:
+    """Raises ``Interrupted`` with the signal's name if a signal ends training. Lightning itself exits without a
+    message, and after SIGTERM with status 0.
+    """
+    try:
+        yield
+    except SIGTERMException:
+        raise Interrupted(signal.SIGTERM) from None
+    except SystemExit:  # Lightning raises it after Ctrl-C and then ignores SIGINT; a second Ctrl-C must end the process
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        raise Interrupted(signal.SIGINT) from None

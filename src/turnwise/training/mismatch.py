@@ -1,11 +1,17 @@
-"""Warns if the engine's log-probs of sampled tokens differ too much from the trainer's log-probs."""
+"""Compares the engine's log-probs of sampled tokens with the trainer's log-probs."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
+
+from turnwise.rollouts.pack import pack
+from turnwise.training.module import PolicyModule
+from turnwise.types import Credit, RolloutTree
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +25,7 @@ class MismatchAlarm(Callback):
     callback logs ``train/mismatch_alarms``, the number of iterations so far whose mean exceeded the threshold. Of
     consecutive iterations above the threshold, only the first causes a warning. Rollouts of an earlier policy
     (``rollout.staleness``) are expected to differ from the trained policy. In iterations with these rollouts, the
-    callback logs and checks ``train/mismatch_sampler_mean`` instead (:func:`.stale_mismatch.stale_mismatch`).
+    callback logs and checks ``train/mismatch_sampler_mean`` instead (:func:`stale_mismatch`).
 
     Args:
         threshold: greatest mean without an alarm. The default corresponds to NeMo-RL's limit of 2 % for the mean of
@@ -36,11 +42,11 @@ class MismatchAlarm(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        metrics: dict[str, float] = pl_module.last_metrics  # type: ignore[assignment]
-        if batch_idx + 1 < pl_module.settings.steps or "mismatch_mean" not in metrics:  # type: ignore[operator, union-attr]
+        assert isinstance(pl_module, PolicyModule)
+        metrics = pl_module.last_metrics
+        if batch_idx + 1 < pl_module.settings.steps or "mismatch_mean" not in metrics:
             return
-        measured: dict[str, float] = pl_module.stale_mismatch  # type: ignore[assignment]
-        metrics |= measured
+        metrics |= pl_module.stale_mismatch
         name = "mismatch_sampler" if pl_module.staleness else "mismatch"
         mean, largest = metrics.get(f"{name}_mean", 0.0), metrics.get(f"{name}_max", 0.0)
         wrong = not mean <= self.threshold  # NaN counts as wrong too
@@ -63,3 +69,32 @@ class MismatchAlarm(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.alarms = state_dict["alarms"]
+
+
+def stale_mismatch(module: PolicyModule, sampler: dict[str, Any], trees: Sequence[RolloutTree]) -> dict[str, float]:
+    """Returns the mean and the largest absolute difference between log-probs of the engine and of the trainer with the
+    weights of the stored policy ``sampler`` that sampled the trees, in nats, or nothing if there is nothing to compare.
+
+    The trainer computes the log-probs of one micro-batch of trees, which begins with another tree in each iteration.
+    Turns that a newer policy sampled (``engine.in_flight``) are left out. All processes must call this function with
+    the same trees.
+    """
+    chosen: list[RolloutTree] = []
+    credits: list[Credit] = []
+    settings, tokens = module.settings, 0
+    first = module.version % max(1, len(trees))
+    for tree in [*trees[first:], *trees[:first]]:
+        weight = [float(turn.version == sampler["version"]) for turn in tree.turns]
+        if tree.stopped or not any(weight):
+            continue
+        tokens += len(tree.state.ids) + sum(len(turn.action_ids) + len(turn.observation_ids) for turn in tree.turns)
+        if chosen and tokens > settings.batch_tokens:
+            break
+        chosen.append(tree)
+        credits.append(Credit([0.0] * len(weight), weight))
+    update = pack(chosen, credits, settings.row_tokens, settings.batch_tokens)
+    if not update.batches:
+        return {}
+    with module.become(sampler):
+        difference_K = module.differences(replace(update, batches=update.batches[:1]))
+    return {"mismatch_sampler_mean": float(difference_K.mean()), "mismatch_sampler_max": float(difference_K.max())}

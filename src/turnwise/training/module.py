@@ -9,38 +9,45 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from lightning import LightningModule
 from lightning.pytorch.strategies import DDPStrategy
 from peft.helpers import disable_input_dtype_casting
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from turnwise.algo.losses.loss import Loss, Max, Mean, merge_metrics
+from turnwise.algo.losses.loss import Loss, LossInputs, Max, Mean, merge_metrics
 from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Engine
 from turnwise.engines.staged_weights import stage
 from turnwise.errors import Stopped
+from turnwise.models.attention import unwrapped
+from turnwise.models.packed_logprobs import score
+from turnwise.models.policy import adapter_off
 from turnwise.rollouts.pack import Packed, Update
 from turnwise.rollouts.split_micro_batches import smaller
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.out_of_memory import out_of_memory
-from turnwise.training.passes import Passes
-from turnwise.training.recompute import enable_recompute, recomputing
 from turnwise.training.sharding import FullySharded, Whole, is_sharded
-from turnwise.training.update_logprobs import Scoring
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
 _KEPT = ("version", "skipped", "skips_in_a_row", "halvings")  # attributes that checkpoints contain
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # in messages of CUDA and CPU allocators
 
 
-class PolicyModule(Scoring):
+class PolicyModule(LightningModule):
     """The policy and its optimiser. One training step is one optimiser step on one packed update.
 
     If a micro-batch does not fit into memory, each micro-batch is split into two, and the update starts again. Later
@@ -76,8 +83,8 @@ class PolicyModule(Scoring):
         self.skips_in_a_row = 0
         self.halvings = 0
         self.staleness = 0  # number of training iterations by which the oldest sampling policy is behind this policy
-        self.stale_mismatch: dict[str, float] = {}  # training/stale_mismatch.py; empty if it was not measured
-        # earlier policies that sample for later iterations (training/earlier_policies.py); saved in the checkpoint
+        self.stale_mismatch: dict[str, float] = {}  # training/mismatch.py; empty if not measured
+        # stored policies that sample for later iterations (:meth:`remembered`); saved in the checkpoint
         self.earlier: list[dict[str, Any]] = []
         self.last_metrics: dict[str, float] = {}  # metrics of the last iteration's updates
         self.evaluate: Callable[[int], None] | None = None  # set by the run; needs engine and environment
@@ -89,7 +96,6 @@ class PolicyModule(Scoring):
             self.trainer.strategy.shard(self.model)
 
     def sync_weights(self, engine: Engine) -> None:
-        """Loads the current weights into ``engine``. All processes must call this method."""
         model = self._gathered()
         if self.distributed.samples:
             engine.load_weights(model, self.version)
@@ -106,6 +112,41 @@ class PolicyModule(Scoring):
         all trained weights in the first process.
         """
         return Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
+
+    def remembered(self) -> dict[str, Any]:
+        """Returns the policy's ``version`` and copies of its trained ``weights``, in a form that a checkpoint can store.
+        Of sharded weights, each process gets copies of its own shards.
+        """
+        weights = {name: p.detach().clone() for name, p in self._own_parameters() if p.requires_grad}
+        return {"version": self.version, "weights": weights}
+
+    @contextmanager
+    def become(self, policy: dict[str, Any] | None) -> Iterator[None]:
+        """Takes the weights and the version of a stored policy within the ``with`` block. Meanwhile ``policy`` holds
+        those of the module, so no further copy of all weights is needed. None: nothing changes.
+        """
+        self._exchange(policy)
+        try:
+            yield
+        finally:
+            self._exchange(policy)
+
+    @torch.no_grad()
+    def _exchange(self, policy: dict[str, Any] | None) -> None:
+        if policy is None:
+            return
+        own = dict(self._own_parameters())
+        for name, weight in policy["weights"].items():
+            now = own[name].detach().clone()
+            own[name].copy_(weight)
+            weight.copy_(now)
+        self.version, policy["version"] = policy["version"], self.version
+
+    def _own_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        for part in self.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()  # parameters may still be gathered, because no backward pass followed a forward pass
+        return self.named_parameters()
 
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -238,7 +279,6 @@ class PolicyModule(Scoring):
 
     @torch.no_grad()
     def _check_weights(self) -> None:
-        """Stops the run before a checkpoint if an optimiser step has made weights that are not finite."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         # A single number is read for all weights, because each read waits until the device has finished its work.
         if not math.isfinite(_number(torch.nn.utils.get_total_norm(trained, float("inf")))):
@@ -246,6 +286,90 @@ class PolicyModule(Scoring):
                 f"some weights are not finite after update {self.version}; lower update.learning_rate (now "
                 f"{self.settings.learning_rate:g}) and start the run with another name=.... The last checkpoint is kept"
             )
+
+    # -- log-probs, which the loss needs as inputs ---------------------------------------------------------------------
+
+    @property
+    def _in_threads(self) -> bool:
+        whole = self.distributed.world == 1 and not is_sharded(self.model)
+        return self.device.type == "cpu" and whole and not torch.is_autocast_enabled("cpu")
+
+    @torch.no_grad()
+    def references(self, update: Update) -> list[Tensor | None]:
+        """Returns for each micro-batch the log-probs (U,) of its predicted tokens under the base policy pi_0, or None
+        if the loss does not need these log-probs.
+
+        All log-probs are computed before any gradient, because the adapter is switched off for all threads meanwhile.
+        """
+        if not self.loss.needs_reference or not update.batches:
+            return [None] * len(update.batches)
+        with adapter_off(self.model):
+            return [*self._logprobs(update)]
+
+    @torch.no_grad()
+    def with_near(self, updates: Sequence[Update]) -> list[Update]:
+        """Returns the updates, with the current policy's log-probs added to the items if the loss needs these
+        log-probs. The loss needs them only if the iteration has several optimiser steps. The current policy is the
+        policy before the first step.
+        """
+        if self.settings.steps == 1 or not getattr(self.loss, "needs_near", False):
+            return list(updates)
+        with self.trainer.precision_plugin.train_step_context():
+            return [
+                replace(update, batches=list(map(_near, update.batches, self._logprobs(update)))) for update in updates
+            ]
+
+    @torch.no_grad()
+    def differences(self, update: Update) -> Tensor:
+        """Returns for all items of an update the absolute differences between the log-probs with which their tokens
+        were sampled and the log-probs under the current weights.
+        """
+        with self.trainer.precision_plugin.train_step_context():
+            found = [
+                (logprobs_U.cpu()[packed.items.unique_K] - packed.items.old_logprob_K).abs()
+                for packed, logprobs_U in zip(update.batches, self._logprobs(update), strict=True)
+            ]
+        return torch.cat(found)
+
+    def _logprobs(self, update: Update) -> list[Tensor]:
+        """Returns for each micro-batch the log-probs (U,) of its predicted tokens under the current weights."""
+
+        def logprobs(packed: Packed) -> Tensor:
+            return self._score(packed.to(self.device))[0]
+
+        return list(self.passes.map(logprobs, update.batches) if self._in_threads else map(logprobs, update.batches))
+
+    def loss_inputs(self, packed: Packed, update: Update, reference_U: Tensor | None = None) -> LossInputs:
+        """Returns the inputs of the loss for a micro-batch. ``reference_U`` is its entry of :meth:`references`."""
+        batch = packed.to(self.device)
+        items = batch.items
+        logprobs_U, entropy_U = self._score(batch, entropy=True)
+        return LossInputs(
+            logprobs_K=logprobs_U[items.unique_K],
+            old_logprobs_K=items.old_logprob_K,
+            near_logprobs_K=items.near_logprob_K,
+            ref_logprobs_K=None if reference_U is None else reference_U[items.unique_K],
+            entropy_K=None if entropy_U is None else entropy_U[items.unique_K],
+            advantage_K=items.advantage_K,
+            weight_K=items.weight_K,
+            turn_K=items.turn_K,
+            sequence_K=items.sequence_K,
+            share_K=items.share_K,
+            length_K=items.length_K,
+            clip_low_K=items.clip_low_K,
+            clip_high_K=items.clip_high_K,
+            counts=update.counts,
+        )
+
+    def _score(self, batch: Packed, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
+        gathering = vars(self.model).get("score_packed")  # only a sharded model has this function
+        return (
+            gathering(batch, self.temperature, entropy)
+            if gathering
+            else score(self.model, batch, self.temperature, entropy)
+        )
+
+    # -- checkpoints and evaluation ------------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         trained = {name for name, p in self.named_parameters() if p.requires_grad}
@@ -257,14 +381,108 @@ class PolicyModule(Scoring):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for name in _KEPT:
             setattr(self, name, checkpoint["turnwise"][name])
-        earlier = checkpoint.get("earlier", [])
-        self.earlier = [earlier] if isinstance(earlier, dict) else earlier  # older versions saved a single policy
+        self.earlier = checkpoint.get("earlier", [])
 
     def validation_step(self, iteration: int, batch_idx: int = 0) -> None:
         if self.evaluate is not None:
             self.evaluate(iteration)
 
 
+def _near(packed: Packed, logprobs_U: Tensor) -> Packed:
+    near_K = logprobs_U[packed.items.unique_K.to(logprobs_U.device)].float().to(packed.items.weight_K.device)
+    return replace(packed, items=replace(packed.items, near_logprob_K=near_K))
+
+
 def _number(norm: Tensor) -> float:
     """Returns a norm as a Python float. For a norm of sharded tensors, all processes must call this function."""
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
+
+
+class Passes:
+    """Runs forward and backward passes on ``threads`` worker threads (by default, PyTorch's number of threads), with
+    one thread each.
+
+    For a small packed row, two threads for each operation are hardly faster than one thread, because the operations are
+    short. Two rows at the same time, with one thread each, take about half as long as two rows one after the other. The
+    gradients are added in the order of the micro-batches, so that two runs with equally many threads get equal weights,
+    bit for bit.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads or torch.get_num_threads()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def map(self, compute: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        """Applies ``compute`` to each item in a worker thread, and yields the results in the order of the items.
+
+        Gradients are enabled or disabled as in the calling thread.
+        """
+        if self.threads == 1 or len(items) == 1:
+            return map(compute, items)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
+        enabled = torch.is_grad_enabled()
+
+        def same_mode(item: T) -> R:
+            with torch.set_grad_enabled(enabled):
+                return compute(item)
+
+        return self._pool.map(same_mode, items)
+
+    def add_gradients(
+        self, loss: Callable[[T], tuple[Tensor, R]], items: Sequence[T], parameters: Sequence[Tensor]
+    ) -> list[R]:
+        """Adds the gradient of the summed losses to ``parameters``, and returns the second value of each ``loss`` call.
+
+        Two threads that call ``backward`` would write to one ``grad`` at once. Therefore each pass returns its
+        gradients, and the calling thread adds the gradients.
+        """
+
+        def one(item: T) -> tuple[tuple[Tensor | None, ...], R]:
+            value, rest = loss(item)
+            return torch.autograd.grad(value, parameters, allow_unused=True), rest
+
+        results = []
+        for gradients, rest in self.map(one, items):
+            results.append(rest)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        return results
+
+
+# -- gradient checkpointing --------------------------------------------------------------------------------------------
+
+
+def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
+    """Enables gradient checkpointing for the layers of ``model`` and returns the layers.
+
+    Within :func:`recomputing`, the layers then store only their inputs for the backward pass. With ``offload``, and if
+    there is an accelerator, the stored inputs are kept in CPU memory.
+    """
+    causal = unwrapped(model)
+    away = offload and torch.accelerator.is_available()
+    causal.activation_checkpointing_enable({"use_reentrant": False}, offload=away)
+    return [layer for layer in causal.modules() if isinstance(layer, GradientCheckpointingLayer)]
+
+
+@contextmanager
+def recomputing(layers: Sequence[Any]) -> Iterator[None]:
+    """Sets the layers to training mode within the ``with`` block. The transformers library recomputes activations in
+    the backward pass only for layers in training mode.
+
+    The modules inside the layers, such as dropout, are not set to training mode, so that the outputs do not change.
+    """
+    for layer in layers:
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False

@@ -1,38 +1,117 @@
-"""Draws a progress bar for the phases of a run, with the remaining time in words.
-
-The remaining time of the running phase is estimated from its time per step so far. An evaluation begins with its long
-episodes and ends with short answers, so its time per step is used only after half of the steps, and the estimate then
-never exceeds the time that has passed. A phase is assumed to take at most as long as its *twin*, an earlier phase of
-this start of the run: evaluation after training takes as long as evaluation before training. If no estimate is
-possible, no time is shown. If the duration of a later phase is unknown, the estimated time of the run is a lower bound.
-"""
+"""Shows the progress of a run: a bar in the terminal, ``status.json`` in the run's folder, and the run's HTML page."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import lightning as L
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from turnwise.console import Terminal
-from turnwise.runs.status_file import Status, remaining
+from turnwise.files import no_room
+from turnwise.reports.run_report import write_report
+from turnwise.runs.status_file import NAME, Status, read_status, remaining, spent, write_status
 from turnwise.text import plain
 
 if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder
 
+logger = logging.getLogger(__name__)
+
 QUIET_SECONDS = 15.0  # least seconds between two progress lines if no progress bar is drawn
+# least pause between two updates of the page, in seconds and in durations of an update
+PAGE_SECONDS, PAGE_SHARE = 5.0, 20
+
+
+class Live:
+    """Writes the status of a run to ``status.json`` and to the run's HTML page. Errors while writing never end the run.
+
+    :class:`Phases` calls the object with each new status. At the end of a ``with`` block, the object removes
+    ``status.json``, or after an error writes the final status.
+
+    Args:
+        command: the command line that resumes the run.
+        writes: whether this process writes the run's files.
+        page: function that writes the run's page.
+        began: when this start of the run began, as a Unix time. None: now.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        command: str,
+        writes: bool = True,
+        page: Callable[[Path, Status], object] = write_report,
+        began: float | None = None,
+    ) -> None:
+        self.folder, self.writes, self.page = folder, writes, page
+        now = time.time()
+        last = read_status(folder) if writes else None
+        began = now if began is None else began
+        self.status = Status(command=command, before=spent(last) if last else 0.0, began=began, written=now)
+        self._next_status = self._next_page = 0.0  # earliest times of the next writes, on the clock of time.monotonic()
+        self._warned = False
+
+    @property
+    def seconds(self) -> float:
+        """The duration of the run so far in seconds, including its earlier starts."""
+        return self.status.before + time.time() - self.status.began
+
+    def __enter__(self) -> Live:
+        self(self.status)
+        return self
+
+    def __call__(self, status: Status) -> None:
+        begins, now = status.phase != self.status.phase, time.monotonic()
+        same = {name: getattr(self.status, name) for name in ("command", "before", "began")}
+        self.status = replace(status, **same, written=time.time())
+        if begins or now >= self._next_status:
+            self._next_status = now + 1.0
+            self._write(page=now >= self._next_page and status.phase != "report")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            if self.writes:
+                with suppress(OSError):
+                    (self.folder / NAME).unlink(missing_ok=True)
+            return
+        by_hand = not issubclass(kind, Exception)  # whether a signal or Ctrl-C ended the run
+        why = "" if by_hand else next(iter(str(error).splitlines()), kind.__name__)[:500]
+        state = "interrupted" if by_hand else "failed"
+        self.status = replace(self.status, state=state, why=why, left=None, written=time.time())
+        self._write(page=True)
+
+    def _write(self, page: bool) -> None:
+        if not self.writes:
+            return
+        began = time.monotonic()
+        try:
+            write_status(self.status, self.folder)
+            if page:
+                self.page(self.folder, self.status)
+        except Exception as error:
+            full = isinstance(error, OSError) and no_room(error, self.folder)  # for a full disk, train.py has a message
+            if not full and not self._warned:
+                logger.warning("%s: the HTML page of the running run cannot be written (%r)", self.folder, error)
+                self._warned = True
+        if page:
+            now = time.monotonic()
+            self._next_page = now + max(PAGE_SECONDS, PAGE_SHARE * (now - began))
 
 
 class Phases:
     """Shows the progress of a run's phases and measures the duration of each phase.
 
     Args:
-        names: names of the phases, in order.
-        twins: map from a later phase to the earlier phase that takes equally long.
         console: the console on which the bar is drawn. If the console is not a terminal, lines are printed instead, at
             most one every ``QUIET_SECONDS``.
         label: label of a run that shares the terminal with other runs, else empty. With a label, each line starts with
@@ -42,13 +121,10 @@ class Phases:
 
     def __init__(
         self,
-        names: list[str],
-        twins: dict[str, str] | None = None,
         console: Terminal | None = None,
         label: str = "",
-        watch: Callable[[Status], None] | None = None,
+        watch: Callable[[Status], object] = lambda status: None,
     ) -> None:
-        self.names, self.twins = names, twins or {}
         self.console = console or Terminal(stderr=True)
         self.label, self.watch = f"{label}: " if label else "", watch
         self.seconds: dict[str, float] = {}
@@ -59,7 +135,7 @@ class Phases:
             BarColumn(bar_width=28),
             TextColumn("{task.completed:>6.0f}/{task.total:<6.0f}"),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            TimeRemainingColumn(),
             TextColumn("{task.fields[note]}", style="dim", markup=False),
             console=self.console,
             disable=not self._drawn,
@@ -73,66 +149,35 @@ class Phases:
         self._bar.stop()
 
     def log(self, line: str) -> None:
-        """Prints a line above the progress bar."""
         self.console.print(self.label + line, soft_wrap=True)
 
     @contextmanager
-    def phase(self, name: str, total: int, alike: bool = True) -> Iterator[Callable[..., None]]:
+    def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
         """Shows the progress of a phase of ``total`` steps while the ``with`` block runs.
-
-        ``alike`` means that all steps take about equally long. Otherwise, the long steps come first.
 
         The block gets a function ``advance(steps, note="", already=False)``, which it calls after finished steps.
         ``already`` means that an earlier start of the run did these steps. The duration of the block is added to
         ``seconds[name]``.
         """
-        task = self._bar.add_task(plain(name), total=total, left="", note="")
-        began, done = time.monotonic(), 0.0
-        resumed = 0.0
-        self._report(Status(phase=name, total=total))
+        task = self._bar.add_task(plain(name), total=total, note="")
+        began, done, resumed = time.monotonic(), 0.0, 0.0
+        self.watch(Status(phase=name, total=total))
 
         def advance(steps: float, note: str = "", already: bool = False) -> None:
             nonlocal done, resumed
             done += steps
             resumed += steps if already else 0.0  # steps of an earlier start do not count for the time per step
-            status = self._status(name, time.monotonic() - began, done, done - resumed, total, alike)
-            left = remaining(status)
-            self._bar.update(task, completed=done, left=left, note=plain(note))
-            self._line(", ".join(filter(None, [f"{name}: {done:.0f} of {total}", left, note])))
-            self._report(status)
+            paced = done - resumed
+            left = (time.monotonic() - began) / paced * max(total - done, 0) if paced > 0 else None
+            status = Status(phase=name, done=done, total=total, left=left)
+            self._bar.update(task, completed=done, note=plain(note))
+            self._line(", ".join(filter(None, [f"{name}: {done:.0f} of {total}", remaining(status), note])))
+            self.watch(status)
 
         try:
             yield advance
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
-            self._bar.update(task, left="")
-
-    def _status(self, name: str, elapsed: float, done: float, paced: float, total: float, alike: bool) -> Status:
-        """Returns the status of a phase, with the estimated remaining times of the phase and of the run.
-
-        Args:
-            elapsed: seconds since the phase began in this process.
-            done: number of completed steps, including steps of an earlier start of the run.
-            paced: number of steps that were completed within ``elapsed``.
-        """
-        earlier = self.seconds.get(self.twins.get(name, ""), 0.0)
-        estimates = [earlier - elapsed] if earlier > elapsed else []  # a phase may outlast its twin
-        if paced > 0 and (alike or 2 * paced >= total):
-            estimates.append(elapsed / paced * max(total - done, 0))
-        if not estimates:
-            return Status(phase=name, done=done, total=total)
-        left = min(estimates)
-        whole, known = left, True
-        for later in self.names[self.names.index(name) + 1 :] if name in self.names else []:
-            twin = self.twins.get(later)
-            measured = elapsed + left if twin == name else self.seconds.get(twin or "")
-            known &= measured is not None or later == "report"  # the report takes only seconds
-            whole += measured or 0.0
-        return Status(phase=name, done=done, total=total, left=left, whole=whole, at_least=not known)
-
-    def _report(self, status: Status) -> None:
-        if self.watch is not None:
-            self.watch(status)
 
     def _line(self, text: str) -> None:
         now = time.monotonic()

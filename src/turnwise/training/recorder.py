@@ -1,10 +1,11 @@
-"""Records metrics and rollouts of a run as JSON lines, and saves counters in the checkpoint."""
+"""Records metrics and rollouts of a run as JSON lines, saves counters in the checkpoint, and warns about iterations from
+which the policy learns nothing.
+"""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,20 +15,70 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
+from turnwise.algo.gates.never import Never
+from turnwise.errors import Stopped
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update
 from turnwise.runs.json_lines import append_lines, cut_lines, each_line
-from turnwise.training.branch_metrics import branch_metrics, trajectories
-from turnwise.training.gate_savings import gate_counts
-from turnwise.training.iteration_metrics import reward_metrics
-from turnwise.training.verdict_counts import VERIFIER, count_verdicts, verifier_metrics, verifier_result
+from turnwise.training.metrics import (
+    TOLERANCE,
+    VERIFIER,
+    branch_metrics,
+    count_verdicts,
+    gate_counts,
+    gate_result,
+    reward_metrics,
+    trajectories,
+    verifier_metrics,
+    verifier_result,
+)
 from turnwise.types import Message, RolloutTree
 
-logger = logging.getLogger(__name__)
-
+WARNINGS = "warnings.jsonl"  # in the run's folder, for the page of a run without a result
 JUDGE = "judge/"  # prefix of the names of the judge's metrics and counters
 # Counters of sampling over the whole run:
 SAMPLED = ("turns", "tokens", "trajectories", "faults", "retries", "cancelled", "cancelled_tokens")
+IN_A_ROW = 3  # so many iterations in a row without a sample end the run; so many with another problem cause a warning
+_LAST = f"in the last {IN_A_ROW} iterations"
+# kind of problem -> (metric, whether a value of this metric shows the problem, text of the warning)
+_PROBLEMS: Mapping[str, tuple[str, Callable[[float], bool], str]] = {
+    "empty": (
+        "train/samples",
+        lambda samples: samples == 0,
+        "no rollout can be trained on, so the weights do not change",
+    ),
+    "spread": (
+        "train/reward_std",
+        lambda std: std <= TOLERANCE,
+        f"{_LAST} all rollouts of each group earned the same reward, so that all advantages were 0",
+    ),
+    "format": (
+        "train/readable",
+        lambda share: share == 0,
+        f"{_LAST} no action could be read as tool calls in reward.format, or all were cut off "
+        "(rollout.sampling.max_tokens)",
+    ),
+    "truncated": (
+        "train/truncated",
+        lambda share: share == 1,
+        f"{_LAST} every action was cut off; raise rollout.sampling.max_tokens",
+    ),
+    "unpaid": (
+        "train/turns_paid",
+        lambda share: share == 0,
+        f"{_LAST} no rollout had a reward for a turn before its last turn, so only the outcome was used; set "
+        "advantage.turn_reward to a value that the environment reports for each turn, such as admissible, or choose an "
+        "advantage without rewards of turns, such as gigpo or monte_carlo (docs/methods/credit.md)",
+    ),
+    "masked": (
+        "train/correction_masked",
+        lambda share: share > 0.5,
+        f"{_LAST} loss=corrected left out more than half of the tokens; with rollout.staleness above 0, set "
+        "loss.correction.mask_low and mask_high to null or further apart, otherwise check that engine and trainer have "
+        "the same weights, dtype and temperature",
+    ),
+}
+_CAUSED = ("empty", "spread")  # kinds whose warning also tells the likely cause
 _DIGITS = 6  # decimals of recorded log-probs and advantages; further digits may differ between processes
 
 
@@ -73,8 +124,6 @@ class Recorder(Callback):
             "trajectories": 0.0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
-            "rows": 0,  # number of rows of the phase "train" in metrics.jsonl, one for each iteration
-            "trees": 0,  # number of recorded trees
             "cpu_seconds": 0.0,
         }
         self._pending: dict[str, float] = {}
@@ -83,25 +132,38 @@ class Recorder(Callback):
 
     @property
     def last(self) -> Mapping[str, float]:
-        """The metrics of the last iteration's rollouts."""
         return self._pending
-
-    @property
-    def verdicts(self) -> dict[str, float]:
-        """The counts of verdicts by domain (:func:`count_verdicts`), over all starts of the run."""
-        return {key.removeprefix(VERIFIER): value for key, value in self.counters.items() if key.startswith(VERIFIER)}
 
     @property
     def judge(self) -> dict[str, float]:
         """The judge's report over all starts of the run. Empty without a judge."""
-        return {key.removeprefix(JUDGE): value for key, value in self.counters.items() if key.startswith(JUDGE)}
+        return self._named(JUDGE)
 
-    def result(self, profiled: Mapping[str, float]) -> dict[str, Any]:
-        """Returns entries of ``result.json``: the judge's report if there is a judge, and the counts of the verifier's
-        verdicts for rollouts and for profiles. ``profiled`` holds the counts for profiles.
+    def _named(self, prefix: str) -> dict[str, float]:
+        return {key.removeprefix(prefix): value for key, value in self.counters.items() if key.startswith(prefix)}
+
+    def result(self, profiled: Mapping[str, float], phases: Mapping[str, float], lost: int) -> dict[str, Any]:
+        """Returns entries of ``result.json``: turns, tokens, CPU seconds, faults, seconds, the judge's report if there is
+        a judge, and the counts of the verifier's verdicts.
+
+        Args:
+            profiled: the counts of verdicts in the profile.
+            phases: seconds of each phase since the last start of the run.
+            lost: number of episodes that are missing in the evaluations before and after training.
         """
-        verdicts = {"verifier": verifier_result(self.verdicts, profiled)}
-        return {"judge": self.judge, **verdicts} if self.judge else verdicts
+        counters = self.counters
+        seconds = {name.replace(" ", "_"): round(value, 2) for name, value in phases.items()}
+        seconds.pop("train", None)  # replaced below by the times of rollouts and updates over all starts
+        seconds |= {"rollouts": round(counters["rollout_seconds"], 2), "updates": round(counters["update_seconds"], 2)}
+        return {
+            "rollout_turns": int(counters["turns"]),
+            "rollout_tokens": int(counters["tokens"]),
+            "cpu_seconds": round(counters["cpu_seconds"], 2),
+            "faults": {"lost": int(counters["faults"]), "retries": int(counters["retries"]), "evaluations": lost},
+            "seconds": seconds,
+            **({"judge": self.judge} if self.judge else {}),
+            "verifier": verifier_result(self._named(VERIFIER), profiled),
+        }
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -116,7 +178,7 @@ class Recorder(Callback):
             return
         done = trainer.current_epoch
         cut_lines(self.folder / "metrics.jsonl", lambda row: row["iteration"] < done + (row["phase"] != "train"))
-        for path in (self.folder / "rollouts").glob("*.jsonl"):
+        for path in (*(self.folder / "rollouts").glob("*.jsonl"), self.folder / WARNINGS):
             cut_lines(path, lambda row: row["iteration"] < done)
 
     # -- records of an iteration ---------------------------------------------------------------------------------------
@@ -172,15 +234,15 @@ class Recorder(Callback):
             "seconds/rollout": seconds,
         }
         if self.writes:
-            places = _spread(len(experience.trees), self.trees)
+            total = len(experience.trees)
+            count = min(self.trees, total)
+            places = [i * total // count for i in range(count)]  # spread evenly
             rows = [tree_record(iteration, self.messages, experience, i) for i in places]
             append_lines(self.folder / "rollouts" / "train.jsonl", rows)
-            self.counters["trees"] += len(rows)
         self._cpu_began = time.process_time() if cpu_began is None else cpu_began
         self._update_began, self._update_cpu_began = time.monotonic(), time.process_time()
 
     def waited(self, seconds: float) -> None:
-        """Counts ``seconds`` as time for rollouts instead of time for the update."""
         self.counters["rollout_seconds"] += seconds
         self._update_began += seconds
 
@@ -204,24 +266,6 @@ class Recorder(Callback):
         metrics |= self._pending | {"seconds/update": seconds, "cpu/iteration": cpu, "cpu/update": of_update}
         metrics |= predictor_share(metrics)
         self.write(trainer.current_epoch, "train", metrics)
-        self.counters["rows"] += 1
-
-    def check(self) -> None:
-        """Warns if rows of ``metrics.jsonl`` or ``rollouts/train.jsonl`` were lost. The run continues, because its
-        result is computed without these files.
-        """
-        if not self.writes:
-            return
-        rows = sum(row["phase"] == "train" for row in each_line(self.folder / "metrics.jsonl"))
-        trees = sum(1 for _ in each_line(self.folder / "rollouts" / "train.jsonl"))
-        for name, found, written in (("metrics.jsonl", rows, "rows"), ("rollouts/train.jsonl", trees, "trees")):
-            if found != self.counters[written]:
-                logger.warning(
-                    "%s: the file was damaged: %d of %d records of training are left; the run's result does not need them",
-                    self.folder / name,
-                    found,
-                    self.counters[written],
-                )
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Appends one line to ``metrics.jsonl`` and passes the metrics to the loggers, unless the phase is ``eval`` and
@@ -247,7 +291,6 @@ def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -> dict[str, Any]:
-    """Returns tree number ``i`` as a JSON object, for the pages that show rollouts."""
     tree: RolloutTree = experience.trees[i]
     history: Sequence[Message] = messages(tree.state)
     return {
@@ -282,7 +325,98 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
     }
 
 
-def _spread(total: int, count: int) -> list[int]:
-    """Returns min(``count``, ``total``) indices, spread evenly over 0 to ``total`` - 1."""
-    count = min(count, total)
-    return [i * total // count for i in range(count)]
+class Health(Callback):
+    """Warns about iterations from which the policy learns nothing, once about each kind of problem, with the likely cause.
+    After several iterations in a row without a training sample, the run ends.
+
+    Counts and warnings are saved in the checkpoint, so that a resumed run continues to count and repeats no warning.
+
+    Args:
+        recorder: provides the metrics of an iteration. The trainer must call the recorder before this callback.
+        allow_empty: whether the run continues however many consecutive iterations have no training sample
+            (``update.allow_empty``).
+    """
+
+    def __init__(self, recorder: Recorder, log: Callable[[str], None], allow_empty: bool = False) -> None:
+        self.recorder, self.log_line, self.allow_empty = recorder, log, allow_empty  # Lightning sets the name `log`
+        self.in_a_row = dict.fromkeys(_PROBLEMS, 0)
+        self.warnings: dict[str, str] = {}  # kind of problem -> the warning about it
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"in_a_row": dict(self.in_a_row), "warnings": dict(self.warnings)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.in_a_row |= state_dict["in_a_row"]
+        self.warnings = dict(state_dict["warnings"])
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.check(trainer.current_epoch, self.recorder.last)
+
+    def check(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Counts the problems that the metrics of an iteration show, and warns about new kinds of problems.
+
+        Raises:
+            Stopped: ``IN_A_ROW`` consecutive iterations had no training sample, and ``allow_empty`` is not set.
+        """
+        cause = likely_cause(metrics)
+        for kind, (metric, shows, text) in _PROBLEMS.items():
+            seen = metric in metrics and shows(metrics[metric])
+            self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
+            if kind in self.warnings or self.in_a_row[kind] < (1 if kind == "empty" else IN_A_ROW):
+                continue
+            text = f"iteration {iteration}: {text}{f'; {cause}' if kind in _CAUSED else ''}"
+            self.warnings[kind] = text
+            self.log_line(f"warning: {text}")
+            if self.recorder.writes:
+                row = {"iteration": iteration, "kind": kind, "text": text}
+                append_lines(self.recorder.folder / WARNINGS, [row])
+        if self.in_a_row["empty"] >= IN_A_ROW and not self.allow_empty:
+            raise Stopped(
+                f"{self.in_a_row['empty']} iterations in a row had no rollout to train on. The run stops, because the policy "
+                f"learns nothing; {cause}. The same command with update.allow_empty=true continues to the end and "
+                "writes the report. To change other settings, give the run another name=..., or set fresh=true"
+            )
+
+    def closing(self, gate: Any) -> dict[str, Any]:
+        """Returns the entries ``gate`` and ``warnings`` of the run's result. Empty entries are left out."""
+        stopped = {} if gate is None or isinstance(gate, Never) else {"gate": gate_result(self.recorder.counters)}
+        return stopped | ({"warnings": list(self.warnings.values())} if self.warnings else {})
+
+
+def likely_cause(metrics: Mapping[str, float]) -> str:
+    """Returns the likely reason why the groups of an iteration give no learning signal, and a remedy."""
+    groups, mean = metrics.get("train/groups", 0.0), metrics.get("train/reward_mean")
+    played = groups + metrics.get("train/groups_refilled", 0.0)
+    causes = (
+        (
+            played and metrics.get("train/groups_solved") == played,
+            "every rollout earned the full reward: choose harder tasks (another env= or data.file=), or stop and keep this "
+            "policy",
+        ),
+        (
+            not groups,
+            "every group that was played was replaced or left out; choose states that the policy solves sometimes "
+            "(states=pivots)",
+        ),
+        (
+            metrics.get("train/groups_cut") == groups,
+            "the gate stopped all groups; let it stop fewer (with gate=divergence, lower gate.threshold), or set gate=never",
+        ),
+        (metrics.get("train/truncated") == 1, "every action was cut off; raise rollout.sampling.max_tokens"),
+        (
+            metrics.get("train/readable") == 0,
+            "no action could be read as tool calls in reward.format; correct reward.format, or start from a policy that "
+            "writes this format (policy.start: the adapter of a run of method=sft)",
+        ),
+        (mean is None, "no rollout has a reward: the environment failed, or the method computes no rewards"),
+        (
+            mean is not None and mean <= 0,
+            "no rollout earned a reward: start from a policy that method=sft trained (policy.start), or choose "
+            "states=pivots or easier tasks",
+        ),
+    )
+    alike = (
+        "in every group all rollouts earned the same reward: raise rollout.sampling.temperature or allocator.group_size, "
+        "or choose states=pivots"
+    )
+    return next((text for holds, text in causes if holds), alike)

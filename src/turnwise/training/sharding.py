@@ -7,7 +7,6 @@ with another number of processes can read the checkpoint.
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import tempfile
@@ -29,10 +28,10 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
-from turnwise.files import PART, atomic_write, writing
+from turnwise.files import PART, writing
 from turnwise.models.attention import backbone
 from turnwise.models.packed_logprobs import score
-from turnwise.training.checkpoint import BEFORE, LAST, seal
+from turnwise.training.distributed import write_atomically
 
 _PROBE = 1 << 20  # bytes of a test write, whose error shows why the disk refused to write
 _REST = "rest.pt"  # file for everything except tensors of the weights and the optimiser
@@ -74,36 +73,30 @@ class FullySharded(ModelParallelStrategy):
         return get_optimizer_state_dict(self.model, getattr(optimizer, "_optimizer", optimizer), options=TRAINED)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Writes each process's part into a new folder, which replaces the old checkpoint when the folder is complete.
-
-        The old ``last.ckpt`` is kept as ``before.ckpt``. The older ``before.ckpt`` is removed first, so that the disk
-        needs space for only two checkpoints.
+        """Writes each process's part into a new folder. The checkpoint is a symbolic link to the complete folder, because
+        a folder cannot be replaced atomically.
         """
         path = Path(self.broadcast(str(filepath)))
-        part, before = path.with_name(f".{path.name}{PART}"), path.with_name(BEFORE)
-        kept = path.name == LAST and path.exists()
+        before = Path(self.broadcast(str(path.resolve())))
+        part = path.with_name(f"{path.stem}-1" if before.name == f"{path.stem}-0" else f"{path.stem}-0")
         if self.is_global_zero:
-            for gone in (part, *([before] if kept else [])):
-                shutil.rmtree(gone, ignore_errors=True)
+            shutil.rmtree(part, ignore_errors=True)
         self.barrier()
         tensors = {"weights": checkpoint.pop("state_dict"), "optimizer": checkpoint.pop("optimizer_states")[0]}
-        earlier = checkpoint.get("earlier", [])  # policies that sample ahead (training/earlier_policies.py)
+        earlier = checkpoint.get("earlier", [])  # policies that sample for later iterations
         tensors["earlier"] = {str(place): policy["weights"] for place, policy in enumerate(earlier)}
         checkpoint["earlier"] = [{"version": policy["version"]} for policy in earlier]
         save_parts(tensors, part, path)
         if self.is_global_zero:
-            buffer = io.BytesIO()  # torch's own error for a full disk does not name the cause
-            torch.save(checkpoint, buffer)
-            with atomic_write(part / _REST) as rest:
-                rest.write_bytes(buffer.getbuffer())
-        self.barrier()
-        seal(part, self.global_rank, self.world_size)
+            write_atomically(checkpoint, part / _REST)
         self.barrier()
         if self.is_global_zero:
-            if kept:
-                path.rename(before)
-            shutil.rmtree(path, ignore_errors=True)
-            part.rename(path)
+            link = path.with_name(f".{path.name}{PART}")
+            link.unlink(missing_ok=True)
+            link.symlink_to(part.name)
+            link.replace(path)
+            if before.name != path.name:
+                shutil.rmtree(before, ignore_errors=True)
         self.barrier()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:

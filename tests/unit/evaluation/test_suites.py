@@ -20,7 +20,7 @@ from turnwise.evaluation.suites import Answer, Evaluation, play_suite
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.player import Player
-from turnwise.training.run_result import out_of_domain
+from turnwise.training.result import out_of_domain
 
 CONF = Path(__file__).parents[3] / "conf"
 

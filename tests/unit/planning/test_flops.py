@@ -17,7 +17,7 @@ from turnwise.models.shipped import tiny_path
 from turnwise.planning import flops
 from turnwise.planning.architectures import architecture
 from turnwise.planning.parameter_counts import shape_of
-from turnwise.training.recompute import enable_recompute, recomputing
+from turnwise.training.module import enable_recompute, recomputing
 
 
 def test_a_forward_pass_by_hand() -> None:

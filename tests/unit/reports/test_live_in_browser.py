@@ -28,7 +28,7 @@ def running(run_folder: Path, tmp_path: Path) -> tuple[Path, Status]:
     shutil.copytree(run_folder, folder, ignore=shutil.ignore_patterns("result.json", "*.html", "profile.parquet"))
     now = time.time()
     return folder, Status(
-        phase="train", done=12, total=60, left=480, whole=660, began=now - 90, written=now, command="python x.py"
+        phase="train", done=12, total=60, left=480, began=now - 90, written=now, command="python x.py"
     )
 
 
@@ -57,7 +57,7 @@ def test_a_page_without_news_says_so(chromium: Any, running: tuple[Path, Status]
 
 def test_an_interrupted_run_stays_as_it_is(chromium: Any, running: tuple[Path, Status]) -> None:
     folder, status = running
-    with Page(chromium, write_report(folder, replace(status, state="interrupted", left=None, whole=None))) as page:
+    with Page(chromium, write_report(folder, replace(status, state="interrupted", left=None))) as page:
         assert "python x.py" in page.tab.inner_text("#standing")
         assert page.tab.locator("meta[http-equiv=refresh]").count() == 0 and page.said == []
 

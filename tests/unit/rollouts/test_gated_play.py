@@ -26,7 +26,7 @@ from turnwise.reports.gates.recorded_groups import read_recorded
 from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
-from turnwise.training.iteration_metrics import reward_metrics
+from turnwise.training.metrics import reward_metrics
 from turnwise.training.recorder import tree_record
 from turnwise.types import RolloutTree, State, Task, Turn
 

@@ -14,8 +14,7 @@ from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Update, pack
-from turnwise.training.module import PolicyModule
-from turnwise.training.recompute import recomputing
+from turnwise.training.module import PolicyModule, recomputing
 from turnwise.types import RolloutTree, State, Task, Turn
 
 

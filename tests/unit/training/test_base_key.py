@@ -9,7 +9,7 @@ from tests.configuration_files import READ
 
 from turnwise.config.schema import compose_config
 from turnwise.training import evaluate
-from turnwise.training.build_parts import Settings
+from turnwise.training.parts import Settings
 
 CONF = Path(__file__).parents[3] / "conf"
 

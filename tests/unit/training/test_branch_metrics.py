@@ -7,7 +7,7 @@ import math
 import pytest
 
 from turnwise.rollouts.collect import Experience
-from turnwise.training.branch_metrics import branch_metrics, branches, contrast, trajectories
+from turnwise.training.metrics import branch_metrics, branches, contrast, trajectories
 from turnwise.training.recorder import predictor_share
 from turnwise.types import RolloutTree, State, Task, Turn
 

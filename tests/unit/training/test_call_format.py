@@ -15,7 +15,7 @@ from turnwise.envs.apibank import ApiBankEnv
 from turnwise.envs.bfcl import BfclEnv
 from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
-from turnwise.training.call_format import call_format, check_readable, in_format
+from turnwise.training.own_data import call_format, check_readable, in_format
 from turnwise.types import State, Task
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.training.check_judge import Proof
+from turnwise.training.parts import prove_judge
 
 
 class Process:
-    """One of several: ``said`` is what the first one tells the others."""
+    """One of several: ``first_value`` is what the first one broadcasts."""
 
-    def __init__(self, first: bool, said: str | None) -> None:
-        self.first, self.said = first, said
+    def __init__(self, first: bool, first_value: str | None) -> None:
+        self.first, self.first_value = first, first_value
 
     def broadcast(self, value: str | None) -> str | None:
-        return value if self.first else self.said
+        return value if self.first else self.first_value
 
 
 class Dead:
@@ -30,17 +29,6 @@ class Dead:
 def test_a_dead_judge_ends_every_process(first: bool) -> None:
     judged: Any = Dead()
     distributed: Any = Process(first, "no score")
+    candidates: Any = [object()]
     with pytest.raises(InputError, match="no score"):
-        Proof(judged, [object()], distributed, lambda line: None).ask()  # type: ignore[list-item]
-
-
-def test_a_run_that_asked_at_its_start_does_not_ask_when_it_trains() -> None:
-    told: list[str] = []
-    judged: Any = SimpleNamespace(prove=lambda state: "from its cache")
-    distributed: Any = Process(True, None)
-    proof = Proof(judged, [object()], distributed, told.append)  # type: ignore[list-item]
-    proof.ask()
-    proof.on_train_start(None, None)
-    assert told == ["from its cache"]
-    Proof(judged, [object()], distributed, told.append).on_train_start(None, None)  # type: ignore[list-item]
-    assert len(told) == 2
+        prove_judge(judged, candidates, distributed, lambda line: None)

@@ -17,8 +17,7 @@ from turnwise.config.settings import UpdateSettings
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.collection import Allocated
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.module import PolicyModule
-from turnwise.training.recompute import recomputing
+from turnwise.training.module import PolicyModule, recomputing
 from turnwise.types import RolloutTree, State, Task, Turn
 
 

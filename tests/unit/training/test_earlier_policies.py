@@ -13,7 +13,6 @@ from torch.distributed.tensor import DTensor
 
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
-from turnwise.training.earlier_policies import become, remembered
 from turnwise.training.module import PolicyModule
 
 
@@ -27,18 +26,18 @@ def module_at(weight: float, version: int) -> PolicyModule:
 
 def test_it_is_what_it_was_and_then_again_what_it_is() -> None:
     module = module_at(1.0, 3)
-    module.earlier = [remembered(module)]
+    module.earlier = [module.remembered()]
     with torch.no_grad():
         module.model.weight.fill_(2.0)
     module.version = 4
-    with become(module, module.earlier[0]):
+    with module.become(module.earlier[0]):
         assert (module.model.weight.item(), module.version) == (1.0, 3)
     assert (module.model.weight.item(), module.version) == (2.0, 4)
 
 
 def test_what_was_never_told_stays_as_it_is() -> None:
     module = module_at(1.0, 3)
-    with become(module, None):
+    with module.become(None):
         assert (module.model.weight.item(), module.version) == (1.0, 3)
     checkpoint = {"state_dict": module.state_dict()}
     module.on_save_checkpoint(checkpoint)
@@ -47,14 +46,14 @@ def test_what_was_never_told_stays_as_it_is() -> None:
 
 def test_a_checkpoint_knows_both() -> None:
     module = module_at(1.0, 3)
-    module.earlier = [remembered(module)]
+    module.earlier = [module.remembered()]
     module.version = 4
     checkpoint = {"state_dict": module.state_dict()}
     module.on_save_checkpoint(checkpoint)
     again = module_at(2.0, 0)
     again.on_load_checkpoint(checkpoint)
     assert again.version == 4
-    with become(again, again.earlier[0]):
+    with again.become(again.earlier[0]):
         assert (again.model.weight.item(), again.version) == (1.0, 3)
     assert again.model.weight.item() == 2.0
 
@@ -77,12 +76,12 @@ def test_of_sharded_weights_the_shards_are_remembered() -> None:
     with torch.no_grad():
         module.model(torch.ones(1, 1))
     assert not isinstance(module.model.weight, DTensor)
-    earlier = remembered(module)
+    earlier = module.remembered()
     assert [type(weight) for weight in earlier["weights"].values()] == [DTensor]
     with torch.no_grad():
         module.model.weight.fill_(2.0)
         module.model(torch.ones(1, 1))
-    with become(module, earlier):
+    with module.become(earlier):
         assert module.model.weight.full_tensor().item() == 1.0
         assert module.model(torch.ones(1, 1)).item() == 1.0
     assert module.model(torch.ones(1, 1)).item() == 2.0

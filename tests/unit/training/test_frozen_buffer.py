@@ -40,7 +40,16 @@ from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.training import frozen_buffer
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.frozen_buffer import Frozen, Recording, Shadow, drawn, read_tree, tree_row
+from turnwise.training.frozen_buffer import (
+    Frozen,
+    Shadow,
+    drawn,
+    read_buffer,
+    read_tree,
+    record,
+    tree_row,
+    write_buffer,
+)
 from turnwise.training.module import PolicyModule
 from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
 
@@ -63,21 +72,15 @@ def states(player: Player) -> list[State]:
 
 
 @pytest.fixture(autouse=True)
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen_buffer, "SHARD", 2)
+def few_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen_buffer, "TOGETHER", 2)
 
 
-def played(player: Player, states: Sequence[State], folder: Path, gate: Gate, stop_at: int | None = None) -> Frozen:
-    """The buffer of these states; as if killed before shard ``stop_at``."""
-    begun: list[int] = []
-
+def played(player: Player, states: Sequence[State], gate: Gate) -> Frozen:
     def begin() -> None:
-        if len(begun) == stop_at:
-            raise KeyboardInterrupt
-        begun.append(1)
         player.engine.load_weights(player.engine.model, 0)
 
-    return Recording(player, Uniform(GROUP), gate, folder, "key", begin)(states)
+    return record(player, Uniform(GROUP), gate, states, "key", begin, DistributedContext(), lambda done: None)
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +91,9 @@ def gate(player: Player, states: list[State]) -> Divergence:
     return Divergence(k=2, threshold=(least + following) / 2)
 
 
-def test_a_buffer_is_what_the_player_plays(player: Player, states: list[State], tmp_path: Path) -> None:
-    """Tokens, log-probs, texts, rewards and shape, shard by shard; and no seed but the key's is in it."""
-    buffer = played(player, states, tmp_path, Never())
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"shard-{i:05d}.json.gz" for i in range(3)]
+def test_a_buffer_is_what_the_player_plays(player: Player, states: list[State]) -> None:
+    """Tokens, log-probs, texts, rewards and shape; and no seed but the key's is in it."""
+    buffer = played(player, states, Never())
     for start in range(0, 5, 2):
         player.engine.load_weights(player.engine.model, 0)
         for tree in player.play(states[start : start + 2], Uniform(GROUP), Never(), "key"):
@@ -105,10 +107,10 @@ def test_a_buffer_is_what_the_player_plays(player: Player, states: list[State], 
 
 
 def test_a_gate_changes_marks_and_nothing_that_was_played(
-    player: Player, states: list[State], gate: Divergence, tmp_path: Path
+    player: Player, states: list[State], gate: Divergence
 ) -> None:
     """The mark is what a running gate decides; what it would have cut is there to its end."""
-    free, gated = played(player, states, tmp_path / "free", Never()), played(player, states, tmp_path / "gated", gate)
+    free, gated = played(player, states, Never()), played(player, states, gate)
     player.engine.load_weights(player.engine.model, 0)
     running = player.play(states, Uniform(GROUP), gate, "key")
     cut = [tree.stopped for tree in running]
@@ -131,42 +133,20 @@ def test_a_shadow_asks_no_more_once_it_has_its_answer() -> None:
     assert not shadow(tree, 2) and not tree.stopped and len(tree.looks) == 1
 
 
-def test_a_kill_and_a_damaged_file_cost_a_shard_each_and_change_nothing(
-    player: Player, states: list[State], gate: Divergence, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_buffer_is_read_back_and_another_file_is_not(
+    player: Player, states: list[State], gate: Divergence, tmp_path: Path
 ) -> None:
-    whole = played(player, states, tmp_path / "whole", gate)
-    with pytest.raises(KeyboardInterrupt):
-        played(player, states, tmp_path / "killed", gate, stop_at=2)
-    path = tmp_path / "killed" / "shard-00000.json.gz"
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    again = played(player, states, tmp_path / "killed", gate, stop_at=2)  # two shards are left to play
-    assert again.trees == whole.trees
-    assert "shard-00000.json.gz is damaged" in caplog.text and path.with_suffix(".damaged").exists()
-    clocks = {"cpu_seconds", "rollout_seconds"}
-    costs = [{k: v for k, v in one.cost.items() if k not in clocks} for one in (whole, again)]
-    assert costs[0] == costs[1]
-    read = played(player, states, tmp_path / "killed", gate, stop_at=0)  # nothing is played
-    assert read.trees == whole.trees and read.cost == again.cost
-
-
-@pytest.mark.parametrize("other", ["{}", "[]", '{"trees": [{}], "cost": {}}', '{"trees": [], "cost": 3}'])
-def test_a_file_that_is_no_shard_is_put_aside_and_its_groups_are_played_again(
-    other: str, player: Player, states: list[State], gate: Divergence, tmp_path: Path
-) -> None:
-    whole = played(player, states, tmp_path, gate)
-    path = tmp_path / "shard-00000.json.gz"
-    path.write_bytes(gzip.compress(other.encode()))
-    assert played(player, states, tmp_path, gate, stop_at=2).trees == whole.trees
-    assert path.with_suffix(".damaged").exists()
-
-
-def test_other_states_than_the_files_hold_are_refused(player: Player, states: list[State], tmp_path: Path) -> None:
-    played(player, states, tmp_path, Never())
-    for others in (states[::-1], [replace(state, ids=(*state.ids, 7)) for state in states]):
-        with pytest.raises(InputError, match=r"shard-00000.json.gz: contains groups of other states.*fresh=true"):
-            played(player, others, tmp_path, Never(), stop_at=0)
+    path, alone = tmp_path / "buffer.json.gz", DistributedContext()
+    assert read_buffer(path, states, alone) is None
+    whole = played(player, states, gate)
+    write_buffer(path, whole)
+    assert read_buffer(path, states, alone) == whole
+    assert read_buffer(path, states[::-1], alone) is None
+    assert read_buffer(path, [replace(state, ids=(*state.ids, 7)) for state in states], alone) is None
+    data = path.read_bytes()
+    for other in (data[: len(data) // 2], *(gzip.compress(text) for text in (b"{}", b"[]", b'{"trees": [{}]}'))):
+        path.write_bytes(other)
+        assert read_buffer(path, states, alone) is None
 
 
 texts = st.text(st.characters(), max_size=4)
@@ -206,7 +186,7 @@ def test_a_buffer_takes_states_that_are_there() -> None:
     states = [State(f"s{i}", Task("toy", f"{i}", "train"), (1,)) for i in range(6)]
     assert sorted(state.id for state in drawn(states, 6, seed=1)) == [state.id for state in states]
     assert drawn(states, 4, seed=1) == drawn(states, 4, seed=1) != drawn(states, 4, seed=2)
-    with pytest.raises(InputError, match=r"rollout\.frozen=7: this run has 6 states"):
+    with pytest.raises(InputError, match=r"rollout\.frozen"):
         drawn(states, 7, seed=1)
 
 

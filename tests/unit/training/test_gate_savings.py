@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from turnwise.reports.sentences import gate_sentence
 from turnwise.rollouts.collect import Experience
-from turnwise.runs.result_file import Result
-from turnwise.training.gate_savings import PREFIX, gate_counts, gate_result
+from turnwise.training.metrics import GATE, gate_counts, gate_result
 from turnwise.training.recorder import Gathered, Recorder
 from turnwise.types import Credit, GateDecision, RolloutTree, State, Task, Turn
 
@@ -38,7 +34,7 @@ SHORT = rollouts(1, 1)  # ended before the gate looked
 
 def test_the_saving_is_what_rollouts_that_passed_took_after_the_look() -> None:
     counts = gate_counts([PASSED, CUT, SHORT])
-    assert counts == {f"{PREFIX}{name}": value for name, value in
+    assert counts == {f"{GATE}{name}": value for name, value in
                       {"groups": 3, "cut": 1, "looked": 2, "unstopped": 0, "open": 3, "passed": 2, "turns": 4,
                        "tokens": 8}.items()}  # fmt: skip
     assert gate_result(counts) == {
@@ -55,13 +51,13 @@ def test_rollouts_that_had_ended_or_failed_were_not_stopped() -> None:
     tree = looked(rollouts(2, 1, 2, ended=False), step=2, stop=True)
     tree.turns[2].done, tree.turns[2].observation_ids = True, []  # the one of a single turn
     tree.invalid = {4}
-    assert gate_counts([tree])[f"{PREFIX}open"] == 1
+    assert gate_counts([tree])[f"{GATE}open"] == 1
 
 
 def test_rollouts_without_room_had_ended_and_those_that_began_again_had_not() -> None:
     tree = looked(rollouts(2, 1, 2, ended=False), step=2, stop=True)
     tree.turns[4].observation_ids = []  # its horizon or its room was used up: the world did not end it
-    assert gate_counts([tree])[f"{PREFIX}open"] == 2  # the one behind had begun again
+    assert gate_counts([tree])[f"{GATE}open"] == 2  # the one behind had begun again
 
 
 def test_a_frozen_buffer_is_counted_with_what_was_played_after_the_decision() -> None:
@@ -85,24 +81,3 @@ def test_groups_that_a_refill_replaced_are_counted_and_those_of_a_buffer_are_not
 def test_nothing_is_estimated_where_no_rollout_passed() -> None:
     found = gate_result(gate_counts([CUT]))
     assert found["stopped_rollouts"] == 3 and "saved_turns" not in found
-
-
-@pytest.mark.parametrize(
-    ("gate", "numbers"),
-    [
-        ({"groups": 10, "looked": 6, "cut": 0, "saved_turns": 0, "saved_tokens": 0}, ["10", "6"]),
-        (
-            {"groups": 10, "looked": 6, "cut": 2, "saved_turns": 25, "saved_tokens": 100},
-            ["2", "10", "25", "20.0 %", "100"],
-        ),
-        ({"groups": 10, "looked": 10, "cut": 10, "stopped_rollouts": 80}, ["10"]),
-        (
-            {"groups": 10, "looked": 6, "cut": 2, "saved_turns": 25, "saved_tokens": 100, "unstopped": 10},
-            ["would", "25 turns, 25.0 %"],
-        ),
-    ],
-)
-def test_the_sentence_has_the_counts(gate: dict[str, float], numbers: list[str]) -> None:
-    result = Result(method="selective", env="toy", scale="tiny", seed=0, in_domain={}, rollout_turns=100, gate=gate)
-    assert all(number in gate_sentence(result) for number in numbers)
-    assert gate_sentence(result.model_copy(update={"gate": {}})) == ""

@@ -12,8 +12,7 @@ from turnwise.algo.advantages.advantage import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
 from turnwise.rollouts.pack import pack
-from turnwise.training.module import PolicyModule
-from turnwise.training.passes import Passes
+from turnwise.training.module import Passes, PolicyModule
 from turnwise.types import RolloutTree, State, Task, Turn
 
 

@@ -13,7 +13,7 @@ from turnwise.algo.states.refresh import Refresh
 from turnwise.config.settings import RolloutSettings
 from turnwise.engines.engine import Sampling
 from turnwise.rollouts.collect import Experience
-from turnwise.training.reprofile import Reprofile, mixed_share
+from turnwise.training.profile import Reprofile, mixed_share
 from turnwise.types import RolloutTree, State, Task
 
 CANDIDATES = [
@@ -84,15 +84,14 @@ def test_a_resumed_run_plays_what_it_would_have_played(stop: int) -> None:
     second.reprofile.load_state_dict(torch.load(buffer, weights_only=True))
     assert played + second(stop, 9) == wanted
     assert first.asked + second.asked == whole.asked  # a profile whose iteration was saved is not asked for again
-    saved, other = second.reprofile.state_dict(), whole.reprofile.state_dict()
-    assert saved.pop("places").tolist() == other.pop("places").tolist() and saved == other
+    assert second.reprofile.state_dict() == whole.reprofile.state_dict()
 
 
 def test_a_profile_that_keeps_nothing_leaves_the_states_as_they_were() -> None:
     run = Run(keeps=[[]])
     assert {name for batch in run(0, 9) for name in batch} <= {state.id for state in chosen_by(0)}
     assert run.asked == [1] and run.reprofile.profiles == 2
-    assert run.told == ["the new profile leaves no state to train on: training continues with the previous states"]
+    assert len(run.told) == 1
 
 
 def test_the_measure_by_hand() -> None:

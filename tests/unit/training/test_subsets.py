@@ -11,7 +11,7 @@ from turnwise.envs.search import SearchEnv
 from turnwise.envs.terminal import TerminalEnv
 from turnwise.evaluation.suites import Episode, Evaluation, _episodes
 from turnwise.runs.result_file import write_result
-from turnwise.training.run_result import by_subset, in_domain, summary
+from turnwise.training.result import by_subset, in_domain, summary
 from turnwise.types import RolloutTree, State, Task, Turn
 
 

@@ -17,8 +17,7 @@ from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.packed_logprobs import LARGE
 from turnwise.rollouts.pack import Update, pack
-from turnwise.training.module import PolicyModule
-from turnwise.training.recompute import recomputing
+from turnwise.training.module import PolicyModule, recomputing
 from turnwise.types import RolloutTree, State, Task, Turn
 
 MakeModel = Callable[..., Any]

@@ -14,8 +14,8 @@ from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.local_verdicts import Verdicts
+from turnwise.training.metrics import count_profile, count_verdicts, verifier_metrics, verifier_result
 from turnwise.training.recorder import Recorder
-from turnwise.training.verdict_counts import count_profile, count_verdicts, verifier_metrics, verifier_result
 from turnwise.types import RolloutTree, State, Task, Turn
 
 
@@ -121,5 +121,5 @@ def test_counts_outlive_a_restart(tmp_path):
     recorder, resumed = Recorder(tmp_path, None), Recorder(tmp_path, None)
     recorder.counters |= {"verifier/household/judged": 4}
     resumed.load_state_dict(recorder.state_dict())
-    assert resumed.verdicts == {"household/judged": 4}
+    assert resumed.result({}, {}, 0)["verifier"] == {"household": {"judged": 4, "accepted": 0, "exact": 0}}
     assert not any(math.isnan(value) for value in resumed.counters.values())

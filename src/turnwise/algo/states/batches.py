@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.algo.states.lazy import LazyStates
 from turnwise.errors import InputError
 from turnwise.types import State
 
@@ -80,10 +79,6 @@ class Batches:
 
 def _groups(states: Sequence[State]) -> NDArray[np.int64]:
     """Returns the number of each state's trajectory, shape (S,). Numbers are given in order of first appearance."""
-    if isinstance(states, LazyStates):
-        found = states.groups()
-        _, first, inverse = np.unique(found, return_index=True, return_inverse=True)
-        return np.argsort(np.argsort(first))[inverse]
     numbers: dict[str, int] = {}
     keys = (state.id if state.trajectory is None else state.trajectory for state in states)
     return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(states))

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from turnwise.algo.states.lazy import chosen, ids_of
 from turnwise.algo.states.refresh import Refresh
 from turnwise.algo.states.state_rule import STD_TOLERANCE, Profile
 from turnwise.types import State
@@ -71,12 +70,12 @@ class Pivots:
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
         """Returns the states to train on. ``profiles`` maps ids to profiles; a missing profile raises a KeyError."""
-        missing = [name for name in ids_of(states) if name not in profiles]
+        missing = [state.id for state in states if state.id not in profiles]
         if missing:
             raise KeyError(
                 f"{len(missing)} of {len(states)} states have no profile; the first of them is {missing[0]!r}"
             )
-        return chosen(states, (place for place, name in enumerate(ids_of(states)) if self.keeps(profiles[name])))
+        return [state for state in states if self.keeps(profiles[state.id])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,5 @@ class StateRule(Protocol):
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
         """Returns the states to train on, in the order of ``states``. ``profiles`` maps a state's id to its profile. If
         ``k`` is 0, ``profiles`` is not read.
-
-        All states and profiles together may be too large for memory (``states.lazy``). A rule that reads only ids and
-        returns the result of :func:`turnwise.algo.states.lazy.chosen` does not build any state.
         """
         ...

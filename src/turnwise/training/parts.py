@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,12 +28,11 @@ from turnwise.config.settings import (
     UpdateSettings,
 )
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.dialect import Dialect
+from turnwise.data.dialect import Dialect, dialect_of
 from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls import Format
-from turnwise.engines.spool_file import Spool
-from turnwise.engines.spooled_engine import Spooled
 from turnwise.envs.environment import check_ready
+from turnwise.errors import InputError
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import weights_of
@@ -43,11 +40,10 @@ from turnwise.rollouts.judge_scores import Judged
 from turnwise.rollouts.player import Player
 from turnwise.rollouts.predictors.online import OnlinePredictor, load_predictor
 from turnwise.rollouts.probe import probe_backbone
-from turnwise.runs.config_hash import config_hash
-from turnwise.training.call_format import call_format, dialect_for, in_format
-from turnwise.training.checkpoint import WholeCheckpointIO
-from turnwise.training.distributed import DistributedContext, environments
+from turnwise.training.distributed import AtomicCheckpointIO, DistributedContext, environments
 from turnwise.training.exactness import check_exact
+from turnwise.training.own_data import call_format, in_format
+from turnwise.types import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +146,14 @@ def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
     built: dict[str, Any] = {name: build(cfg, name) for name in ("states", "reward", "judge", "advantage", "loss")}
     callbacks = tuple(build(cfg, f"callbacks.{name}") for name, node in (cfg.callbacks or {}).items() if node)
     check_ready(env := build(cfg, "env"))
-    chosen: Format | None = OmegaConf.select(cfg, "reward.format")
-    form = call_format(chosen, env, from_file=bool(settings.data.file))
+    data, chosen = settings.data, OmegaConf.select(cfg, "reward.format")
+    form = call_format(chosen, env, from_file=bool(data.file))
 
     policy = base_policy(settings)
-    dialect = dialect_for(settings.data, built["states"].source, policy.chat, chosen or settings.data.format)
-    form = dialect.format if dialect else form
+    dialect = None
+    if data.file is not None and built["states"].source == "expert":
+        dialect = dialect_of(policy.chat, data.tools_as_text is True, chosen or data.format)
+        form = dialect.format
     reward = built["reward"] = in_format(built["reward"], form)
     predictor = _predictor(settings, policy.tokenizer)
     known = {"value": predictor.values, "reward": predictor.success(reward)} if predictor and reward else {}
@@ -183,9 +181,30 @@ def _predictor(settings: Settings, tokenizer: Any) -> OnlinePredictor | None:
     if (chosen := settings.predictor) is None:
         return None
     source = at_hand(weights_of(chosen.model), "predictor.model")
-    found = load_predictor(chosen, source, tokenizer, settings.seed, settings.device)
-    check_exact(found.critic.backbone, f"predictor.model={chosen.model}", settings.cache, probe_backbone)
-    return found
+    predictor = load_predictor(chosen, source, tokenizer, settings.seed, settings.device)
+    check_exact(predictor.critic.backbone, f"predictor.model={chosen.model}", settings.cache, probe_backbone)
+    return predictor
+
+
+def prove_judge(
+    judged: Judged | None, candidates: Sequence[State], distributed: DistributedContext, log: Callable[[str], None]
+) -> None:
+    """Asks the judge about the first candidate, to check that the judge answers before the run needs it. The first
+    process asks.
+
+    Raises:
+        InputError: the judge gave no score. Every process raises this error.
+    """
+    answer = fault = None
+    if judged is not None and distributed.first and candidates:
+        try:
+            answer = judged.prove(candidates[0])
+        except InputError as error:
+            fault = str(error)
+    if fault := distributed.broadcast(fault):
+        raise InputError(fault)
+    if answer:
+        log(answer)
 
 
 def trainer_of(cfg: DictConfig, settings: Settings, callbacks: list[Callback], loggers: Sequence[Logger]) -> Trainer:
@@ -195,7 +214,7 @@ def trainer_of(cfg: DictConfig, settings: Settings, callbacks: list[Callback], l
         cfg.trainer,
         callbacks=callbacks,
         logger=[*loggers] or False,
-        plugins=[WholeCheckpointIO(), *environments()],
+        plugins=[AtomicCheckpointIO(), *environments()],
         use_distributed_sampler=False,  # the collection decides what each process trains on
         default_root_dir=str(settings.folder),
         check_val_every_n_epoch=every or None,
@@ -229,29 +248,3 @@ def player_of(
         environment_threads=rollout.environment_threads,
         dialogues=settings.data.judging(parts.format),
     )
-
-
-@contextmanager
-def spooled(
-    player: Player, cfg: DictConfig, distributed: DistributedContext, log: Callable[[str], None]
-) -> Iterator[Player]:
-    """Yields a player that also stores its samples on disk (``rollout.spool``), so that a killed run can reuse these
-    samples after a restart.
-
-    The files are removed when the block ends without an error. With ``rollout.spool=exact``, the engine draws the
-    stored samples again after a restart, so that later samples have the same log-probs, bit for bit. Servers and
-    ``engine.schedule=free`` cannot repeat log-probs exactly. With these engines, stored samples are not drawn again.
-    """
-    if cfg.rollout.spool is None:
-        yield player
-        return
-    folder = Path(cfg.paths.out) / "spool"
-    names = [f"{distributed.rank}-{number}.bin" for number in range(1 + cfg.rollout.staleness)]
-    spools = [Spool(folder / name, config_hash(cfg)) for name in names]
-    exact = cfg.rollout.spool == "exact" and not distributed.served and cfg.engine.get("schedule", "rounds") == "rounds"
-    try:
-        yield replace(player, engine=Spooled(player.engine, spools, exact, log))
-    finally:
-        for spool in spools:
-            spool.close()
-    shutil.rmtree(folder, ignore_errors=True)  # also removes files of earlier starts that had more processes

@@ -15,10 +15,9 @@ from hydra.types import RunMode
 
 from turnwise.console import Terminal
 from turnwise.runs.status_file import NAME, Status, write_status
-from turnwise.training import distributed, live_page, progress
+from turnwise.training import distributed, progress
 from turnwise.training.distributed import label_of
-from turnwise.training.live_page import Live
-from turnwise.training.progress import Phases
+from turnwise.training.progress import Live, Phases
 
 
 def status_of(folder: Path) -> dict[str, object]:
@@ -28,7 +27,8 @@ def status_of(folder: Path) -> dict[str, object]:
 def test_a_run_has_a_page_from_its_start_and_loses_its_status_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_page, "PHASE_SHARE", 0)  # drawing takes no time
+    monkeypatch.setattr(progress, "PAGE_SECONDS", 0)
+    monkeypatch.setattr(progress, "PAGE_SHARE", 0)
     (tmp_path / "config.yaml").write_text("method: sft\nseed: 3\n")
     with Live(tmp_path, "python train.py method=sft") as live:
         assert "python train.py method=sft" in (tmp_path / "report.html").read_text()
@@ -37,31 +37,19 @@ def test_a_run_has_a_page_from_its_start_and_loses_its_status_at_its_end(
     assert not (tmp_path / NAME).exists()
 
 
-def test_pages_are_drawn_at_each_new_phase_and_else_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_page, "PHASE_SHARE", 0)  # drawing takes no time
-    drawn: list[tuple[str, float]] = []
-    with Live(tmp_path, "", page=lambda _, status: drawn.append((status.phase, status.done))) as live:
-        for phase in ("read", "train", "report"):
-            for done in range(100):
-                live(Status(phase=phase, done=done, total=100))
-    assert drawn == [("", 0), ("read", 0), ("train", 0)]  # the last phase writes the finished page
-
-
-def test_a_short_phase_gets_no_page_of_its_own_where_drawing_takes_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_take_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, drawn = [100.0], []
 
     def draw(_: Path, status: Status) -> None:
-        drawn.append(status.phase)
+        drawn.append(status.done)
         clock[0] += 1.0  # s
 
-    monkeypatch.setattr(live_page.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     with Live(tmp_path, "", page=draw) as live:
-        for phase, seconds in (("base", 2.0), ("profile", 9.0), ("train", 0.0)):
-            live(Status(phase=phase))
-            clock[0] += seconds
-    assert drawn == ["", "train"]  # base and profile begin less than ten drawing times after the first page
+        for done in range(100):
+            live(Status(phase="train", done=done, total=100))
+            clock[0] += 1.0
+    assert len(drawn) == 5  # of 100 s; the page takes 1 s
 
 
 @pytest.mark.parametrize(
@@ -99,54 +87,18 @@ def test_a_process_that_does_not_write_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_time_left_is_that_of_the_phase_and_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
+def test_the_time_left_is_that_of_the_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, seen, lines = [0.0], [], io.StringIO()
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    told: list[Status] = []
-    said = io.StringIO()
-    names, twins = ["before", "train", "after"], {"after": "before"}
-    with Phases(names, twins, Terminal(file=said, width=200), "row/seed1", told.append) as phases:
-        with phases.phase("before", 2) as advance:
-            clock[0] = 30
-            advance(1)
-            clock[0] = 60
-            advance(1)
-        with phases.phase("train", 10) as advance:
-            advance(4, already=True)
-            clock[0] = 180
-            advance(2)
-    first, second = told[1], told[-1]
-    assert (first.left, first.whole, first.at_least) == (
-        30,
-        90,
-        True,
-    )  # its twin as long as itself; training is unknown
-    assert (second.left, second.whole, second.at_least) == (240, 300, False)  # 60 s each for four, and 60 s once more
-    lines = said.getvalue().splitlines()
-    assert lines and all(line.startswith("row/seed1: ") for line in lines)
-    assert "about 4 min" in lines[-1] and "about 5 min" in lines[-1]
-
-
-def test_the_time_left_of_unequal_steps_is_that_of_an_earlier_phase_or_of_the_second_half(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    told: list[Status] = []
-
-    def spend(*steps: tuple[int, float]) -> None:
-        for count, seconds in steps:
-            clock[0] += seconds
-            advance(count)
-
-    with Phases(["before", "after"], {"after": "before"}, Terminal(file=io.StringIO()), watch=told.append) as phases:
-        with phases.phase("before", 100, alike=False) as advance:
-            spend((4, 16), (46, 4), (50, 4))
-        assert [status.left for status in told] == [None, None, 20, 0]  # nothing in the first half of the steps
-        told.clear()
-        with phases.phase("after", 100, alike=False) as advance:
-            spend((2, 6), (2, 20), (46, 4), (50, 4))
-        assert [status.left for status in told] == [None, 24 - 6, None, 30, 0]  # of 24 s, until they have passed
+    with (
+        Phases(Terminal(file=lines, width=200), "row/seed1", seen.append) as phases,
+        phases.phase("train", 10) as advance,
+    ):
+        advance(4, already=True)
+        clock[0] = 120
+        advance(2)
+    assert [status.left for status in seen] == [None, None, 240]  # 60 s each for four
+    assert all(line.startswith("row/seed1: ") for line in lines.getvalue().splitlines())
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from tests.configuration_files import READ
 
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise.errors import InputError
-from turnwise.runs.claim_folder import claim
-from turnwise.runs.config_file import differences
 from turnwise.runs.config_hash import config_hash
+from turnwise.runs.run_folder import claim, differences
 
 CONF = Path(__file__).parents[3] / "conf"
 RESULT = '{"method": "sft", "env": "household", "scale": "tiny", "seed": 0, "in_domain": {}}'
@@ -38,6 +37,14 @@ def config(out: Path, **changes: object) -> DictConfig:
     for key, value in changes.items():
         OmegaConf.update(cfg, key.replace("__", "."), value)
     return cfg
+
+
+def trained(cfg: DictConfig) -> None:
+    """A run that has saved a checkpoint."""
+    with claim(cfg):
+        checkpoints = Path(cfg.paths.out) / "checkpoints"
+        checkpoints.mkdir(exist_ok=True)
+        (checkpoints / "last.ckpt").write_text("saved")
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +68,7 @@ def test_the_first_run_records_itself_and_the_same_one_resumes(tmp_path: Path) -
 
 def test_another_configuration_is_refused_with_the_keys_that_differ(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with claim(config(out)):
-        pass
+    trained(config(out))
     recorded = (out / "config.yaml").read_text()
     with pytest.raises(ConfigError) as caught, claim(config(out, loss__clip_high=0.3, trainer__max_epochs=8)):
         pass
@@ -79,8 +85,7 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(tmp_path: Pa
 
 def test_a_part_that_came_or_went_is_a_difference(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with claim(config(out)):
-        pass
+    trained(config(out))
     with (
         pytest.raises(ConfigError, match=r"judge\.model: not set in the other run, m in this run"),
         claim(config(out, judge={"model": "m"})),
@@ -175,7 +180,7 @@ def test_what_a_killed_start_was_writing_is_cleared_away(tmp_path: Path) -> None
 def test_two_processes_do_not_share_a_folder_but_a_killed_one_lets_go(tmp_path: Path) -> None:
     out = tmp_path / "run"
     program = (
-        "import sys, time\nfrom omegaconf import OmegaConf\nfrom turnwise.runs.claim_folder import claim\n"
+        "import sys, time\nfrom omegaconf import OmegaConf\nfrom turnwise.runs.run_folder import claim\n"
         "with claim(OmegaConf.create({'fresh': False, 'paths': {'out': sys.argv[1]}})):\n"
         "    print('held', flush=True)\n    time.sleep(60)\n"
     )

@@ -1,8 +1,18 @@
-"""Computes a run's result from the evaluations before and after training. Rates are percentages (0 to 100)."""
+"""Computes a run's result from the evaluations before and after training, and records how the run was made. Rates are
+percentages (0 to 100).
+"""
 
 from __future__ import annotations
 
+import platform
+import shlex
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +20,16 @@ from omegaconf import DictConfig
 
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Evaluation, repeat_rate
+from turnwise.experiments.command_line import typed
 from turnwise.runs.config_hash import config_hash
-from turnwise.training.held_out_result import held_out_headline, held_out_metrics, held_out_result
-from turnwise.training.provenance import provenance
-from turnwise.training.read_candidates import Candidates
+from turnwise.training.candidates import Candidates
+from turnwise.training.own_data import held_out_headline, held_out_metrics, held_out_result
+
+OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # git pathspecs of the files that a run's result depends on
+LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
+
+Scores = dict[str, dict[str, list[float]]]
+"""Suite -> item -> the scores of its attempts."""
 
 
 def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
@@ -70,19 +86,6 @@ def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     }
 
 
-def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, Any]:
-    """Returns the entries ``in_domain`` and, if held-out dialogues were evaluated, ``held_out`` of ``result.json``. If
-    ``dialogues`` is True, the entry ``in_domain`` is about the replies in held-out dialogues, and the results on tasks
-    of the environment are in the entry ``environment``.
-    """
-    found = held_out_result(base, after)
-    held_out = {"held_out": found} if found else {}
-    if not dialogues:
-        return {"in_domain": in_domain(base, after), **held_out}
-    beside = {"environment": in_domain(base, after)} if base.episodes else {}
-    return {"in_domain": held_out_headline(base, after) if found else {}, **beside, **held_out}
-
-
 def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Returns the entry ``ood`` of ``result.json``: the scores on each out-of-domain suite before and after training,
     the change on each suite, and the mean change over the suites. Changes have confidence intervals.
@@ -100,9 +103,6 @@ def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
         "change_ci95": {suite: found for suite, e in per_suite.items() if (found := _interval(e))},
         "items": {suite: len(items) for suite, items in before.items()},
     }
-
-
-Scores = dict[str, dict[str, list[float]]]
 
 
 def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
@@ -131,14 +131,20 @@ def result_of(
             the file instead.
         entries: further entries, such as costs, verdicts and warnings.
     """
-    file = candidates.headline
+    file, held_out = candidates.headline, held_out_result(base, after)
+    domains: dict[str, Any] = {"in_domain": in_domain(base, after)}
+    if file is not None:  # the headline is about the replies in held-out dialogues
+        domains = {"environment": domains["in_domain"]} if base.episodes else {}
+        domains["in_domain"] = held_out_headline(base, after) if held_out else {}
+    if held_out:
+        domains["held_out"] = held_out
     return {
         "method": cfg.method,
         "env": file or environment,
         "scale": cfg.scale,
         "seed": int(cfg.seed),
         "name": cfg.name,
-        **domains(base, after, file is not None),
+        **domains,
         "ood": out_of_domain(base, after),
         "bad_trajectories": len(candidates.problems),
         **entries,
@@ -148,7 +154,6 @@ def result_of(
 
 
 def summary(evaluation: Evaluation) -> dict[str, float]:
-    """Returns the metrics ``eval/...`` of one evaluation."""
     metrics: dict[str, float] = {}
     for mode in ("sampled", "greedy"):
         for split in sorted({episode.split for episode in evaluation.episodes}):
@@ -187,7 +192,61 @@ def _points(share: float) -> float:
 
 
 def _interval(estimate: Estimate) -> list[float] | None:
-    """Returns the confidence interval of ``estimate`` in percentage points, or None if there are too few tasks."""
     if estimate.low is None or estimate.high is None:
         return None
     return [_points(estimate.low), _points(estimate.high)]
+
+
+# -- how the run was made ----------------------------------------------------------------------------------------------
+
+
+def provenance() -> dict[str, Any]:
+    return {
+        "command": command(),
+        "commit": commit(),
+        "versions": {name: _version(name) for name in LIBRARIES},
+        "machine": machine(),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def command(resumes: bool = False) -> str:
+    """Returns this process's command line as typed. With ``resumes``, the argument ``fresh=...`` is left out, so that
+    the command resumes the run.
+    """
+    given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
+    return shlex.join(["python", sys.argv[0], *given])
+
+
+@cache
+def commit() -> str:
+    """Returns the commit of the git checkout, followed by ``+`` if code or configuration has uncommitted changes, or an
+    empty text outside a checkout. Later calls return the value of the first call.
+    """
+    here = Path(__file__).resolve().parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "--", *OF_A_RUN], cwd=here, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def machine() -> str:
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        models = [
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        ]
+        name = f"{models[0]}, {len(models)} cores" if models else name
+    return name
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

@@ -12,23 +12,31 @@ from omegaconf import OmegaConf
 from tests.integration import bookings
 from transformers import AutoModelForCausalLM
 
+from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.config.schema import compose_config
-from turnwise.config.settings import DataSettings, RolloutSettings
+from turnwise.config.settings import DataSettings
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import dialect_of
+from turnwise.data.steps import steps_of
 from turnwise.data.trajectories import BadTrajectory, DataError, each_trajectory
 from turnwise.engines.engine import Sampling
 from turnwise.errors import InputError
+from turnwise.evaluation.reply_statistics import Reply
+from turnwise.evaluation.suites import TOGETHER, Evaluation
 from turnwise.models.policy import load_policy
 from turnwise.runs.config_hash import config_hash
-from turnwise.training.candidate_states import Steps, Turns, hold_out
-from turnwise.training.held_out_dialogues import negative_log_likelihood
-from turnwise.training.user_file import UserFile
-from turnwise.types import RolloutTree, Task, Turn
+from turnwise.training.own_data import (
+    HeldOut,
+    UserFile,
+    by_reply_limit,
+    held_out_metrics,
+    metric_keys,
+    negative_log_likelihood,
+)
+from turnwise.types import RolloutTree, State, Task, Turn
 
 ROOT = Path(__file__).parents[3]
-ROLLOUT = RolloutSettings(4, Sampling(max_tokens=8), turns=1)
 
 
 def read(
@@ -45,6 +53,21 @@ def read(
     return own, each_trajectory(own, file)
 
 
+def trajectories(own: UserFile) -> list[Any]:
+    return [one.trajectory for one in own.demonstrations]
+
+
+def states_of(own: UserFile) -> list[State]:
+    chat = own.demonstrations.chat
+    return [state for one in own.demonstrations for state in expert_turns(one.trajectory, one.spines, chat.decode)]
+
+
+def held_out(own: UserFile, dialogues: int) -> HeldOut:
+    names = [trajectories(own)[number].id for number in own.held_out()[:dialogues]]
+    steps = {step.id: step for trajectory in trajectories(own) for step in steps_of(trajectory)}
+    return own.measured([state for state in states_of(own) if state.trajectory in names], steps)
+
+
 def bookings_file(folder: Path, count: int, **more: Any) -> Path:
     return bookings.write(folder / "own.jsonl", [record | more for record in bookings.dialogues(count)])
 
@@ -54,9 +77,7 @@ def test_the_same_dialogues_are_held_out_wherever_they_stand_and_whatever_they_a
     first, _ = read(bookings.write(tmp_path / "a.jsonl", records))
     turned = [record | {"id": f"other-{number}"} for number, record in enumerate(reversed(records))]
     second, _ = read(bookings.write(tmp_path / "b.jsonl", turned))
-    said = [
-        {str(own.demonstrations[number].trajectory.messages) for number in own.held_out()} for own in (first, second)
-    ]
+    said = [{str(trajectories(own)[number].messages) for number in own.held_out()} for own in (first, second)]
     assert len(first.held_out()) == 6  # a quarter of 24, where a tenth would be too few
     assert said[0] == said[1]
 
@@ -70,9 +91,9 @@ def test_dialogues_that_begin_alike_stand_on_one_side(tmp_path: Path) -> None:
         messages = [*record["messages"][: acts[0] - 1], opening, *record["messages"][acts[0] :]]
         records += [record | {"id": f"{number}-{at}", "messages": messages[: at + 1]} for at in acts[:2]]
     own, problems = read(bookings.write(tmp_path / "steps.jsonl", records))
-    assert not problems and not own.alike
+    assert not problems
     held = set(own.held_out())
-    names = [own.demonstrations[number].trajectory.id.partition("-")[0] for number in range(len(own.demonstrations))]
+    names = [trajectories(own)[number].id.partition("-")[0] for number in range(len(own.demonstrations))]
     assert 8 <= len(held) < len(records) / 2
     assert not {names[i] for i in held} & {names[i] for i in range(len(names)) if i not in held}
 
@@ -84,27 +105,14 @@ def test_where_all_begin_alike_dialogues_are_told_apart_by_all_that_is_said(tmp_
         record["messages"][:acts] = [{"role": "user", "content": "Hello."}]
         record["tools"] = records[0]["tools"]
     own, _ = read(bookings.write(tmp_path / "hello.jsonl", records))
-    assert 8 <= len(own.held_out()) <= 20 and own.alike
-    assert len(own.lines()) == 2
-
-
-def test_held_out_dialogues_are_never_trained_on(tmp_path: Path) -> None:
-    own, _ = read(bookings_file(tmp_path, 24))
-    turns, lines = Turns(own.demonstrations), []
-    kept, held = hold_out(own, turns, Steps(turns), 3, ROLLOUT, True, lines.append)
-    assert held is not None
-    trained = {state.trajectory for state in kept}
-    measured = {state.trajectory for state in held.states}
-    assert len(trained) == 24 - 6 and len(measured) == 3 and not trained & measured
-    assert any("rollout.sampling.max_tokens" in line for line in lines)  # no call fits into 8 tokens
-    assert {tool for state in held.states for tool in held.tools_of(state.id)} <= {"find_table", "add_event", "cancel"}
+    assert 8 <= len(own.held_out()) <= 20
 
 
 def test_copies_of_a_dialogue_stand_on_one_side(tmp_path: Path) -> None:
     records = bookings.dialogues(12)
     copies = [record | {"id": f"{record['id']}-{copy}"} for record in records for copy in range(3)]
     own, _ = read(bookings.write(tmp_path / "copies.jsonl", copies))
-    said = [str(own.demonstrations[number].trajectory.messages) for number in range(36)]
+    said = [str(trajectories(own)[number].messages) for number in range(36)]
     held = own.held_out()
     assert len(held) >= 8
     assert not {said[number] for number in held} & {said[number] for number in set(range(36)).difference(held)}
@@ -118,37 +126,26 @@ def test_copies_of_a_dialogue_stand_on_one_side(tmp_path: Path) -> None:
 
 def test_nothing_is_held_out_where_that_was_asked_for_and_one_dialogue_is_refused(tmp_path: Path) -> None:
     own, _ = read(bookings_file(tmp_path, 4), held_out=0.0)
-    turns = Turns(own.demonstrations)
-    lines: list[str] = []
-    assert hold_out(own, turns, Steps(turns), 3, ROLLOUT, True, lines.append) == (turns, None)
-    assert "data.held_out=0" in lines[-1]
+    assert own.held_out() == []
     alone, _ = read(bookings_file(tmp_path, 1))
     with pytest.raises(InputError, match=r"data\.held_out"):
         alone.held_out()
-
-
-def test_rollouts_of_several_turns_are_refused_before_anything_is_computed(tmp_path: Path) -> None:
-    own, _ = read(bookings_file(tmp_path, 8))
-    turns = Turns(own.demonstrations)
-    with pytest.raises(InputError, match=r"rollout\.turns=null"):
-        hold_out(own, turns, Steps(turns), 3, replace(ROLLOUT, turns=None), True, lambda line: None)
-    hold_out(own, turns, Steps(turns), 3, replace(ROLLOUT, turns=None), False, lambda line: None)  # SFT samples nothing
 
 
 def test_trajectories_of_the_runs_environment_are_played_and_never_held_out(tmp_path: Path) -> None:
     task = {"env": "household", "id": "x", "split": "train"}
     played, _ = read(bookings_file(tmp_path, 6, task=task))
     assert (played.dialogues, played.held_out(), played.only_dialogues) == (0, [], False)
-    assert played.demonstrations[0].trajectory.task == Task("household", "x", "train")
+    assert trajectories(played)[0].task == Task("household", "x", "train")
     strange, _ = read(bookings_file(tmp_path, 6, task={**task, "env": "elsewhere"}))
-    assert strange.only_dialogues and strange.demonstrations[0].trajectory.task is None
+    assert strange.only_dialogues and trajectories(strange)[0].task is None
     assert any("elsewhere" in line for line in strange.lines())
 
 
 def test_a_template_without_tools_is_told_or_refused(tmp_path: Path) -> None:
     file = bookings_file(tmp_path, 4)
     own, problems = read(file, "gemma")
-    assert not problems and own.as_text == 4 and own.folded == 4
+    assert not problems and own.counts["as_text"] == own.counts["folded"] == 4
     with pytest.raises(InputError, match=r"data\.tools_as_text"):
         read(file, "gemma", tools_as_text=False)
     calls, problems = read(file, "llama")  # parallel calls are refused by its template
@@ -169,8 +166,7 @@ def test_reasoning_that_the_template_leaves_out_is_told(tmp_path: Path) -> None:
 
     lost, _ = read(bookings.write(tmp_path / "keyed.jsonl", reasoned(True)))
     kept, _ = read(bookings.write(tmp_path / "written.jsonl", reasoned(False)))
-    assert [line for line in lost.lines() if line.startswith("in 4 dialogues, the chat template leaves out the reason")]
-    assert not any("reasoning" in line for line in kept.lines())
+    assert lost.counts["unreasoned"] == 4 and kept.counts["unreasoned"] == 0
 
 
 def test_a_reply_that_the_template_leaves_empty_is_not_trained_on(tmp_path: Path) -> None:
@@ -187,7 +183,7 @@ def test_a_reply_that_the_template_leaves_empty_is_not_trained_on(tmp_path: Path
 def test_the_likelihood_is_that_of_the_model_alone(tmp_path: Path) -> None:
     folder = bookings.model_folder("qwen2", tmp_path / "model")
     own, _ = read(bookings_file(tmp_path, 4))
-    states = list(Turns(own.demonstrations))[:6]
+    states = states_of(own)[:6]
     policy, _ = load_policy(str(folder), "float32", 0, 1, 0.0, 0, None)
     found = negative_log_likelihood(policy, states)
     plain: Any = AutoModelForCausalLM.from_pretrained(folder)
@@ -202,9 +198,9 @@ def test_the_likelihood_is_that_of_the_model_alone(tmp_path: Path) -> None:
 
 def test_a_held_out_reply_ends_within_the_longest_history(tmp_path: Path) -> None:
     own, _ = read(bookings_file(tmp_path, 12))
-    turns = Turns(own.demonstrations)
-    _, held = hold_out(own, turns, Steps(turns), 3, ROLLOUT, False, lambda line: None)
-    assert held is not None and held.longest > 10
+    held = held_out(own, 3)
+    assert held.longest > 10 and len({state.trajectory for state in held.states}) == 3
+    assert {tool for tools in held.tools.values() for tool in tools} <= {"find_table", "add_event", "cancel"}
     longest = max(len(state.ids) for state in held.states)
     limits: dict[str, int] = {}
 
@@ -260,3 +256,27 @@ def test_settings_out_of_range_are_refused() -> None:
         replace(DataSettings(), similarity=0.0)
     with pytest.raises(ValueError, match="word_overlap"):
         replace(DataSettings(), word_overlap=0.6)
+
+
+def test_tools_whose_names_differ_in_replaced_characters_keep_figures_of_their_own() -> None:
+    tools = ("book.table", "book table", "book_table", "note")
+    replies = [
+        Reply(f"d{i}#t0", f"d{i}", 0, (tool,), 1.0, 1, ((float(i % 2), 0.0),), ((0.0, 0.0),))
+        for i, tool in enumerate(tools)
+    ]
+    found = held_out_metrics(Evaluation(replies=replies))
+    keys = metric_keys(sorted(tools))
+    assert len(set(keys.values())) == len(tools) and keys["book_table"] == "book_table" and keys["note"] == "note"
+    assert [found[f"eval/held_out/tool/{keys[tool]}"] for tool in tools] == [0.0, 100.0, 0.0, 100.0]
+
+
+def test_a_long_history_leaves_the_limit_of_other_replies_alone() -> None:
+    task = Task("dialogues", "d", "seen", {})
+    lengths = [10] * 70 + [95, 97] + [90] * 5
+    states = [State(f"s{i}", task, tuple(range(length))) for i, length in enumerate(lengths)]
+    for served, most in ((True, len(states)), (False, TOGETHER)):
+        parts = list(by_reply_limit(states, 8, 100, served))
+        limits = {state.id: limit for limit, part in parts for state in part}
+        assert limits == {state.id: min(8, 100 - len(state.ids)) for state in states}
+        assert sum(len(part) for _, part in parts) == len(states) and max(len(part) for _, part in parts) <= most
+        assert len(parts) == (3 if served else 4)

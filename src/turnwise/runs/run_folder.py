@@ -1,0 +1,269 @@
+"""The output folder of a run: its lock, its ``config.yaml``, and whether a run starts there, resumes or is refused.
+
+If the folder holds a run of the same configuration, that run resumes. If it holds a run of another configuration that
+has saved a checkpoint or a result, the new run is refused. Any other folder is renamed. No saved file is lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from turnwise.config.schema import ConfigError
+from turnwise.errors import Stopped
+from turnwise.files import PART, atomic_write, no_room
+from turnwise.runs.config_hash import flat, recorded
+
+logger = logging.getLogger(__name__)
+
+RECORD, RESULT = "config.yaml", "result.json"
+_OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every result (runs/result_file.py)
+_REMADE = {RECORD, "report.html", "status.json", "wandb", "engine"}  # files and folders that every start makes again
+_MOST = 2**20  # greatest size of config.yaml in bytes; a complete configuration has about ten thousand bytes
+_ABSENT = "not set"
+_SHOWN = 30  # greatest number of differences that a message lists
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def is_first() -> bool:
+    return not rank().strip("0.")
+
+
+def rank() -> str:
+    """Returns the rank of this process: ``0`` for a single process, ``NODE.LOCAL`` if the launcher gives both ranks."""
+    for names in (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",)):
+        if names[-1] in os.environ:
+            return ".".join(os.environ.get(name, "0") for name in names)
+    return "0"
+
+
+# -- config.yaml -------------------------------------------------------------------------------------------------------
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Reads ``config.yaml`` in ``folder`` and returns the settings that decide what the run in this folder computes
+    (:func:`turnwise.runs.config_hash.recorded`).
+
+    Raises:
+        ConfigError: the file is damaged or is not a configuration. The message names the file and the remedy.
+    """
+    path = folder / RECORD
+    try:
+        if not path.is_file() or path.stat().st_size > _MOST:
+            raise ValueError(f"it is not a regular file of at most {_MOST} bytes")
+        text = path.read_text(encoding="utf-8")
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # an alias may expand to any size
+            raise ValueError("it contains a YAML alias, which no run writes")
+        cfg = OmegaConf.create(text)
+        if not isinstance(cfg, DictConfig):
+            raise ValueError("it is not a mapping of keys to values")
+        return recorded(cfg)
+    except (
+        AssertionError,  # raised by OmegaConf for a single number
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        yaml.YAMLError,
+        OmegaConfBaseException,
+    ) as error:
+        why = " ".join(str(error).split())[:200].encode("unicode_escape").decode()
+        raise ConfigError(
+            [
+                f"{path} is damaged ({why or type(error).__name__}), so nobody can tell which run the folder holds; "
+                "restore the file, give the new run a folder of its own (name=...), or rename this folder (fresh=true)"
+            ]
+        ) from error
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Compares the settings of two runs and returns one line for each key whose values differ, at most 30.
+
+    In a line such as ``loss.clip_high: 0.2 in the other run, 0.3 in this run``, the value in ``old`` comes first.
+    """
+    there, here = flat(old), flat(new)
+    lines = [
+        f"{key}: {there.get(key, _ABSENT)} in the other run, {here.get(key, _ABSENT)} in this run"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key, _ABSENT) != here.get(key, _ABSENT)
+    ]
+    return lines if len(lines) <= _SHOWN else [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more"]
+
+
+# -- the folder --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The folder that a run writes to."""
+
+    path: Path
+    resumed: bool  # whether a run of this configuration was started in this folder before
+    finished: bool  # whether the folder has a readable result
+
+
+@contextmanager
+def claim(cfg: DictConfig) -> Iterator[RunFolder]:
+    """Yields the run's folder, locked against other processes until the ``with`` block ends.
+
+    The first claim writes the resolved configuration to the folder. With ``fresh=true``, the folder of an existing run
+    is first renamed to ``<folder>.old-<n>``. If Slurm requeued the job, the folder keeps its name and the run resumes.
+    If the block fails and the folder has only files that every start makes again, the folder is emptied. In a
+    distributed run, only the first rank locks the folder.
+
+    Raises:
+        ConfigError: the folder cannot be written, holds a run of another configuration, or is locked by another
+            process.
+        Stopped: the folder was removed during the run.
+    """
+    path = Path(cfg.paths.out)
+    # a job that Slurm requeued resumes
+    anew = bool(cfg.fresh) and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
+    if not is_first():
+        yield RunFolder(path, (path / RECORD).exists(), not anew and _has_result(path))
+        return
+    with _writable(path):
+        path.mkdir(parents=True, exist_ok=True)
+    with _only_one(path):
+        with _writable(path):
+            resumed = _prepare(cfg, path, anew)
+        finished = _has_result(path)
+        try:
+            yield RunFolder(path, resumed, finished)
+            _refuse_removed(path)
+        except BaseException as error:
+            if not isinstance(error, Stopped):
+                _refuse_removed(path, error)
+            with suppress(OSError):
+                if _REMADE.issuperset(file.relative_to(path).parts[0] for file in path.rglob("*") if not file.is_dir()):
+                    for entry in path.iterdir():
+                        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            raise
+
+
+def _prepare(cfg: DictConfig, path: Path, anew: bool) -> bool:
+    if os.path.lexists(path / RECORD) and not anew:
+        differing = differences(read_record(path), recorded(cfg))
+        if differing and ((path / RESULT).exists() or any(path.glob("checkpoints/*.ckpt"))):
+            raise ConfigError([_refusal(cfg, path, differing)])
+        anew = bool(differing)
+    if os.path.lexists(path / RECORD) and anew:
+        _put_aside(path)
+    if (path / RESULT).exists() and not (path / RESULT).is_file():
+        raise ConfigError([f"{path / RESULT} is not a regular file, but the run's result belongs there; remove it"])
+    resumed = os.path.lexists(path / RECORD)
+    if not resumed:
+        if (path / "checkpoints").exists():
+            raise ConfigError(
+                [
+                    f"{path} contains checkpoints but no {RECORD}, so nobody can tell which run wrote them; remove the "
+                    "folder, or choose another name=..."
+                ]
+            )
+        with atomic_write(path / RECORD) as part:
+            part.write_text(OmegaConf.to_yaml(cfg, resolve=True, sort_keys=False), encoding="utf-8")
+    for part in list(path.rglob(f".*{PART}")):  # unfinished files left by a killed process
+        shutil.rmtree(part) if part.is_dir() and not part.is_symlink() else part.unlink()
+    return resumed
+
+
+def _refusal(cfg: DictConfig, path: Path, differing: list[str]) -> str:
+    lines = "\n".join(f"  - {line}" for line in differing)
+    more = ""
+    if len(differing) == 1 and differing[0].startswith("trainer.max_epochs:"):
+        whole = OmegaConf.select(cfg, "policy.lora.r") == 0 or OmegaConf.select(cfg, "policy.start") is not None
+        start = f"policy.model={path / 'model'}" if whole else f"policy.start={path / 'adapter'}"
+        more = f". To train the other run's policy further, set name=... and {start}"
+    return (
+        f"{path} contains a run of another configuration:\n{lines}\n"
+        f"Give this run a folder of its own (name=...), or rename the other run's folder (fresh=true){more}"
+    )
+
+
+def _put_aside(path: Path) -> None:
+    n = 1
+    while (aside := path.with_name(f"{path.name}.old-{n}")).exists():
+        n += 1
+    path.rename(aside)
+    path.mkdir()
+    logger.warning("%s: another run is in this folder; it was renamed to %s", path, aside)
+
+
+def _refuse_removed(path: Path, error: BaseException | None = None) -> None:
+    if not (path / RECORD).exists():
+        raise Stopped(
+            f"{path} was removed or replaced while the run wrote to it, so the run's files are lost; the same command "
+            "starts the run again from the beginning"
+        ) from error
+
+
+def _has_result(path: Path) -> bool:
+    """Returns whether the folder has a readable ``result.json``. The run writes a damaged file again. The schema of
+    ``runs/result_file.py`` is not used, because it takes time to import.
+    """
+    if not (path / RESULT).exists():
+        return False
+    with suppress(OSError, ValueError, RecursionError):
+        content = json.loads((path / RESULT).read_bytes()) if (path / RESULT).is_file() else None
+        if isinstance(content, dict) and set(content) >= _OF_A_RESULT:
+            return True
+    if is_first():
+        logger.warning("%s is damaged; the run writes this file again", path / RESULT)
+    return False
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    """Converts file system errors in the ``with`` block to a ``ConfigError`` about ``path``, except for a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if no_room(error, path) is not None:
+            raise
+        raise ConfigError(
+            [f"paths.out={path}: cannot be written ({error.strerror or error}); set another paths.out= or name="]
+        ) from error
+
+
+@contextmanager
+def _only_one(path: Path) -> Iterator[None]:
+    lock = path.with_name(f".{path.name}.lock")  # lies beside the folder, because the folder may be renamed
+    while True:
+        with _writable(path):
+            if lock.exists() and not lock.is_file():
+                raise OSError(errno.EINVAL, f"{lock.name} in the parent folder is not a regular file; remove this file")
+            stream = lock.open("w")
+        with stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases it if the process is killed
+            except BlockingIOError:
+                raise ConfigError(
+                    [f"{path}: another process is running in this folder; wait for its end, or choose another name=..."]
+                ) from None
+            # The previous owner may have removed the file after it was opened here, and another process may have
+            # created and locked a new file. In this case, this process tries again.
+            try:
+                same = os.path.samestat(os.fstat(stream.fileno()), lock.stat())
+            except FileNotFoundError:
+                same = False
+            if same:
+                try:
+                    yield
+                finally:
+                    lock.unlink(missing_ok=True)
+                return

@@ -1,0 +1,180 @@
+"""The candidate states of a run: the first states of train tasks, or the turns of expert trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from turnwise.algo.states.expert_turns import expert_turns
+from turnwise.algo.states.task_starts import task_starts
+from turnwise.config.settings import RolloutSettings
+from turnwise.data.chat_tokens import ChatTokens
+from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.steps import TurnInContext, steps_of
+from turnwise.data.trajectories import BadTrajectory, each_trajectory
+from turnwise.envs.environment import environments_of
+from turnwise.envs.expert_files import expert_file
+from turnwise.errors import InputError
+from turnwise.rollouts.environment_faults import guarded
+from turnwise.rollouts.openings import Openings
+from turnwise.training.own_data import HeldOut, UserFile, check_readable
+from turnwise.training.parts import Parts, Settings
+from turnwise.training.progress import Phases
+from turnwise.types import Message, State
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The candidate states of a run, and the data that belongs to these states.
+
+    Attributes:
+        states: the first states of train tasks, or the states of expert turns that are not held out.
+        opening: function that returns a task's first messages and their token ids.
+        demonstrations: the expert trajectories; None if the states are the first states of tasks.
+        problems: the trajectories that were left out, with the reasons.
+        steps: map from state id to the demonstrated turn with its context, if a judge or an evaluation reads it.
+        own: name of the user's file if none of its trajectories belongs to the environment, else None.
+        held_out: dialogues of the user's file for evaluation. The run does not train on these dialogues.
+        plays: whether the evaluation includes tasks of the environment.
+    """
+
+    states: Sequence[State]
+    opening: Openings
+    demonstrations: Demonstrations | None = None
+    problems: Sequence[BadTrajectory] = ()
+    steps: Mapping[str, TurnInContext] = field(default_factory=dict)
+    own: str | None = None
+    held_out: HeldOut | None = None
+    plays: bool = True
+
+    @property
+    def headline(self) -> str | None:
+        """The name of the user's file if the headline result is about its dialogues, or None if the headline result is
+        about tasks of the environment.
+        """
+        return self.own if self.held_out or not self.plays else None
+
+    def messages(self, state: State) -> Sequence[Message]:
+        trajectory = self.demonstrations and self.demonstrations.named(state.trajectory or "")
+        if not trajectory:
+            return self.opening(state.task)[0]
+        return trajectory.messages[: trajectory.acts[state.turn]]
+
+    def fitting(self, settings: Settings, parts: Parts, phases: Phases) -> Sequence[State]:
+        """Returns the states that fit into ``rollout.max_length`` together with an action of ``sampling.max_tokens``,
+        or without sampling, together with the demonstrated turn. Logs the number of states that do not fit.
+
+        Raises:
+            InputError: no state fits.
+        """
+        rollout = settings.rollout
+        if parts.allocator is not None:
+            return _playable(self.states, rollout, phases)
+        ends = [len(state.ids) + len(state.expert_ids) for state in self.states]
+        what = f"demonstrated turns end after more than {rollout.max_length} tokens (rollout.max_length"
+        return _within(rollout.max_length, self.states, ends, what, phases)
+
+
+def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: Phases) -> Candidates:
+    """Reads the candidate states: the first states of train tasks, or all expert turns.
+
+    Expert trajectories are read from ``data.file``. If ``data.file`` is not set, the environment's experts generate a
+    file of trajectories, unless the cache folder has this file already. Some dialogues of a user's file are held out
+    for evaluation.
+
+    Raises:
+        InputError: there is no usable state, ``data.strict`` is set and a trajectory is unusable, or the reward or the
+            evaluation cannot use the demonstrations.
+    """
+    rule, data, env, rollout = parts.states, settings.data, parts.env, settings.rollout
+    opening = Openings(env, chat, rollout.environment_threads, rollout.environment_seconds)
+    if rule.source == "tasks":
+        tasks = env.tasks("train", rule.count, settings.seed)
+        if env.waits or rule.count > 1000:  # some milliseconds each
+            with phases.phase("read", rule.count) as advance:
+                opening.read(tasks, advance)
+        else:
+            opening.read(tasks)  # all in one event loop
+        return Candidates(task_starts(tasks, lambda task: opening(task)[1]), opening)
+    demonstrations, own = Demonstrations(chat), None
+    with phases.phase("read", data.trajectories) as advance:
+        if data.file is not None and parts.dialect is not None:
+            own = UserFile(demonstrations, parts.dialect, data, environments_of(env))
+            problems = each_trajectory(own, data.file, strict=data.strict)
+        else:
+            path = expert_file(
+                env,
+                data.trajectories,
+                settings.cache,
+                data.good,
+                settings.seed,
+                progress=lambda done, total: advance(1),
+                threads=rollout.environment_threads,
+                guard=partial(guarded, passing=(ValueError,)),
+            )
+            problems = each_trajectory(demonstrations.add, path, strict=data.strict)
+    by_trajectory = [expert_turns(trajectory, spines, chat.decode) for trajectory, spines in demonstrations]
+    turns = [state for states in by_trajectory for state in states]
+    needed = demonstrations if parts.judge is not None or own is not None else ()
+    steps = {step.id: step for trajectory, _ in needed for step in steps_of(trajectory)}
+    check_readable(parts.reward, turns)
+    for problem in problems:
+        phases.log(f"left out: {problem}")
+    read = (opening, demonstrations, problems, steps)
+    if own is None or not own.dialogues:
+        return Candidates(turns, *read)
+    sampled = parts.allocator is not None
+    if sampled and rollout.turns != 1:
+        raise InputError(
+            f"rollout.turns={'null' if rollout.turns is None else rollout.turns}: {own.dialogues} trajectories of "
+            f"{data.file} are dialogues without an environment. No environment answers the policy's reply, so a rollout "
+            "has one turn: set rollout.turns=1"
+        )
+    numbers = own.held_out()
+    for line in own.lines():
+        phases.log(line)
+    held_out = None
+    if numbers:
+        most = settings.eval.tasks  # further held-out dialogues are not used at all
+        fitting = [state for number in sorted(numbers[:most]) for state in by_trajectory[number]]
+        held_out = own.measured(list(_playable(fitting, rollout, phases)), steps)
+        dialogues = len({state.trajectory for state in held_out.states})
+        phases.log(
+            f"{len(numbers)} dialogues are held out; the run is evaluated on {len(held_out.states)} replies of "
+            f"{dialogues} of them"
+        )
+        limit = rollout.sampling.max_tokens
+        if sampled and held_out.longest > limit:
+            phases.log(
+                f"some of these demonstrated replies are longer than the {limit} tokens that the policy may write: raise "
+                f"rollout.sampling.max_tokens to {held_out.longest} or more"
+            )
+    else:
+        phases.log(f"no dialogue is held out (data.held_out={data.held_out:g})")
+    left_out = set(numbers)
+    trained = [state for number, states in enumerate(by_trajectory) if number not in left_out for state in states]
+    name = Path(data.file or "").name if own.only_dialogues else None
+    plays = settings.eval.environment or (settings.eval.environment is None and not name)
+    return Candidates(trained, *read, name, held_out, plays)
+
+
+def _playable(states: Sequence[State], rollout: RolloutSettings, phases: Phases) -> Sequence[State]:
+    """Returns the states whose history leaves room for an action within ``rollout.max_length``. Servers would refuse
+    the remaining states.
+    """
+    limit = rollout.max_length - rollout.sampling.max_tokens
+    what = f"states have a history of more than {limit} tokens (rollout.max_length minus rollout.sampling.max_tokens"
+    return _within(limit, states, [len(state.ids) for state in states], what, phases)
+
+
+def _within(limit: int, states: Sequence[State], lengths: Sequence[int], what: str, phases: Phases) -> Sequence[State]:
+    fitting = [state for state, length in zip(states, lengths, strict=True) if length <= limit]
+    if len(fitting) == len(states):
+        return states
+    why = f"{len(states) - len(fitting)} of {len(states)} {what}; the longest has {max(lengths)})"
+    if not fitting:
+        raise InputError(f"rollout.max_length: no state is left, because {why}; raise rollout.max_length")
+    phases.log(f"left out: {why}")
+    return fitting

@@ -1,0 +1,341 @@
+"""Chooses the states that a run trains on. Some rules (``states``) need a profile: K sampled actions at every expert
+turn, with the verdicts on the actions (PivotRL Eq. 4).
+
+A profile is one Parquet file, written when it is complete. The first profile, of the base policy, is
+``profile.parquet``. Later profiles, of the policy at that time, are ``profile-<n>.parquet`` with n from 1.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from lightning import Callback
+
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
+from turnwise.algo.states.batches import Batches
+from turnwise.algo.states.pivots import ProfileSummary, summarise
+from turnwise.algo.states.refresh import Refresh
+from turnwise.algo.states.state_rule import STD_TOLERANCE, Profile
+from turnwise.config.settings import RolloutSettings
+from turnwise.files import atomic_write
+from turnwise.rollouts.collect import Experience
+from turnwise.rollouts.player import Player
+from turnwise.training.distributed import DistributedContext
+from turnwise.training.metrics import count_profile, totals_of
+from turnwise.training.module import PolicyModule
+from turnwise.training.parts import Parts, Settings
+from turnwise.training.progress import Phases
+from turnwise.training.sharding import is_sharded
+from turnwise.types import State
+
+TOGETHER = 4096  # number of samples that are drawn together; more are faster, and need more memory
+_KEY = b"turnwise"  # key of the costs in the metadata of a profile's Parquet schema
+_NUMBERS = pa.list_(pa.float64())
+_SCHEMA = pa.schema(
+    {
+        "state_id": pa.string(),
+        "trajectory": pa.string(),
+        "turn": pa.int64(),
+        "rewards": _NUMBERS,
+        "strict": _NUMBERS,
+        "actions": pa.list_(pa.string()),
+    }
+)
+
+# -- profiles ----------------------------------------------------------------------------------------------------------
+
+
+def profile(
+    player: Player,
+    states: Sequence[State],
+    k: int,
+    key: object,
+    on_done: Callable[[int], None] = lambda count: None,
+    distributed: DistributedContext | None = None,
+    afresh: Callable[[], None] | None = None,
+    rated: bool = False,
+) -> pa.Table:
+    """Profiles the states. Returns one row for each state, and the costs as metadata of the table's schema.
+
+    Args:
+        player: samples single actions, with the policy that is profiled.
+        states: the states, in the order of their trajectories.
+        k: number of samples for each state.
+        key: the key from which the seeds of the random draws are derived.
+        on_done: is called with the number of states that have just been profiled.
+        distributed: the processes of the run. Each process samples a part of the states, and gets all rows.
+        afresh: function that empties the engine's cache. It is called after each ``TOGETHER`` samples.
+        rated: whether states with a pass rate (:class:`turnwise.types.Pivot`) are not sampled. The pass rate is then
+            used as the profile.
+    """
+    distributed = distributed or DistributedContext()
+    turns_before, tokens_before, cpu_began = player.tally.turns, player.tally.tokens, time.process_time()
+    rows, sampled = [], []
+    for state in states:
+        if rated and (pivot := state.pivot) and pivot.total:
+            rows.append(_row(state, [1.0] * pivot.passed + [0.0] * (pivot.total - pivot.passed), [], []))
+        else:
+            sampled.append(state)
+    on_done(len(rows))
+    step = max(1, TOGETHER // k)
+    for start in range(0, len(sampled), step):
+        if start and afresh is not None:
+            afresh()
+        part = sampled[start : start + step]
+        fresh = []
+        for tree in player.play(distributed.share(part), Uniform(k), Never(), key):
+            if turns := [turn for i, turn in enumerate(tree.turns) if i not in tree.invalid]:
+                functional, strict = ([turn.info[name] for turn in turns] for name in ("functional", "strict"))
+                fresh.append(_row(tree.state, functional, strict, [turn.text for turn in turns]))
+        rows += distributed.gather(fresh)
+        player.forget()  # the states of a trajectory are neighbours, so later states do not need the cached episodes
+        on_done(len(part))
+    cost = distributed.add({"turns": player.tally.turns - turns_before, "tokens": player.tally.tokens - tokens_before})
+    # The version tells a run that was killed, and profiles again at another iteration, that the file is not its own.
+    facts = cost | {
+        "cpu_seconds": time.process_time() - cpu_began,
+        "version": distributed.broadcast(player.engine.version),
+    }
+    return pa.Table.from_pylist(rows, _SCHEMA).replace_schema_metadata({_KEY: json.dumps(facts).encode()})
+
+
+def _row(state: State, rewards: list[float], strict: list[float], actions: list[str]) -> dict[str, Any]:
+    of_state = {"state_id": state.id, "trajectory": state.trajectory, "turn": state.turn}
+    return {**of_state, "rewards": rewards, "strict": strict, "actions": actions}
+
+
+def profiles_of(table: pa.Table) -> dict[str, Profile]:
+    columns = (table[name].to_pylist() for name in ("state_id", "rewards", "strict"))
+    return {name: Profile(tuple(rewards), tuple(strict)) for name, rewards, strict in zip(*columns, strict=True)}
+
+
+def write_profile(path: Path, table: pa.Table, profiles: Mapping[str, Profile], kept: Sequence[State]) -> None:
+    """Writes a profile with the columns ``mean``, ``variance`` and ``kept``, which is true for the states in ``kept``."""
+    names = {state.id for state in kept}
+    columns = {
+        "mean": [one.mean for one in profiles.values()],
+        "variance": [one.variance for one in profiles.values()],
+        "kept": [name in names for name in profiles],
+    }
+    for name, values in columns.items():
+        table = table.append_column(name, pa.array(values))
+    with atomic_write(path) as part:
+        pq.write_table(table, part)
+
+
+def read_profile(path: Path, version: int) -> pa.Table | None:
+    """Returns the profile at ``path``, or None if there is no readable profile of policy ``version``."""
+    with suppress(pa.ArrowException, OSError, ValueError, KeyError):
+        if _facts(path)["version"] == version:
+            return pq.read_table(path, columns=_SCHEMA.names)
+    return None
+
+
+def _facts(path: Path) -> dict[str, float]:
+    facts: dict[str, float] = json.loads(pq.read_schema(path).metadata[_KEY])
+    return facts
+
+
+def profile_costs(folder: Path) -> dict[str, float]:
+    """Returns ``profile_turns``, ``profile_tokens`` and ``profile_cpu_seconds`` of all profiles in a run's folder, or
+    nothing without a profile. Each sample of a profile is one turn. The CPU time is the time of the first process.
+    """
+    facts = [_facts(path) for path in sorted(folder.glob("profile*.parquet"))]
+    if not facts:
+        return {}
+    costs = {f"profile_{name}": sum(one[name] for one in facts) for name in ("turns", "tokens", "cpu_seconds")}
+    return costs | {"profile_cpu_seconds": round(costs["profile_cpu_seconds"], 2)}
+
+
+# -- the choice of states ----------------------------------------------------------------------------------------------
+
+
+class Chosen(NamedTuple):
+    """The states that were chosen before training, with facts about the profile.
+
+    Attributes:
+        states: the chosen states. The run trains on these states until ``reprofile`` chooses new states.
+        verdicts: counts of the verifiers' verdicts in the profile, by domain. Empty without a profile.
+        reprofile: chooses new states during training. None if states are chosen only once.
+        pivots: the entries ``pivots.*`` of the run's result. Empty without a profile.
+    """
+
+    states: Sequence[State]
+    verdicts: Mapping[str, float] = {}
+    reprofile: Reprofile | None = None
+    pivots: Mapping[str, float] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Profiles the candidate states under the current policy and chooses among the candidates.
+
+    Attributes:
+        player: samples single actions at the candidates (``max_turns=1``).
+        module: the policy that is profiled.
+    """
+
+    settings: Settings
+    parts: Parts
+    candidates: Sequence[State]
+    player: Player
+    module: PolicyModule
+    phases: Phases
+
+    def first(self) -> Chosen:
+        """Returns the states chosen before training. If the rule needs a profile, the base policy is profiled first."""
+        rule, settings = self.parts.states, self.settings
+        if not rule.k:
+            return Chosen(rule.select(self.candidates, {}))
+        profiles, kept, summary = self.profiled()
+        reprofile = None
+        if rule.reprofile is not None:
+            of_run = (self, settings.rollout, settings.seed, self.phases.log)
+            reprofile = Reprofile(rule.reprofile, self.candidates, kept, *of_run)
+        return Chosen(kept, count_profile(profiles, self.candidates), reprofile, summary.result(len(kept)))
+
+    def __call__(self, number: int) -> Sequence[State]:
+        """Makes profile ``number`` (0: the profile before training) and returns the states that the rule keeps."""
+        return self.profiled(number)[1]
+
+    def profiled(self, number: int = 0) -> tuple[Mapping[str, Profile], Sequence[State], ProfileSummary]:
+        """Profiles the candidates under the current policy, unless an earlier start of the run has done so. Returns the
+        profiles, the states that the rule keeps, and a summary.
+        """
+        settings, distributed, engine = self.settings, self.module.distributed, self.player.engine
+        name = f"profile-{number}" if number else "profile"
+        key = (settings.seed, "profile", number) if number else (settings.seed, "profile")
+        path = settings.folder / f"{name}.parquet"
+        with self.phases.phase("profile", len(self.candidates)) as advance:
+            if not is_sharded(self.module):
+                self.module.to(settings.device)
+            sync_weights = partial(self.module.sync_weights, engine)
+            sync_weights()
+            written = distributed.broadcast(read_profile(path, engine.version) if distributed.first else None)
+            if written is not None:
+                table = written
+                advance(len(self.candidates), already=True)
+            else:
+                # For the first profile, the engine keeps its cache, as in the runs of the shipped results. Emptying the
+                # cache of a server is useless, because servers never repeat a sample bit for bit.
+                afresh = sync_weights if number and not distributed.served else None
+                # the pass rates in a file do not describe later policies
+                rated = settings.data.pass_rates and settings.data.file is not None and not number
+                rule = self.parts.states
+                table = profile(self.player, self.candidates, rule.k, key, advance, distributed, afresh, rated)
+        profiles = profiles_of(table)
+        kept = self.parts.states.select([state for state in self.candidates if state.id in profiles], profiles)
+        if distributed.first and written is None:
+            write_profile(path, table, profiles, kept)
+        summary = summarise(profiles.values())
+        missed = "-" if summary.miss_rate is None else f"{summary.miss_rate:.0%}"
+        self.phases.log(
+            f"{summary.states} expert turns profiled: at {summary.zero_signal:.0%} of these turns all sampled actions have "
+            f"the same reward; {len(kept)} turns are kept; an exact match would miss {missed} of the acceptable actions"
+        )
+        return profiles, kept, summary
+
+
+class Reprofile(Callback):
+    """Returns the states of each iteration, from the states that were chosen by the last profile. The candidate states
+    are profiled again when the fraction of groups whose rewards differ has fallen since the last profile.
+
+    The class is a callback, so that the checkpoint stores its data: the indices of the chosen states among the
+    candidates, and for each iteration since the last profile the fraction of groups whose rewards differ. Every process
+    of a run has this callback and chooses the same states.
+
+    Args:
+        refresh: the rule that decides when to profile again.
+        candidates: all states that may be chosen, in the same order at every start of the run.
+        states: the states that were chosen before training.
+        choose: function that takes the number of a profile, profiles the candidates under the current policy, and
+            returns the chosen states.
+        seed: seed of the order of the states.
+        log: is called with a line if a profile keeps no state.
+    """
+
+    def __init__(
+        self,
+        refresh: Refresh,
+        candidates: Sequence[State],
+        states: Sequence[State],
+        choose: Callable[[int], Sequence[State]],
+        rollout: RolloutSettings,
+        seed: int,
+        log: Callable[[str], None],
+    ) -> None:
+        self.refresh, self.candidates, self.choose, self.log_line = refresh, candidates, choose, log
+        self.rollout, self.seed = rollout, seed
+        self.profiles, self.began = 1, 0  # number of profiles so far; first iteration after the last profile
+        self.history: list[float] = []
+        self.seconds = 0.0  # duration of the profile just before the current iteration, or 0
+        self.places: list[int] | None = None  # None: the states chosen before training
+        self.batches = self._batches(states)
+
+    def __call__(self, iteration: int) -> list[State]:
+        return self.batches(iteration)
+
+    def prepare(self, iteration: int) -> None:
+        """Profiles the candidates and chooses new states, if ``refresh`` decides to profile before this iteration. All
+        processes must call this method before each iteration.
+        """
+        self.seconds = 0.0
+        if not self.refresh.due(self.history, self.profiles):
+            return
+        began, states = time.monotonic(), self.choose(self.profiles)
+        if not states:
+            self.log_line("the new profile leaves no state to train on: training continues with the previous states")
+            states = self.batches.states
+        self.profiles, self.began, self.history = self.profiles + 1, iteration, []
+        names = {state.id for state in states}
+        self.places = [place for place, state in enumerate(self.candidates) if state.id in names]
+        self.batches = self._batches(states)
+        self.seconds = time.monotonic() - began
+
+    def collected(self, experience: Experience) -> dict[str, float]:
+        """Stores the fraction of the groups of an iteration whose rewards differ, and returns metrics of the states."""
+        share = mixed_share(experience)
+        if share is not None:
+            self.history.append(share)
+        left = self.refresh.decay(self.history)
+        return {
+            "states/kept": len(self.batches.states),
+            "states/profiles": self.profiles,
+            **({} if left is None else {"states/decay": left}),
+            "seconds/profile": self.seconds,
+        }
+
+    def _batches(self, states: Sequence[State]) -> Batches:
+        """Returns the batches of ``states``, in random order. Each profile gives another order."""
+        number = self.profiles - 1
+        seed = f"{self.seed}/profile-{number}" if number else self.seed
+        return Batches(states, seed, self.rollout.states, self.rollout.trajectories, self.began)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("profiles", "began", "history", "places")}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name, value in state_dict.items():
+            setattr(self, name, value)
+        if self.places is not None:
+            self.batches = self._batches([self.candidates[place] for place in self.places])
+
+
+def mixed_share(experience: Experience) -> float | None:
+    """Returns the fraction of groups whose rewards differ, or None without groups. Groups that a refill replaced count
+    as groups with equal rewards. Groups that a gate stopped are left out, because their episodes are incomplete.
+    """
+    totals = totals_of(experience)
+    groups = len(totals) + len(experience.replaced)
+    return sum(statistics.pstdev(total) > STD_TOLERANCE for total in totals) / groups if groups else None
