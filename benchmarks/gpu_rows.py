@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from turnwise.planning.gpus import GPUS, Gpu
+from turnwise.planning.plan import plan
 
 from common import machine, positive
 from devices import free
 from paper_models import model_folder
 from paper_rows import PAPERS, SHRUNK, Row
 from turnwise.config.schema import compose_config
-from turnwise.planning.gpus import GPUS, Gpu
-from turnwise.planning.plan import plan
 
 ROOT = Path(__file__).resolve().parents[1]
 GRACE = 20.0  # seconds that a stopped run gets to save its state

@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from planned import planned_step
+
 from common import (
     Contender,
     alternate,
@@ -29,7 +31,6 @@ from common import (
 from devices import failure, peak_operations, share, share_base
 from floor import ModelSize, update_operations
 from memory import device_peak, peak_of_child, say_peak
-from planned import planned_step
 from samples import credit, flat_tree
 from turnwise.config.settings import LoraSettings
 from turnwise.rollouts.pack import pack

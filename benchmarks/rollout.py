@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from planned import planned_sampling
 
 from common import (
     Contender,
@@ -40,7 +41,6 @@ from floor import Counted, ModelSize, calibrate, count
 from household import Work
 from peers_generate import GenerateEngine
 from peers_served import Continuous, Vllm, serve, vllm_absent
-from planned import planned_sampling
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.engines.engine import Engine

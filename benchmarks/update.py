@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from planned import planned_step
 
 from common import (
     Contender,
@@ -34,7 +35,6 @@ from devices import failure, peak_operations, share, share_base
 from floor import ModelSize, calibrate, update_operations
 from grouper import grouper_absent
 from memory import device_peak, peak_of_child, say_peak
-from planned import planned_step
 from samples import branching_tree, by_turn, credit, flat_tree
 from turnwise.config.settings import LoraSettings
 from turnwise.rollouts.pack import pack

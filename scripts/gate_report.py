@@ -31,8 +31,7 @@ from typing import Any
 from turnwise.config.programs import program
 from turnwise.console import sized
 from turnwise.errors import InputError, refuse_twice
-from turnwise.reports.gates.report import Settings, gate_report
-from turnwise.reports.gates.report_tables import gate_tables
+from turnwise.reports.gates.report import Settings, gate_report, gate_tables
 from turnwise.reports.tables import to_rich
 
 PARSERS: Mapping[str, Callable[[str], Any]] = {

@@ -13,8 +13,7 @@ from omegaconf import DictConfig
 from safetensors.torch import load_file
 from tests.integration.test_resume import finish, kill_when, metrics, train_lines
 
-from turnwise.experiments.command_line import ask
-from turnwise.experiments.jobs import job_of
+from turnwise.experiments.jobs import ask, job_of
 from turnwise.runs.result_file import read_result
 from turnwise.training.frozen_buffer import Frozen, Recording
 from turnwise.training.main import run

@@ -69,7 +69,7 @@ def test_three_empty_updates_end_a_run_and_its_page_says_why(
     small: Callable[..., list[str]], composed: Compose, tmp_path: Path
 ) -> None:
     """Random weights win no episode."""
-    from turnwise.reports.run_report import write_report
+    from turnwise.reports.run_page import write_report
 
     strict = [item for item in small("grpo") if not item.startswith("update.allow_empty")]
     with pytest.raises(Stopped, match=r"update\.allow_empty=true"):

@@ -8,22 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.experiments.command_line import Asked, picked, played
-from turnwise.experiments.jobs import Job, job_of, preset
-from turnwise.experiments.sweep_file import Sweep, origin
-from turnwise.reports.claim_verdict import (
+from turnwise.experiments.jobs import Asked, Job, ask, job_of, picked, played, preset
+from turnwise.experiments.sweep_file import Sweep, find_sweep, origin, sweep_names
+from turnwise.reports.claims import (
     VERDICTS,
     Decision,
+    Finding,
     Runs,
     Verdict,
     decide,
     decide_gate,
     entry_verdict,
+    find_preconditions,
     rests_on_one_seed,
+    tested,
 )
-from turnwise.reports.gates.sweep_report import SweepReport, sweep_report
-from turnwise.reports.preconditions import Finding, find_preconditions, tested
-from turnwise.reports.run_metrics import Damaged, RunMetrics, metrics_by_seed, other_decoding
+from turnwise.reports.gates.report import SweepReport, sweep_report
+from turnwise.reports.runs import Damaged, RunMetrics, metrics_by_seed, other_decoding
 from turnwise.runs.result_file import Result, read_result
 
 HashOf = Callable[[Job], str]
@@ -210,7 +211,6 @@ def _decisions(entry: Entry, cannot: Mapping[str, str], both_modes: bool) -> lis
             if both_modes and (other := other_decoding(metric)) and found.low is not None:
                 beside = decide(claim, other, rows, base, least)
                 found = replace(found, beside=beside if beside.low is not None else None)
-            found = replace(found, effect=least or sweep.paper_difference(claim, metric))
             why = next((cannot[row] for row in claim.rows if row in cannot), None)
             if found.verdict == "not_run" and why:
                 found = replace(found, why=why, cannot=True)
@@ -247,6 +247,27 @@ def _changed(runs: Iterable[tuple[Job, Path, Result]], hash_of: HashOf) -> list[
     return changed
 
 
+def paper_entries(
+    paper: str,
+    conf: Path,
+    places: Sequence[Path],
+    scale: str = "tiny",
+    gates: Mapping[str, Any] | None = None,
+) -> list[Entry]:
+    """Returns an entry for every table and figure of a paper (:func:`read_entry`).
+
+    Raises:
+        InputError: no sweep file belongs to ``paper``.
+    """
+    papers = {name: find_sweep(name, conf).paper for name in sweep_names(conf)}
+    names = [name for name, of in papers.items() if of == paper]
+    if not names:
+        raise InputError(
+            f"paper={paper}: this paper is unknown; choose one of {', '.join(sorted(set(papers.values())))}"
+        )
+    return [read_entry(ask([f"sweep={name}", f"scale={scale}"], conf), places, gates) for name in names]
+
+
 def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
     """Returns paper -> verdict -> number of entries with this verdict. Entries without claims are not counted."""
     table: dict[str, dict[str, int]] = {}
@@ -255,3 +276,67 @@ def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
             counts = table.setdefault(entry.asked.sweep.paper, dict.fromkeys(VERDICTS, 0))
             counts[entry.verdict] += 1
     return table
+
+
+def as_json(entry: Entry) -> dict[str, Any]:
+    sweep = entry.asked.sweep
+    hashes = entry.groups.hashes if entry.groups else {}
+    rows = {
+        name: {"seeds": sorted(runs), "config_hash": runs[min(runs)].result.config_hash}
+        for name, runs in entry.rows.items()
+        if runs
+    }
+    return {
+        "sweep": sweep.name,
+        "paper": sweep.paper,
+        "entry": sweep.entry,
+        "scale": entry.asked.scale,
+        "verdict": entry.verdict,
+        "one_seed": entry.one_seed,
+        "claims": [_claim(d) for d in entry.decisions],
+        "preconditions": [_precondition(one) for one in entry.findings],
+        "rows": rows or {name: {"config_hash": found} for name, found in hashes.items()},
+        "changed": [
+            {"row": one.row, "seed": one.seed, "folder": str(one.folder), "kept": one.kept, "now": one.now}
+            for one in entry.changed
+        ],
+        "left_out": [note.removeprefix("left out: ") for note in entry.notes],
+    }
+
+
+def _precondition(finding: Finding) -> Mapping[str, Any]:
+    bound = finding.bound
+    return {
+        "precondition": finding.name,
+        "says": bound.says,
+        "metric": bound.metric,
+        "low": bound.low,
+        "high": bound.high,
+        "paper": bound.paper,
+        "value": finding.value,
+        "values": list(finding.values),
+        "seeds": list(finding.seeds),
+        "runs": finding.runs,
+        "true": finding.true,
+    }
+
+
+def _claim(decision: Decision) -> dict[str, Any]:
+    return {
+        "claim": decision.claim.text,
+        "metric": decision.metric,
+        "ours": decision.claim.ours,
+        "one_seed": decision.one_seed,
+        **_decided(decision),
+        "by_seed": list(decision.by_seed),
+        "seeds": list(decision.seeds),
+        "seeds_of": {row: list(seeds) for row, seeds in decision.sides.items()},
+        "tasks": decision.tasks,
+        "why": decision.why,
+        "other_decoding": decision.beside and {"metric": decision.beside.metric, **_decided(decision.beside)},
+    }
+
+
+def _decided(decision: Decision) -> dict[str, Any]:
+    ends = None if decision.low is None or decision.high is None else [decision.low, decision.high]
+    return {"verdict": decision.verdict, "difference": decision.difference, "ci95": ends}

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from turnwise.files import no_room
-from turnwise.reports.run_report import write_report
+from turnwise.reports.run_page import write_report
 from turnwise.runs.status_file import NAME, Status, read_status, spent, write_status
 
 logger = logging.getLogger(__name__)

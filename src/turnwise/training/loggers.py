@@ -14,15 +14,27 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.build_part import build
 from turnwise.errors import InputError
-from turnwise.reports.publish_wandb import ROLLOUT_COLUMNS, logged_in, rollout_rows
+from turnwise.runs.json_lines import json_object, paths_of
 from turnwise.runs.result_file import ResultError, read_result
-from turnwise.training.trackio_logger import Trackio
 
+ROLLOUT_COLUMNS: list[str | int] = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]
 LOCAL = ("offline", "dryrun", "disabled")  # modes in which no data leaves this machine
 TAG = 64  # greatest length of a tag in W&B
 AFTERWARDS = (
     "or keep the run on this machine (logger.wandb.offline=true, or WANDB_MODE=offline) and upload it with `wandb sync`"
 )
+
+
+def logged_in() -> bool:
+    """Returns whether the W&B package finds an API key, without a prompt (``wandb login``, WANDB_API_KEY or netrc)."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    import wandb  # loading it takes 0.8 s
+
+    try:
+        return bool(wandb.login(prompt=False))
+    except wandb.errors.Error:
+        return False
 
 
 class Wandb(WandbLogger):
@@ -94,8 +106,7 @@ class Wandb(WandbLogger):
 def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterator[list[Logger]]:
     """Starts and yields the loggers of the configuration. The loggers are closed when the ``with`` block ends.
 
-    W&B and Trackio get the run's configuration at the start and its result at the end. W&B also gets the last recorded
-    rollouts.
+    W&B gets the run's configuration at the start, and its result and last recorded rollouts at the end.
 
     Args:
         first: whether this is the first process of the run. The other processes have no loggers.
@@ -112,8 +123,6 @@ def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterato
                 loggers.append(build(cfg, f"logger.{name}"))
                 if isinstance(loggers[-1], WandbLogger):
                     loggers[-1].experiment.config.update(OmegaConf.to_container(cfg, resolve=True))
-                elif isinstance(loggers[-1], Trackio):
-                    loggers[-1].log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
         yield loggers
         failed = False
     finally:
@@ -121,11 +130,8 @@ def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterato
             try:  # a sweep has many runs in one process, so this run must be closed before the next one begins
                 if isinstance(logger, WandbLogger):
                     _end(logger, Path(cfg.paths.out), failed)
-                elif isinstance(logger, Trackio):
-                    logger.end(Path(cfg.paths.out))
             except Exception as error:  # W&B's process may have received the signal that ends this one
-                told = "Trackio" if isinstance(logger, Trackio) else "W&B"
-                log(f"{told} did not end the run properly ({type(error).__name__}: {error})")
+                log(f"W&B did not end the run properly ({type(error).__name__}: {error})")
 
 
 def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:
@@ -144,3 +150,21 @@ def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:
         run.summary.update({name: result[name] for name in (*kept, "config_hash", "commit") if name in result})
     finally:
         run.finish(exit_code=int(failed))
+
+
+def rollout_rows(folder: Path) -> Iterator[list[Any]]:
+    """Yields a row (``ROLLOUT_COLUMNS``) for each leaf of a run's recorded rollout trees, latest iteration first."""
+    files = sorted((folder / "rollouts").glob("*.jsonl"))
+    lines = (line for file in reversed(files) for line in reversed(file.read_text(encoding="utf-8").splitlines()))
+    for line in lines:
+        tree = json_object(line)
+        if tree is None:
+            continue
+        turns = tree["turns"]
+        paths = paths_of(turns)
+        totals = tree.get("rewards", {}).get("total") or [None] * len(paths)
+        for path, total in zip(paths, totals, strict=False):
+            actions = "\n".join(turns[i]["text"] for i in path)
+            name, seed = folder.parent.name, folder.name.removeprefix("seed")
+            state = tree["state"]["id"]
+            yield [name, seed, tree["iteration"], state, path[-1], len(path), total, actions, tree.get("expert") or ""]

@@ -11,8 +11,7 @@ from lightning import Callback
 from omegaconf import DictConfig
 
 from turnwise.console import Terminal
-from turnwise.reports.run_report import write_pages
-from turnwise.reports.terminal_summary import print_summary
+from turnwise.reports.run_page import print_summary, write_pages
 from turnwise.runs.result_file import read_result, write_result
 from turnwise.training.build_parts import build_parts, player_of, spooled, trainer_of
 from turnwise.training.check_judge import Proof

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from turnwise.experiments.command_line import typed
+from turnwise.experiments.jobs import typed
 
 OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # git pathspecs of the files that a run's result depends on
 

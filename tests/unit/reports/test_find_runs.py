@@ -10,13 +10,11 @@ import pytest
 import yaml
 
 from turnwise.errors import InputError
-from turnwise.experiments.command_line import Asked
+from turnwise.experiments.jobs import Asked
 from turnwise.experiments.sweep_file import read_sweep
 from turnwise.reports.entries import belongs, entry_of_runs, run_names
 from turnwise.reports.entry_tables import entry_tables
-from turnwise.reports.find_runs import collect, read_metric
-from turnwise.reports.metric_labels import RESULT
-from turnwise.reports.run_metrics import RunMetrics
+from turnwise.reports.runs import RESULT, RunMetrics, collect, read_metric
 from turnwise.reports.tables import estimate_text, run_table, to_markdown
 from turnwise.runs.result_file import Result
 

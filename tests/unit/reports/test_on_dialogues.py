@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.unit.reports.chromium import Page
 
-from turnwise.reports.read_run import read_run
-from turnwise.reports.run_figures import success
-from turnwise.reports.run_report import write_report
+from turnwise.reports.figures import success
+from turnwise.reports.run_files import read_run
+from turnwise.reports.run_page import write_report
 
 HELD_OUT = {0: (10.5, 1.5), 8: (20.0, 2.5), 16: (44.5, 3.5)}  # iteration -> replies accepted and the same, %
 

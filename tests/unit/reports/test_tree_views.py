@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.reports.read_run import ReportedRun
-from turnwise.reports.result_rows import in_domain_rows
-from turnwise.reports.run_report import so_far
-from turnwise.reports.tree_views import MESSAGE_LIMIT, clip, goal, tree_views
+from turnwise.reports.run_files import MESSAGE_LIMIT, ReportedRun, clip, goal, tree_views
+from turnwise.reports.run_page import in_domain_rows, so_far
 from turnwise.runs.result_file import InDomain, Result
 
 

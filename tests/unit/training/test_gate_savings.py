@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from turnwise.reports.sentences import gate_sentence
+
 from turnwise.rollouts.collect import Experience
 from turnwise.runs.result_file import Result
 from turnwise.training.gate_savings import PREFIX, gate_counts, gate_result

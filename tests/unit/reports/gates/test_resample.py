@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from turnwise.reports.gates.resample import intervals
+from turnwise.reports.gates.groups import intervals
 
 
 def ratio(saved: np.ndarray, total: np.ndarray) -> np.ndarray:

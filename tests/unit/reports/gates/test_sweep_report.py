@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.experiments.command_line import ask
-from turnwise.reports.gates import sweep_report as module
-from turnwise.reports.gates.report import gate_report
-from turnwise.reports.gates.sweep_report import sweep_report
+from turnwise.experiments.jobs import ask
+from turnwise.reports.gates import report as module
+from turnwise.reports.gates.report import gate_report, sweep_report
 
 ROOT = Path(__file__).parents[4]
 ASKED = ask(["sweep=selective_tab12"], ROOT / "conf")
