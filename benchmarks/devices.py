@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from turnwise.planning.gpus import GPUS
 
+from turnwise.planning import GPUS
 from turnwise.training.out_of_memory import out_of_memory
 
 

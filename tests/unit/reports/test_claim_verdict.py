@@ -9,6 +9,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.experiments.sweep_file import comparison
+from turnwise.reports import runs as runs_module
 from turnwise.reports.claims import decide, decide_gate, settled
 from turnwise.reports.runs import RunMetrics
 from turnwise.runs.result_file import read_result

@@ -12,10 +12,11 @@ import yaml
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Asked
 from turnwise.experiments.sweep_file import read_sweep
+from turnwise.reports.comparison import run_table
 from turnwise.reports.entries import belongs, entry_of_runs, run_names
 from turnwise.reports.entry_tables import entry_tables
 from turnwise.reports.runs import RESULT, RunMetrics, collect, read_metric
-from turnwise.reports.tables import estimate_text, run_table, to_markdown
+from turnwise.reports.tables import estimate_text, to_markdown
 from turnwise.runs.result_file import Result
 
 SWEEP = {
