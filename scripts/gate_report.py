@@ -74,9 +74,7 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
             raise InputError(f"{argument}: write key=value, where key is one of data, {', '.join(PARSERS)}, gated")
         given[key] = value
     if not given.get("data"):
-        raise InputError(
-            "data=PATH is missing; give a file of rollouts, or a run's folder"
-        )
+        raise InputError("data=PATH is missing; give a file of rollouts, or a run's folder")
     data, gated = Path(given.pop("data")), given.pop("gated", "")
     values = {}
     for key, value in given.items():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
+from typing import Any
 
 from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.figures import Figure, changes_figure
-from turnwise.reports.run_files import Branch, ReportedRun, ShownTurn, TreeView, read_run
+from turnwise.reports.run_files import ReportedRun, read_run
 from turnwise.reports.runs import FinishedRuns, RunRow, all_on_dialogues, is_change
 from turnwise.reports.tables import Table, count, duration, estimate_text, interval, signed, tables_page
 from turnwise.runs.keep_results import finished
@@ -117,29 +119,15 @@ def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
     return {path: read_run(folder) for path, folder in folders.items()}
 
 
-def tree_lines(view: TreeView) -> list[str]:
-    """Returns a rollout tree as text: a line for each turn with its reward and advantage, indented by depth."""
-    mean = f", mean reward {view.mean:.2f}" if view.mean is not None else ""
-    expert = [f"expert: {_one_line(view.expert)}"] if view.expert is not None else []
-    turns = (line for branch in view.branches for line in _branch_lines(branch, 0))
-    return [f"{view.title}: {view.samples} samples{mean}", *expert, *turns]
-
-
-def _branch_lines(branch: Branch, depth: int) -> Iterator[str]:
-    for step in branch.steps:
-        yield "  " * depth + f"- {_one_line(step.text)}{_facts(step)}"
-        depth += 1
-    for further in branch.branches:
-        yield from _branch_lines(further, depth)
-
-
-def _facts(step: ShownTurn) -> str:
-    facts = [f"{step.times} times"] if step.times > 1 else []
-    facts += [f"reward {step.reward:.2f}"] if step.reward is not None else []
-    facts += [f"advantage {step.advantage:+.2f}"] if step.advantage is not None else []
-    return f"  [{', '.join(facts)}]" if facts else ""
-
-
-def _one_line(text: str, limit: int = 100) -> str:
-    line = " ".join(text.split()) or "(empty)"
-    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+def tree_lines(tree: Mapping[str, Any]) -> list[str]:
+    """Returns a recorded rollout tree as text: a line for each turn with its reward and advantage, indented by depth."""
+    state, depths = tree["state"], list[int]()
+    lines = [f"{state.get('task') or state['id']}, iteration {tree.get('iteration')}, expert: {tree.get('expert')}"]
+    for turn in tree["turns"]:
+        depths.append(depths[turn["parent"]] + 1 if turn["parent"] >= 0 else 0)
+        numbers = {key: turn.get(key) for key in ("reward", "advantage") if turn.get(key) is not None}
+        text = shorten(turn["text"], 100, placeholder="...") or "(empty)"
+        lines.append(
+            f"{'  ' * depths[-1]}- {text}  {', '.join(f'{key} {value:.2f}' for key, value in numbers.items())}"
+        )
+    return lines

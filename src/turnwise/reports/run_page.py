@@ -29,7 +29,6 @@ from turnwise.reports.run_files import (
     pair_views,
     read_run,
     spaced_trees,
-    tree_views,
 )
 from turnwise.reports.runs import judged_on_dialogues, success_keys
 from turnwise.reports.tables import count, duration, interval, nats, percent, signed, write_page
@@ -154,7 +153,6 @@ def render(run: ReportedRun) -> str:
         dialogues=bool(result and judged_on_dialogues(result)),
         replies=reply_rows(result.held_out) if result and result.held_out else [],
         figures=run_figures(run),
-        trees=tree_views(run.rollouts.shown),
         pairs=pair_views(run.episodes),
         kinds=KINDS,
         command=_command(run),

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from turnwise.reports.sentences import gate_sentence
-
 from turnwise.rollouts.collect import Experience
-from turnwise.runs.result_file import Result
 from turnwise.training.gate_savings import PREFIX, gate_counts, gate_result
 from turnwise.training.recorder import Gathered, Recorder
 from turnwise.types import Credit, GateDecision, RolloutTree, State, Task, Turn
@@ -87,22 +83,3 @@ def test_nothing_is_estimated_where_no_rollout_passed() -> None:
     assert found["stopped_rollouts"] == 3 and "saved_turns" not in found
 
 
-@pytest.mark.parametrize(
-    ("gate", "numbers"),
-    [
-        ({"groups": 10, "looked": 6, "cut": 0, "saved_turns": 0, "saved_tokens": 0}, ["10", "6"]),
-        (
-            {"groups": 10, "looked": 6, "cut": 2, "saved_turns": 25, "saved_tokens": 100},
-            ["2", "10", "25", "20.0 %", "100"],
-        ),
-        ({"groups": 10, "looked": 10, "cut": 10, "stopped_rollouts": 80}, ["10"]),
-        (
-            {"groups": 10, "looked": 6, "cut": 2, "saved_turns": 25, "saved_tokens": 100, "unstopped": 10},
-            ["would", "25 turns, 25.0 %"],
-        ),
-    ],
-)
-def test_the_sentence_has_the_counts(gate: dict[str, float], numbers: list[str]) -> None:
-    result = Result(method="selective", env="toy", scale="tiny", seed=0, in_domain={}, rollout_turns=100, gate=gate)
-    assert all(number in gate_sentence(result) for number in numbers)
-    assert gate_sentence(result.model_copy(update={"gate": {}})) == ""
