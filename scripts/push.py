@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
 
     if args.wandb:
         runs = collect(args.folders)
-        tables = [run_table(env, scale, rows, {}) for (env, scale), rows in runs.sections.items()]
+        tables = [run_table(env, scale, rows) for (env, scale), rows in runs.sections.items()]
         print(publish_wandb(runs, tables, args.wandb, args.title, Path("outputs/wandb"), args.offline))
         return 0
     run, token = args.folders[0], get_token()

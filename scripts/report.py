@@ -5,7 +5,6 @@ report.py sweep=NAME [KEY=VALUE ...]    a table or figure of a paper (conf/sweep
 report.py summary [KEY=VALUE ...]       all tables and figures, one line each; with paper=NAME only those of one paper
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
-python scripts/report.py outputs/pivotrl/tab1 --paper conf/sweep/pivotrl_tab1.yaml --markdown docs/results.md
 python scripts/report.py outputs/pivotrl/seed0 --watch     prints the progress of a running run until it ends
 python scripts/report.py outputs/pivotrl/seed0 --rebuild
 python scripts/report.py sweep=pivotrl_tab4            the runs of `python train.py sweep=pivotrl_tab4`, and the paper's claims
@@ -33,7 +32,7 @@ import gc
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,14 +44,14 @@ from turnwise.console import Terminal, sized, until_stopped
 from turnwise.errors import InputError, refuse_twice
 from turnwise.experiments.jobs import Asked, ask
 from turnwise.experiments.row_hashes import RowHashes
-from turnwise.experiments.sweep_file import SCALES, Sweep, read_sweep, sweep_names
+from turnwise.experiments.sweep_file import sweep_names
 from turnwise.reports.comparison import comparison_figures, comparison_page, footer, provenance, run_table
-from turnwise.reports.entries import Entry, as_json, belongs, counted, entry_of_runs, read_entry, run_names
+from turnwise.reports.entries import Entry, as_json, counted, read_entry
 from turnwise.reports.entry_tables import entry_figures, entry_tables, run_folders, summary_table
 from turnwise.reports.figures import Figure, standalone
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.run_page import watch, write_pages
-from turnwise.reports.runs import FinishedRuns, RunMetrics, collect, folders_of
+from turnwise.reports.runs import collect, folders_of
 from turnwise.reports.tables import Table, tables_page, to_markdown, to_rich, write_page, write_section
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -85,11 +84,7 @@ def parser() -> argparse.ArgumentParser:
     add("--section", metavar="NAME", help="replace only the text between the marks of table:NAME in the Markdown FILE")
     add("--html", type=Path, metavar="FILE", help="write one self-contained page to FILE")
     add("--figure", type=Path, metavar="FILE", help="write the figures to FILE, FILE-2, ... as SVG")
-    add(
-        "--paper", action="append", default=[], type=Path, metavar="SWEEP", help="folders: a file of conf/sweep/ beside"
-    )
     add("--watch", action="store_true", help="folders: print the progress of running runs until they end")
-    add("--machine", metavar="TEXT", help="folders: the machine of the runs, if their results do not name it")
     add("--rebuild", action="store_true", help="folders: also write the report.html of every run again")
     add("--brief", action="store_true", help="summary: write no tables of single entries to the files")
     add("--json", action="store_true", help="sweep and summary: print a line of JSON for each entry, and the verdicts")
@@ -109,10 +104,8 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     for folder in folders_of(args.words) if args.rebuild else ():
         console.print(f"Report: {write_pages(folder)}")
     collection = collect(args.words)
-    papers = {path: read_sweep(path) for path in args.paper}
-    tables = build_tables(collection, papers)
-    tables += [table for path in papers for table in beside_paper(collection, path, papers[path], args.words)]
-    lines = footer(collection, command_line(arguments), args.machine)
+    tables = [run_table(env, scale, rows) for (env, scale), rows in collection.sections.items()]
+    lines = footer(collection, command_line(arguments))
     show(tables, console)
     console.print(*lines, sep="\n")
     page = comparison_page(collection, tables, lines, args.html) if args.html else ""
@@ -125,7 +118,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     """
     words = read_words(args.words)
     whole = words.whole
-    refuse_strangers(args, ("paper", "machine", "rebuild"), "sweep=NAME and summary")
+    refuse_strangers(args, ("rebuild",), "sweep=NAME and summary")
     refuse_strangers(args, ("figure",) if whole else ("brief",), "summary" if whole else "sweep=NAME")
     console = sized(160)
     names = [f"sweep={name}" for name in names_of(words.paper)] if whole else [""]
@@ -248,47 +241,6 @@ def save(
     for path, figure in drawings.items():
         write_page(path, standalone(figure))
         console.print(f"Figure: {path}")
-
-
-def build_tables(collection: FinishedRuns, papers: Mapping[Path, Sweep]) -> list[Table]:
-    """Returns a table of runs for each environment and scale. Runs of the sweeps have the label of their row, and come
-    first, in the order of the rows.
-    """
-    named = [
-        (name, sweep.labels[row])
-        for path, sweep in papers.items()
-        for row, name in run_names(sweep, path.absolute().parents[1]).items()
-    ]
-    tables = []
-    for (env, scale), rows in collection.sections.items():
-        labels = {row.name: label for name, label in named for row in rows if belongs(row.name, name)}
-        order = [*labels, *(row.name for row in rows)]
-        tables.append(run_table(env, scale, sorted(rows, key=lambda row: order.index(row.name)), labels))
-    return tables
-
-
-def beside_paper(collection: FinishedRuns, path: Path, sweep: Sweep, folders: Sequence[str]) -> list[Table]:
-    """Returns the tables of a sweep file with the runs of some folders, for each scale of the runs. If none of the runs
-    belongs to the sweep, there is a note instead.
-    """
-    conf = path.absolute().parents[1]
-    ours = list(run_names(sweep, conf).values())
-    scales: dict[str, dict[str, dict[int, RunMetrics]]] = {}
-    for (env, scale), rows in collection.sections.items():
-        runs_of = scales.setdefault(scale if scale in SCALES else "tiny", {})
-        for row in rows:
-            runs = {seed: RunMetrics(row.folders[seed], result) for seed, result in row.results.items()}
-            if runs_of.setdefault(row.name, runs) is not runs and any(belongs(row.name, name) for name in ours):
-                collection.notes.append(f"{path}: {row.name} of env={env} is left out, because others have this name.")
-    tables = []
-    for scale, runs_of in scales.items():
-        asked = Asked(sweep.of_scale(scale), conf, scale)  # type: ignore[arg-type]
-        places = [place for folder in map(Path, folders) for place in (folder, *folder.parents)]
-        entry = entry_of_runs(asked, runs_of, places)
-        tables += entry_tables(entry) if any(entry.rows.values()) else []
-    if not tables:
-        collection.notes.append(f"{path}: none of the compared runs is a row of this sweep ({', '.join(ours)}).")
-    return tables
 
 
 if __name__ == "__main__":

@@ -304,11 +304,5 @@ def _of_training(key: str) -> bool:
     return any(key == part or key.startswith(f"{part}.") for part in _OF_TRAINING)
 
 
-def preset(sweep: Sweep, row: str, folder: Path) -> str:
-    """Returns the name of the runs of a row at the tiny scale, for example ``pivotrl/tab4/full``."""
-    owner, owned, _ = origin(sweep, row, folder, "tiny")
-    return _preset(owner, owned)
-
-
 def _preset(owner: Sweep, row: str) -> str:
     return f"{owner.name.replace('_', '/', 1)}/{row}"

@@ -22,7 +22,7 @@ INTERVALS = (
 )
 
 
-def run_table(env: str, scale: str, rows: Sequence[RunRow], labels: Mapping[str, str]) -> Table:
+def run_table(env: str, scale: str, rows: Sequence[RunRow]) -> Table:
     """Returns a table with a row for each configuration: success, its change, the out-of-domain change, and cost."""
     results = [result for row in rows for result in row.results.values()]
     table = Table(
@@ -36,7 +36,7 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], labels: Mapping[str,
         turns = list(row.values("rollout_turns").values())
         table.rows.append(
             [
-                labels.get(row.name, row.name),
+                row.name,
                 ", ".join(map(str, row.seeds)),
                 metric_cell(row, "in_domain.base"),
                 metric_cell(row, "in_domain.after"),
@@ -48,7 +48,7 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], labels: Mapping[str,
         )
     tasks = sorted({r.in_domain.tasks for r in results if r.in_domain.tasks})
     what, unit = ("Accepted replies", "replies") if all_on_dialogues(results) else ("Held-out success", "tasks")
-    hashes = [f"{labels.get(row.name, row.name)} `{row.first.config_hash}`" for row in rows if row.first.config_hash]
+    hashes = [f"{row.name} `{row.first.config_hash}`" for row in rows if row.first.config_hash]
     table.notes = [f"{what} over {', '.join(map(str, tasks))} {unit} a run."] if tasks else []
     table.notes += [INTERVALS]
     table.notes += [f"Hash of the configuration of each row's first seed: {', '.join(hashes)}."] if hashes else []
@@ -70,10 +70,10 @@ def metric_cell(row: RunRow, metric: str, part: str = "", bounds: str = "") -> s
     return estimate_text(mean_interval(values), show)
 
 
-def provenance(results: Sequence[Result], command: str, machine: str | None = None) -> list[str]:
+def provenance(results: Sequence[Result], command: str) -> list[str]:
     """Returns lines that name the command that wrote the tables, and the commits and machines of the runs."""
     commits = sorted({r.commit[:12] for r in results if r.commit})
-    machines = [machine] if machine else sorted({r.machine for r in results if r.machine})
+    machines = sorted({r.machine for r in results if r.machine})
     lines = [f"Written by `{command}`."]
     if commits:
         lines.append(f"Commit{'s' * (len(commits) > 1)} of the runs: {', '.join(f'`{c}`' for c in commits)}.")
@@ -82,9 +82,9 @@ def provenance(results: Sequence[Result], command: str, machine: str | None = No
     return lines
 
 
-def footer(collection: FinishedRuns, command: str, machine: str | None = None) -> list[str]:
+def footer(collection: FinishedRuns, command: str) -> list[str]:
     results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
-    return [*provenance(results, command, machine), *collection.notes]
+    return [*provenance(results, command), *collection.notes]
 
 
 def comparison_figures(collection: FinishedRuns) -> list[Figure]:

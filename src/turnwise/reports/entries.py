@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.experiments.jobs import Asked, Job, ask, job_of, picked, played, preset
-from turnwise.experiments.sweep_file import Sweep, find_sweep, origin, sweep_names
+from turnwise.experiments.jobs import Asked, Job, ask, job_of, picked, played
+from turnwise.experiments.sweep_file import find_sweep, origin, sweep_names
 from turnwise.reports.claims import (
     VERDICTS,
     Decision,
@@ -140,33 +140,6 @@ def read_entry(
     if hash_of is not None:
         entry.changed = _changed(_read(entry), hash_of)
     return entry
-
-
-def entry_of_runs(asked: Asked, runs: Mapping[str, Runs], places: Sequence[Path]) -> Entry:
-    """Returns an entry with given runs, which may be in any folders, and decides the claims of the entry.
-
-    Args:
-        runs: name of runs (such as ``pivotrl/tab4/full``, or this name with further parts after a slash) -> the runs.
-            Other names are ignored. If several names belong to a row, the first name counts.
-        places: folders in which pilot runs are searched.
-    """
-    names = run_names(asked.sweep, asked.folder)
-    entry = Entry(asked, {row: {} for row in asked.sweep.rows})
-    for row, named in names.items():
-        entry.rows[row] = next((found for name, found in runs.items() if belongs(name, named)), {})
-    _decide(entry, places, {})
-    return entry
-
-
-def run_names(sweep: Sweep, folder: Path) -> dict[str, str]:
-    """Returns row -> name of its runs, for the rows of a sweep that have runs. ``folder`` is ``conf/``."""
-    ours = [name for name, row in sweep.rows.items() if row.overrides is not None or row.same is not None]
-    return {name: preset(sweep, name, folder) for name in ours}
-
-
-def belongs(name: str, named: str) -> bool:
-    """Returns whether runs called ``name`` belong to the row whose runs are called ``named``."""
-    return f"{name}/".startswith(f"{named}/")
 
 
 def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str], both_modes: bool = True) -> None:

@@ -53,6 +53,6 @@ def test_a_run_without_a_policy_is_refused(tmp_path: Path) -> None:
 def test_tables_and_files_are_written_offline(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
     runs = collect([run])
-    tables = [run_table(env, scale, rows, {}) for (env, scale), rows in runs.sections.items()]
+    tables = [run_table(env, scale, rows) for (env, scale), rows in runs.sections.items()]
     bundle = Path(publish_wandb(runs, tables, "turnwise", "T", tmp_path / "wandb", offline=True))
     assert list(bundle.glob("*.wandb")) and list(bundle.rglob("*.table.json"))
