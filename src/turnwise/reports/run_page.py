@@ -179,8 +179,12 @@ def so_far(run: ReportedRun) -> list[tuple[str, str]]:
 def report_title(run: ReportedRun) -> str:
     if result := run.result:
         return f"{result.method} on {result.env}, seed {result.seed}"
-    env = run.config.get("env")
-    world = str(env.get("_target_", "")).partition(".envs.")[2].partition(".")[0] if isinstance(env, Mapping) else ""
+    data, env, states = (
+        part if isinstance(part := run.config.get(key), dict) else {} for key in ("data", "env", "states")
+    )
+    world = str(env.get("_target_", "")).partition(".envs.")[2].partition(".")[0]
+    if data.get("file") and not str(states.get("_target_", "")).endswith("TaskStarts"):
+        world = Path(str(data["file"])).name
     named = f"{run.config.get('method', run.folder.name)}{f' on {world}' if world else ''}"
     return f"{named}, seed {run.config['seed']} (unfinished)" if "seed" in run.config else f"{named} (unfinished)"
 
@@ -319,7 +323,9 @@ def watch(
         running = False
         for folder in folders:
             status, finished = read_status(folder), (folder / "result.json").exists()
-            line = "finished" if finished else "no status; the run has not started" if status is None else ""
+            line = "" if status is not None else "no status; the run has not started"
+            if finished:
+                line = f"finished; {next(iter(summary(read_result(folder)).values()))}"
             if status is not None and not finished:
                 running = running or status.running
                 where = progress(status) if status.running else f"{status.state} while {progress(status)} {status.why}"

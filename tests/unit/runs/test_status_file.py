@@ -73,7 +73,6 @@ def test_the_page_of_a_run_without_a_result(unfinished: Path, state: str) -> Non
     assert "12 of 60" in page and "python x.py" in page
     assert (
         ("about 8 min" in page)
-        == ('http-equiv="refresh"' in page)
         == ("location.reload" in page)
         == (state == "running")
     )
