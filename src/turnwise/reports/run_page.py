@@ -81,7 +81,7 @@ def summary(result: Result) -> dict[str, str]:
     if result.profile_turns:
         rows["profiles"] = f"{count(result.profile_turns)} turns, {count(result.profile_tokens)} tokens"
     counted = {"faults": result.faults, "verifier": result.verifier, "judge": result.judge, "gate": result.gate}
-    rows |= {name: _counts(values) for name, values in counted.items() if values}
+    rows |= {name: _counts(values) for name, values in counted.items() if any(values.values())}
     return rows | {"scale": result.scale}
 
 

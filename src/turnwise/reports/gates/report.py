@@ -271,9 +271,8 @@ def _report_on(arms: tuple[Path, ...], place: Path, cache: Path, known: object) 
     groups = [file for arm in arms for file in recordings(arm)]
     state = checksum([*code, *groups], settings, sys.version, *map(version, ("numpy", "scipy", "rapidfuzz")))
     name = f"gates-{hashlib.sha256(repr(arms).encode()).hexdigest()[:16]}.json"
-    report = gate_sections(
-        arms[0], settings, *arms[1:], kept=KeptValues(cache / name if cache.is_dir() else None, state)
-    )
+    kept = KeptValues(cache / name if cache.is_dir() else None, state)
+    report = gate_sections(arms[0], settings, arms[1] if len(arms) > 1 else None, kept)
     words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
     words += [f"{name}={value}" for name, value in own.items()]
     return SweepReport(report, arms, (place,) * len(arms), _results(arms), (" ".join((COMMAND, *words)),))
