@@ -33,8 +33,8 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.progress import track
 
@@ -148,8 +148,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
         print(json.dumps(found))
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(NamedTuple):
     """The parsed keys of a report on a sweep, or of a summary of all sweeps."""
 
     whole: bool  # whether a summary of all sweeps is requested
