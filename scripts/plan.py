@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     if args.gpu not in GPUS:
         raise InputError(f"--gpu {args.gpu}: choose one of {', '.join(GPUS)}")
     sheet = [getattr(args, name) or known for name, known in zip(GPU, GPUS[args.gpu])]
-    gpu = Gpu(args.gpu, *sheet, args.utilisation, args.bandwidth_utilisation)
+    gpu = Gpu(args.gpu, *sheet, utilisation=args.utilisation, bandwidth_utilisation=args.bandwidth_utilisation)
     given = {name: getattr(args, name) for name in LENGTHS}
     rows, cannot = of_sweep(args.overrides) if is_sweep(args.overrides) else ({"run": args.overrides}, {})
     plans = {name: plan(composed(overrides), gpu, given) for name, overrides in rows.items()}
@@ -78,7 +78,9 @@ def of_sweep(arguments: Sequence[str]) -> tuple[dict[str, Sequence[str]], dict[s
     asked = played(ask(arguments, CONF))
     first = {job.row: job for job in reversed(jobs(asked))}
     runs = {row: job for row, job in first.items() if asked.sweep.rows[row].overrides or asked.sweep.rows[row].same}
-    overrides = {row: [item for item in job.overrides if item != job.begin] for row, job in runs.items()}
+    overrides: dict[str, Sequence[str]] = {
+        row: [item for item in job.overrides if item != job.begin] for row, job in runs.items()
+    }
     return overrides, {row: job.cannot for row, job in first.items() if job.cannot}
 
 

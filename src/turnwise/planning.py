@@ -309,7 +309,7 @@ def _demonstrated(file: str | None, env: str, good: float, folder: str) -> dict[
         return {}
     chat = ChatTokens(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     dialect = dialect_of(chat)
-    openings, actions, observations, turns = [], [], [], []
+    openings, actions, observations, turns = list[float](), list[float](), list[float](), list[float]()
     for trajectory in trajectories:
         shown = trajectory if trajectory.task else dialect(trajectory)
         texts = shown.messages, shown.tools
@@ -407,7 +407,7 @@ def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[fl
     return sum(counts), [turns for some in continued for turns in some]
 
 
-def _around(cfg: DictConfig, known: Lengths) -> dict[str, float]:
+def _around(cfg: DictConfig, known: Lengths) -> dict[str, Any]:
     path, number = Path(cfg.data.file or ""), int(cfg.data.trajectories)
     if path.is_file() and path.suffix != ".parquet":
         with path.open("rb") as stream:

@@ -41,7 +41,7 @@ def policy_folder(run: Path) -> Path:
 
 def card_of(run: Path, licence: str | None = None) -> ModelCard:
     """Returns the model card of a run: its base, and what it measured. The paths of this machine are not in it."""
-    result, base = read_result(run), str(read_record(run)["policy"]["model"])
+    result, base = read_result(run), str(read_record(run).get("policy.model") or "unknown")
     public = base if not Path(base).is_absolute() and base.count("/") < 2 else Path(base).name
     data = ModelCardData(
         license=licence, base_model=public if "/" in public else None, tags=["turnwise", result.method]

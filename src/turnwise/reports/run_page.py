@@ -80,7 +80,12 @@ def summary(result: Result) -> dict[str, str]:
     rows["cost"] = f"{count(result.rollout_turns)} turns, {count(result.rollout_tokens)} tokens, {duration(seconds)}"
     if result.profile_turns:
         rows["profiles"] = f"{count(result.profile_turns)} turns, {count(result.profile_tokens)} tokens"
-    counted = {"faults": result.faults, "verifier": result.verifier, "judge": result.judge, "gate": result.gate}
+    counted: dict[str, Mapping[str, Any]] = {
+        "faults": result.faults,
+        "verifier": result.verifier,
+        "judge": result.judge,
+        "gate": result.gate,
+    }
     rows |= {name: _counts(values) for name, values in counted.items() if any(values.values())}
     return rows | {"scale": result.scale}
 
