@@ -49,8 +49,8 @@ def main(arguments: list[str]) -> int:
 
     if args.gpu not in GPUS:
         raise InputError(f"--gpu {args.gpu}: choose one of {', '.join(GPUS)}")
-    sheet = [getattr(args, name) or known for name, known in zip(GPU, GPUS[args.gpu])]
-    gpu = Gpu(args.gpu, *sheet, utilisation=args.utilisation, bandwidth_utilisation=args.bandwidth_utilisation)
+    memory, peak, bandwidth = (getattr(args, name) or known for name, known in zip(GPU, GPUS[args.gpu]))
+    gpu = Gpu(args.gpu, memory, peak, bandwidth, args.utilisation, args.bandwidth_utilisation)
     given = {name: getattr(args, name) for name in LENGTHS}
     rows, cannot = of_sweep(args.overrides) if is_sweep(args.overrides) else ({"run": args.overrides}, {})
     plans = {name: plan(composed(overrides), gpu, given) for name, overrides in rows.items()}
