@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from turnwise.planning.gpus import GPUS
+from turnwise.planning import GPUS
 from turnwise.training.module import out_of_memory
 
 

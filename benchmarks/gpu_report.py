@@ -100,16 +100,15 @@ def headline(outcome: Outcome) -> str:
 
 
 def contenders(found: dict[str, Any]) -> str:
-    """Returns the rows of a benchmark with contenders: time, rate, utilisation, measured and planned peak memory."""
+    """Returns the rows of a benchmark with contenders: time, rate, utilisation, peak memory."""
     rates, mfu = found.get("tokens_per_second"), found.get("mfu") or {}
-    peaks, planned = found.get("peak_bytes") or {}, found.get("planned_bytes")
+    peaks = found.get("peak_bytes") or {}
     errors: dict[str, float] = found.get("grad_errors") or {}
     rows = []
     for name, one in found["contenders"].items():
-        expected = planned.get(name) if isinstance(planned, dict) else planned if name == "turnwise" else None
         rate = rates[name] if rates else one["rate"]
         apart = f"{errors[name]:.2g}" if name in errors else ""
-        cells = [f"{one['seconds']:.4g}", f"{rate:,.0f}", share(mfu.get(name)), mib(peaks.get(name)), mib(expected)]
+        cells = [f"{one['seconds']:.4g}", f"{rate:,.0f}", share(mfu.get(name)), mib(peaks.get(name))]
         rows.append([name, *cells, apart])
     notes = "The utilisation is the number of operations that the work needs (each token counted once) per second, "
     notes += "divided by the bfloat16 rate of the data sheet. A peak is the largest memory in use minus the memory "
@@ -117,7 +116,7 @@ def contenders(found: dict[str, Any]) -> str:
     if errors:
         notes += " Apart: the largest difference between the peer's gradient and ours, divided by the largest entry of "
         notes += "the peer's gradient."
-    header = ["", "seconds", "tokens a second", "utilisation", "peak MiB", "planned MiB", "apart"]
+    header = ["", "seconds", "tokens a second", "utilisation", "peak MiB", "apart"]
     return "\n\n".join([table(header, rows), notes])
 
 

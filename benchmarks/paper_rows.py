@@ -18,8 +18,7 @@ from typing import Any
 
 from judge_server import serve
 from paper_models import model_folder
-from turnwise.experiments.command_line import ask
-from turnwise.experiments.jobs import jobs
+from turnwise.experiments.jobs import ask, jobs
 
 ROOT = Path(__file__).resolve().parents[1]
 

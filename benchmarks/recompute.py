@@ -4,8 +4,8 @@ python benchmarks/recompute.py --device cuda --dtype bfloat16 --shape qwen3-4b
 python benchmarks/recompute.py --rows 2 --row 64 --rounds 1
 
 Each packed row is one tree of random tokens: a state of half of the row and 16 actions. A peak is the memory of one
-step beyond the memory in use before the step, and is shown beside the planner's estimate (scripts/plan.py). Without an
-accelerator nothing is offloaded, so that the third measurement repeats the second.
+step beyond the memory in use before the step. Without an accelerator nothing is offloaded, so that the third
+measurement repeats the second.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ from common import (
 from devices import failure, peak_operations, share, share_base
 from floor import ModelSize, update_operations
 from memory import device_peak, peak_of_child, say_peak
-from planned import planned_step
 from samples import credit, flat_tree
-from turnwise.config.settings import LoraSettings
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree
-from updates import ALPHA, RANK, Ours, difference
+from updates import Ours, difference
 
 MODES = {"stored": (False, False), "recompute": (True, False), "offload": (True, True)}
 
@@ -80,12 +78,10 @@ def main() -> None:
         mode: device_peak(steps[mode], device) if device.type == "cuda" else peak_of_child(__file__, mode, args)
         for mode in kept
     }
-    lora = LoraSettings(RANK, ALPHA)
-    planned = {mode: planned_step(args.shape, args.dtype, lora, update, *how) for mode, how in MODES.items()}
     size = ModelSize.of(parties["stored"].model.get_base_model())
     operations, peak = update_operations(update, size), peak_operations(device)
     mfu = {c.name: share(operations, c.seconds, peak) for c in contenders}
-    report(args, contenders, absent, peaks, planned, apart, mfu, update.stored_tokens)
+    report(args, contenders, absent, peaks, apart, mfu, update.stored_tokens)
 
 
 def work_of(args: argparse.Namespace) -> tuple[list[RolloutTree], list[Credit]]:
@@ -100,7 +96,6 @@ def report(
     contenders: list[Contender],
     absent: dict[str, str],
     peaks: dict[str, int],
-    planned: dict[str, int],
     apart: dict[str, float],
     mfu: dict[str, float | None],
     tokens: int,
@@ -108,9 +103,9 @@ def report(
     base = contenders[0]
     rows = contender_rows(contenders, base.name)
     for row in rows:
-        row += [f"{peaks[row[0]] / 2**20:,.0f}", f"{planned[row[0]] / 2**20:,.0f}"]
+        row += [f"{peaks[row[0]] / 2**20:,.0f}"]
     title = f"Recomputation: {args.rows} rows of {args.row} tokens, {args.together} at a time, LoRA, {args.shape}"
-    header = ["", "seconds", "tokens/s", "slowest to fastest", f"{base.name} is", "peak MiB", "planned MiB"]
+    header = ["", "seconds", "tokens/s", "slowest to fastest", f"{base.name} is", "peak MiB"]
     show(title, header, rows, [f"not measured: {reason}" for reason in absent.values()])
     seconds = {c.name: c.seconds for c in contenders}
     ratios: dict[str, Any] = {
@@ -121,7 +116,6 @@ def report(
         "unit": "tokens",
         "stored_tokens": tokens,
         "peak_bytes": peaks,
-        "planned_bytes": planned,
         "grad_errors": apart,
         "mfu": mfu,
         **contender_details(contenders),

@@ -40,7 +40,6 @@ from floor import Counted, ModelSize, calibrate, count
 from household import Work
 from peers_generate import GenerateEngine
 from peers_served import Continuous, Vllm, serve, vllm_absent
-from planned import planned_sampling
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.engines.engine import Engine
@@ -226,12 +225,6 @@ def report(
     )
     title = f"Rollouts: {len(work.states)} tasks, G = {work.group}, horizon {work.environment.horizon}, {args.shape}"
     show(title, ["", "seconds", "tokens/s", "slowest to fastest", "ours is"], rows, notes)
-    mean = statistics.fmean(len(state.ids) for state in work.states)
-    longest = mean + work.environment.horizon * work.sampling.max_tokens  # without the environment's answers
-    planned = planned_sampling(
-        args.shape, args.dtype, len(work.states) * work.group, longest, len(work.states) * work.group,
-        work.sampling.max_tokens, MEMORY_GB,
-    )  # fmt: skip
     done = statistics.median(c.operations for c in counted)
     details = {
         "absent": absent,
@@ -239,7 +232,6 @@ def report(
         "unit": "generated tokens",
         "mfu": {c.name: share(done, c.seconds, peak_operations(device)) for c in contenders},
         "peak_bytes": {"turnwise": max(peaks)} if device.type == "cuda" else {},
-        "planned_bytes": planned,
         **contender_details(contenders),
     }
     finish("rollout", args, ratios, details)

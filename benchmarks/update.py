@@ -34,12 +34,10 @@ from devices import failure, peak_operations, share, share_base
 from floor import ModelSize, calibrate, update_operations
 from grouper import grouper_absent
 from memory import device_peak, peak_of_child, say_peak
-from planned import planned_step
 from samples import branching_tree, by_turn, credit, flat_tree
-from turnwise.config.settings import LoraSettings
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree
-from updates import ALPHA, RANK, Grouped, Ours, Padded, Trl, difference
+from updates import Grouped, Ours, Padded, Trl, difference
 
 WAYS = ("turnwise", "padded", "trl", "trl_trie", "unsloth")
 
@@ -198,7 +196,7 @@ def steps_for_memory(args: argparse.Namespace, device: torch.device) -> tuple[Ca
 
 
 def packed_sizes(args: argparse.Namespace, flat: Sample, tree: Sample, size: ModelSize) -> dict[str, Any]:
-    """Returns the tokens of the group and the tree, on their paths and packed, operations, and the planned peak."""
+    """Returns the tokens of the group and the tree, on their paths and packedand operations."""
     group = pack([flat[0]], [flat[1]], args.row_tokens, args.row_tokens)
     grown = pack([tree[0]], [tree[1]], args.tree_row_tokens, args.tree_row_tokens)
     return {
@@ -209,7 +207,6 @@ def packed_sizes(args: argparse.Namespace, flat: Sample, tree: Sample, size: Mod
         "tree_turn_tokens": sum(len(t.state.ids) + len(t.turns[0].action_ids) for t in by_turn(*tree)[0]),
         "operations": update_operations(group, size),
         "tree_operations": update_operations(grown, size),
-        "planned_bytes": planned_step(args.shape, args.dtype, LoraSettings(RANK, ALPHA), group),
     }
 
 
@@ -249,10 +246,7 @@ def report(
         f"{sizes['tree_turn_tokens']:,} tokens in the histories of its turns, {sizes['tree_path_tokens']:,} on its paths, "
         f"{sizes['tree_stored_tokens']:,} once packed"
     )
-    notes.append(
-        f"our update runs at {sizes['utilisation']:.1%} of the rate of a large matrix product; the planner predicts a "
-        f"peak of {sizes['planned_bytes'] / 2**20:,.1f} MiB for it"
-    )
+    notes.append(f"our update runs at {sizes['utilisation']:.1%} of the rate of a large matrix product")
     title = f"Updates: state of {args.state} tokens, {args.actions} actions of {args.action}, LoRA, {args.shape}"
     header = ["", "seconds", "updates/s", "slowest to fastest", "ours is", "peak MiB", "gradient error"]
     show(title, header, rows, notes)

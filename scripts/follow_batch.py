@@ -26,7 +26,7 @@ from turnwise.algo.states.state_rule import Profile
 from turnwise.config.programs import options, program
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
-from turnwise.reports.markdown import cell, facts, table, write_section
+from turnwise.reports.tables import cell, facts, grid, write_section
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.candidates import Candidates, read_candidates
@@ -195,7 +195,7 @@ def of_group(watch: Watch) -> str:
         verdicts = ["yes" if turn.info[name] else "no" for name in ("functional", "strict")]
         reward, advantage = watch.rewards["total"][i], watch.credit.advantage[i]
         rows.append([f"`{turn.text}`", times, len(turn.action_ids), *verdicts, f"{reward:g}", f"{advantage:+.4f}"])
-    return table(["action", "times", "tokens", "accepted", "the expert's", "r", "A"], rows)
+    return grid(["action", "times", "tokens", "accepted", "the expert's", "r", "A"], rows)
 
 
 def of_pack(watch: Watch) -> str:
@@ -219,7 +219,7 @@ def of_pack(watch: Watch) -> str:
             "tokens of its paths": update.path_tokens,
         }
     )
-    return table(["place", "token", "id", "position", "end"], rows) + "\n" + numbers
+    return grid(["place", "token", "id", "position", "end"], rows) + "\n" + numbers
 
 
 def of_loss(watch: Watch) -> str:
@@ -231,7 +231,7 @@ def of_loss(watch: Watch) -> str:
         rows.append([f"`{watch.tree.turns[i].text}`", *(f"{value:.4f}" for value in values)])
     head = ["action", "log pi_old", "log pi", "w", "A", "k3", "loss"]
     loss: Any = watch.module.loss
-    return table(head, rows) + "\n" + facts({"e_low": loss.clip_low, "e_high": loss.clip_high, "beta": loss.kl_beta})
+    return grid(head, rows) + "\n" + facts({"e_low": loss.clip_low, "e_high": loss.clip_high, "beta": loss.kl_beta})
 
 
 def of_step(watch: Watch) -> str:
@@ -257,7 +257,7 @@ def of_step(watch: Watch) -> str:
             "largest change of a weight": f"{float(moved.abs().max()):.6f}",
         }
     )
-    return table(["action", "A", "log pi before", "log pi after", "log pi_0"], rows) + "\n" + numbers
+    return grid(["action", "A", "log pi before", "log pi after", "log pi_0"], rows) + "\n" + numbers
 
 
 def distinct(tree: RolloutTree) -> list[tuple[int, int]]:

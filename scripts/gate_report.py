@@ -4,15 +4,14 @@ last line.
 python scripts/gate_report.py data=outputs/grpo/seed0
 python scripts/gate_report.py data=outputs/grpo/seed0/rollouts/train.jsonl k=6 steps=2,4,6,8 floor=0.9
 python scripts/gate_report.py data=outputs/never gated=outputs/divergence
-python scripts/gate_report.py data=PATH-OF-THE-AUTHORS-RESULTS
 
-data        a file of recorded rollouts, the folder of a run or of its seeds, or the folder of the authors' CSV files
+data        a file of recorded rollouts, or the folder of a run or of its seeds
 gated       recorded rollouts of runs that differ from those of data only in having a gate; the saving of the gate is
             measured, and the groups that the gate stopped are compared with the complete groups in data
 k           step of the gate's decision (10)
 threshold   threshold of d_K (0.12)
 ended       threshold of the share of ended rollouts in the OR rule (0.9)
-steps       values of K in the table of signals (5,10,15,20); not used for the authors' files, which contain values of K
+steps       values of K in the table of signals (5,10,15,20)
 thresholds  thresholds of d_K that are compared at step k (0.05,0.08,0.10,0.12,0.14,0.18)
 floor       smallest precision of a tuned gate (0.8)
 horizon     turns of an episode; unset: the length of the longest rollout
@@ -31,8 +30,7 @@ from typing import Any
 from turnwise.config.programs import program
 from turnwise.console import sized
 from turnwise.errors import InputError, refuse_twice
-from turnwise.reports.gates.report import Settings, gate_report
-from turnwise.reports.gates.report_tables import gate_tables
+from turnwise.reports.gates.report import Settings, gate_report, gate_tables
 from turnwise.reports.tables import to_rich
 from turnwise.runs.archive import RunPath
 
@@ -77,9 +75,7 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
             raise InputError(f"{argument}: write key=value, where key is one of data, {', '.join(PARSERS)}, gated")
         given[key] = value
     if not given.get("data"):
-        raise InputError(
-            "data=PATH is missing; give a file of rollouts, a run's folder, or the folder of the authors' files"
-        )
+        raise InputError("data=PATH is missing; give a file of rollouts, or a run's folder")
     data, gated = RunPath(given.pop("data")), given.pop("gated", "")
     values = {}
     for key, value in given.items():

@@ -1,64 +1,59 @@
-"""Sends the policy of a finished run to the Hugging Face Hub, with a model card.
+"""Sends what runs left: a policy with a model card to the Hugging Face Hub, or tables and files to Weights & Biases.
 
-python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl --dry-run    prints files, sizes and card; contacts no server
-python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl              sends the files to a private repository
-python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl --public --license apache-2.0
-
-The program sends the files of the run's adapter/, or of its model/ if all weights were trained, and the card as
-README.md. Paths of this machine are shortened to their last component, and secrets are masked. Sending needs a token
-with write access (`hf auth login`, or HF_TOKEN). Without a token the program does what --dry-run does. HF_ENDPOINT
-names another Hub.
+python scripts/push.py outputs/pivotrl/seed0 --hub me/household-pivotrl --dry-run     prints the card; contacts no server
+python scripts/push.py outputs/pivotrl/seed0 --hub me/household-pivotrl               needs `hf auth login`, or HF_TOKEN
+python scripts/push.py outputs/pivotrl outputs/sft --wandb turnwise --offline         `wandb sync` uploads it later
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
-from huggingface_hub import get_token
-
 from turnwise.config.programs import options, program
-from turnwise.console import until_stopped
-from turnwise.reports.push_to_hub import Parcel, parcel, push
-from turnwise.text import plain
+from turnwise.errors import InputError
 
 
 @program()
 def main(arguments: list[str]) -> int:
-    """Runs the program. Returns its exit status: 0 sent or shown; 2 there is nothing to send, or the Hub refuses it."""
-    args = parser().parse_args(arguments)
-    ready = parcel(args.run, args.repository, args.license, args.project)
-    key = None if args.dry_run else get_token()  # HF_TOKEN, or that of `hf auth login`
-    if key is None:
-        show(ready, args.public)
-        if not args.dry_run:
-            print("Nothing was sent, because there is no token: run `hf auth login`, or set HF_TOKEN")
+    """Returns the exit status: 0 sent or shown; 2 there is nothing to send, or the server refuses it."""
+    parser = options(__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, help="folder of a finished run; for W&B also several")
+    parser.add_argument("--hub", metavar="OWNER/NAME", help="repository on the Hub; created if it does not exist")
+    parser.add_argument("--wandb", metavar="PROJECT", help="W&B project")
+    parser.add_argument("--public", action="store_true", help="a new repository is public (by default private)")
+    parser.add_argument("--license", help="the Hub's name of a licence, for the card")
+    parser.add_argument("--dry-run", action="store_true", help="print the card and the files, and send nothing")
+    parser.add_argument("--offline", action="store_true", help="write a W&B bundle to outputs/wandb")
+    parser.add_argument("--title", default="Turnwise runs", help="name of the W&B run")
+    args = parser.parse_args(arguments)
+    if (args.hub is None) == (args.wandb is None) or (args.hub and len(args.folders) > 1):
+        raise InputError("give --hub OWNER/NAME with one run, or --wandb PROJECT")
+
+    from huggingface_hub import get_token
+
+    from turnwise.reports.comparison import run_table
+    from turnwise.reports.publish import card_of, policy_folder, publish_wandb, push
+    from turnwise.reports.runs import collect
+
+    if args.wandb:
+        runs = collect(args.folders)
+        tables = [run_table(env, scale, rows) for (env, scale), rows in runs.sections.items()]
+        print(publish_wandb(runs, tables, args.wandb, args.title, Path("outputs/wandb"), args.offline))
         return 0
-    print(f"Sent {len(ready.files)} files: {push(ready, key, private=not args.public)}")
+    run, token = args.folders[0], get_token()
+    card = card_of(run, args.license)
+    if args.dry_run or token is None:
+        print(
+            card,
+            f"Files of {policy_folder(run)}",
+            "" if args.dry_run else "Nothing was sent: there is no token.",
+            sep="\n",
+        )
+        return 0
+    print(push(run, args.hub, card, token, private=not args.public))
     return 0
 
 
-def show(ready: Parcel, public: bool) -> None:
-    print(f"Repository: {ready.repository} ({'public' if public else 'private'} if it is new)")
-    for name, size in ready.sizes.items():
-        print(f"  {name}  {size:,} bytes")
-    if ready.kept:
-        print(f"Not sent: {plain(', '.join(ready.kept))}")
-    print(f"{len(ready.files)} files, {sum(ready.sizes.values()):,} bytes\n\n{plain(ready.card, most=10**6)}")
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = options(__doc__)
-    add = parser.add_argument
-    add("run", type=Path, help="folder of a finished run, such as outputs/pivotrl/seed0")
-    add("repository", help="owner/name on the Hub; the repository is created if it does not exist")
-    add("--dry-run", action="store_true", help="print what would be sent, without contacting a server")
-    add("--public", action="store_true", help="a new repository is public (by default private)")
-    add("--license", help="the Hub's name of a licence (default: apache-2.0 for a shipped base, none for others)")
-    add("--project", metavar="URL", help="address of the code, for a link on the card")
-    return parser
-
-
 if __name__ == "__main__":
-    sys.exit(until_stopped(main))
+    sys.exit(main())

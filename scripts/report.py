@@ -1,10 +1,28 @@
-"""Compares finished runs with each other or with a paper's table, on the terminal, in Markdown, LaTeX and HTML.
+"""Compares finished runs with each other or with a paper: tables on the terminal, in Markdown and HTML.
+
+report.py FOLDER ...                    runs side by side
+report.py sweep=NAME [KEY=VALUE ...]    a table or figure of a paper (conf/sweep/NAME.yaml), and its claims
+report.py summary [KEY=VALUE ...]       all tables and figures, one line each; with paper=NAME only those of one paper
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
-python scripts/report.py sweep=pivotrl_tab4
-python scripts/report.py summary --json
+python scripts/report.py outputs/pivotrl/seed0 --watch     prints the progress of a running run until it ends
+python scripts/report.py outputs/pivotrl/seed0 --rebuild
+python scripts/report.py sweep=pivotrl_tab4            the runs of `python train.py sweep=pivotrl_tab4`, and the paper's claims
+python scripts/report.py sweep=pivotrl_tab4 --markdown table4.md --html table4.html --figure table4.svg
+python scripts/report.py sweep=pivotrl_tab4 rows=full,sft seed=0 outputs=results
+python scripts/report.py sweep=selective_tab7 data=outputs/gate/never gated=outputs/gate/divergence
+python scripts/report.py summary --json                one line of JSON for each entry, then the verdicts by paper
 
-``--help`` lists all arguments and more examples (``turnwise.reports.arguments``).
+keys of the last two forms:
+  scale=tiny|paper   only runs of this scale (default tiny)
+  rows=A,B           only these rows; only with sweep=
+  seed=0,1           only these seeds (default: the sweep's)
+  paper=NAME         only the entries of one paper: pivotrl, awpo, trace, selective, turnwise (ours); only with summary
+  outputs=A,B        folders of runs; a row is read from the first folder that has a run of it (default outputs,results)
+  data=PATH          recorded groups for the entries that scripts/gate_report.py computes (default: the groups that the
+                     runs of the sweep recorded)
+  gated=PATH         recorded groups of runs that differ from the runs of data=PATH only in having a gate
+  KEY=VALUE          an override that the runs were started with, as for train.py
 """
 
 from __future__ import annotations
@@ -14,37 +32,28 @@ import gc
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.progress import track
 
 from turnwise.config.launchers import is_sweep
 from turnwise.config.programs import program
 from turnwise.console import Terminal, sized, until_stopped
-from turnwise.errors import InputError
-from turnwise.experiments.claims import SCALES
-from turnwise.experiments.command_line import Asked, ask
+from turnwise.errors import InputError, refuse_twice
+from turnwise.experiments.jobs import Asked, ask
 from turnwise.experiments.row_hashes import RowHashes
-from turnwise.experiments.sweep_file import Sweep, read_sweep, sweep_names
-from turnwise.reports.against_setting import differences, swept
-from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers
-from turnwise.reports.comparison_page import comparison_figures, comparison_page
-from turnwise.reports.entries import Entry, belongs, counted, entry_of_runs, read_entry, run_names
-from turnwise.reports.entry_figures import entry_figures, run_folders
-from turnwise.reports.entry_json import as_json
-from turnwise.reports.entry_tables import entry_tables, summary_table
-from turnwise.reports.find_runs import FinishedRuns, collect, folders_of
+from turnwise.experiments.sweep_file import sweep_names
+from turnwise.reports.comparison import comparison_figures, comparison_page, footer, provenance, run_table
+from turnwise.reports.entries import Entry, as_json, counted, read_entry
+from turnwise.reports.entry_tables import entry_figures, entry_tables, run_folders, summary_table
+from turnwise.reports.figures import Figure, standalone
 from turnwise.reports.gates.report import Settings, gate_report
-from turnwise.reports.html_pages import write_page
-from turnwise.reports.html_tables import tables_page
-from turnwise.reports.latex import to_latex
-from turnwise.reports.markdown import write_section
-from turnwise.reports.run_metrics import RunMetrics
-from turnwise.reports.run_report import write_pages
-from turnwise.reports.svg import Figure, standalone
-from turnwise.reports.tables import Table, footer, provenance, run_table, to_markdown, to_rich
-from turnwise.reports.watch_runs import watch
+from turnwise.reports.run_page import watch, write_pages
+from turnwise.reports.runs import collect, folders_of
+from turnwise.reports.tables import Table, tables_page, to_markdown, to_rich, write_page, write_section
+from turnwise.runs.archive import RunPath
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 
@@ -66,6 +75,29 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("words", nargs="+", metavar="FOLDER | KEY=VALUE", help="folders of runs, or a sweep or summary, as above")
+    add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE as Markdown")
+    add("--section", metavar="NAME", help="replace only the text between the marks of table:NAME in the Markdown FILE")
+    add("--html", type=Path, metavar="FILE", help="write one self-contained page to FILE")
+    add("--figure", type=Path, metavar="FILE", help="write the figures to FILE, FILE-2, ... as SVG")
+    add("--watch", action="store_true", help="folders: print the progress of running runs until they end")
+    add("--rebuild", action="store_true", help="folders: also write the report.html of every run again")
+    add("--brief", action="store_true", help="summary: write no tables of single entries to the files")
+    add("--json", action="store_true", help="sweep and summary: print a line of JSON for each entry, and the verdicts")
+    return parser
+
+
+def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) -> None:
+    """Raises InputError if an option in ``names`` was given, which this form of the command does not take."""
+    if given := next((name for name in names if getattr(args, name)), None):
+        raise InputError(f"--{given}: this option cannot be used with {form}; --help lists the options of each form")
+
+
 def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     """Compares the runs of some folders side by side."""
     refuse_strangers(args, ("brief", "json"), "folders")
@@ -73,29 +105,21 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     for folder in folders_of(args.words) if args.rebuild else ():
         console.print(f"Report: {write_pages(folder)}")
     collection = collect(args.words)
-    papers = {path: read_sweep(path) for path in args.paper}
-    tables = build_tables(collection, papers)
-    tables += [table for path in papers for table in beside_paper(collection, path, papers[path], args.words)]
-    tables += differences(collection, args.against) if args.against else []
-    lines = footer(collection, command_line(arguments), args.machine)
+    tables = [run_table(env, scale, rows) for (env, scale), rows in collection.sections.items()]
+    lines = footer(collection, command_line(arguments))
     show(tables, console)
     console.print(*lines, sep="\n")
-    drawn = swept(collection, args.against) if args.against else {}
-    page = comparison_page(collection, tables, lines, list(drawn.values()), args.html) if args.html else ""
-    pictures = drawings(args.figure, drawn, collection) if args.figure else {}
-    save(args, tables, lines, page, pictures, console)
-    for path, figure in pictures.items():
-        write_page(path, standalone(figure))
-        console.print(f"Figure: {path}")
+    page = comparison_page(collection, tables, lines, args.html) if args.html else ""
+    save(args, tables, lines, page, comparison_figures(collection) if args.figure else [], console)
 
 
 def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     """Reports on one sweep, or on all sweeps. For all sweeps, the terminal shows one summary table; a file also gets
     the tables of every entry.
     """
-    words = read_words(args.words, CONF.parent)
+    words = read_words(args.words)
     whole = words.whole
-    refuse_strangers(args, ("paper", "against", "machine", "rebuild", "watch"), "sweep=NAME and summary")
+    refuse_strangers(args, ("rebuild",), "sweep=NAME and summary")
     refuse_strangers(args, ("figure",) if whole else ("brief",), "summary" if whole else "sweep=NAME")
     console = sized(160)
     names = [f"sweep={name}" for name in names_of(words.paper)] if whole else [""]
@@ -106,31 +130,55 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     gates = gate_report(words.data, Settings(), words.gated) if words.data else None
     err = Terminal(stderr=True)
     seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
-    written = bool(args.markdown or args.latex or args.html) and not args.brief
+    written = bool(args.markdown or args.html) and not args.brief
     full = written or args.json or not whole  # whether more than the verdicts is shown or written
     entries = [read_entry(one, words.places, gates, hashes, both_modes=full) for one in seen]
     hashes.keep()
     refuse_seeds(entries, words.places)
-    told = entries if written or not whole else []  # the entries whose own tables are shown or written
-    every = [table for entry in told for table in entry_tables(entry)]
+    every = [table for entry in (entries if written or not whole else []) for table in entry_tables(entry)]
     tables = [summary_table(entries)] if whole else every
     show(tables, console)
-    results = [result for entry in entries for result in entry.results]
-    lines = provenance(results, command_line(arguments))
-    kept = [*tables, *every] if whole else every
+    lines = provenance([result for entry in entries for result in entry.results], command_line(arguments))
+    tables = [*tables, *every] if whole else every
     title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
-    pictures = [] if whole or not (args.figure or args.html) else entry_figures(entries[0])
-    shown = {numbered(args.figure, n): picture for n, picture in enumerate(pictures if args.figure else ())}
+    figures = [] if whole or not (args.figure or args.html) else entry_figures(entries[0])
     runs = {} if whole else run_folders(entries[0])
-    page = tables_page(title, kept, lines, pictures, runs, args.html) if args.html else ""
-    save(args, kept, lines, page, shown, console)
-    if args.figure and not pictures:
-        console.print(f"No figure: {args.figure} is not written, because these runs have no number to plot.")
-    for path, picture in shown.items():
-        write_page(path, standalone(picture))
-        console.print(f"Figure: {path}")
+    page = tables_page(title, tables, lines, figures, runs, args.html) if args.html else ""
+    save(args, tables, lines, page, figures if args.figure else [], console)
     for found in (*map(as_json, entries), counted(entries)) if args.json else ():
         print(json.dumps(found))
+
+
+class Words(NamedTuple):
+    """The parsed keys of a report on a sweep, or of a summary of all sweeps."""
+
+    whole: bool  # whether a summary of all sweeps is requested
+    places: tuple[Path, ...]
+    data: Path | None
+    gated: Path | None
+    paper: str | None
+    rest: tuple[str, ...]  # arguments that train.py understands too
+
+
+def read_words(words: Sequence[str]) -> Words:
+    """Parses the keys.
+
+    Raises:
+        InputError: a folder of runs does not exist, a key is given twice, or ``paper=`` is given for a sweep.
+    """
+    refuse_twice(words)
+    own = {key: value for key, _, value in (word.partition("=") for word in words)}
+    rest = [word for word in words if word.partition("=")[0] not in ("outputs", "data", "gated", "paper", "summary")]
+    places = tuple(RunPath(place) for place in (own.get("outputs") or "outputs,results").split(","))
+    missing = [place.resolve() for place in places if not place.is_dir()]
+    if missing and (own.get("outputs") or (len(missing) == len(places) and not own.get("data"))):
+        raise InputError(
+            f"outputs: there is no folder {missing[0]}; start the program in {CONF.parent}, or give outputs="
+        )
+    if own.get("paper") and "summary" not in words:
+        raise InputError(f"paper={own['paper']}: this key can only be used with summary")
+    data, gated = (RunPath(own[key]) if own.get(key) else None for key in ("data", "gated"))
+    return Words("summary" in words, places, data, gated, own.get("paper") or None, tuple(rest))
 
 
 def show(tables: Sequence[Table], console: Terminal) -> None:
@@ -140,70 +188,35 @@ def show(tables: Sequence[Table], console: Terminal) -> None:
 
 
 def names_of(paper: str | None) -> list[str]:
-    """Returns the names of the sweeps of one paper, or of all papers.
-
-    Raises:
-        InputError: no sweep belongs to ``paper``.
-    """
+    """Returns the names of the sweeps of one paper, or of all papers. Raises InputError if the paper is unknown."""
     names = sweep_names(CONF)
-    found = [name for name in names if paper is None or name.partition("_")[0] == paper]
-    if not found:
+    chosen = [name for name in names if paper is None or name.partition("_")[0] == paper]
+    if not chosen:
         there = ", ".join(sorted({name.partition("_")[0] for name in names}))
         raise InputError(f"paper={paper}: this paper is unknown; choose one of {there}")
-    return found
-
-
-def numbered(path: Path, number: int) -> Path:
-    """Returns the file name of an entry's drawing. The first drawing (0) has the name ``path``, the second that name
-    with -2.
-    """
-    return path.with_stem(f"{path.stem}-{number + 1}") if number else path
+    return chosen
 
 
 def refuse_overrides(asked: Sequence[Asked], hashes: RowHashes) -> None:
-    """Checks that at least one of the sweeps accepts the overrides.
-
-    Raises:
-        InputError: no sweep accepts them.
-    """
+    """Raises InputError if none of the sweeps accepts the overrides."""
     refused: InputError | None = None
     for one in asked:
         try:
             hashes.takes(one)
             return
         except InputError as error:
-            refused = refused or meant(one.extra, error)
+            refused = refused or error
     if refused is not None:
         raise refused
 
 
 def refuse_seeds(entries: Sequence[Entry], places: Sequence[Path]) -> None:
-    """Checks that there is a run for every requested seed, because a table without runs would not show that a seed was
-    mistyped.
-
-    Raises:
-        InputError: there is no run with a requested seed.
-    """
+    """Raises InputError if a requested seed has no run: a table without runs would not show that it was mistyped."""
     there = {result.seed for entry in entries for result in entry.results}
     absent = [seed for seed in entries[0].asked.seeds or () if seed not in there]
     if absent:
-        told = (
-            f"only these requested seeds have a run: {', '.join(map(str, sorted(there)))}"
-            if there
-            else "no requested seed has a run"
-        )
-        where = ", ".join(map(str, places))
-        raise InputError(f"seed={absent[0]}: there is no finished run with this seed in {where}; {told}")
-
-
-def drawings(path: Path, drawn: dict[str, Figure], collection: FinishedRuns) -> dict[Path, Figure]:
-    """Returns the drawings for ``--figure`` by file name, with a separate file for each environment if there are
-    several.
-    """
-    if len(drawn) > 1:
-        return {path.with_stem(f"{path.stem}-{name}"): figure for name, figure in drawn.items()}
-    figures = list(drawn.values()) or comparison_figures(collection)
-    return {path: figures[0]} if figures else {}
+        known = f"; seeds with a run: {', '.join(map(str, sorted(there)))}" if there else ""
+        raise InputError(f"seed={absent[0]}: no finished run has this seed in {', '.join(map(str, places))}{known}")
 
 
 def command_line(arguments: list[str]) -> str:
@@ -211,73 +224,26 @@ def command_line(arguments: list[str]) -> str:
 
 
 def save(
-    args: argparse.Namespace,
-    tables: list[Table],
-    lines: list[str],
-    page: str,
-    shown: dict[Path, Figure],
-    console: Terminal,
+    args: argparse.Namespace, tables: list[Table], lines: list[str], page: str, figures: list[Figure], console: Terminal
 ) -> None:
-    """Writes the tables in every requested format. Markdown also shows the pictures."""
+    """Writes the tables in every requested format, and the figures. Markdown also shows the figures."""
+    drawings = {
+        args.figure.with_stem(f"{args.figure.stem}-{number}") if number > 1 else args.figure: figure
+        for number, figure in enumerate(figures, 1)
+    }
     if args.markdown:
-        titles = {path: figure.title for path, figure in shown.items()}
+        titles = {path: figure.title for path, figure in drawings.items()}
         write_section(args.markdown, to_markdown(tables, lines), args.section, titles)
         console.print(f"Markdown: {args.markdown}")
-    if args.latex:
-        write_section(args.latex, to_latex(tables, lines))
-        console.print(f"LaTeX: {args.latex}")
     if args.html:
         write_page(args.html, page)
         console.print(f"Page: {args.html}")
-
-
-def build_tables(collection: FinishedRuns, papers: Mapping[Path, Sweep]) -> list[Table]:
-    """Returns a table of runs for each environment and scale. Runs of the sweeps have the label of their row, and come
-    first, in the order of the rows.
-    """
-    named = [
-        (name, sweep.labels[row])
-        for path, sweep in papers.items()
-        for row, name in run_names(sweep, path.absolute().parents[1]).items()
-    ]
-    tables = []
-    for (env, scale), rows in collection.sections.items():
-        labels = {row.name: label for name, label in named for row in rows if belongs(row.name, name)}
-        order = [*labels, *(row.name for row in rows)]
-        tables.append(run_table(env, scale, sorted(rows, key=lambda row: order.index(row.name)), labels))
-    return tables
-
-
-def beside_paper(collection: FinishedRuns, path: Path, sweep: Sweep, folders: Sequence[str]) -> list[Table]:
-    """Returns the tables of a sweep file with the runs of some folders, for each scale of the runs. If none of the runs
-    belongs to the sweep, there is a note instead.
-    """
-    conf = path.absolute().parents[1]
-    ours = list(run_names(sweep, conf).values())
-    scales: dict[str, dict[str, dict[int, RunMetrics]]] = {}
-    for (env, scale), rows in collection.sections.items():
-        found = scales.setdefault(scale if scale in SCALES else "tiny", {})
-        for row in rows:
-            runs = {seed: RunMetrics(row.folders[seed], result) for seed, result in row.results.items()}
-            if found.setdefault(row.name, runs) is not runs and any(belongs(row.name, name) for name in ours):
-                where = f"env={env}, scale {scale}"
-                collection.notes.append(
-                    f"{path}: the runs {row.name} of {where} are left out, because others have this name."
-                )
-    tables = []
-    for scale, found in scales.items():
-        asked = Asked(sweep.of_scale(scale), conf, scale)  # type: ignore[arg-type]
-        places = [place for folder in map(Path, folders) for place in (folder, *folder.parents)]
-        entry = entry_of_runs(asked, found, places)
-        tables += entry_tables(entry) if any(entry.rows.values()) else []
-    if not tables:
-        names = ", ".join(ours)
-        collection.notes.append(f"{path}: none of the compared runs is a row of this sweep; its rows are {names}.")
-    return tables
+    for path, figure in drawings.items():
+        write_page(path, standalone(figure))
+        console.print(f"Figure: {path}")
 
 
 if __name__ == "__main__":
-    # Garbage collection is rarer than by default, because nearly all objects stay in use. By default, it takes a tenth
-    # of the program's time.
+    # Nearly all objects stay in use, so the default frequency of garbage collection takes a tenth of the time.
     gc.set_threshold(100_000)
     sys.exit(until_stopped(main))

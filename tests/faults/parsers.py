@@ -26,7 +26,6 @@ from outside_texts import (
     RESULT,
     SHAREGPT,
     SWEEP,
-    TABLE,
     TOOLS,
     TRAJECTORY,
 )
@@ -47,9 +46,8 @@ from turnwise.errors import InputError
 from turnwise.experiments.sweep_file import read_sweep
 from turnwise.judges.chat import ChatClient
 from turnwise.judges.prompt import AnswerError, read_score
-from turnwise.reports.gates.recorded_groups import read_recorded
-from turnwise.reports.gates.released import FEATURES, read_features
-from turnwise.reports.read_run import read_run
+from turnwise.reports.gates.groups import read_recorded
+from turnwise.reports.run_files import read_run
 from turnwise.runs.json_lines import each_line
 from turnwise.runs.result_file import read_result
 from turnwise.training.distributed import damage
@@ -153,7 +151,6 @@ def targets() -> list[Target]:
             [SHAREGPT, TRAJECTORY],
         ),
         Target("recorded rollouts", _file("r.jsonl", lambda p: read_recorded([p], [1])), InputError, [RECORDED]),
-        Target("released buffer", _file(FEATURES, lambda p: read_features(p.parent)), InputError, [TABLE]),
         Target("questions", _file("q.jsonl", lambda p: read_questions(p, "env.files")), InputError, [QUESTION]),
         Target(
             "pages",

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
-from turnwise.experiments.command_line import ask
-from turnwise.experiments.jobs import job_of
+from turnwise.experiments.jobs import ask, job_of
 from turnwise.runs.result_file import read_result
 from turnwise.training import frozen_buffer
 from turnwise.training.frozen_buffer import Frozen

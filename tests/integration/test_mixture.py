@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 from tests.integration.test_resume import finish, kill_when, metrics, train_lines
 
-from turnwise.reports.run_metrics import RunMetrics
+from turnwise.reports.runs import RunMetrics
 from turnwise.runs.result_file import read_result
 
 pytestmark = pytest.mark.slow

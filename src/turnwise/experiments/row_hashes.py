@@ -17,8 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.config.hydra_errors import explain
 from turnwise.config.schema import compose_config
-from turnwise.experiments.command_line import Asked, picked
-from turnwise.experiments.jobs import Job, job_of
+from turnwise.experiments.jobs import Asked, Job, job_of, picked
 from turnwise.files import KeptValues, checksum
 from turnwise.runs.config_hash import config_hash
 

@@ -8,22 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.experiments.command_line import Asked, picked, played
-from turnwise.experiments.jobs import Job, job_of, preset
-from turnwise.experiments.sweep_file import Sweep, origin
-from turnwise.reports.claim_verdict import (
+from turnwise.experiments.jobs import Asked, Job, ask, job_of, picked, played
+from turnwise.experiments.sweep_file import find_sweep, origin, sweep_names
+from turnwise.reports.claims import (
     VERDICTS,
     Decision,
+    Finding,
     Runs,
     Verdict,
     decide,
     decide_gate,
     entry_verdict,
+    find_preconditions,
     rests_on_one_seed,
+    tested,
 )
-from turnwise.reports.gates.sweep_report import SweepReport, sweep_report
-from turnwise.reports.preconditions import Finding, find_preconditions, tested
-from turnwise.reports.run_metrics import Damaged, RunMetrics, metrics_by_seed, other_decoding
+from turnwise.reports.gates.report import SweepReport, sweep_report
+from turnwise.reports.runs import Damaged, RunMetrics, metrics_by_seed, other_decoding
 from turnwise.runs.archive import RunPath
 from turnwise.runs.result_file import Result, read_result
 
@@ -143,33 +144,6 @@ def read_entry(
     return entry
 
 
-def entry_of_runs(asked: Asked, runs: Mapping[str, Runs], places: Sequence[Path]) -> Entry:
-    """Returns an entry with given runs, which may be in any folders, and decides the claims of the entry.
-
-    Args:
-        runs: name of runs (such as ``pivotrl/tab4/full``, or this name with further parts after a slash) -> the runs.
-            Other names are ignored. If several names belong to a row, the first name counts.
-        places: folders in which pilot runs are searched.
-    """
-    names = run_names(asked.sweep, asked.folder)
-    entry = Entry(asked, {row: {} for row in asked.sweep.rows})
-    for row, named in names.items():
-        entry.rows[row] = next((found for name, found in runs.items() if belongs(name, named)), {})
-    _decide(entry, places, {})
-    return entry
-
-
-def run_names(sweep: Sweep, folder: Path) -> dict[str, str]:
-    """Returns row -> name of its runs, for the rows of a sweep that have runs. ``folder`` is ``conf/``."""
-    ours = [name for name, row in sweep.rows.items() if row.overrides is not None or row.same is not None]
-    return {name: preset(sweep, name, folder) for name in ours}
-
-
-def belongs(name: str, named: str) -> bool:
-    """Returns whether runs called ``name`` belong to the row whose runs are called ``named``."""
-    return f"{name}/".startswith(f"{named}/")
-
-
 def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str], both_modes: bool = True) -> None:
     entry.findings = find_preconditions(entry.asked, places, entry.notes)
     while True:
@@ -212,7 +186,6 @@ def _decisions(entry: Entry, cannot: Mapping[str, str], both_modes: bool) -> lis
             if both_modes and (other := other_decoding(metric)) and found.low is not None:
                 beside = decide(claim, other, rows, base, least)
                 found = replace(found, beside=beside if beside.low is not None else None)
-            found = replace(found, effect=least or sweep.paper_difference(claim, metric))
             why = next((cannot[row] for row in claim.rows if row in cannot), None)
             if found.verdict == "not_run" and why:
                 found = replace(found, why=why, cannot=True)
@@ -249,6 +222,27 @@ def _changed(runs: Iterable[tuple[Job, Path, Result]], hash_of: HashOf) -> list[
     return changed
 
 
+def paper_entries(
+    paper: str,
+    conf: Path,
+    places: Sequence[Path],
+    scale: str = "tiny",
+    gates: Mapping[str, Any] | None = None,
+) -> list[Entry]:
+    """Returns an entry for every table and figure of a paper (:func:`read_entry`).
+
+    Raises:
+        InputError: no sweep file belongs to ``paper``.
+    """
+    papers = {name: find_sweep(name, conf).paper for name in sweep_names(conf)}
+    names = [name for name, of in papers.items() if of == paper]
+    if not names:
+        raise InputError(
+            f"paper={paper}: this paper is unknown; choose one of {', '.join(sorted(set(papers.values())))}"
+        )
+    return [read_entry(ask([f"sweep={name}", f"scale={scale}"], conf), places, gates) for name in names]
+
+
 def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
     """Returns paper -> verdict -> number of entries with this verdict. Entries without claims are not counted."""
     table: dict[str, dict[str, int]] = {}
@@ -257,3 +251,67 @@ def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
             counts = table.setdefault(entry.asked.sweep.paper, dict.fromkeys(VERDICTS, 0))
             counts[entry.verdict] += 1
     return table
+
+
+def as_json(entry: Entry) -> dict[str, Any]:
+    sweep = entry.asked.sweep
+    hashes = entry.groups.hashes if entry.groups else {}
+    rows = {
+        name: {"seeds": sorted(runs), "config_hash": runs[min(runs)].result.config_hash}
+        for name, runs in entry.rows.items()
+        if runs
+    }
+    return {
+        "sweep": sweep.name,
+        "paper": sweep.paper,
+        "entry": sweep.entry,
+        "scale": entry.asked.scale,
+        "verdict": entry.verdict,
+        "one_seed": entry.one_seed,
+        "claims": [_claim(d) for d in entry.decisions],
+        "preconditions": [_precondition(one) for one in entry.findings],
+        "rows": rows or {name: {"config_hash": found} for name, found in hashes.items()},
+        "changed": [
+            {"row": one.row, "seed": one.seed, "folder": str(one.folder), "kept": one.kept, "now": one.now}
+            for one in entry.changed
+        ],
+        "left_out": [note.removeprefix("left out: ") for note in entry.notes],
+    }
+
+
+def _precondition(finding: Finding) -> Mapping[str, Any]:
+    bound = finding.bound
+    return {
+        "precondition": finding.name,
+        "says": bound.says,
+        "metric": bound.metric,
+        "low": bound.low,
+        "high": bound.high,
+        "paper": bound.paper,
+        "value": finding.value,
+        "values": list(finding.values),
+        "seeds": list(finding.seeds),
+        "runs": finding.runs,
+        "true": finding.true,
+    }
+
+
+def _claim(decision: Decision) -> dict[str, Any]:
+    return {
+        "claim": decision.claim.text,
+        "metric": decision.metric,
+        "ours": decision.claim.ours,
+        "one_seed": decision.one_seed,
+        **_decided(decision),
+        "by_seed": list(decision.by_seed),
+        "seeds": list(decision.seeds),
+        "seeds_of": {row: list(seeds) for row, seeds in decision.sides.items()},
+        "tasks": decision.tasks,
+        "why": decision.why,
+        "other_decoding": decision.beside and {"metric": decision.beside.metric, **_decided(decision.beside)},
+    }
+
+
+def _decided(decision: Decision) -> dict[str, Any]:
+    ends = None if decision.low is None or decision.high is None else [decision.low, decision.high]
+    return {"verdict": decision.verdict, "difference": decision.difference, "ci95": ends}

@@ -1,23 +1,20 @@
-"""Creates tables about entries (tables and figures of papers): numbers, claims, training costs, and a summary."""
+"""Shows entries (tables and figures of papers): our numbers beside the paper's, claims with verdicts, costs, figures."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
 
 from turnwise.evaluation.stats import mean_interval
 from turnwise.experiments.jobs import job_of
 from turnwise.json_and_yaml import parse_yaml
-from turnwise.reports.claim_verdict import VERDICTS, Decision, Runs, recorded
-from turnwise.reports.cost_to_reach import reach_table
+from turnwise.reports.claims import VERDICTS, Decision, Runs, recorded
 from turnwise.reports.entries import Changed, Entry, untrained
-from turnwise.reports.gates.report_tables import tier_table
-from turnwise.reports.gates.sweep_report import COMMAND
-from turnwise.reports.metric_labels import words
-from turnwise.reports.power import planned
-from turnwise.reports.run_metrics import is_change
-from turnwise.reports.sentences import all_on_dialogues, signed
-from turnwise.reports.tables import Table, estimate_text, plain
+from turnwise.reports.figures import Figure, Panel, Point, dots, during_figure
+from turnwise.reports.gates.report import COMMAND, tier_table
+from turnwise.reports.runs import all_on_dialogues, is_change, words
+from turnwise.reports.tables import Table, estimate_text, interval, plain, signed
 
 INTERVAL_NOTE = (
     "All intervals are 95 % intervals. The interval of a claim covers a Student's t interval over seeds and, if the "
@@ -43,15 +40,14 @@ SIGN_NOTE = "Column `ours`: the value that the claim says is greater, minus the 
 
 
 def summary_table(entries: Sequence[Entry]) -> Table:
-    """Returns a table with a line for each entry (a table or figure of a paper), with its verdict."""
+    """Returns a table with a line for each entry, with its verdict."""
     scale = entries[0].asked.scale if entries else "tiny"
     table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
     for entry in entries:
         sweep = entry.asked.sweep
         runs = str(len(entry.results)) if entry.results or not sweep.gate_report else "data"
-        name = f"{sweep.paper}, {sweep.entry}"
-        said = (entry.verdict or "-") + (" (one seed)" if entry.one_seed else "")
-        table.rows.append([name, sweep.name, said, _tally(entry.decisions), runs])
+        word = (entry.verdict or "-") + (" (one seed)" if entry.one_seed else "")
+        table.rows.append([f"{sweep.paper}, {sweep.entry}", sweep.name, word, _tally(entry.decisions), runs])
     places = ", ".join(dict.fromkeys(f"{place}/" for entry in entries for place in entry.kept))
     mixed = [f"For rows that you have not run, the table uses the runs in {places}."] if places else []
     left_out = dict.fromkeys(note for entry in entries for note in entry.notes)
@@ -61,45 +57,45 @@ def summary_table(entries: Sequence[Entry]) -> Table:
 
 
 def _tally(decisions: Sequence[Decision]) -> str:
-    told = []
+    parts = []
     for verdict in VERDICTS:
-        found = [d for d in decisions if d.verdict == verdict and not d.claim.ours]
-        alone = sum(d.one_seed for d in found) if verdict in ("holds", "fails") else 0
-        if found:
-            told.append(f"{len(found)} {verdict}" + (f" ({alone} on one seed)" if alone else ""))
-    return ", ".join(told) or "none"
+        equal = [d for d in decisions if d.verdict == verdict and not d.claim.ours]
+        alone = sum(d.one_seed for d in equal) if verdict in ("holds", "fails") else 0
+        if equal:
+            parts.append(f"{len(equal)} {verdict}" + (f" ({alone} on one seed)" if alone else ""))
+    return ", ".join(parts) or "none"
 
 
 def entry_tables(entry: Entry) -> list[Table]:
     """Returns an entry's tables: its numbers (ours and the paper's), preconditions, claims with verdicts, and costs."""
-    sweep = entry.asked.sweep
+    sweep, dialogues = entry.asked.sweep, all_on_dialogues(entry.results)
     metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
     printed = [name for name in sweep.columns if any(name in row.numbers for row in sweep.rows.values())]
-    headers = [
-        "row",
-        "seeds",
-        *(f"ours, {words(metric, all_on_dialogues(entry.results))}" for metric in metrics),
-        *(f"paper, {name}" for name in printed),
-    ]
+    ours = [f"ours, {words(metric, dialogues)}" for metric in metrics]
+    headers = ["row", "seeds", *ours, *(f"paper, {name}" for name in printed)]
     table = Table(f"{sweep.title}, scale {entry.asked.scale}", headers, [])
     for name, runs in entry.rows.items():
         row = sweep.rows[name]
         seeds = entry.groups.seeds(name) if entry.groups else sorted(runs)
-        ours = [
-            _gate_cell(metric, name, entry.gates) if sweep.gate_report else _cell(entry.by_seed(name, metric), metric)
-            for metric in metrics
-        ]
         paper = [f"{row.numbers[column]:g}" if column in row.numbers else "-" for column in printed]
-        table.rows.append([row.label or name, _listed(seeds), *ours, *paper])
+        table.rows.append([row.label or name, _listed(seeds), *(_cell(entry, name, m) for m in metrics), *paper])
     table.notes = [note for note in (sweep.note, *_provenance(entry)) if note]
     table.notes += [*_changed_notes(entry.changed), *entry.notes]
-    spent = [_reach(entry)] if sweep.reach and entry.results else []
-    spent += [costs] if (costs := _costs(entry)).rows else []
+    costs = _costs(entry)
+    spent = [costs] if costs.rows else []
     if entry.gates and entry.gates["source"] == "recorded" and "tier1" in sweep.rows:
         spent.append(tier_table(entry.gates["tier1"]))
     preconditions = [_preconditions(entry)] if entry.findings else []
     claims = [_claims(entry)] if entry.decisions else []
     return [table, *preconditions, *claims, *spent]
+
+
+def _cell(entry: Entry, row: str, metric: str) -> str:
+    if entry.asked.sweep.gate_report:
+        number = recorded(entry.gates, metric.replace("{}", row))
+        return "-" if number is None else plain(number[0])
+    seeds = entry.by_seed(row, metric)
+    return estimate_text(mean_interval(list(seeds.values())), signed if is_change(metric) else plain) if seeds else "-"
 
 
 def _preconditions(entry: Entry) -> Table:
@@ -108,11 +104,10 @@ def _preconditions(entry: Entry) -> Table:
     for one in entry.findings:
         value = "-" if one.value is None else plain(one.value)
         spread = f" ({plain(min(one.values))} to {plain(max(one.values))})" if len(one.values) > 1 else ""
-        told = {True: "yes", False: "no", None: "not measured"}[one.true]
-        if one.true is False and one.bound.remedy:
-            told += f"; {one.bound.remedy}"
+        remedy = f"; {one.bound.remedy}" if one.true is False and one.bound.remedy else ""
+        true = {True: "yes", False: "no", None: "not measured"}[one.true] + remedy
         wanted, paper = one.bound.bounds, one.bound.paper or "-"
-        table.rows.append([one.bound.says, one.label, _listed(one.seeds), value + spread, wanted, paper, told])
+        table.rows.append([one.bound.says, one.label, _listed(one.seeds), value + spread, wanted, paper, true])
     table.notes = [
         "Preconditions are measured on pilot runs, with tasks of eval.seed=0; no claim uses the results of pilot runs. "
         "The column `measured` shows the mean over the pilot seeds, and in brackets the least and the greatest value. A "
@@ -122,23 +117,22 @@ def _preconditions(entry: Entry) -> Table:
 
 
 def _claims(entry: Entry) -> Table:
-    labels = entry.asked.sweep.labels
+    labels, dialogues = entry.asked.sweep.labels, all_on_dialogues(entry.results)
     decoded = any(d.beside for d in entry.decisions)
     beside = ["other decoding mode"] if decoded else []
-    headers = ["claim", "metric", "ours", "95 %", "seeds", "tasks", *beside, "verdict"]
-    table = Table("Claims", headers, [])
+    table = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", *beside, "verdict"], [])
     for d in entry.decisions:
-        bounds = _bounds(d)
         alone = d.one_seed and d.verdict in ("holds", "fails")
-        said = d.verdict + (" (one seed)" if alone else _interim(entry, d)) + (", our claim" if d.claim.ours else "")
-        said += f": {d.why}" if d.why else ""
-        if d.verdict == "undecided" and not d.why and (plan := planned(d)):
-            said += f": 80 % power for a difference of {plain(plan.effect)} needs {plan.sentence}"
+        verdict = d.verdict + (" (one seed)" if alone else _interim(entry, d)) + (", our claim" if d.claim.ours else "")
+        verdict += f": {d.why}" if d.why else ""
         difference = "-" if d.difference is None else plain(d.difference)
         other = [_other(d.beside)] if decoded else []
         claim = " ".join(labels.get(word, word) for word in d.claim.text.split())
-        said_of = words(d.metric, all_on_dialogues(entry.results))
-        table.rows.append([claim, said_of, difference, bounds, _sides(d), str(d.tasks or "-"), *other, said])
+        seeds = _listed(d.seeds)
+        if any(seeds_of_row != d.seeds for seeds_of_row in d.sides.values()):  # a row has more seeds than were compared
+            seeds = "; ".join(f"{row} {_listed(of_row)}" for row, of_row in d.sides.items())
+        cells = [claim, words(d.metric, dialogues), difference, _bounds(d), seeds, str(d.tasks or "-"), *other, verdict]
+        table.rows.append(cells)
     table.notes = [SIGN_NOTE, GATE_NOTE if entry.asked.sweep.gate_report else INTERVAL_NOTE, EACH_NOTE]
     return table
 
@@ -151,31 +145,18 @@ def _interim(entry: Entry, decision: Decision) -> str:
 
 
 def _bounds(decision: Decision) -> str:
-    return "-" if decision.low is None or decision.high is None else f"[{plain(decision.low)}, {plain(decision.high)}]"
+    return "-" if decision.low is None or decision.high is None else interval((decision.low, decision.high), plain)
 
 
 def _other(beside: Decision | None) -> str:
     if beside is None or beside.difference is None:
         return "-"
-    way = "greedy" if ".greedy." in beside.metric else "sampled"
-    return f"{way}: {plain(beside.difference)} {_bounds(beside)}, {beside.verdict}"
-
-
-def _sides(decision: Decision) -> str:
-    """Returns the compared seeds as text; the seeds of each row if a row has more seeds than were compared."""
-    if all(seeds == decision.seeds for seeds in decision.sides.values()):
-        return _listed(decision.seeds)
-    return "; ".join(f"{row} {_listed(seeds)}" for row, seeds in decision.sides.items())
+    mode = "greedy" if ".greedy." in beside.metric else "sampled"
+    return f"{mode}: {plain(beside.difference)} {_bounds(beside)}, {beside.verdict}"
 
 
 def _listed(seeds: Iterable[int]) -> str:
     return ", ".join(map(str, seeds)) or "-"
-
-
-def _reach(entry: Entry) -> Table:
-    sweep = entry.asked.sweep
-    rows = {name: list(entry.rows.get(name, {}).values()) for name in sweep.rows}
-    return reach_table(sweep.reach, rows, sweep.labels)
 
 
 def _costs(entry: Entry) -> Table:
@@ -195,12 +176,12 @@ def _costs(entry: Entry) -> Table:
     metrics |= profiles if profiled else {}
     table = Table("What training cost, a run", ["row", "seeds", *metrics, "predictor, % of CPU"], [])
     for name, runs in entry.rows.items():
-        cells = [_mean(runs, metric) for metric in metrics.values()]
+        numbers = [_mean(runs, metric) for metric in metrics.values()]
         share = _mean(runs, "cpu/predictor / cpu/iteration")
-        if any(cells):
-            shown = ["-" if value is None else f"{value:,.0f}" for value in cells]
+        if any(numbers):
+            cells = ["-" if value is None else f"{value:,.0f}" for value in numbers]
             predictor = "-" if share is None else f"{100 * share:.1f}"
-            table.rows.append([labels[name], _listed(sorted(runs)), *shown, predictor])
+            table.rows.append([labels[name], _listed(sorted(runs)), *cells, predictor])
     table.notes = [
         "Trajectories are counted as in TRACE: a rollout counts 1, a continuation counts 1/2. CPU seconds are the CPU "
         "time that the training process spends on rollouts, predictor and updates. Other programs on the machine "
@@ -248,24 +229,24 @@ def _provenance(entry: Entry) -> list[str]:
         return [_groups_note(entry), *_hashes_note(entry.groups.hashes if entry.groups else {})]
     reasons: dict[str, list[str]] = {}
     for name in entry.rows:
-        cannot = job_of(entry.asked, name, sweep.seeds[0]).cannot
-        if cannot:
+        if cannot := job_of(entry.asked, name, sweep.seeds[0]).cannot:
             reasons.setdefault(cannot, []).append(name)
     notes = [f"Not run at scale={scale}: {', '.join(rows)} ({reason})." for reason, rows in reasons.items()]
     for place, names in entry.kept.items():
-        commits = {run.result.commit[:12] for name in names for run in entry.rows[name].values()}
-        notes.append(
-            f"Rows whose runs are in {place}/, made with the code of {' and '.join(sorted(commits))}: {', '.join(names)}."
-        )
+        commits = sorted({run.result.commit[:12] for name in names for run in entry.rows[name].values()})
+        code = f"made with the code of {' and '.join(commits)}"
+        notes.append(f"Rows whose runs are in {place}/, {code}: {', '.join(names)}.")
     if base := [name for name in untrained(entry.asked, entry.rows) if len(entry.rows[name]) > 1]:
         notes.append(f"These rows have no training, so all seeds have equal results: {', '.join(sorted(base))}.")
-    hashes = {name: runs[min(runs)].result.config_hash for name, runs in entry.rows.items() if runs}
-    return [*notes, *_hashes_note(hashes)]
+    return [
+        *notes,
+        *_hashes_note({row: runs[min(runs)].result.config_hash for row, runs in entry.rows.items() if runs}),
+    ]
 
 
 def _hashes_note(hashes: Mapping[str, str]) -> list[str]:
-    told = ", ".join(f"{name} `{found}`" for name, found in hashes.items() if found)
-    return [f"Hash of the configuration of each row's first seed: {told}."] if told else []
+    listed = ", ".join(f"{name} `{value}`" for name, value in hashes.items() if value)
+    return [f"Hash of the configuration of each row's first seed: {listed}."] if listed else []
 
 
 def _changed_notes(changed: Iterable[Changed]) -> list[str]:
@@ -273,10 +254,10 @@ def _changed_notes(changed: Iterable[Changed]) -> list[str]:
     for one in changed:
         rows.setdefault(str(one.folder.parent), []).append(one)
     return [
-        f"{folder}: these runs have another configuration hash than row {found[0].row} has now: "
-        + ", ".join(f"seed {one.seed} (`{one.kept or 'none written down'}`, now `{one.now}`)" for one in found)
+        f"{folder}: these runs have another configuration hash than row {runs[0].row} has now: "
+        + ", ".join(f"seed {one.seed} (`{one.kept or 'none written down'}`, now `{one.now}`)" for one in runs)
         + ". `train.py` with `fresh=true` runs them again."
-        for folder, found in rows.items()
+        for folder, runs in rows.items()
     ]
 
 
@@ -289,10 +270,62 @@ def _groups_note(entry: Entry) -> str:
     return f"Computed from {entry.gates['groups']} recorded groups of rollouts{of} with: {'; '.join(commands)}."
 
 
-def _cell(seeds: Mapping[int, float], metric: str) -> str:
-    return estimate_text(mean_interval(list(seeds.values())), signed if is_change(metric) else plain) if seeds else "-"
+def entry_figures(entry: Entry) -> list[Figure]:
+    """Draws success during training if the sweep file sets ``curve``, and one figure for each metric for which there
+    are runs. Our numbers and the paper's have separate axes, so only the order of the rows can be compared.
+    """
+    sweep = entry.asked.sweep
+    metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
+    figures = [_figure(entry, metric, number) for number, metric in enumerate(metrics)]
+    if sweep.curve is not None:
+        title = f"{sweep.title}: held-out success by update, scale {entry.asked.scale}"
+        figures.insert(0, during_figure(title, f"during-{sweep.name}", entry.rows, sweep.labels, sweep.panels))
+    return [figure for figure in figures if figure is not None]
 
 
-def _gate_cell(metric: str, row: str, gates: Mapping[str, Any] | None) -> str:
-    found = recorded(gates, metric.replace("{}", row))
-    return "-" if found is None else plain(found[0])
+def _figure(entry: Entry, metric: str, number: int) -> Figure | None:
+    sweep, labels = entry.asked.sweep, entry.asked.sweep.labels
+    columns = [column for column, of in sweep.columns.items() if of == metric]
+    ours = [point for name in entry.rows if (point := _point(entry, name, metric)) is not None]
+    if not ours:
+        return None
+    paper = [
+        Point(labels[name], value, series=column)
+        for column in columns
+        for name in entry.rows
+        if (value := sweep.rows[name].numbers.get(column)) is not None
+    ]
+    measured = words(metric, all_on_dialogues(entry.results))
+    panels = [Panel(f"ours, scale {entry.asked.scale}", ours, measured, is_change(metric))]
+    if paper:
+        head = "paper" if len(columns) > 1 else f"paper, {columns[0]}"
+        panels.append(Panel(head, paper, words(metric), is_change(metric)))
+    over = "over groups" if sweep.gate_report else "over seeds"
+    key = f"Faint dots are single seeds, strong dots are means, lines are 95 % intervals {over}."
+    key += " The panels have separate scales: compare only the order of the rows." if paper else ""
+    shown = {point.row for point in (*ours, *paper)}
+    rows = [labels[name] for name in entry.rows if labels[name] in shown]
+    return dots(f"{sweep.paper}, {sweep.entry}: {measured}", f"entry-{sweep.name}-{number}", panels, key, rows)
+
+
+def _point(entry: Entry, name: str, metric: str) -> Point | None:
+    row = entry.asked.sweep.labels[name]
+    if entry.asked.sweep.gate_report:
+        number = recorded(entry.gates, metric.replace("{}", name))
+        return None if number is None else Point(row, *number)
+    seeds = entry.by_seed(name, metric)
+    if not seeds:
+        return None
+    estimate = mean_interval(list(seeds.values()))
+    return Point(row, estimate.mean, estimate.low, estimate.high, seeds if len(seeds) > 1 else {})
+
+
+def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
+    """Returns row label -> seed -> folder of the run. Rows that share their label with another row are left out."""
+    labels = entry.asked.sweep.labels
+    names = Counter(labels[name] for name in entry.rows)
+    return {
+        labels[name]: {seed: run.folder for seed, run in runs.items()}
+        for name, runs in entry.rows.items()
+        if names[labels[name]] == 1
+    }

@@ -14,14 +14,27 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.build_part import build
 from turnwise.errors import InputError
-from turnwise.reports.publish_wandb import ROLLOUT_COLUMNS, logged_in, rollout_rows
+from turnwise.runs.json_lines import json_object, paths_of
 from turnwise.runs.result_file import ResultError, read_result
 
+ROLLOUT_COLUMNS: list[str | int] = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]
 LOCAL = ("offline", "dryrun", "disabled")  # modes in which no data leaves this machine
 TAG = 64  # greatest length of a tag in W&B
 AFTERWARDS = (
     "or keep the run on this machine (logger.wandb.offline=true, or WANDB_MODE=offline) and upload it with `wandb sync`"
 )
+
+
+def logged_in() -> bool:
+    """Returns whether the W&B package finds an API key, without a prompt (``wandb login``, WANDB_API_KEY or netrc)."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    import wandb  # loading it takes 0.8 s
+
+    try:
+        return bool(wandb.login(prompt=False))
+    except wandb.errors.Error:
+        return False
 
 
 class Wandb(WandbLogger):
@@ -137,3 +150,21 @@ def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:
         run.summary.update({name: result[name] for name in (*kept, "config_hash", "commit") if name in result})
     finally:
         run.finish(exit_code=int(failed))
+
+
+def rollout_rows(folder: Path) -> Iterator[list[Any]]:
+    """Yields a row (``ROLLOUT_COLUMNS``) for each leaf of a run's recorded rollout trees, latest iteration first."""
+    files = sorted((folder / "rollouts").glob("*.jsonl"))
+    lines = (line for file in reversed(files) for line in reversed(file.read_text(encoding="utf-8").splitlines()))
+    for line in lines:
+        tree = json_object(line)
+        if tree is None:
+            continue
+        turns = tree["turns"]
+        paths = paths_of(turns)
+        totals = tree.get("rewards", {}).get("total") or [None] * len(paths)
+        for path, total in zip(paths, totals, strict=False):
+            actions = "\n".join(turns[i]["text"] for i in path)
+            name, seed = folder.parent.name, folder.name.removeprefix("seed")
+            state = tree["state"]["id"]
+            yield [name, seed, tree["iteration"], state, path[-1], len(path), total, actions, tree.get("expert") or ""]

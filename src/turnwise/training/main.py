@@ -28,8 +28,7 @@ from turnwise.console import Terminal
 from turnwise.envs.environment import environments_of
 from turnwise.errors import Interrupted, Stopped
 from turnwise.models.shipped import BASES, unknown_to
-from turnwise.reports.run_report import write_pages
-from turnwise.reports.terminal_summary import print_summary
+from turnwise.reports.run_page import print_summary, write_pages
 from turnwise.runs.result_file import read_result, write_result
 from turnwise.training.candidates import read_candidates
 from turnwise.training.collection import Collection, Rollouts

@@ -13,8 +13,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from transformers import AutoTokenizer
-from turnwise.envs.math.problem_files import read_problems
-from turnwise.envs.search.question_files import read_pages, read_questions
+from turnwise.envs.math.problems import read_problems
+from turnwise.envs.search.retrieval import read_pages, read_questions
 
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations

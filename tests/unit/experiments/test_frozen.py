@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from turnwise.experiments.command_line import ask, of_pilots, played
-from turnwise.experiments.jobs import jobs
+from turnwise.experiments.jobs import ask, jobs, of_pilots, played
 from turnwise.experiments.sweep_file import Sweep, find_sweep, origin, sweep_names
 from turnwise.runs.archive import RunPath
 from turnwise.runs.result_file import Result, read_result

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.experiments.command_line import ask
-from turnwise.experiments.jobs import job_of, jobs, preset
+from turnwise.experiments.jobs import ask, job_of, jobs
 
 
 def test_all_rows_of_a_seed_come_before_the_next_seed(conf: Path) -> None:
@@ -38,7 +37,7 @@ def test_scales_have_folders_of_their_own_and_ways_of_running_do_not(conf: Path)
 def test_a_row_that_is_the_same_has_the_others_runs(conf: Path) -> None:
     figure, table = (ask([f"sweep={name}"], conf) for name in ("p_fig1", "p_tab1"))
     assert job_of(figure, "ours", 0) == job_of(table, "ours", 0)
-    assert preset(figure.sweep, "ours", conf) == "p/tab1/ours"
+    assert job_of(figure, "ours", 0).name == "p/tab1/ours"
     assert job_of(figure, "big", 0).cannot == "one size is shipped"
     given = ask(["sweep=p_fig1", "scale=paper", "data.file=x"], conf)
     assert job_of(given, "big", 0).cannot is None

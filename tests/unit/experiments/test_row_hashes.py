@@ -12,8 +12,7 @@ import pytest
 
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise.experiments import row_hashes as module
-from turnwise.experiments.command_line import ask, of_pilots, played
-from turnwise.experiments.jobs import job_of, jobs
+from turnwise.experiments.jobs import ask, job_of, jobs, of_pilots, played
 from turnwise.experiments.row_hashes import CODE, RowHashes
 from turnwise.experiments.sweep_file import sweep_names
 from turnwise.runs.archive import RunPath

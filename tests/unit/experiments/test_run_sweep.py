@@ -14,10 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config.schema import ConfigError
 from turnwise.console import Terminal
 from turnwise.errors import InputError, RowsFailed
-from turnwise.experiments.command_line import ask
-from turnwise.experiments.jobs import jobs
-from turnwise.experiments.run_states import Recorded, error_file
-from turnwise.experiments.run_sweep import run_sweep
+from turnwise.experiments.jobs import ask, jobs
+from turnwise.experiments.run_sweep import Recorded, error_file, run_sweep
 from turnwise.runs.config_hash import config_hash
 from turnwise.runs.result_file import write_result
 

@@ -11,11 +11,9 @@ from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
-from turnwise.experiments.claims import SCALES
-from turnwise.experiments.command_line import Asked
-from turnwise.experiments.jobs import job_of, jobs
-from turnwise.experiments.sweep_file import find_sweep, sweep_names
-from turnwise.reports.run_metrics import RunMetrics
+from turnwise.experiments.jobs import Asked, job_of, jobs
+from turnwise.experiments.sweep_file import SCALES, find_sweep, sweep_names
+from turnwise.reports.runs import RunMetrics
 from turnwise.runs.config_hash import config_hash
 from turnwise.runs.result_file import Result
 

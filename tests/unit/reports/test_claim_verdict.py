@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.experiments.claims import comparison
-from turnwise.reports import run_metrics
-from turnwise.reports.claim_verdict import decide, decide_gate, settled
-from turnwise.reports.run_metrics import RunMetrics
+from turnwise.experiments.sweep_file import comparison
+from turnwise.reports import runs as runs_module
+from turnwise.reports.claims import decide, decide_gate, settled
+from turnwise.reports.runs import RunMetrics
 from turnwise.runs.result_file import read_result
 
 SWEEP = """
@@ -190,8 +190,8 @@ def test_an_evaluation_is_parsed_once_for_all_runs_that_share_it_and_again_when_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[Path] = []
-    real = run_metrics.checked_rows
-    monkeypatch.setattr(run_metrics, "checked_rows", lambda path: parsed.append(path) or real(path))
+    real = runs_module.checked_rows
+    monkeypatch.setattr(runs_module, "checked_rows", lambda path: parsed.append(path) or real(path))
     runs = [save(tmp_path / name, [2, 1, 0], base=[1, 1, 2]) for name in "ab"]
     outcomes = [run.outcomes("in_domain.after", "base") for run in runs for _ in range(2)]
     assert outcomes[0] == {"": {"seen/t0": [1, 0], "seen/t1": [1, 0], "seen/t2": [1, 1]}}

@@ -9,8 +9,8 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.experiments.sweep_file import read_sweep
-from turnwise.reports.curves_over_updates import by_update, during_figure
-from turnwise.reports.run_metrics import RunMetrics
+from turnwise.reports.figures import by_update, during_figure
+from turnwise.reports.runs import RunMetrics
 from turnwise.runs.result_file import read_result
 
 
@@ -35,7 +35,7 @@ def test_evaluations_in_order_as_the_mean_over_splits(tmp_path: Path) -> None:
     assert by_update(run(tmp_path / "b", looks, greedy=True)) == wanted  # the decoding that the result is of
 
 
-def test_lines_over_seeds_in_a_band(tmp_path: Path) -> None:
+def test_lines_are_means_over_seeds_and_panels_hold_the_rows_that_they_name(tmp_path: Path) -> None:
     rows = {
         "one": {
             0: run(tmp_path / "a", {0: (10, 10), 4: (30, 30), 8: (50, 50)}),
@@ -44,25 +44,11 @@ def test_lines_over_seeds_in_a_band(tmp_path: Path) -> None:
         "base": {0: run(tmp_path / "c", {0: (5, 5)})},
         "resumed": {0: run(tmp_path / "d", {4: (5, 5), 8: (9, 9)})},  # nobody knows where it began
     }
-    figure = during_figure("T", "k", rows, {"one": "One"}, {})
-    assert figure is not None and "One 55.0 % at 8 updates" in figure.alt
-    assert "Success was measured after 0, 4, 8 updates" in figure.alt and "Bands" in figure.alt
-    for drawing in (figure.svg, figure.narrow):
-        assert "One: 35.0 % at 4 updates, seeds 30.0 to 40.0" in drawing  # the second seed's line is at 40 there
-        assert "base" not in drawing and "resumed" not in drawing
-    assert during_figure("T", "k", {"base": rows["base"]}, {}, {}) is None
-
-
-def test_panels_hold_the_rows_that_they_name_each_with_the_first_colours(tmp_path: Path) -> None:
-    rows = {
-        name: {0: run(tmp_path / name, {0: (10, 10), 4: (end, end)})} for name, end in (("a", 30), ("b", 50), ("c", 9))
-    }
-    figure = during_figure("T", "k", rows, {"a": "A", "b": "B"}, {"Left": ["a"], "Right": ["b"], "None": ["absent"]})
-    assert figure is not None and "A 30.0 % at 4 updates; B 50.0 % at 4 updates." in figure.alt
-    for drawing in (figure.svg, figure.narrow):
-        assert ">Left<" in drawing and ">Right<" in drawing and ">None<" not in drawing and ">c<" not in drawing
-        assert "var(--series-1)" in drawing and "var(--series-2)" not in drawing  # each panel begins with the first
-    assert during_figure("T", "k", rows, {}, {"None": ["absent"]}) is None
+    labels = {name: name.title() for name in rows}
+    figure = during_figure("T", "k", rows, labels, {"Left": ["one", "resumed"], "None": ["base"]})
+    assert figure is not None and "One 55.0 % at 8" in figure.alt
+    assert ">Left<" in figure.svg and ">None<" not in figure.svg and "Resumed" not in figure.svg
+    assert during_figure("T", "k", {"base": rows["base"]}, labels, {}) is None
 
 
 def test_a_sweep_asks_for_it_by_its_name_alone(tmp_path: Path) -> None:

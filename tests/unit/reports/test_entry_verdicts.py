@@ -10,12 +10,11 @@ import pytest
 from tests.unit.reports.test_claim_verdict import SWEEP, save
 
 from turnwise.errors import InputError
-from turnwise.experiments.command_line import ask
-from turnwise.reports.claim_verdict import Decision, entry_verdict
-from turnwise.reports.entries import counted, read_entry
-from turnwise.reports.entry_json import as_json
+from turnwise.experiments.jobs import ask
+from turnwise.reports.claims import Decision, entry_verdict
+from turnwise.reports.entries import as_json, counted, read_entry
 from turnwise.reports.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
-from turnwise.reports.run_metrics import RunMetrics
+from turnwise.reports.runs import RunMetrics
 from turnwise.reports.tables import to_markdown
 
 

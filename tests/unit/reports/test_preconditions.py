@@ -8,10 +8,8 @@ import pytest
 from tests.unit.reports.test_claim_verdict import SWEEP, save
 
 from turnwise.errors import InputError
-from turnwise.experiments.command_line import ask
-from turnwise.experiments.jobs import job_of, jobs
-from turnwise.reports.entries import Entry, counted, read_entry
-from turnwise.reports.entry_json import as_json
+from turnwise.experiments.jobs import ask, job_of, jobs
+from turnwise.reports.entries import Entry, as_json, counted, read_entry
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.tables import to_markdown
 

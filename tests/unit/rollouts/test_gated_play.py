@@ -22,7 +22,7 @@ from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
-from turnwise.reports.gates.recorded_groups import read_recorded
+from turnwise.reports.gates.groups import read_recorded
 from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from tests.unit.runs.test_keep_results import SWEEP, groups, save
 
-from turnwise.experiments.command_line import ask, played
+from turnwise.experiments.jobs import ask, played
 from turnwise.reports.entries import read_entry
 from turnwise.reports.entry_tables import entry_tables
-from turnwise.reports.gates.report import Settings, gate_report
-from turnwise.reports.gates.sweep_report import asked_of
+from turnwise.reports.gates.report import Settings, asked_of, gate_report
 from turnwise.reports.tables import to_markdown
 from turnwise.runs.archive import RunPath
 from turnwise.runs.keep_results import keep

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.experiments.command_line import ask
+from turnwise.experiments.jobs import ask
 from turnwise.reports.entries import read_entry
 from turnwise.reports.entry_tables import entry_tables, summary_table
-from turnwise.reports.run_metrics import RunMetrics
+from turnwise.reports.runs import RunMetrics
 from turnwise.reports.tables import to_markdown
 from turnwise.runs.archive import RunPath, write_archive
 from turnwise.runs.keep_results import finished, keep

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import io
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,8 @@ import yaml
 
 from turnwise.console import Terminal
 from turnwise.errors import InputError
-from turnwise.reports.find_runs import folders_of
-from turnwise.reports.run_report import write_report
-from turnwise.reports.watch_runs import newest_metrics, watch
+from turnwise.reports.run_page import watch, write_report
+from turnwise.reports.runs import folders_of
 from turnwise.runs.status_file import NAME, Status, about, progress, read_status, remaining, write_status
 
 RUNNING = Status(phase="train", done=12, total=60, left=480, began=1000.0, written=1090.0, command="python x.py")
@@ -71,12 +69,7 @@ def test_the_page_of_a_run_without_a_result(unfinished: Path, state: str) -> Non
         lock.close()
     assert f'class="verdict {state}"' in page
     assert "12 of 60" in page and "python x.py" in page
-    assert (
-        ("about 8 min" in page)
-        == ('http-equiv="refresh"' in page)
-        == ("location.reload" in page)
-        == (state == "running")
-    )
+    assert ("about 8 min" in page) == ("location.reload" in page) == (state == "running")
     assert ("no &lt;room&gt;" in page) == (state == "failed")
     assert "53.6 %" in page  # of the last evaluation of the seen split: 35 + 32 * 0.58
 
@@ -110,32 +103,6 @@ def test_a_watch_of_a_finished_run_says_its_verdict(run_folder: Path) -> None:
     said = io.StringIO()
     assert watch([run_folder], Terminal(file=said, width=200, force_terminal=True))
     assert "33.9 %" in said.getvalue()
-
-
-def test_a_watch_shows_the_held_out_replies_of_a_run_on_dialogues(run_folder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "own" / "seed0"
-    shutil.copytree(run_folder, folder)
-    (folder / "metrics.jsonl").write_text(
-        json.dumps({"iteration": 0, "phase": "eval", "eval/held_out/functional": 37.5})
-    )
-    result = json.loads((folder / "result.json").read_text())
-    change = {"base": 10.0, "after": 20.0, "delta": 10.0, "delta_ci95": [1.0, 19.0]}
-    result["in_domain"] = change | {"tasks": 40, "decoding": "sampled"}
-    nll = {"base": 2.0, "after": 1.0, "delta": -1.0, "delta_ci95": None}
-    result["held_out"] = {"dialogues": 8, "replies": 40, "nll": nll, "functional": change, "strict": change}
-    (folder / "result.json").write_text(json.dumps(result))
-    said = io.StringIO()
-    assert watch([folder], Terminal(file=said, width=250, force_terminal=True))
-    assert "37.5" in said.getvalue() and "40 replies of 8 dialogues" in said.getvalue()
-
-
-def test_the_newest_metrics_are_those_of_whole_lines(unfinished: Path) -> None:
-    with (unfinished / "metrics.jsonl").open("a") as stream:
-        stream.write(
-            json.dumps({"iteration": 40, "phase": "train", "train/reward_mean": 0.5}) + '\n{"train/reward_mean": 0.'
-        )
-    assert newest_metrics(unfinished)["train/reward_mean"] == 0.5
-    assert newest_metrics(unfinished / "absent") == {}
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +15,37 @@ import wandb
 from omegaconf import DictConfig
 from tests.configuration_files import READ
 from tests.unit.reports.conftest import write_run
-from tests.unit.reports.test_publish_wandb import records
 from tests.unit.training.wandb_service import serving
+from wandb.proto.wandb_internal_pb2 import Record
 
 from turnwise.config.schema import compose_config
 from turnwise.errors import InputError
 from turnwise.training.loggers import started
 
 CONF = Path(__file__).parents[3] / "conf"
+
+
+HEADER, BLOCK = 7, 32_768  # bytes: of the file; of LevelDB's log format, which W&B's files are
+
+
+def records(path: Path) -> Iterator[Any]:
+    """Every record of an offline run: chunks (checksum, length, kind), one record over several where a block ends."""
+    data = path.read_bytes()
+    assert data[:4] == b":W&B"
+    at, parts = HEADER, b""
+    while at < len(data):
+        room = BLOCK - at % BLOCK
+        if room < HEADER:  # too little for the head of a chunk: padding
+            at += room
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + HEADER])
+        parts += data[at + HEADER : at + HEADER + length]
+        at += HEADER + length
+        if kind in (1, 4):  # whole, or last
+            record = Record()
+            record.ParseFromString(parts)
+            yield record
+            parts = b""
 
 
 @pytest.fixture(autouse=True)

@@ -1,33 +1,46 @@
-"""Computes the gate report, a JSON object, from recorded rollouts or from the released results of Selective Rollout."""
+"""Computes the gate report, a JSON object, from recorded groups of rollouts, and shows it as tables.
+
+The report of a sweep reads the groups that the runs of the sweep recorded. Its sections are computed when they are
+first read, because a table of a paper needs only a few of them, and a bootstrap takes seconds.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache, lru_cache, partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from turnwise.algo.gates.signals import DISTANCE
 from turnwise.errors import InputError
-from turnwise.files import written
-from turnwise.reports.gates import tuning
-from turnwise.reports.gates.offline_tables import (
+from turnwise.experiments.jobs import Asked, job_of, picked, played
+from turnwise.files import KeptValues, checksum, read_yaml, written
+from turnwise.reports.gates.groups import Buffer, read_arms, read_recorded, recordings, replayed_savings
+from turnwise.reports.gates.tables import (
     THRESHOLDS,
+    arms_table,
     labels_table,
+    looks_table,
     peak_row,
     regime_row,
     signals_table,
     thresholds_table,
+    tuned,
     types_table,
 )
-from turnwise.reports.gates.paper_numbers import compare
-from turnwise.reports.gates.recorded_groups import Buffer, read_recorded, recordings
-from turnwise.reports.gates.recorded_savings import read_arms, replayed_savings
-from turnwise.reports.gates.released import FEATURES, is_released, read_features
-from turnwise.reports.gates.released_savings import read_tier1, read_tier3
-from turnwise.reports.gates.sections import Sections, whole
-from turnwise.reports.gates.table12 import arms_table
-from turnwise.reports.gates.values_during_sampling import looks_table
+from turnwise.reports.tables import Table
+from turnwise.runs.keep_results import finished
+from turnwise.runs.result_file import Result, read_result
+
+COMMAND = "python scripts/gate_report.py"
+_PACKAGE = Path(__file__).parents[2]
+# source files on which a gate report depends
+CODE = [*(_PACKAGE / part for part in ("reports/gates", "algo/gates", "evaluation/stats.py", "runs/json_lines.py"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +51,10 @@ class Settings:
         k, threshold, ended: the gate decides after K = ``k`` turns. It stops a group if d_K, the mean edit distance
             between the first K actions of its rollouts, is below ``threshold``. The OR rule also stops a group if at
             least the fraction ``ended`` of its rollouts has ended.
-        steps: values of K at which the signals are computed. Released results have their own values of K.
-        thresholds: thresholds of d_K that are compared at step ``k``.
-        floor: smallest precision that a tuned gate may have. Precision is the fraction of stopped groups that would
-            have ended with equal rewards.
-        horizon: largest possible length of a recorded rollout in turns (T_max). None: the length of the longest
-            rollout.
-        resamples, seed: number of bootstrap resamples, and seed of the random draws.
+        steps, thresholds: values of K at which signals are computed; thresholds of d_K that are compared at step ``k``.
+        floor: smallest precision (fraction of stopped groups whose rewards are equal) of a tuned gate.
+        horizon: largest possible length of a rollout in turns (T_max). None: the length of the longest rollout.
+        resamples, seed: of the bootstrap.
     """
 
     k: int = 10
@@ -58,140 +68,304 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.k < 1 or not self.steps or min(self.steps) < 1:
-            raise ValueError(f"k and steps must be at least 1, got {self.k} and {self.steps}")
-        for name in ("threshold", "ended", "floor"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be a share in [0, 1], got {getattr(self, name)}")
-        if not self.thresholds or not all(0 <= threshold <= 1 for threshold in self.thresholds):
-            raise ValueError(f"thresholds must be shares in [0, 1], got {self.thresholds}")
-        if self.resamples < 1:
-            raise ValueError(f"resamples must be at least 1, got {self.resamples}")
+        shares = {"threshold": self.threshold, "ended": self.ended, "floor": self.floor}
+        shares |= {f"thresholds={t:g}": t for t in self.thresholds}
+        if min(self.k, *self.steps, self.resamples) < 1 or not self.thresholds:
+            raise ValueError("k, steps and resamples must be at least 1, and thresholds must not be empty")
+        if strange := [name for name, value in shares.items() if not 0 <= value <= 1]:
+            raise ValueError(f"{strange[0]} must be a share in [0, 1]")
         if self.horizon is not None and self.horizon < 2:
             raise ValueError(f"horizon must be at least 2 turns, got {self.horizon}")
 
 
+class Sections(Mapping[str, Any]):
+    """A mapping from the name of a section to its content, which is computed when it is first read and then kept."""
+
+    def __init__(self, sections: Mapping[str, Callable[[], Any]], kept: MutableMapping[str, Any] | None = None) -> None:
+        self._sections, self._kept = sections, {} if kept is None else kept
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._kept:
+            self._kept[name] = self._sections[name]()
+            if isinstance(self._kept, KeptValues):
+                self._kept.write()
+        return self._kept[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sections)
+
+    def __len__(self) -> int:
+        return len(self._sections)
+
+
 def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> dict[str, Any]:
-    """Returns the report on ``data``: a file of recorded rollouts, the folder of a run or of its seeds, or the folder
-    with the authors' released results.
+    """Returns the report on ``data``: a file of recorded rollouts, or the folder of a run or of its seeds.
 
     ``gated`` is a path to runs that have a gate and otherwise the settings of the runs of ``data``. The saving of the
-    gate is then measured by comparing both (``turnwise.reports.gates.recorded_savings``).
+    gate is then measured by comparing both (:func:`read_arms`).
 
     Raises:
         InputError: ``data`` does not exist or cannot be used.
     """
-    return whole(gate_sections(data, settings, gated))
+    return dict(gate_sections(data, settings, gated))
 
 
-def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> Sections:
-    """Returns the report of :func:`gate_report`, whose sections are only computed when they are first read."""
-    released = is_released(data)
-    buffer = read_features(data) if released else _recorded(data, settings)
-    if settings.k not in buffer.steps:
-        raise InputError(
-            f"k={settings.k}: {data} contains signals only at K = {', '.join(map(str, buffer.steps))}; choose one of them"
-            + ("" if released else f" (the longest rollout has {buffer.horizon} turns)")
-        )
-    k, seed, resamples = settings.k, settings.seed, settings.resamples
-    tiers = (read_tier1(data, resamples, seed), read_tier3(data, resamples, seed)) if released else (None, None)
-    saved = read_arms(data, gated, resamples, seed) if gated and not released else tiers[0]
-    cut = buffer.values(k, DISTANCE) < settings.threshold
-    printed = released and settings == Settings()
-    report = Sections(
+def gate_sections(
+    data: Path, settings: Settings, gated: Path | None = None, kept: MutableMapping[str, Any] | None = None
+) -> Sections:
+    """Returns the report of :func:`gate_report`. Sections that are in ``kept`` are not computed again."""
+    k, bootstrap = settings.k, (settings.resamples, settings.seed)
+
+    @cache
+    def groups() -> Buffer:
+        buffer = _recorded(data, settings)
+        if k not in buffer.steps:
+            known = ", ".join(map(str, buffer.steps))
+            raise InputError(
+                f"k={k}: the longest rollout of {data} has {buffer.horizon} turns; choose one of K = {known}"
+            )
+        return buffer
+
+    def replayed() -> dict[str, Any]:
+        cut = groups().values(k, DISTANCE) < settings.threshold
+        return replayed_savings(groups(), cut, k, *bootstrap)
+
+    def labels() -> dict[str, Any]:
+        return labels_table(groups(), 15 if 15 in groups().steps else k, *bootstrap)
+
+    if not kept:
+        groups()  # so that unusable data raise an error early
+    return Sections(
         {
             "data": lambda: str(data),
-            "source": lambda: "released" if released else "recorded",
-            "groups": lambda: len(buffer.groups),
-            "zero_variance": lambda: int(buffer.uniform.sum()),
-            "horizon": lambda: buffer.horizon,
-            "left_out": lambda: dict(buffer.left_out),
+            "source": lambda: "recorded",
+            "groups": lambda: len(groups().groups),
+            "zero_variance": lambda: int(groups().uniform.sum()),
+            "horizon": lambda: groups().horizon,
+            "left_out": lambda: dict(groups().left_out),
             "settings": lambda: asdict(settings),
-            "regime": lambda: regime_row(buffer, k, settings.threshold, resamples, seed),
-            "t1": lambda: thresholds_table(buffer, k, settings.thresholds, resamples, seed),
-            "t7": lambda: signals_table(buffer, resamples, seed),
-            "peak": lambda: peak_row(buffer),
-            "t8": lambda: types_table(buffer, k, resamples, seed),
-            "t10": lambda: labels_table(buffer, 15 if 15 in buffer.steps else k, resamples, seed),
-            "t12": lambda: arms_table(buffer, k, settings.threshold, settings.ended, resamples, seed),
-            "looks": lambda: looks_table(buffer, resamples, seed),
-            "tier1": lambda: saved if released or gated else report["replayed"],
-            "tier3": lambda: tiers[1],
-            "tuned": lambda: tuned(buffer, settings),
-            "replayed": lambda: replayed_savings(buffer, cut, k, resamples, seed),
-            "paper": lambda: [asdict(cell) for cell in compare(report)] if printed else None,
-        }
+            "regime": lambda: regime_row(groups(), k, settings.threshold, *bootstrap),
+            "t1": lambda: thresholds_table(groups(), k, settings.thresholds, *bootstrap),
+            "t7": lambda: signals_table(groups(), *bootstrap),
+            "peak": lambda: peak_row(groups()),
+            "t8": lambda: types_table(groups(), k, *bootstrap),
+            "t10": labels,
+            "t12": lambda: arms_table(groups(), k, settings.threshold, settings.ended, *bootstrap),
+            "looks": lambda: looks_table(groups(), *bootstrap),
+            "tier1": lambda: read_arms(data, gated, *bootstrap) if gated else replayed(),
+            "tuned": lambda: tuned(groups(), k, settings.threshold, settings.floor, settings.seed),
+            "replayed": replayed,
+        },
+        kept,
     )
-    return report
 
 
 def _recorded(data: Path, settings: Settings) -> Buffer:
-    if data.is_dir():
-        paths = recordings(data)
-        if not paths:
-            raise InputError(
-                f"data={data}: contains neither {FEATURES} (the authors' results) nor rollouts/*.jsonl (a run's folder)"
-            )
-    elif data.is_file():
-        paths = [data]
-    else:
+    paths = recordings(data) if data.exists() else []
+    if not paths:
         raise InputError(
-            f"data={data}: this file or folder does not exist; give a run's rollouts/train.jsonl, or a folder"
+            f"data={data}: there are no recorded groups; give a run's rollouts/train.jsonl, or the folder of a run or of "
+            "its seeds"
         )
-    return _read(written(paths), tuple(sorted({*settings.steps, settings.k})), settings.horizon)
+    return _read_groups(written(paths), tuple(sorted({*settings.steps, settings.k})), settings.horizon)
 
 
 @lru_cache(maxsize=4)
-def _read(known: tuple[tuple[Path, int, int, int], ...], steps: tuple[int, ...], horizon: int | None) -> Buffer:
-    """Reads recorded groups. The result is cached until a file changes, because several tables and figures use it."""
+def _read_groups(known: tuple[tuple[Path, int, int, int], ...], steps: tuple[int, ...], horizon: int | None) -> Buffer:
+    """Reads groups. The result is cached until a file changes, because several tables and figures use it."""
     return read_recorded([path for path, *_ in known], steps, horizon)
 
 
-def tuned(buffer: Buffer, settings: Settings) -> dict[str, Any]:
-    """Returns gates whose thresholds are tuned on the buffer, with a precision of at least ``settings.floor``: one gate
-    for each step (``by_k``), the best of these gates (``fixed``), and a gate that decides at several steps
-    (``sequential``). ``fixed`` and ``sequential`` are also evaluated by cross-validation. All results are given twice:
-    in ``live``, cuts are counted as a running gate makes them, and in ``all`` as the tables of the paper count them
-    (``turnwise.reports.gates.tuning``).
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """The gate report from which an entry (a table or figure of a paper) takes its numbers, with the runs behind it."""
 
-    Two more numbers are about the gate with ``settings.k`` and ``settings.threshold``, which is not tuned.
-    ``useful_lost_pct`` is the percentage of the useful groups (whose rewards differ) that this gate cuts.
-    ``floor_for_10_pct`` is the smallest precision with which a gate with equally many cuts loses at most 10 % of the
-    useful groups (App. C.5 of the paper).
+    report: Mapping[str, Any]
+    # folders of runs: the folder without a gate and the folder with a gate, or one folder for each row
+    arms: tuple[Path, ...]
+    places: tuple[Path, ...]  # for each arm, the folder of runs in which it was found
+    results: tuple[Result, ...]
+    commands: tuple[str, ...]  # commands with which a user can print the report
+    rows: tuple[str, ...] = ()  # the row of each arm, if each row records its own groups; otherwise empty
+
+    def seeds(self, row: str) -> list[int]:
+        arms = [arm for arm, of in zip(self.arms, self.rows) if of == row] if self.rows else self.arms
+        return sorted({result.seed for result in _results(arms)})
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Name of an arm -> configuration hash of its first seed."""
+        firsts = {arm: min(_results((arm,)), key=lambda result: result.seed) for arm in self.arms}
+        return {arm.name: first.config_hash for arm, first in firsts.items()}
+
+
+def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
+    """Returns the gate report on the groups of all seeds, from which an entry is computed. Returns None if a required
+    run is not finished.
+
+    The setting ``gate_report`` of a sweep names the sweep whose runs recorded the groups: those of its row ``never``
+    (without a gate) and, if it exists, those of its row ``gated``, whose gate then sets K and the threshold. If a sweep
+    names itself, there is one report for each row, on the groups that the row recorded.
+
+    Raises:
+        InputError: the groups cannot be used, or the named sweep has no row ``never``.
     """
-    cut = buffer.values(settings.k, DISTANCE) < settings.threshold
-    useful = int((~buffer.uniform).sum())
-    return {
-        "floor": settings.floor,
-        "useful_lost_pct": 100 * int((cut & ~buffer.uniform).sum()) / useful if useful else None,
-        "floor_for_10_pct": tuning.precision_floor(0.1, useful, int(cut.sum())),
-        "live": _tuned(buffer, settings.floor, settings.seed, live=True),
-        "all": _tuned(buffer, settings.floor, settings.seed, live=False),
+    source = played(asked)
+    if source is asked:
+        return _of_rows(asked, places)
+    if "never" not in source.sweep.rows:
+        raise InputError(f"{asked.sweep.name}: gate_report: the sweep {source.sweep.name} needs a row 'never'")
+    names = [job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated") if row in source.sweep.rows]
+    for place in places:
+        arms = tuple(folder for name in names if _is_recorded(folder := place / name))
+        if arms and arms[0] == place / names[0]:
+            return _report_on(arms, place, places[0] / "cache", _state_files(arms))
+    return None
+
+
+def _of_rows(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
+    """Returns one gate report for each row. A row from whose policy another row starts is left out, because it may
+    record demonstrations instead of groups.
+    """
+    found: dict[str, tuple[Path, Path]] = {}
+    starts = {made.begins(asked.scale) for made in asked.sweep.rows.values()}
+    for row in picked(asked):
+        name = job_of(asked, row, asked.sweep.seeds[0]).name
+        place = next((place for place in places if _is_recorded(place / name)), None)
+        if row not in starts and place is not None:
+            found[row] = (place / name, place)
+    if not found:
+        return None
+    arms, where = zip(*found.values())
+    each = [_report_on((arm,), place, places[0] / "cache", _state_files((arm,))) for arm, place in zip(arms, where)]
+    reports = {row: one.report for row, one in zip(found, each)}
+    groups = sum(report["groups"] for report in reports.values())
+    report = {"source": "recorded", "groups": groups, "data": ", ".join(map(str, arms)), **reports}
+    results = tuple(result for one in each for result in one.results)
+    commands = tuple(command for one in each for command in one.commands)
+    return SweepReport(report, arms, where, results, commands, tuple(found))
+
+
+def _is_recorded(folder: Path) -> bool:
+    return bool(list(finished([folder])) and recordings(folder))
+
+
+def _results(arms: Sequence[Path]) -> tuple[Result, ...]:
+    return tuple(read_result(run) for run in finished(arms))
+
+
+def _state_files(arms: Iterable[Path]) -> tuple[object, ...]:
+    """Returns a value that changes when a run below ``arms`` is written again."""
+    runs = [run / name for run in finished(arms) for name in ("result.json", "config.yaml")]
+    return written(file for file in (*runs, *(file for arm in arms for file in recordings(arm))) if file.is_file())
+
+
+@lru_cache(maxsize=8)
+def _report_on(arms: tuple[Path, ...], place: Path, cache: Path, known: object) -> SweepReport:
+    """Returns the gate report on the recorded groups of ``arms``. It is cached until ``known`` changes, and its sections
+    are also kept in a file of the folder ``cache``, if that exists.
+    """
+    own = asked_of(arms[1]) if len(arms) > 1 else {}
+    settings = Settings(**own)
+    code = [file for path in CODE for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
+    groups = [file for arm in arms for file in recordings(arm)]
+    state = checksum([*code, *groups], settings, sys.version, *map(version, ("numpy", "scipy", "rapidfuzz")))
+    name = f"gates-{hashlib.sha256(repr(arms).encode()).hexdigest()[:16]}.json"
+    kept = KeptValues(cache / name if cache.is_dir() else None, state)
+    report = gate_sections(arms[0], settings, arms[1] if len(arms) > 1 else None, kept)
+    words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
+    words += [f"{name}={value}" for name, value in own.items()]
+    return SweepReport(report, arms, (place,) * len(arms), _results(arms), (" ".join((COMMAND, *words)),))
+
+
+def asked_of(gated: Path) -> dict[str, Any]:
+    """Returns ``k`` and ``threshold`` of the gate in the runs below ``gated``, as far as they differ from the paper's
+    gate. The result is empty if the runs have no ``Divergence`` gate.
+    """
+    for run in finished([gated]):
+        path = run / "config.yaml"
+        gate = read_yaml(path).get("gate") if path.is_file() else None
+        if isinstance(gate, Mapping) and str(gate.get("_target_")).endswith(".Divergence"):
+            own = {name: gate[name] for name in ("k", "threshold")}
+            return {name: value for name, value in own.items() if value != getattr(Settings(), name)}
+    return {}
+
+
+Node = Mapping[str, Any]
+_CUTS = ("cut", "tp", "fp", "precision", "recall")
+
+
+def gate_tables(report: Node) -> list[Table]:
+    """Returns the tables of a report, numbered as in the paper, with the 95 % interval of each number that has one."""
+    k, peak, best = (
+        report["settings"]["k"],
+        report["peak"],
+        {name: row.get("best") for name, row in report["t8"].items()},
+    )
+    left_out = "".join(f"; {count} groups {reason} left out" for reason, count in report["left_out"].items())
+    equal = f"{report['zero_variance']} of {report['groups']} groups have equal rewards{left_out}."
+    types = {
+        name: {**row, "pair": best[name] and f"{best[name]['signal']} at {best[name]['k']}"}
+        for name, row in report["t8"].items()
     }
-
-
-def _tuned(buffer: Buffer, floor: float, seed: int, live: bool) -> dict[str, Any]:
-    def best(part: Buffer) -> tuning.Schedule | None:
-        found = [s for k in part.steps if (s := tuning.fixed(part, k, floor, live)) is not None]
-        return max(found, key=lambda s: tuning.score(part, s, live).saved_pct, default=None)
-
-    def several(part: Buffer) -> tuning.Schedule | None:
-        return tuning.sequential(part, part.steps, floor, live)
-
-    def scored(schedule: tuning.Schedule | None) -> dict[str, Any] | None:
-        return None if schedule is None else asdict(schedule) | _numbers(tuning.score(buffer, schedule, live))
-
-    def held_out(fit: tuning.Fit) -> dict[str, Any]:
-        return _numbers(tuning.cross_validated(buffer, fit, seed, live=live))
-
-    return {
-        "by_k": {str(k): scored(tuning.fixed(buffer, k, floor, live)) for k in buffer.steps},
-        "fixed": scored(best(buffer)),
-        "fixed_held_out": held_out(best),
-        "sequential": scored(several(buffer)),
-        "sequential_held_out": held_out(several),
+    grid = partial(_grid, digits=2)
+    tables = [
+        _grid(f"T1. Thresholds at K = {k}", "d_K <", report["t1"], (*_CUTS, "safe", "raw"), [equal]),
+        *(grid(f"T7. Signals at K = {at}", "signal", rows, ("rho", "auroc", "p")) for at, rows in report["t7"].items()),
+        grid("T8. By task type", "task type", types, ("n", "n_zv", "auroc", "pair")),
+        grid("T10. Medians by label", "group", report["t10"], ("n", "k", "median_d", "median_tau")),
+        _grid("T12. Rules", "rule", report["t12"], (*_CUTS, "saved_pct", "l2_pct")),
+        *(
+            grid(f"Measured by gates at K = {at}, {when}", "signal", rows, ("groups", "rho", "auroc", "over_d"))
+            for at, found in report["looks"].items()
+            for when, rows in found.items()
+        ),
+        tier_table(report["tier1"]),
+    ]  # fmt: skip
+    rows = {
+        f"{counting}, {kind}": report["tuned"][counting][kind] or {}
+        for counting in ("live", "all")
+        for kind in ("fixed", "fixed_held_out", "sequential", "sequential_held_out")
     }
+    tables.append(grid("Tuned gates", "counting, gate", rows, ("steps", "thresholds", "cut", "precision", "saved_pct")))
+    if peak["k"] is not None:
+        tables[0].notes.append(f"Greatest |rho| of d_K: {half_up(peak['rho'], 3)}, at K = {peak['k']}.")
+    return [table for table in tables if table.rows]
 
 
-def _numbers(score: tuning.Score) -> dict[str, Any]:
-    return asdict(score) | {"precision": score.precision}
+def tier_table(tier: Node) -> Table:
+    """Returns the table of the turns that a gate saved (T3, Table 3 of the paper)."""
+    how = "measured" if tier["measured"] else "replayed on the buffer"
+    row = {**tier, "saved_pct_ci95": tier["ci95"], "tokens_saved_pct_ci95": tier.get("tokens_ci95")}
+    names = [
+        name for name in ("saved_pct", "tokens_saved_pct", *_CUTS, "first_steps_pct", "matched_pct") if name in tier
+    ]
+    return _grid(f"Tier 1 (T3), {how}, {tier['groups']} groups", "of", {tier["unit"]: row}, names, digits=2)
+
+
+def _grid(
+    title: str, first: str, rows: Node, columns: Sequence[str], notes: Sequence[str] = (), digits: int = 1
+) -> Table:
+    """Returns a table with the numbers ``columns`` of each row, each with its interval (``<column>_ci95``)."""
+    cells = [[name, *(_cell(row, column, digits) for column in columns)] for name, row in rows.items()]
+    return Table(title, [first, *columns], cells, list(notes))
+
+
+def _cell(row: Node, column: str, digits: int) -> str:
+    value, bounds = row.get(column), row.get(f"{column}_ci95")
+    if isinstance(value, float):
+        text = f"{value:.2g}" if column == "p" else half_up(value, 2 if column in ("precision", "recall") else digits)
+        return text + (f" [{bounds[0]:.{digits}f}, {bounds[1]:.{digits}f}]" if bounds else "")
+    return (
+        "-"
+        if value is None
+        else ", ".join(f"{v:.3g}" for v in value)
+        if isinstance(value, list | tuple)
+        else str(value)
+    )
+
+
+def half_up(value: float, digits: int) -> str:
+    """Returns a number as text, with halves rounded up, even an inexact half (0.12499999999)."""
+    rounded = Decimal(repr(round(value, 10))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    return f"{abs(rounded) if rounded == 0 else rounded:f}"

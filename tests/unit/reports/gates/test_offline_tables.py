@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from turnwise.algo.gates.signals import DISTANCE, TERMINATION
-from turnwise.reports.gates.offline_tables import (
+from turnwise.reports.gates.groups import Buffer, intervals, label_of, rank_statistics
+from turnwise.reports.gates.tables import (
     labels_table,
     peak_row,
     rank_rows,
@@ -21,9 +22,6 @@ from turnwise.reports.gates.offline_tables import (
     thresholds_table,
     types_table,
 )
-from turnwise.reports.gates.rank_correlation import rank_statistics
-from turnwise.reports.gates.recorded_groups import Buffer, label_of
-from turnwise.reports.gates.resample import intervals
 
 Make = Callable[..., Buffer]
 ROWS = [

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.experiments.command_line import ask
-from turnwise.reports.gates import sweep_report as module
-from turnwise.reports.gates.report import gate_report
-from turnwise.reports.gates.sweep_report import sweep_report
+from turnwise.experiments.jobs import ask
+from turnwise.reports.gates import report as module
+from turnwise.reports.gates.report import gate_report, sweep_report
 from turnwise.runs.archive import RunPath
 
 ROOT = Path(__file__).parents[4]
@@ -36,9 +35,9 @@ def outputs(tmp_path: Path) -> Path:
 def test_a_gate_report_is_computed_again_only_if_a_group_changes(
     outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[Path] = []
-    real = module.gate_sections
-    monkeypatch.setattr(module, "gate_sections", lambda *a: read.append(a[0]) or real(*a))
+    computed: list[object] = []
+    real = module.thresholds_table
+    monkeypatch.setattr(module, "thresholds_table", lambda *a: computed.append(a[0]) or real(*a))
 
     def report() -> dict[str, object]:
         module._report_on.cache_clear()  # as in a new process
@@ -47,9 +46,9 @@ def test_a_gate_report_is_computed_again_only_if_a_group_changes(
         return {name: found.report[name] for name in ("t1", "regime", "tier1")}
 
     first = report()
-    assert report() == first and len(read) == 1
+    assert report() == first and len(computed) == 1
     shutil.rmtree(outputs / "selective" / "buffer" / "never" / "seed13")
-    assert report()["t1"] != first["t1"] and len(read) == 2
+    assert report()["t1"] != first["t1"] and len(computed) == 2
 
 
 def test_nothing_is_written_where_there_is_no_cache(outputs: Path, tmp_path: Path) -> None:

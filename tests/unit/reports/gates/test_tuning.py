@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnwise.reports.gates.recorded_groups import Buffer
-from turnwise.reports.gates.tuning import (
+from turnwise.reports.gates.groups import Buffer
+from turnwise.reports.gates.tables import (
     Schedule,
     cross_validated,
     fixed,

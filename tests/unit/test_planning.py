@@ -1,0 +1,73 @@
+"""The planner against models that are built, and against counts by hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from turnwise.config.schema import compose_config
+from turnwise.config.settings import LoraSettings
+from turnwise.models.policy import load_policy
+from turnwise.models.shipped import weights_of
+from turnwise.planning import GPUS, Gpu, activation_bytes, architecture, plan, shape_of
+
+ROOT = Path(__file__).parents[2]
+H100 = Gpu("h100", *GPUS["h100"])
+
+
+def planned(*overrides: str, **given: float):
+    return plan(compose_config(["method=pivotrl", *overrides], ROOT / "conf"), H100, given)
+
+
+def test_parameters_are_those_of_the_model_that_a_run_loads() -> None:
+    config, _ = architecture("tiny")
+    shape = shape_of(config, "float32", LoraSettings(r=4))
+    model = load_policy(weights_of("tiny"), "float32", rank=4, alpha=8.0)[0]
+    base = {id(p): p for name, p in model.named_parameters() if "lora_" not in name}
+    assert shape.parameters == sum(p.numel() for p in base.values())
+    assert shape.trained == shape.adapter == sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert shape.weight_bytes == 4 * shape.parameters
+
+
+def test_parts_add_up_to_the_peak_and_grow_with_their_causes() -> None:
+    one = planned("trainer.max_epochs=4")
+    parts = {name: size for name, size in one.memory.items() if name != "peak"}
+    passing = max(parts.pop("drawing"), parts.pop("activations"))
+    assert one.memory["peak"] == sum(parts.values()) + passing
+    assert planned("trainer.max_epochs=0").memory["optimiser"] == 0
+    twice = planned("trainer.max_epochs=8")
+    assert twice.gpu_hours["sampling"] == pytest.approx(2 * one.gpu_hours["sampling"])
+    assert sum(v for k, v in one.gpu_hours.items() if k != "total") == pytest.approx(one.gpu_hours["total"])
+
+
+def test_tokens_by_hand() -> None:
+    one = planned("allocator.group_size=8", "rollout.states=6", reply=20, opening=100, observation=10, episode=5)
+    assert (one.tokens.rollouts, one.tokens.turns, one.tokens.sampled) == (48, 48, 960)
+    assert one.lengths.reply == 20 and one.lengths.source["reply"] == "given"
+
+
+def test_recomputing_keeps_less_and_more_rows_keep_more() -> None:
+    config, _ = architecture("tiny")
+    lora = LoraSettings(r=4)
+    kept = activation_bytes(config, "float32", lora, 2, 64, 32, False)
+    assert activation_bytes(config, "float32", lora, 2, 64, 32, False, recompute=True) < kept
+    assert activation_bytes(config, "float32", lora, 4, 64, 64, False) > kept
+    assert not torch.cuda.is_initialized()
+
+
+def test_an_unknown_model_is_planned_as_far_as_it_goes() -> None:
+    one = planned("policy.model=nobody/nothing")
+    assert not one.memory and "policy.model" in one.unknown and one.tokens.sampled > 0
+
+
+@pytest.mark.slow
+def test_every_row_of_a_sweep_is_planned_at_paper_scale() -> None:
+    command = [sys.executable, "scripts/plan.py", "sweep=trace_tab1", "scale=paper"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+    assert rows and all(row["memory"]["peak"] > row["memory"]["weights"] > 0 for row in rows.values())
