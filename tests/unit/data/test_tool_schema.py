@@ -99,7 +99,6 @@ def test_an_unknown_type_is_not_judged():
 
 
 def test_schemas_and_names_of_other_shapes_are_refused_in_words() -> None:
-    """Found by tests/faults/fuzz.py."""
 
     def tool(schema: object) -> dict[str, object]:
         return {"function": {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}}}
