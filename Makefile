@@ -33,7 +33,7 @@ train: setup ## the main job: PivotRL on the shipped policy; ARGS="method=sft se
 sandbox: $(VENV)/.run ## bubblewrap, in which environments run what a model writes; root installs it where there is apt-get
 	@command -v bwrap > /dev/null || if test "$$(id -u)" = 0 && command -v apt-get > /dev/null; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap > /dev/null; fi
-	@$(BIN)/python -m turnwise.sandbox.sandbox
+	@$(BIN)/python -m turnwise_worlds.sandbox.sandbox
 
 compiler: | $(BIN)/python # what builds pycosat, which has no wheel; root installs it where there is apt-get
 	@{ command -v cc && ls "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; } > /dev/null 2>&1 \
@@ -47,7 +47,7 @@ test: $(VENV)/.dev $(VENV)/.bfcl lint types imports ## set up, lint, types, impo
 	@$(MAKE) --no-print-directory sandbox || echo "make test: no sandbox works here, so the tests that need one will be skipped" >&2
 	$(PYTEST) -m "not slow and not gpu and not alfworld"
 	$(PYTEST) -m "slow and not gpu and not alfworld and not slurm" || test $$? -eq 5
-	@$(BIN)/python -m turnwise.sandbox.sandbox || echo "make test: THE TESTS OF THE SANDBOX WERE NOT RUN" >&2
+	@$(BIN)/python -m turnwise_worlds.sandbox.sandbox || echo "make test: THE TESTS OF THE SANDBOX WERE NOT RUN" >&2
 
 test-fast: $(VENV)/.dev ## the tests that take seconds; ARGS="tests/unit/losses" picks
 	$(PYTEST) -m "not slow and not gpu and not alfworld" $(ARGS)

@@ -35,7 +35,7 @@ from turnwise.config.launchers import (
 from turnwise.config.machine import check_machine
 from turnwise.config.schema import ConfigError, register
 from turnwise.config.secrets import refuse_secrets
-from turnwise.envs.environment import EnvironmentFault
+from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError, RowsFailed, Stopped
 from turnwise.files import no_room, out_of_reach
 from turnwise.runs.run_folder import claim, is_first, rank
@@ -58,7 +58,7 @@ def job(cfg: DictConfig) -> None:
         began = now if HydraConfig.get().mode == RunMode.MULTIRUN else psutil.Process().create_time()
         with claim(cfg) as folder:
             if folder.finished:
-                from turnwise.reports.run_page import write_report
+                from turnwise_study.run_page import write_report
 
                 if not is_first():
                     return
@@ -138,7 +138,7 @@ def main() -> None:
         refuse_config_of_many(sys.argv[1:])
         refuse_launcher(sys.argv[1:], CONF)
         if is_sweep(sys.argv[1:]):
-            from turnwise.experiments.jobs import for_hydra  # imported here because it is slow to import
+            from turnwise_study.sweeps.jobs import for_hydra  # imported here because it is slow to import
 
             sys.argv[1:] = for_hydra(sys.argv[1:], CONF)
         refuse_overrides(sys.argv[1:], CONF)

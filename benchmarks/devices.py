@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from turnwise.planning import GPUS
 from turnwise.training.module import out_of_memory
+from turnwise_study.planning import GPUS
 
 
 def peak_operations(device: torch.device) -> float | None:

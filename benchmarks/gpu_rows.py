@@ -30,7 +30,7 @@ from devices import free
 from paper_models import model_folder
 from paper_rows import PAPERS, SHRUNK, Row
 from turnwise.config.schema import compose_config
-from turnwise.planning import GPUS, Gpu, plan
+from turnwise_study.planning import GPUS, Gpu, plan
 
 ROOT = Path(__file__).resolve().parents[1]
 GRACE = 20.0  # seconds that a stopped run gets to save its state

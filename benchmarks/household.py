@@ -11,10 +11,10 @@ from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.engines.engine import Engine, Sampling
-from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import State, Trajectory
+from turnwise_worlds.household.environment import HouseholdEnv
 
 
 @dataclass(frozen=True, slots=True)

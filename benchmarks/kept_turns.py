@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from turnwise.config.build_part import build
-from turnwise.envs.household.environment import HouseholdEnv, makes_progress
 from turnwise.files import read_yaml
+from turnwise_worlds.household.environment import HouseholdEnv, makes_progress
 
 KINDS = ("kept", "mixed, not kept", "no signal")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from judge_server import serve
 from paper_models import model_folder
-from turnwise.experiments.jobs import ask, jobs
+from turnwise_study.sweeps.jobs import ask, jobs
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -20,7 +20,7 @@ from typing import Any
 from other_pages import ELSEWHERE
 from result_tables import Result, machines, table
 from turnwise.errors import InputError
-from turnwise.reports.tables import write_section
+from turnwise_study.tables import write_section
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "performance.md"

@@ -25,9 +25,9 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from turnwise.sandbox.folder_value import File, tree_of
-from turnwise.sandbox.sandbox import Bubblewrap, Limits, PythonState, open_sandbox
 from turnwise.training.result import machine
+from turnwise_worlds.sandbox.folder_value import File, tree_of
+from turnwise_worlds.sandbox.sandbox import Bubblewrap, Limits, PythonState, open_sandbox
 
 TARGETS = {"shell_ms": 15.0, "python_ms": 3.0}
 LOW = Limits(seconds=1.5, memory_mib=160, processes=16, file_mib=2, folder_mib=4, files=200, output_kib=16)

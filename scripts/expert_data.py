@@ -30,7 +30,7 @@ from turnwise.config.programs import program
 from turnwise.console import Terminal
 from turnwise.data.foreign import KEYS
 from turnwise.data.trajectories import write_trajectories
-from turnwise.envs.environment import Environment, EnvironmentFault, Quality, tried
+from turnwise.env import Environment, EnvironmentFault, Quality, tried
 from turnwise.errors import InputError, refuse_twice
 from turnwise.types import Task, Trajectory
 

@@ -26,7 +26,6 @@ from turnwise.algo.states.state_rule import Profile
 from turnwise.config.programs import options, program
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
-from turnwise.reports.tables import cell, facts, grid, write_section
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.candidates import Candidates, read_candidates
@@ -38,6 +37,7 @@ from turnwise.training.profile import Choice
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder
 from turnwise.types import Credit, Rewards, RolloutTree
+from turnwise_study.tables import cell, facts, grid, write_section
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "follow-one-batch.md"

@@ -30,9 +30,9 @@ from typing import Any
 from turnwise.config.programs import program
 from turnwise.console import sized
 from turnwise.errors import InputError, refuse_twice
-from turnwise.reports.gates.report import Settings, gate_report, gate_tables
-from turnwise.reports.tables import to_rich
 from turnwise.runs.archive import RunPath
+from turnwise_study.gates.report import Settings, gate_report, gate_tables
+from turnwise_study.tables import to_rich
 
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "k": int,

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 from turnwise.config.programs import options, program
-from turnwise.envs.data_files import ENDINGS, read_data_file
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, refuse_same
+from turnwise_worlds.data_files import ENDINGS, read_data_file
 
 
 @program()

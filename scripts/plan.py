@@ -44,8 +44,8 @@ def main(arguments: list[str]) -> int:
 
     from turnwise.config.launchers import is_sweep  # slow libraries are imported after the arguments are parsed
     from turnwise.errors import InputError
-    from turnwise.planning import GPUS, Gpu, plan
-    from turnwise.reports.tables import Table, to_rich
+    from turnwise_study.planning import GPUS, Gpu, plan
+    from turnwise_study.tables import Table, to_rich
 
     if args.gpu not in GPUS:
         raise InputError(f"--gpu {args.gpu}: choose one of {', '.join(GPUS)}")
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
 
 def of_sweep(arguments: Sequence[str]) -> tuple[dict[str, Sequence[str]], dict[str, str]]:
     """Returns row -> overrides of its runs, without the weights of another run, and row -> why it cannot run yet."""
-    from turnwise.experiments.jobs import ask, jobs, played
+    from turnwise_study.sweeps.jobs import ask, jobs, played
 
     asked = played(ask(arguments, CONF))
     first = {job.row: job for job in reversed(jobs(asked))}

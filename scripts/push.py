@@ -32,9 +32,9 @@ def main(arguments: list[str]) -> int:
 
     from huggingface_hub import get_token
 
-    from turnwise.reports.comparison import run_table
-    from turnwise.reports.publish import card_of, policy_folder, publish_wandb, push
-    from turnwise.reports.runs import collect
+    from turnwise_study.comparison import run_table
+    from turnwise_study.publish import card_of, policy_folder, publish_wandb, push
+    from turnwise_study.runs import collect
 
     if args.wandb:
         runs = collect(args.folders)

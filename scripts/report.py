@@ -42,18 +42,18 @@ from turnwise.config.launchers import is_sweep
 from turnwise.config.programs import program
 from turnwise.console import Terminal, sized, until_stopped
 from turnwise.errors import InputError, refuse_twice
-from turnwise.experiments.jobs import Asked, ask
-from turnwise.experiments.row_hashes import RowHashes
-from turnwise.experiments.sweep_file import sweep_names
-from turnwise.reports.comparison import comparison_figures, comparison_page, footer, provenance, run_table
-from turnwise.reports.entries import Entry, as_json, counted, read_entry
-from turnwise.reports.entry_tables import entry_figures, entry_tables, run_folders, summary_table
-from turnwise.reports.figures import Figure, standalone
-from turnwise.reports.gates.report import Settings, gate_report
-from turnwise.reports.run_page import watch, write_pages
-from turnwise.reports.runs import collect, folders_of
-from turnwise.reports.tables import Table, tables_page, to_markdown, to_rich, write_page, write_section
 from turnwise.runs.archive import RunPath
+from turnwise_study.comparison import comparison_figures, comparison_page, footer, provenance, run_table
+from turnwise_study.entries import Entry, as_json, counted, read_entry
+from turnwise_study.entry_tables import entry_figures, entry_tables, run_folders, summary_table
+from turnwise_study.figures import Figure, standalone
+from turnwise_study.gates.report import Settings, gate_report
+from turnwise_study.run_page import watch, write_pages
+from turnwise_study.runs import collect, folders_of
+from turnwise_study.sweeps.jobs import Asked, ask
+from turnwise_study.sweeps.row_hashes import RowHashes
+from turnwise_study.sweeps.sweep_file import sweep_names
+from turnwise_study.tables import Table, tables_page, to_markdown, to_rich, write_page, write_section
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 

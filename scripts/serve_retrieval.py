@@ -25,11 +25,11 @@ import numpy as np
 from turnwise.config.programs import options, program
 from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
-from turnwise.envs.search.encyclopaedia import Encyclopaedia, Page
-from turnwise.envs.search.retrieval import KEY, read_pages
-from turnwise.envs.search.retrieval_server import make_app, serving
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
+from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Page
+from turnwise_worlds.search.retrieval import KEY, read_pages
+from turnwise_worlds.search.retrieval_server import make_app, serving
 
 CHUNK = 1 << 20  # number of pages that are scored at once
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from openai import OpenAI
 
-from turnwise.envs.household import HouseholdEnv
 from turnwise.types import Task
+from turnwise_worlds.household import HouseholdEnv
 
 
 def main() -> None:

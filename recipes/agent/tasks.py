@@ -6,7 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from turnwise.envs.household import HouseholdEnv
+from turnwise_worlds.household import HouseholdEnv
 
 COUNTS = {"train": 300, "seen": 64, "unseen": 64}  # split -> number of tasks that a run uses by default
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from recipes.tiny.recipe import Training
 
-from turnwise.envs.environment import Environment
+from turnwise.env import Environment
 from turnwise.evaluation.skills import SKILLS
 
 _TEXT = """# The tiny base policy `{name}`

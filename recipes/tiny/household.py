@@ -11,8 +11,8 @@ from recipes.tiny.measure import reads
 from recipes.tiny.reading import drill_documents
 from recipes.tiny.recipe import Recipe
 
-from turnwise.envs.environment import Environment
-from turnwise.envs.household import HouseholdEnv, Mistakes
+from turnwise.env import Environment
+from turnwise_worlds.household import HouseholdEnv, Mistakes
 
 # This expert often sees the object of its task and walks away, so that nearly every mistake can be detected from a
 # single turn.

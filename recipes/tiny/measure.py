@@ -14,7 +14,7 @@ from scipy.stats import mannwhitneyu
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.envs.environment import Environment
+from turnwise.env import Environment
 from turnwise.evaluation.suites import Episode, answer_skills, play_tasks, repeat_rate
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player

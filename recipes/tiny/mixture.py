@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from recipes.tiny.corpus import Document
 
-from turnwise.envs.environment import Environment
+from turnwise.env import Environment
 
 if TYPE_CHECKING:
     from recipes.tiny.recipe import Recipe

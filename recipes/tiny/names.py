@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from random import Random
 
-from turnwise.envs.apibank.office import HELD_OUT
-from turnwise.envs.bfcl import requests
-from turnwise.envs.bfcl.requests import Names
+from turnwise_worlds.apibank.office import HELD_OUT
+from turnwise_worlds.bfcl import requests
+from turnwise_worlds.bfcl.requests import Names
 
 _ONSETS = ("b", "br", "c", "ch", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "sh", "st", "t", "w", "z")
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "oo", "y")

@@ -14,9 +14,9 @@ from typing import Any
 
 from recipes.tiny.corpus import Document, encode
 
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.household.world import NOTHING, bits
 from turnwise.types import Task
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.household.world import NOTHING, bits
 
 _LISTS = 3, 8  # smallest and largest number of lists of a drill
 _PRESENT = 0.5  # share of the lists that are drawn from those with the object

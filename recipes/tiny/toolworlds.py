@@ -17,11 +17,11 @@ from recipes.tiny.copying import copy_documents
 from recipes.tiny.corpus import Document, encode
 from recipes.tiny.recipe import Recipe
 
-from turnwise.envs import apibank, bfcl, math, search, software, terminal
-from turnwise.envs.apibank.office import OfficeTasks
-from turnwise.envs.bfcl.requests import TinyTasks
-from turnwise.envs.environment import Environment, Quality
+from turnwise.env import Environment, Quality
 from turnwise.types import Message
+from turnwise_worlds import apibank, bfcl, math, search, software, terminal
+from turnwise_worlds.apibank.office import OfficeTasks
+from turnwise_worlds.bfcl.requests import TinyTasks
 
 _LONG = 24  # most turns of an episode of the clumsy experts, many more than they need
 _SHELF = 16  # number of draws of demonstrations that are kept for reuse, because commands in a sandbox are slow
@@ -190,7 +190,7 @@ def thinking(size: str = "") -> ToolWorlds:
         about="demonstrations of two worlds of dialogues whose experts state their thoughts",
         stretches=(
             "As `tiny_tools`, in bfcl and apibank alone. Before each reply the experts state which calls the request still\n"
-            "needs, in order (`src/turnwise/envs/dialogues.py`). Of the clumsy ones' right replies four in ten follow\n"
+            "needs, in order (`src/turnwise_worlds/dialogues.py`). Of the clumsy ones' right replies four in ten follow\n"
             "a wrong thought, and most of their wrong ones do."
         ),
     )

@@ -32,7 +32,7 @@ class RowsSweeper(Sweeper):
         self.base: DictConfig | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from turnwise.experiments.run_sweep import Recorded
+        from turnwise_study.sweeps.run_sweep import Recorded
 
         self.base, self.context = config, hydra_context
         self.launcher = Plugins.instance().instantiate_launcher(
@@ -43,8 +43,8 @@ class RowsSweeper(Sweeper):
         from pathlib import Path
 
         from turnwise.console import Terminal
-        from turnwise.experiments.jobs import ask
-        from turnwise.experiments.run_sweep import run_sweep
+        from turnwise_study.sweeps.jobs import ask
+        from turnwise_study.sweeps.run_sweep import run_sweep
 
         assert self.launcher is not None
         launcher = self.launcher

@@ -67,7 +67,7 @@ class RunsSweeper(BasicSweeper):
         return split
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from turnwise.experiments.run_sweep import Recorded
+        from turnwise_study.sweeps.run_sweep import Recorded
 
         super().setup(hydra_context=hydra_context, task_function=Recorded(task_function), config=config)
         self.launcher = _Told(self.launcher)  # type: ignore[arg-type, assignment]

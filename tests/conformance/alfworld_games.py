@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from turnwise.envs.alfworld.environment import AlfworldEnvironment, AlfworldSession
-from turnwise.envs.environment import Quality
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.household.world import (
+from turnwise.env import Quality
+from turnwise.types import Task
+from turnwise_worlds.alfworld.environment import AlfworldEnvironment, AlfworldSession
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.household.world import (
     CLEANABLE,
     CONTAINS,
     COOLABLE,
@@ -30,7 +31,6 @@ from turnwise.envs.household.world import (
     VESSELS,
     GoalType,
 )
-from turnwise.types import Task
 
 _TYPE, _SENTENCE = re.compile("[a-z]+"), re.compile("[a-z]+(?: [a-z]+)*")
 

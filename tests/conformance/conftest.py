@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.conformance.alfworld_games import GeneratedAlfworld
 
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.household.world import TYPES
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.household.world import TYPES
 
 OWN = Path(__file__).parents[2] / ".venv-alfworld" / "bin" / "python"
 PYTHON = os.environ.get("TURNWISE_ALFWORLD_PYTHON", str(OWN) if OWN.exists() else sys.executable)

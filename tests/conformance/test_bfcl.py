@@ -15,10 +15,10 @@ import pytest
 
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl` does it")
 
-from turnwise.envs.bfcl.apis import SUBSETS, Apis, api_class, entries, owners
-from turnwise.envs.bfcl.environment import PublicTasks
-from turnwise.envs.dialogues import ANSWERS, EMPTY, STATE, Reference
 from turnwise.types import Task, ToolCall
+from turnwise_worlds.bfcl.apis import SUBSETS, Apis, api_class, entries, owners
+from turnwise_worlds.bfcl.environment import PublicTasks
+from turnwise_worlds.dialogues import ANSWERS, EMPTY, STATE, Reference
 
 MUTANTS = int(os.environ.get("TURNWISE_BFCL_MUTANTS", "7"))
 REASONS = {

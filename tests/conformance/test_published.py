@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from turnwise.envs.environment import check_ready
-from turnwise.envs.verifiers import VerifiersEnv
+from turnwise.env import check_ready
+from turnwise_worlds.verifiers import VerifiersEnv
 
 pytestmark = pytest.mark.extra("published")
 

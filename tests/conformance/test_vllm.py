@@ -23,11 +23,11 @@ from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.engines.vllm import VllmEngine
 from turnwise.engines.vllm_client import save
-from turnwise.envs.household import HouseholdEnv
 from turnwise.models.policy import load_policy, plain_copy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
+from turnwise_worlds.household import HouseholdEnv
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
-from turnwise.experiments.jobs import ask, job_of
 from turnwise.runs.result_file import read_result
 from turnwise.training import frozen_buffer
 from turnwise.training.frozen_buffer import Frozen
 from turnwise.training.main import run
+from turnwise_study.sweeps.jobs import ask, job_of
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]

@@ -11,8 +11,8 @@ import pytest
 from safetensors.torch import load_file
 from tests.integration.test_resume import finish, kill_when, metrics, train_lines
 
-from turnwise.reports.runs import RunMetrics
 from turnwise.runs.result_file import read_result
+from turnwise_study.runs import RunMetrics
 
 pytestmark = pytest.mark.slow
 

@@ -47,7 +47,7 @@ def test_pivotrl(env: str, tmp_path: Path, played: Play) -> None:
         cfg, result, _ = played(row)
     assert cfg.reward._target_.endswith("ToolCalls") and cfg.loss.kl_beta > 0 and cfg.policy.lora.r == 32
     assert (
-        result.method == "pivotrl" and result.env == cfg.env._target_.split(".")[2] and result.in_domain.tasks == 2
+        result.method == "pivotrl" and result.env == cfg.env._target_.split(".")[1] and result.in_domain.tasks == 2
     )  # the column is the benchmark's
     assert (tmp_path / "run" / "profile.parquet").exists()
 

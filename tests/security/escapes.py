@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.security import host, limits, states
 from tests.security.ground import LIMITS, Family, Ground, prepared
 
-from turnwise.sandbox.sandbox import NOBODY, open_sandbox
+from turnwise_worlds.sandbox.sandbox import NOBODY, open_sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES: dict[str, Family] = {

@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnwise.sandbox.folder_value import Tree, tree_of
-from turnwise.sandbox.sandbox import NOBODY, Bubblewrap, CallResult, Limits, PythonState
-from turnwise.sandbox.seccomp import calls
+from turnwise_worlds.sandbox.folder_value import Tree, tree_of
+from turnwise_worlds.sandbox.sandbox import NOBODY, Bubblewrap, CallResult, Limits, PythonState
+from turnwise_worlds.sandbox.seccomp import calls
 
 LIMITS = Limits(seconds=15, memory_mib=160, processes=16, file_mib=2, folder_mib=4, files=200, output_kib=16)
 KIT = """

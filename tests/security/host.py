@@ -7,7 +7,7 @@ import time
 
 from tests.security.ground import Ground, Probes, alive
 
-from turnwise.sandbox.folder_value import File
+from turnwise_worlds.sandbox.folder_value import File
 
 _TRY = "import socket\ndef attempt(act):\n    try:\n        act()\n        print('reached')\n    except OSError:\n        pass\n"
 

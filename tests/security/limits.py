@@ -7,7 +7,7 @@ import time
 
 from tests.security.ground import LIMITS, Ground, Probes, alive
 
-from turnwise.sandbox.folder_value import File, Tree
+from turnwise_worlds.sandbox.folder_value import File, Tree
 
 _MIB = 1 << 20
 _DISK = LIMITS.folder_mib * _MIB + LIMITS.files * 4096  # what the folder holds at most

@@ -6,7 +6,7 @@ import os
 
 from tests.security.ground import Ground, Probes, alive
 
-from turnwise.sandbox.sandbox import SandboxFault
+from turnwise_worlds.sandbox.sandbox import SandboxFault
 
 _READ = "import os, select\nprint(os.read({0}, 9) if select.select([{0}], [], [], 0.1)[0] else '')"
 

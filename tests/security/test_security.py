@@ -13,7 +13,7 @@ import pytest
 from tests.security.escapes import FAMILIES, ROOT, as_ordinary_user, tried
 from tests.security.ground import LIMITS, Ground, prepared
 
-from turnwise.sandbox.sandbox import CallResult, NoSandboxError, open_sandbox
+from turnwise_worlds.sandbox.sandbox import CallResult, NoSandboxError, open_sandbox
 
 
 @pytest.fixture(scope="module")

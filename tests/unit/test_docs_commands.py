@@ -15,7 +15,7 @@ from tests.configuration_files import READ
 from turnwise.config.check import check_config
 from turnwise.config.launchers import is_sweep
 from turnwise.config.schema import compose_config
-from turnwise.experiments.jobs import ask, jobs
+from turnwise_study.sweeps.jobs import ask, jobs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -91,7 +91,7 @@ def test_the_defaults_of_a_page_are_the_defaults(page: str, overrides: list[str]
     cfg = compose_config(overrides, ROOT / "conf", read=READ)
     text = PAGES[page]
     if page == "environments":  # one section an environment
-        name = cfg.env._target_.split(".")[2]
+        name = cfg.env._target_.split(".")[1]
         text = next(part for part in text.split("\n## ")[1:] if name in part.partition("\n")[0].split(", "))
     told = {key: value for key, value in defaults(text) if key.startswith(prefixes)}
     for key, value in told.items():

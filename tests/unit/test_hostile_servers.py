@@ -14,8 +14,8 @@ import pytest
 
 from turnwise.endpoints import Connection, Fault, Retries
 from turnwise.engines.vllm_client import Snapshot, VllmClient
-from turnwise.envs.search.retrieval import KEY, Served
 from turnwise.judges.chat import ChatClient
+from turnwise_worlds.search.retrieval import KEY, Served
 
 SECRET = "k-7Q2m_left.right+9"
 Answer = Callable[[bytes], Iterator[bytes]]

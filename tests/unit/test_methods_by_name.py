@@ -25,7 +25,7 @@ def composed(*overrides: str) -> DictConfig:
 
 
 def world(cfg: DictConfig) -> str:
-    return str(cfg.env._target_).split(".")[2]
+    return str(cfg.env._target_).split(".")[1]
 
 
 @pytest.mark.parametrize(

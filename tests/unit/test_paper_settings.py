@@ -12,7 +12,7 @@ from tests.configuration_files import READ
 from turnwise.config.check import check_config
 from turnwise.config.hydra_errors import explain
 from turnwise.config.schema import ConfigError, compose_config
-from turnwise.experiments.jobs import ask, job_of
+from turnwise_study.sweeps.jobs import ask, job_of
 
 CONF = Path(__file__).parents[2] / "conf"
 TRACE = {  # App. E.3

@@ -14,7 +14,7 @@ from turnwise.config.schema import compose_config
 from turnwise.config.settings import LoraSettings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import weights_of
-from turnwise.planning import GPUS, Gpu, activation_bytes, architecture, plan, shape_of
+from turnwise_study.planning import GPUS, Gpu, activation_bytes, architecture, plan, shape_of
 
 ROOT = Path(__file__).parents[2]
 H100 = Gpu("h100", *GPUS["h100"])

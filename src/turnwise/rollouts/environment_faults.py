@@ -14,7 +14,7 @@ import time
 import traceback
 from types import FrameType, TracebackType
 
-from turnwise.envs.environment import EnvironmentFault
+from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
 
 _LOG = logging.getLogger(__name__)

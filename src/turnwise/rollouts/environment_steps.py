@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from turnwise.daemon_threads import DaemonThreads
-from turnwise.envs.environment import Session
+from turnwise.env import Session
 from turnwise.rollouts.environment_faults import fault, guarded
 from turnwise.types import Task
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from turnwise.envs.environment import Environment, EnvironmentFault, Session
+from turnwise.env import Environment, EnvironmentFault, Session
 from turnwise.types import Task
 
 

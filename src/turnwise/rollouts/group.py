@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from turnwise.algo.gates.gate import Gate
 from turnwise.engines.sampling_schedule import Schedule
-from turnwise.envs.environment import Session
+from turnwise.env import Session
 from turnwise.rollouts.live_limit import Room
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import RolloutTree

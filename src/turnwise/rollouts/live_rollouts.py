@@ -12,7 +12,7 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.engines.engine import Sample
 from turnwise.engines.sampling_schedule import Begin, Request, schedule_of
-from turnwise.envs.environment import EnvironmentFault, Step, tools_of, waits
+from turnwise.env import EnvironmentFault, Step, tools_of, waits
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.group import Branch, Group
 from turnwise.rollouts.live_limit import Room

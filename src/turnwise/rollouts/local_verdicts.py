@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from turnwise.envs.environment import Session, environment_of
+from turnwise.env import Session, environment_of
 from turnwise.rollouts.demonstrated_reply import Anchored
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.episodes import Episodes

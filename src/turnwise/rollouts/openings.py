@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from turnwise.envs.environment import TRIES, EnvironmentFault, tools_of, waits
+from turnwise.env import TRIES, EnvironmentFault, tools_of, waits
 from turnwise.rollouts.environment_steps import Answers, close, run_to_end
 from turnwise.types import Message, Task
 

@@ -16,7 +16,7 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Engine, Sampling
-from turnwise.envs.environment import Environment
+from turnwise.env import Environment
 from turnwise.rollouts.demonstrated_reply import Anchored
 from turnwise.rollouts.environment_steps import run_to_end
 from turnwise.rollouts.episodes import Episodes

@@ -14,11 +14,11 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.data.trajectories import BadTrajectory, each_trajectory
-from turnwise.envs.environment import environments_of
-from turnwise.envs.expert_files import expert_file
+from turnwise.env import environments_of
 from turnwise.errors import InputError
 from turnwise.rollouts.environment_faults import guarded
 from turnwise.rollouts.openings import Openings
+from turnwise.training.expert_files import expert_file
 from turnwise.training.own_data import HeldOut, UserFile, check_readable
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.progress import Phases

@@ -25,10 +25,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig
 
 from turnwise.console import Terminal
-from turnwise.envs.environment import environments_of
+from turnwise.env import environments_of
 from turnwise.errors import Interrupted, Stopped
 from turnwise.models.shipped import BASES, unknown_to
-from turnwise.reports.run_page import print_summary, write_pages
 from turnwise.runs.result_file import read_result, write_result
 from turnwise.training.candidates import read_candidates
 from turnwise.training.collection import Collection, Rollouts
@@ -43,6 +42,7 @@ from turnwise.training.profile import Choice, profile_costs
 from turnwise.training.progress import Advance, Live, Phases
 from turnwise.training.recorder import Health, Recorder
 from turnwise.training.result import command, result_of, summary
+from turnwise_study.run_page import print_summary, write_pages
 
 SERVED = {"turnwise.engines.vllm.VllmEngine"}  # engines that run in servers, outside the run's processes
 

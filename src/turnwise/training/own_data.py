@@ -37,7 +37,7 @@ from turnwise.data.read_records import UnusableError
 from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls import PARSERS, Format
 from turnwise.engines.engine import Sampling
-from turnwise.envs.environment import environments_of
+from turnwise.env import environments_of
 from turnwise.errors import InputError
 from turnwise.evaluation.reply_statistics import Counted, Reply, groups, likelihood, paired_change, pooled, rate
 from turnwise.evaluation.suites import Evaluation, at_once

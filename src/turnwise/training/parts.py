@@ -31,7 +31,7 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.dialect import Dialect, dialect_of
 from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls import Format
-from turnwise.envs.environment import check_ready
+from turnwise.env import check_ready
 from turnwise.errors import InputError
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy

@@ -16,9 +16,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from turnwise.console import Terminal
 from turnwise.files import no_room
-from turnwise.reports.run_page import write_report
 from turnwise.runs.status_file import NAME, Status, read_status, remaining, spent, write_status
 from turnwise.text import plain
+from turnwise_study.run_page import write_report
 
 if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder

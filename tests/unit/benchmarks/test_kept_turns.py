@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kept_turns
-from turnwise.envs.household.environment import HouseholdEnv, makes_progress
+from turnwise_worlds.household.environment import HouseholdEnv, makes_progress
 
 
 def save(run: Path, quality: str) -> tuple[int, int]:
@@ -36,7 +36,7 @@ def save(run: Path, quality: str) -> tuple[int, int]:
     ]
     run.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows), run / "profile.parquet")
-    (run / "config.yaml").write_text("env: {_target_: turnwise.envs.household.environment.HouseholdEnv}\n")
+    (run / "config.yaml").write_text("env: {_target_: turnwise_worlds.household.environment.HouseholdEnv}\n")
     return len(actions), wrong
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.sandbox.sandbox import NoSandboxError, open_sandbox
+from turnwise_worlds.sandbox.sandbox import NoSandboxError, open_sandbox
 
 SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "sandbox.py"
 

@@ -13,8 +13,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from transformers import AutoTokenizer
-from turnwise.envs.math.problems import read_problems
-from turnwise.envs.search.retrieval import read_pages, read_questions
 
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
@@ -30,6 +28,8 @@ from turnwise.data.trajectories import (
 from turnwise.errors import InputError
 from turnwise.json_and_yaml import parse_json
 from turnwise.models.shipped import tiny_path
+from turnwise_worlds.math.problems import read_problems
+from turnwise_worlds.search.retrieval import read_pages, read_questions
 
 USER, REPLY = {"role": "user", "content": "go"}, {"role": "assistant", "content": "look"}
 GOOD = {"messages": [USER, REPLY]}

@@ -14,9 +14,9 @@ import pytest
 from tests.integration import bookings
 
 from turnwise.data.trajectories import read_trajectories
-from turnwise.envs.apibank import ApiBankEnv
-from turnwise.envs.expert_files import expert_file
+from turnwise.training.expert_files import expert_file
 from turnwise.types import Pivot
+from turnwise_worlds.apibank import ApiBankEnv
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "export_pivots.py"
 spec = importlib.util.spec_from_file_location("export_pivots", SCRIPT)

@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from turnwise.envs.data_files import read_data_file
+from turnwise_worlds.data_files import read_data_file
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "join_records.py"
 Run = Callable[..., tuple[int, str, str]]

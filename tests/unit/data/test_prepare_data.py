@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from turnwise.data.trajectories import read_trajectories, write_trajectories
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.search import SearchEnv
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.search import SearchEnv
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "prepare_data.py"
 spec = importlib.util.spec_from_file_location("prepare_data", SCRIPT)

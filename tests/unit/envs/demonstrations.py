@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnwise.data.toolcalls import Format
-from turnwise.envs.environment import Environment, Session
-from turnwise.envs.tools import as_written
+from turnwise.env import Environment, Session
 from turnwise.types import Message, Task
+from turnwise_worlds.tools import as_written
 
 
 @dataclass(frozen=True, slots=True)

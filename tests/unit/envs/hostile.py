@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnwise.envs.environment import Environment, Session, Step
+from turnwise.env import Environment, Session, Step
 from turnwise.types import Task
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from turnwise.envs.alfworld import AlfworldEnvironment, MissingEngineError
-from turnwise.envs.alfworld.environment import OfficialGames, Pool
 from turnwise.errors import InputError
 from turnwise.types import Task
+from turnwise_worlds.alfworld import AlfworldEnvironment, MissingEngineError
+from turnwise_worlds.alfworld.environment import OfficialGames, Pool
 
 
 def test_missing_engine_says_how_to_get_it(tmp_path):

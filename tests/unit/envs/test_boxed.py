@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 import pytest
 
-from turnwise.envs import boxed
-from turnwise.envs.boxed import Box, cut, digest
-from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.math import MathEnv
-from turnwise.envs.scripted import ENTRY, Remembered
-from turnwise.envs.software import SoftwareEnv
-from turnwise.envs.terminal import TerminalEnv
+from turnwise.env import Environment, EnvironmentFault, check_ready
 from turnwise.errors import InputError
-from turnwise.sandbox import sandbox as bubblewrap
-from turnwise.sandbox.folder_value import File, Link, tree_of
-from turnwise.sandbox.sandbox import Limits, SandboxFault
+from turnwise_worlds import boxed
+from turnwise_worlds.boxed import Box, cut, digest
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.math import MathEnv
+from turnwise_worlds.sandbox import sandbox as bubblewrap
+from turnwise_worlds.sandbox.folder_value import File, Link, tree_of
+from turnwise_worlds.sandbox.sandbox import Limits, SandboxFault
+from turnwise_worlds.scripted import ENTRY, Remembered
+from turnwise_worlds.software import SoftwareEnv
+from turnwise_worlds.terminal import TerminalEnv
 
 
 def test_a_command_is_run_once_for_each_folder(box: Box) -> None:

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from turnwise.envs.scripted import LastTasks
 from turnwise.types import Task
+from turnwise_worlds.scripted import LastTasks
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from turnwise.data.tool_schema import make_tool, name_of, parameters_of
 from turnwise.data.toolcalls import ToolCallError
-from turnwise.envs.tools import Hermes, Short, calls_of, refusal
 from turnwise.types import ToolCall
+from turnwise_worlds.tools import Hermes, Short, calls_of, refusal
 
 TOOLS = (make_tool("add", "Adds.", a=("integer", "one"), b=("string", "other")), make_tool("stop", "Stops."))
 FILES = (

@@ -20,10 +20,10 @@ from tests.unit.envs.hostile import check_hostile
 from tests.unit.envs.verifier_cases import read_cases
 
 from turnwise.config.build_alone import build_alone
-from turnwise.envs.environment import SPLITS, Environment
+from turnwise.env import SPLITS, Environment
 from turnwise.errors import InputError
-from turnwise.sandbox.sandbox import NoSandboxError, open_sandbox
 from turnwise.types import Task
+from turnwise_worlds.sandbox.sandbox import NoSandboxError, open_sandbox
 
 CONF = Path(__file__).parents[3] / "conf"
 CASES = Path(__file__).with_name("cases")

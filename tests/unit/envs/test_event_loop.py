@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from turnwise.envs import workers
-from turnwise.envs.environment import EnvironmentFault
+from turnwise.env import EnvironmentFault
 from turnwise.rollouts.environment_faults import guarded
+from turnwise_worlds import workers
 
 
 async def late(cancelled: threading.Event) -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from turnwise.data.trajectories import read_trajectories
-from turnwise.envs.expert_files import expert_file
-from turnwise.envs.household import HouseholdEnv, Mistakes
+from turnwise.training.expert_files import expert_file
+from turnwise_worlds.household import HouseholdEnv, Mistakes
 
 
 def test_the_file_holds_the_experts_episodes(tmp_path):

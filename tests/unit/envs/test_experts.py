@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.envs.apibank import ApiBankEnv
-from turnwise.envs.environment import same_text
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.math import MathEnv
-from turnwise.envs.scripted import demonstration
-from turnwise.envs.search import SearchEnv
-from turnwise.envs.software import SoftwareEnv
-from turnwise.envs.terminal import TerminalEnv
+from turnwise.env import same_text
+from turnwise_worlds.apibank import ApiBankEnv
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.math import MathEnv
+from turnwise_worlds.scripted import demonstration
+from turnwise_worlds.search import SearchEnv
+from turnwise_worlds.software import SoftwareEnv
+from turnwise_worlds.terminal import TerminalEnv
 
 
 @pytest.mark.parametrize("make", [HouseholdEnv, SearchEnv, MathEnv, TerminalEnv, SoftwareEnv, ApiBankEnv])

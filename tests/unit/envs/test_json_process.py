@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from turnwise.envs.workers import JsonProcess, NoAnswerError
+from turnwise_worlds.workers import JsonProcess, NoAnswerError
 
 
 def worker(code: str) -> JsonProcess:

@@ -17,14 +17,14 @@ from tests.unit.envs.hostile import check_hostile
 from turnwise.config.build_alone import build_alone
 from turnwise.config.schema import ConfigError
 from turnwise.data.trajectories import read_trajectories
-from turnwise.envs.browse import BrowseEnv
-from turnwise.envs.environment import Environment, environment_of, environments_of
-from turnwise.envs.expert_files import expert_file
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.mixture import Mixture, order, shares
-from turnwise.envs.search import SearchEnv
+from turnwise.env import Environment, environment_of, environments_of
 from turnwise.errors import InputError
+from turnwise.training.expert_files import expert_file
 from turnwise.types import Task
+from turnwise_worlds.browse import BrowseEnv
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.mixture import Mixture, order, shares
+from turnwise_worlds.search import SearchEnv
 
 CONF = Path(__file__).parents[3] / "conf"
 

@@ -9,11 +9,11 @@ import pytest
 from tests.unit.envs.demonstrations import replay
 
 from turnwise.data.tool_schema import make_tool
-from turnwise.envs.environment import Environment, Step
-from turnwise.envs.scripted import Chances, Clumsy, Expert
-from turnwise.envs.tools import TextSession, ToolEnv
+from turnwise.env import Environment, Step
 from turnwise.errors import InputError
 from turnwise.types import Task
+from turnwise_worlds.scripted import Chances, Clumsy, Expert
+from turnwise_worlds.tools import TextSession, ToolEnv
 
 TOOLS = (make_tool("guess", "Guess the number.", number=("string", "the number")),)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from turnwise.envs.environment import Environment
+from turnwise.env import Environment
 from turnwise.errors import InputError
 from turnwise.files import read_yaml
 from turnwise.types import Task

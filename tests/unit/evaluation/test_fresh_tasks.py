@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.search import SearchEnv
 from turnwise.errors import InputError
 from turnwise.evaluation.fresh_tasks import fresh_items, fresh_tasks
 from turnwise.evaluation.skills import SKILLS
 from turnwise.types import Task
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.search import SearchEnv
 
 
 def _data(tasks: Any) -> list[str]:

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from turnwise.errors import InputError
 from turnwise.evaluation.lm_eval_benchmarks import evaluate, headline
 from turnwise.models.shipped import tiny_path
-from turnwise.reports.runs import read_metric
 from turnwise.runs.result_file import read_result, write_result
+from turnwise_study.runs import read_metric
 
 ROOT = Path(__file__).parents[3]
 QUESTIONS = [

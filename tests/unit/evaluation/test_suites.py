@@ -14,13 +14,13 @@ from turnwise.config.schema import compose_config
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.search import SearchEnv
 from turnwise.evaluation.suites import Answer, Evaluation, play_suite
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.player import Player
 from turnwise.training.result import out_of_domain
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.search import SearchEnv
 
 CONF = Path(__file__).parents[3] / "conf"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnwise.config.launchers import is_sweep
-from turnwise.experiments.jobs import for_hydra, typed
+from turnwise_study.sweeps.jobs import for_hydra, typed
 
 
 def test_hydra_keeps_its_own_arguments(conf: Path) -> None:

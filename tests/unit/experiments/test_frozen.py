@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from turnwise.experiments.jobs import ask, jobs, of_pilots, played
-from turnwise.experiments.sweep_file import Sweep, find_sweep, origin, sweep_names
 from turnwise.runs.archive import RunPath
 from turnwise.runs.result_file import Result, read_result
+from turnwise_study.sweeps.jobs import ask, jobs, of_pilots, played
+from turnwise_study.sweeps.sweep_file import Sweep, find_sweep, origin, sweep_names
 
 ROOT = Path(__file__).parents[3]
 CONF, RESULTS = ROOT / "conf", RunPath(ROOT / "results")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.experiments.jobs import ask, job_of, jobs
+from turnwise_study.sweeps.jobs import ask, job_of, jobs
 
 
 def test_all_rows_of_a_seed_come_before_the_next_seed(conf: Path) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from turnwise.config.schema import ConfigError, compose_config
-from turnwise.experiments import row_hashes as module
-from turnwise.experiments.jobs import ask, job_of, jobs, of_pilots, played
-from turnwise.experiments.row_hashes import CODE, RowHashes
-from turnwise.experiments.sweep_file import sweep_names
 from turnwise.runs.archive import RunPath
 from turnwise.runs.config_hash import config_hash
 from turnwise.runs.keep_results import finished
 from turnwise.runs.result_file import read_result
+from turnwise_study.sweeps import row_hashes as module
+from turnwise_study.sweeps.jobs import ask, job_of, jobs, of_pilots, played
+from turnwise_study.sweeps.row_hashes import CODE, RowHashes
+from turnwise_study.sweeps.sweep_file import sweep_names
 
 ROOT = Path(__file__).parents[3]
 CONF, RESULTS = ROOT / "conf", RunPath(ROOT / "results")

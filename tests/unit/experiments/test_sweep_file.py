@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from turnwise.errors import InputError
-from turnwise.experiments.sweep_file import Comparison, comparison, find_sweep, read_sweep
+from turnwise_study.sweeps.sweep_file import Comparison, comparison, find_sweep, read_sweep
 
 ROWS = dict.fromkeys(["a", "b", "0.12"])
 

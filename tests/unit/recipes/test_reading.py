@@ -8,8 +8,8 @@ import pytest
 from recipes.tiny.reading import Shown, drill, drill_documents, tour
 from transformers import AutoTokenizer
 
-from turnwise.envs.household import HouseholdEnv
 from turnwise.models.shipped import ASSETS
+from turnwise_worlds.household import HouseholdEnv
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ from recipes.tiny.recipe import Recipe, Training, batches, draw_pool
 from recipes.tiny.tokenizer import build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Episode
 from turnwise.models.shipped import ASSETS, tiny_path
+from turnwise_worlds.household.environment import HouseholdEnv
 
 RECIPE = Recipe(steps=8, reading=8, settling=2, demonstrations=4, skills=4, hidden=48, layers=2, mlp=64)
 ENV = HouseholdEnv(horizon=3)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.evaluation.skills import SKILLS, items
 from turnwise.models.shipped import ASSETS
+from turnwise_worlds.household.environment import HouseholdEnv
 
 TOKENIZER = AutoTokenizer.from_pretrained(ASSETS)
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]

@@ -14,11 +14,11 @@ from tests.configuration_files import READ
 from transformers import AutoTokenizer
 
 from turnwise.config.schema import compose_config
-from turnwise.envs.apibank.office import HELD_OUT, TRAINING, OfficeTasks
-from turnwise.envs.bfcl import requests
-from turnwise.envs.bfcl.requests import TinyTasks
 from turnwise.errors import InputError
 from turnwise.models.shipped import BASES, WORLDS, tiny_path, unknown_to
+from turnwise_worlds.apibank.office import HELD_OUT, TRAINING, OfficeTasks
+from turnwise_worlds.bfcl import requests
+from turnwise_worlds.bfcl.requests import TinyTasks
 
 CONF = Path(__file__).parents[3] / "conf"
 LIGHT = ToolWorlds(worlds=("apibank", "search"))  # neither a sandbox nor an extra
@@ -67,7 +67,7 @@ def test_made_up_names_are_never_held_out_ones():
 
 
 def test_tasks_of_made_up_names_are_solved_by_the_expert():
-    from turnwise.envs.apibank import ApiBankEnv
+    from turnwise_worlds.apibank import ApiBankEnv
 
     env = ApiBankEnv()
     env.source = OfficeTasks(names=names.office)

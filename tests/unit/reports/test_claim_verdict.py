@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.experiments.sweep_file import comparison
-from turnwise.reports import runs as runs_module
-from turnwise.reports.claims import decide, decide_gate, settled
-from turnwise.reports.runs import RunMetrics
 from turnwise.runs.result_file import read_result
+from turnwise_study import runs as runs_module
+from turnwise_study.claims import decide, decide_gate, settled
+from turnwise_study.runs import RunMetrics
+from turnwise_study.sweeps.sweep_file import comparison
 
 SWEEP = """
 paper: P

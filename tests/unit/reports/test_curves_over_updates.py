@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.experiments.sweep_file import read_sweep
-from turnwise.reports.figures import by_update, during_figure
-from turnwise.reports.runs import RunMetrics
 from turnwise.runs.result_file import read_result
+from turnwise_study.figures import by_update, during_figure
+from turnwise_study.runs import RunMetrics
+from turnwise_study.sweeps.sweep_file import read_sweep
 
 
 def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = False) -> RunMetrics:

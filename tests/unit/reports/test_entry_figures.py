@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.experiments.jobs import ask
-from turnwise.reports.entries import Entry, read_entry
-from turnwise.reports.entry_tables import entry_figures, entry_tables, run_folders
-from turnwise.reports.figures import Panel, Point, dots, standalone
+from turnwise_study.entries import Entry, read_entry
+from turnwise_study.entry_tables import entry_figures, entry_tables, run_folders
+from turnwise_study.figures import Panel, Point, dots, standalone
+from turnwise_study.sweeps.jobs import ask
 
 SWEEP = """
 paper: P

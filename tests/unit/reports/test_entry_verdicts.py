@@ -10,12 +10,12 @@ import pytest
 from tests.unit.reports.test_claim_verdict import SWEEP, save
 
 from turnwise.errors import InputError
-from turnwise.experiments.jobs import ask
-from turnwise.reports.claims import Decision, entry_verdict
-from turnwise.reports.entries import as_json, counted, read_entry
-from turnwise.reports.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
-from turnwise.reports.runs import RunMetrics
-from turnwise.reports.tables import to_markdown
+from turnwise_study.claims import Decision, entry_verdict
+from turnwise_study.entries import as_json, counted, read_entry
+from turnwise_study.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
+from turnwise_study.runs import RunMetrics
+from turnwise_study.sweeps.jobs import ask
+from turnwise_study.tables import to_markdown
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from turnwise.errors import InputError
-from turnwise.experiments.jobs import Asked
-from turnwise.experiments.sweep_file import read_sweep
-from turnwise.reports.comparison import run_table
-from turnwise.reports.entries import read_entry
-from turnwise.reports.entry_tables import entry_tables
-from turnwise.reports.runs import RESULT, collect, read_metric
-from turnwise.reports.tables import estimate_text, to_markdown
 from turnwise.runs.result_file import Result
+from turnwise_study.comparison import run_table
+from turnwise_study.entries import read_entry
+from turnwise_study.entry_tables import entry_tables
+from turnwise_study.runs import RESULT, collect, read_metric
+from turnwise_study.sweeps.jobs import Asked
+from turnwise_study.sweeps.sweep_file import read_sweep
+from turnwise_study.tables import estimate_text, to_markdown
 
 SWEEP = {
     "paper": "P",

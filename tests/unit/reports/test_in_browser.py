@@ -12,8 +12,8 @@ import pytest
 from tests.unit.reports.chromium import Page, contrast, luminance
 from tests.unit.reports.conftest import deep_tree, local_tree, write_run
 
-from turnwise.reports import run_page as rollout_browser
-from turnwise.reports.run_page import packed, write_browser, write_pages
+from turnwise_study import run_page as rollout_browser
+from turnwise_study.run_page import packed, write_browser, write_pages
 
 pytestmark = pytest.mark.slow
 TREES = 1_250  # of eight rollouts

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.reports.figures import success
-from turnwise.reports.run_files import read_run
-from turnwise.reports.run_page import write_report
+from turnwise_study.figures import success
+from turnwise_study.run_files import read_run
+from turnwise_study.run_page import write_report
 
 HELD_OUT = {0: (10.5, 1.5), 8: (20.0, 2.5), 16: (44.5, 3.5)}  # iteration -> replies accepted and the same, %
 

@@ -8,10 +8,10 @@ import pytest
 from tests.unit.reports.test_claim_verdict import SWEEP, save
 
 from turnwise.errors import InputError
-from turnwise.experiments.jobs import ask, job_of, jobs
-from turnwise.reports.entries import Entry, as_json, counted, read_entry
-from turnwise.reports.entry_tables import entry_tables, summary_table
-from turnwise.reports.tables import to_markdown
+from turnwise_study.entries import Entry, as_json, counted, read_entry
+from turnwise_study.entry_tables import entry_tables, summary_table
+from turnwise_study.sweeps.jobs import ask, job_of, jobs
+from turnwise_study.tables import to_markdown
 
 WITH = """
 pilots: {seeds: [100, 101]}

@@ -10,9 +10,9 @@ import pytest
 from huggingface_hub import HfApi
 
 from turnwise.errors import InputError
-from turnwise.reports.comparison import run_table
-from turnwise.reports.publish import card_of, policy_folder, publish_wandb, push
-from turnwise.reports.runs import collect
+from turnwise_study.comparison import run_table
+from turnwise_study.publish import card_of, policy_folder, publish_wandb, push
+from turnwise_study.runs import collect
 
 
 @pytest.fixture

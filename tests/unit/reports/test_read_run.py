@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from turnwise.reports.run_files import read_run
+from turnwise_study.run_files import read_run
 
 
 def write_lines(path, rows):

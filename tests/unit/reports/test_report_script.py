@@ -137,7 +137,7 @@ def test_the_second_report_says_the_same_and_composes_nothing(script, make, tmp_
     for _ in range(2):
         assert script.main(["sweep=pivotrl_tab1", "rows=pivotrl_swe", "seed=0", "--json"]) == 0
         said.append(capsys.readouterr().out)
-        monkeypatch.setattr("turnwise.experiments.row_hashes.compose_config", None)
+        monkeypatch.setattr("turnwise_study.sweeps.row_hashes.compose_config", None)
     assert said[0] == said[1] and '"kept": "9f2c41d7a0b3"' in said[0]
     assert (tmp_path / "outputs" / "cache" / "row_hashes.json").is_file()
 

@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from turnwise.reports.figures import success
-from turnwise.reports.run_files import read_run
-from turnwise.reports.run_page import render, write_report
+from turnwise_study.figures import success
+from turnwise_study.run_files import read_run
+from turnwise_study.run_page import render, write_report
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 HOSTILE = '</pre></svg><script>alert(1)</script><img src="http://evil.example/x.png" onerror=alert(2)>&amp;{{ 7*7 }}'

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.reports.run_files import ReportedRun, clip, goal
-from turnwise.reports.run_page import in_domain_rows, so_far
 from turnwise.runs.result_file import InDomain, Result
+from turnwise_study.run_files import ReportedRun, clip, goal
+from turnwise_study.run_page import in_domain_rows, so_far
 
 
 def test_a_run_on_dialogues_that_is_under_way_shows_its_held_out_replies():

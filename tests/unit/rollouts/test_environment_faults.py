@@ -10,13 +10,13 @@ from functools import partial
 import pytest
 from tests.unit.rollouts.episodes_after import after
 
-from turnwise.envs.environment import TRIES, EnvironmentFault, tried
-from turnwise.envs.expert_files import expert_file
-from turnwise.envs.household import HouseholdEnv
+from turnwise.env import TRIES, EnvironmentFault, tried
 from turnwise.errors import InputError
 from turnwise.rollouts.environment_faults import guarded
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.openings import Openings
+from turnwise.training.expert_files import expert_file
+from turnwise_worlds.household import HouseholdEnv
 
 
 def test_whatever_is_raised_is_a_fault_with_its_cause():

@@ -14,13 +14,13 @@ from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.mixture import Mixture
+from turnwise.env import EnvironmentFault
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.mixture import Mixture
 
 PAUSE = 0.02  # seconds of a step
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.unit.rollouts.episodes_after import after
 
-from turnwise.envs.household import HouseholdEnv
 from turnwise.rollouts.episodes import Episodes
+from turnwise_worlds.household import HouseholdEnv
 
 
 def test_an_episode_goes_on_from_the_longest_kept_beginning_and_is_independent() -> None:

@@ -19,7 +19,6 @@ from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
@@ -28,6 +27,7 @@ from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.player import Player
 from turnwise.training.recorder import Gathered, Recorder
+from turnwise_worlds.household import HouseholdEnv
 
 TURNS = 3
 

@@ -11,10 +11,10 @@ import pytest
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.rollouts import player as playing
 from turnwise.rollouts.player import Player
 from turnwise.types import State
+from turnwise_worlds.household.environment import HouseholdEnv
 
 
 class Inventive:

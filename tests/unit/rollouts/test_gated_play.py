@@ -19,16 +19,16 @@ from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.envs.household import HouseholdEnv
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
-from turnwise.reports.gates.groups import read_recorded
 from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.training.metrics import reward_metrics
 from turnwise.training.recorder import tree_record
 from turnwise.types import RolloutTree, State, Task, Turn
+from turnwise_study.gates.groups import read_recorded
+from turnwise_worlds.household import HouseholdEnv
 
 K, HORIZON, GROUP = 3, 6, 4
 

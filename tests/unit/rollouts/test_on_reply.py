@@ -10,12 +10,12 @@ from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.envs.household import HouseholdEnv
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import State, Task
+from turnwise_worlds.household import HouseholdEnv
 
 
 def test_every_single_reply_is_told_when_it_ends_and_draws_stay_the_same() -> None:

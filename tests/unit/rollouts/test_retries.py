@@ -14,14 +14,14 @@ from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.envs.environment import EnvironmentFault, Step
-from turnwise.envs.household import HouseholdEnv
+from turnwise.env import EnvironmentFault, Step
 from turnwise.evaluation.suites import play_tasks
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player, Tally
 from turnwise.types import RolloutTree, Task
+from turnwise_worlds.household import HouseholdEnv
 
 TURNS = 3
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from tests.unit.runs.test_keep_results import SWEEP, groups, save
 
-from turnwise.experiments.jobs import ask, played
-from turnwise.reports.entries import read_entry
-from turnwise.reports.entry_tables import entry_tables
-from turnwise.reports.gates.report import Settings, asked_of, gate_report
-from turnwise.reports.tables import to_markdown
 from turnwise.runs.archive import RunPath
 from turnwise.runs.keep_results import keep
+from turnwise_study.entries import read_entry
+from turnwise_study.entry_tables import entry_tables
+from turnwise_study.gates.report import Settings, asked_of, gate_report
+from turnwise_study.sweeps.jobs import ask, played
+from turnwise_study.tables import to_markdown
 
 
 def test_groups_are_kept_without_texts_where_all_of_them_were_recorded_and_say_the_same(tmp_path: Path) -> None:

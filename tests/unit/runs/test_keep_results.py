@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.experiments.jobs import ask
-from turnwise.reports.entries import read_entry
-from turnwise.reports.entry_tables import entry_tables, summary_table
-from turnwise.reports.runs import RunMetrics
-from turnwise.reports.tables import to_markdown
 from turnwise.runs.archive import RunPath, write_archive
 from turnwise.runs.keep_results import finished, keep
 from turnwise.runs.result_file import read_result
+from turnwise_study.entries import read_entry
+from turnwise_study.entry_tables import entry_tables, summary_table
+from turnwise_study.runs import RunMetrics
+from turnwise_study.sweeps.jobs import ask
+from turnwise_study.tables import to_markdown
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNS = ROOT / "tests" / "runs"  # three kept runs

@@ -14,9 +14,9 @@ import yaml
 
 from turnwise.console import Terminal
 from turnwise.errors import InputError
-from turnwise.reports.run_page import watch, write_report
-from turnwise.reports.runs import folders_of
 from turnwise.runs.status_file import NAME, Status, about, progress, read_status, remaining, write_status
+from turnwise_study.run_page import watch, write_report
+from turnwise_study.runs import folders_of
 
 RUNNING = Status(phase="train", done=12, total=60, left=480, began=1000.0, written=1090.0, command="python x.py")
 
@@ -115,7 +115,7 @@ def test_a_run_without_a_result_is_named_by_its_file_or_its_environment(unfinish
     config = {
         "method": "sft",
         "seed": 3,
-        "env": {"_target_": "turnwise.envs.household.HouseholdEnv"},
+        "env": {"_target_": "turnwise_worlds.household.HouseholdEnv"},
         "states": {"_target_": "turnwise.algo.states.expert_turns.ExpertTurns"},
         "data": {"file": None},
     }

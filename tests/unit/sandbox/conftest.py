@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from turnwise.sandbox.sandbox import Bubblewrap, Limits, NoSandboxError, open_sandbox
+from turnwise_worlds.sandbox.sandbox import Bubblewrap, Limits, NoSandboxError, open_sandbox
 
 # A test that waits for the end of a call has time for it on a busy machine; one that waits for the limit has not.
 PATIENT = Limits(seconds=20, memory_mib=160, processes=16, file_mib=2, folder_mib=4, files=100, output_kib=16)

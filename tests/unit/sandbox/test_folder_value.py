@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnwise.sandbox import folder_value as trees_module
-from turnwise.sandbox.folder_value import File, Link, Tree, opened, tree_of
+from turnwise_worlds.sandbox import folder_value as trees_module
+from turnwise_worlds.sandbox.folder_value import File, Link, Tree, opened, tree_of
 
 _NAME = st.text("ab.-é ", min_size=1, max_size=6).filter(lambda name: name.strip(".") != "")
 _ENTRY = st.one_of(

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.sandbox import sandbox as sandboxes
-from turnwise.sandbox.folder_value import File, tree_of
-from turnwise.sandbox.sandbox import (
+from turnwise_worlds.sandbox import sandbox as sandboxes
+from turnwise_worlds.sandbox.folder_value import File, tree_of
+from turnwise_worlds.sandbox.sandbox import (
     Bubblewrap,
     Limits,
     NoSandboxError,
@@ -284,7 +284,7 @@ def test_a_tree_that_is_too_large_is_the_outcome_of_a_full_folder() -> None:
 
 TRAINER = """
 import threading, time
-from turnwise.sandbox.sandbox import Bubblewrap, Limits
+from turnwise_worlds.sandbox.sandbox import Bubblewrap, Limits
 sandbox = Bubblewrap(Limits(seconds=60))
 for _ in range(3):
     threading.Thread(target=sandbox.shell, args=("sleep 60", {}), daemon=True).start()

@@ -11,12 +11,12 @@ from turnwise.algo.rewards.exact import Exact
 from turnwise.algo.rewards.graded import Graded
 from turnwise.algo.rewards.reward import demonstrated_calls
 from turnwise.algo.rewards.toolcalls import ToolCalls
-from turnwise.envs.apibank import ApiBankEnv
-from turnwise.envs.bfcl import BfclEnv
-from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.training.own_data import call_format, check_readable, in_format
 from turnwise.types import State, Task
+from turnwise_worlds.apibank import ApiBankEnv
+from turnwise_worlds.bfcl import BfclEnv
+from turnwise_worlds.household import HouseholdEnv
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 WORLD = """
-from turnwise.envs.household import HouseholdEnv
+from turnwise_worlds.household import HouseholdEnv
 
 class Failing(HouseholdEnv):
     def __init__(self, horizon: int = 3, where: str = "unseen"):

@@ -31,7 +31,6 @@ from turnwise.config.settings import UpdateSettings
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
@@ -52,6 +51,7 @@ from turnwise.training.frozen_buffer import (
 )
 from turnwise.training.module import PolicyModule
 from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
+from turnwise_worlds.household import HouseholdEnv
 
 GROUP, HORIZON = 3, 5
 

@@ -14,11 +14,11 @@ import pytest
 
 from turnwise.algo.states.pivots import Pivots
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.rollouts.player import Player
 from turnwise.training import profile as profiling
 from turnwise.training.profile import profile, profile_costs, profiles_of, read_profile, write_profile
 from turnwise.types import Pivot, State
+from turnwise_worlds.household.environment import HouseholdEnv
 
 ACTIONS = ("look", "go to desk 1", "inventory")
 K = 4

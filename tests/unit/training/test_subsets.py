@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.envs.apibank import ApiBankEnv
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.math import MathEnv
-from turnwise.envs.search import SearchEnv
-from turnwise.envs.terminal import TerminalEnv
 from turnwise.evaluation.suites import Episode, Evaluation, _episodes
 from turnwise.runs.result_file import write_result
 from turnwise.training.result import by_subset, in_domain, summary
 from turnwise.types import RolloutTree, State, Task, Turn
+from turnwise_worlds.apibank import ApiBankEnv
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.math import MathEnv
+from turnwise_worlds.search import SearchEnv
+from turnwise_worlds.terminal import TerminalEnv
 
 
 def played(**subsets):

@@ -9,7 +9,6 @@ from turnwise.algo.rewards.exact import Exact
 from turnwise.algo.rewards.functional import Functional
 from turnwise.algo.rewards.toolcalls import ToolCalls
 from turnwise.algo.states.state_rule import Profile
-from turnwise.envs.household import HouseholdEnv
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.episodes import Episodes
@@ -17,6 +16,7 @@ from turnwise.rollouts.local_verdicts import Verdicts
 from turnwise.training.metrics import count_profile, count_verdicts, verifier_metrics, verifier_result
 from turnwise.training.recorder import Recorder
 from turnwise.types import RolloutTree, State, Task, Turn
+from turnwise_worlds.household import HouseholdEnv
 
 
 def local(env, *verdicts, invalid=()):

@@ -11,12 +11,12 @@ from typing import Any
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import TOGETHER, play_tasks
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
+from turnwise_worlds.household import HouseholdEnv
 
 COUNT = TOGETHER + 8  # more episodes than an engine in this process plays at a time
 

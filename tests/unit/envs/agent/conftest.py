@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from turnwise.envs.agent import AgentEnv
-from turnwise.envs.agent.gateway import Desk, leave, serve
-from turnwise.envs.boxed import Box
-from turnwise.sandbox.sandbox import Limits
+from turnwise_worlds.agent import AgentEnv
+from turnwise_worlds.agent.gateway import Desk, leave, serve
+from turnwise_worlds.boxed import Box
+from turnwise_worlds.sandbox.sandbox import Limits
 
 PROGRAM = """
 import json, os, urllib.request

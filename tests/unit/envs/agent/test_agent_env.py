@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
-from turnwise.envs.agent import AgentEnv
-from turnwise.envs.replayed import ReplayDiffersError
 from turnwise.errors import InputError
+from turnwise_worlds.agent import AgentEnv
+from turnwise_worlds.replayed import ReplayDiffersError
 
 Make = Callable[..., AgentEnv]
 

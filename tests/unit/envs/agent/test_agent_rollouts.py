@@ -22,18 +22,18 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.sampling_schedule import Named
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.envs.agent import AgentEnv
-from turnwise.envs.agent.environment import with_variables
-from turnwise.envs.boxed import Box
-from turnwise.envs.household import HouseholdEnv
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.rollouts.predictors.pack_histories import branchable
 from turnwise.rollouts.predictors.translate_tokens import Translation
-from turnwise.sandbox.sandbox import Limits
 from turnwise.types import RolloutTree, State, Task
+from turnwise_worlds.agent import AgentEnv
+from turnwise_worlds.agent.environment import with_variables
+from turnwise_worlds.boxed import Box
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.sandbox.sandbox import Limits
 
 Make = Callable[..., AgentEnv]
 HORIZON, TASKS = 6, 4
@@ -41,7 +41,7 @@ SOURCE = Path(turnwise.__file__).parent.parent
 PLAYS = f"""
 import sys
 sys.path.insert(0, {str(SOURCE)!r})
-from turnwise.envs.household import HouseholdEnv
+from turnwise_worlds.household import HouseholdEnv
 from turnwise.types import Task
 episode = HouseholdEnv(horizon={HORIZON}).reset(Task(**task["chore"]))
 messages = list(episode.opening())

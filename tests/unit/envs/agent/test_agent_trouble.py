@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.envs.agent import AgentEnv
-from turnwise.envs.boxed import Box
-from turnwise.envs.environment import EnvironmentFault
+from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
 from turnwise.rollouts.environment_steps import Answers
-from turnwise.sandbox.sandbox import Limits
 from turnwise.types import Task
+from turnwise_worlds.agent import AgentEnv
+from turnwise_worlds.boxed import Box
+from turnwise_worlds.sandbox.sandbox import Limits
 
 Make = Callable[..., AgentEnv]
 

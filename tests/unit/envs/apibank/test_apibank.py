@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from turnwise.envs.apibank import ApiBankEnv, call_accuracy
-from turnwise.envs.apibank.office import APIS, SEARCHER, Office
 from turnwise.errors import InputError
 from turnwise.types import ToolCall
+from turnwise_worlds.apibank import ApiBankEnv, call_accuracy
+from turnwise_worlds.apibank.office import APIS, SEARCHER, Office
 
 
 def search(keywords):

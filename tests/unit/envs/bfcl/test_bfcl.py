@@ -8,15 +8,15 @@ import sys
 
 import pytest
 
-from turnwise.envs.bfcl import apis as package
 from turnwise.errors import InputError
 from turnwise.types import Task, ToolCall
+from turnwise_worlds.bfcl import apis as package
 
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl` does it")
 
-from turnwise.envs.bfcl import BfclEnv
-from turnwise.envs.bfcl.apis import SUBSETS, Apis, entries
-from turnwise.envs.bfcl.environment import UNSEEN_PAIRS, read_truth, subset_of
+from turnwise_worlds.bfcl import BfclEnv
+from turnwise_worlds.bfcl.apis import SUBSETS, Apis, entries
+from turnwise_worlds.bfcl.environment import UNSEEN_PAIRS, read_truth, subset_of
 
 COUNTS = {"train": 640, "seen": 80, "unseen": 80}
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from turnwise.envs.apibank import ApiBankEnv
+from turnwise_worlds.apibank import ApiBankEnv
 
 NEEDS = "bfcl-eval is not installed; `make bfcl` does it"
 
@@ -15,7 +15,7 @@ def build(name):
     if name.startswith("bfcl"):
         if find_spec("bfcl_eval") is None:
             pytest.skip(NEEDS)
-        from turnwise.envs.bfcl import BfclEnv
+        from turnwise_worlds.bfcl import BfclEnv
 
         return BfclEnv(level="public") if name == "bfcl-public" else BfclEnv()
     return ApiBankEnv(format="hermes") if name == "apibank-hermes" else ApiBankEnv()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from turnwise.data.toolcalls import write_calls
-from turnwise.envs.apibank import ApiBankEnv
 from turnwise.types import ToolCall
+from turnwise_worlds.apibank import ApiBankEnv
 
 EMAIL = "SendEmail(address='ann@x', content='hello')"
 

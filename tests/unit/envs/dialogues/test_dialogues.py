@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from turnwise.data.toolcalls import write_calls
 from turnwise.data.trajectories import parse_trajectory
-from turnwise.envs.environment import Environment
-from turnwise.envs.tools import read_calls
+from turnwise.env import Environment
 from turnwise.types import ToolCall
+from turnwise_worlds.tools import read_calls
 
 SPLITS = ("train", "seen", "unseen")
 HOSTILE = [

@@ -12,11 +12,11 @@ from turnwise.algo.rewards.graded import Graded
 from turnwise.data.steps import steps_of
 from turnwise.data.tool_schema import function_of
 from turnwise.data.toolcalls import split_thinking
-from turnwise.envs.apibank import ApiBankEnv, Mistakes
-from turnwise.envs.dialogues import muddled, thought
 from turnwise.judges.offline import OfflineJudge
 from turnwise.rollouts.judge_scores import candidate
 from turnwise.types import RolloutTree, State, Turn
+from turnwise_worlds.apibank import ApiBankEnv, Mistakes
+from turnwise_worlds.dialogues import muddled, thought
 
 NEVER = {"wrong": 0.0, "unknown": 0.0, "missing": 0.0, "repeat": 0.0, "look": 0.0, "early": 0.0}
 

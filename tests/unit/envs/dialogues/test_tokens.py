@@ -6,9 +6,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.envs.environment import tools_of
-from turnwise.envs.tools import read_calls
+from turnwise.env import tools_of
 from turnwise.models.shipped import ASSETS
+from turnwise_worlds.tools import read_calls
 
 
 @pytest.fixture(scope="module")

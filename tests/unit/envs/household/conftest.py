@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from turnwise.envs.household import HouseholdEnv, HouseholdSession
 from turnwise.types import Task
+from turnwise_worlds.household import HouseholdEnv, HouseholdSession
 
 
 def make_scene(goal, objects, receptacles, obj, dest=None, toggle=None, text="do it"):

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from turnwise.envs.household import HouseholdEnv, Mistakes
-from turnwise.envs.household.state import distance, full_aim
+from turnwise_worlds.household import HouseholdEnv, Mistakes
+from turnwise_worlds.household.state import distance, full_aim
 
 NAME = re.compile(r"[a-z]+ \d+")
 HEAVY = Mistakes(revisit=0.12, idle=0.12, leave=0.12, wrong=0.12, premature=0.15, inadmissible=0.12)

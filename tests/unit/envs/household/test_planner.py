@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.household.state import State, distance, full_aim, known_aim
-from turnwise.envs.household.world import CONTAINS, USE, World
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.household.state import State, distance, full_aim, known_aim
+from turnwise_worlds.household.world import CONTAINS, USE, World
 
 SMALL = {
     "pick_and_place_simple": (

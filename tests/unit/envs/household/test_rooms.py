@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from turnwise.envs.environment import SPLITS
-from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.household.state import distance, full_aim
-from turnwise.envs.household.world import CONTAINS, TYPES, fingerprint, layout, rooms
+from turnwise.env import SPLITS
 from turnwise.types import Task
+from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.household.state import distance, full_aim
+from turnwise_worlds.household.world import CONTAINS, TYPES, fingerprint, layout, rooms
 
 COUNT = 150
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from turnwise.envs.household import HouseholdEnv
+from turnwise_worlds.household import HouseholdEnv
 
 RECEPTACLES = ["cabinet 1", "cabinet 2", "countertop 1", "fridge 1", "garbagecan 1", "microwave 1", "sinkbasin 1"]
 OBJECTS = {

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from turnwise.envs.household import HouseholdEnv
+from turnwise_worlds.household import HouseholdEnv
 
 
 def accepted(env, session):

@@ -12,11 +12,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from turnwise.envs.environment import SPLITS, Environment, Level
-from turnwise.envs.math import Equality, Interpreter, MathEnv
-from turnwise.envs.math.problems import KINDS, boxed_answer, make_problems, read_problems
+from turnwise.env import SPLITS, Environment, Level
 from turnwise.errors import InputError
-from turnwise.sandbox.sandbox import NoSandboxError, open_sandbox
+from turnwise_worlds.math import Equality, Interpreter, MathEnv
+from turnwise_worlds.math.problems import KINDS, boxed_answer, make_problems, read_problems
+from turnwise_worlds.sandbox.sandbox import NoSandboxError, open_sandbox
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_an_interrupted_comparison_leaves_no_reply_to_the_next(monkeypatch: pyte
     equality = Equality(seconds=20)
     assert equality("\\sqrt{8}", "2\\sqrt{2}")
     with monkeypatch.context() as patched:
-        patched.setattr("turnwise.envs.json_process.readable", ring)
+        patched.setattr("turnwise_worlds.json_process.readable", ring)
         with pytest.raises(KeyboardInterrupt):
             equality("\\sqrt{9}", "3")
     assert not equality("\\sqrt{5}", "2")
@@ -163,7 +163,7 @@ def test_proofs_and_pictures_are_left_out_and_other_gaps_are_named(tmp_path: Pat
 
 
 def test_without_a_sandbox_code_is_refused_and_never_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("turnwise.sandbox.sandbox.reason", lambda: "not here")
+    monkeypatch.setattr("turnwise_worlds.sandbox.sandbox.reason", lambda: "not here")
     env = MathEnv("tiny")
     session = env.reset(env.tasks("train", 1)[0])
     canary = tmp_path / "canary"
@@ -209,7 +209,7 @@ def test_names_are_kept_and_forks_part_ways() -> None:
 
 @needs_sandbox
 def test_a_state_that_was_let_go_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.envs.math.interpreter._STATES", 2)
+    monkeypatch.setattr("turnwise_worlds.math.interpreter._STATES", 2)
     tool = Interpreter()
     assert tool.run(("a = 2", "b = a * 3"), "a + b").output.strip() == "8"
     for number in range(4):

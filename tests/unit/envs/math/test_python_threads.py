@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.math import Interpreter
-from turnwise.sandbox.sandbox import Limits, PythonState, SandboxFault, reason
+from turnwise.env import EnvironmentFault
+from turnwise_worlds.math import Interpreter
+from turnwise_worlds.sandbox.sandbox import Limits, PythonState, SandboxFault, reason
 
 pytestmark = pytest.mark.skipif(reason() is not None, reason="no sandbox works here")
 DRAWN = "import random\nx = random.random()\nprint(x)"

@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 from tests.unit.envs.demonstrations import replay
 
-from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
-from turnwise.envs.mcp import McpEnv, Mistakes
-from turnwise.envs.replayed import ReplayDiffersError
+from turnwise.env import Environment, EnvironmentFault, check_ready
 from turnwise.errors import InputError
 from turnwise.types import Task
+from turnwise_worlds.mcp import McpEnv, Mistakes
+from turnwise_worlds.replayed import ReplayDiffersError
 
 pytestmark = pytest.mark.extra("mcp")
 
 BOXES = {
-    "command": ["python", "-m", "turnwise.envs.mcp.example_server"],
+    "command": ["python", "-m", "turnwise_worlds.mcp.example_server"],
     "reset": "empty",
     "tools": ["look", "take", "put"],
 }
@@ -175,7 +175,7 @@ def test_a_closed_parent_and_a_call_under_way_change_no_other_episode(tmp_path: 
 @pytest.mark.slow
 def test_a_server_that_ignores_the_end_of_its_input_ends_with_the_program(script: Path) -> None:
     program = f"""
-        from turnwise.envs.mcp import McpEnv
+        from turnwise_worlds.mcp import McpEnv
         from turnwise.types import Task
         shell = "'{sys.executable}' '{script}'; exec -a '{script}-orphan' sleep 120"
         env = McpEnv({{"s": {{"command": ["bash", "-c", shell]}}}}, format="bfcl_python")

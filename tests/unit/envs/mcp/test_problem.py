@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from turnwise.envs.mcp import McpEnv, Mistakes
-from turnwise.envs.mcp.environment import Check, _server, problem_of, read_tasks
-from turnwise.envs.mcp.example_tasks import NEW, tasks
 from turnwise.errors import InputError
 from turnwise.types import ToolCall
+from turnwise_worlds.mcp import McpEnv, Mistakes
+from turnwise_worlds.mcp.environment import Check, _server, problem_of, read_tasks
+from turnwise_worlds.mcp.example_tasks import NEW, tasks
 
 RECORD = {"id": "a", "split": "train", "prompt": "go", "answer": "yes"}
 

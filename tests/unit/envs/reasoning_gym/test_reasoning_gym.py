@@ -6,9 +6,9 @@ import inspect
 
 import pytest
 
-from turnwise.envs.reasoning_gym import _EVALUATING, LETTERS, OWN_TEXT, REFUSED, ReasoningGymEnv, opened, package
 from turnwise.errors import InputError
 from turnwise.types import Task
+from turnwise_worlds.reasoning_gym import _EVALUATING, LETTERS, OWN_TEXT, REFUSED, ReasoningGymEnv, opened, package
 
 pytestmark = pytest.mark.extra("reasoning_gym")
 SUMS = {"chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2}}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from turnwise.envs.browse import BrowseEnv
-from turnwise.envs.search import SearchEnv
+from turnwise_worlds.browse import BrowseEnv
+from turnwise_worlds.search import SearchEnv
 
 
 @pytest.fixture(scope="session")

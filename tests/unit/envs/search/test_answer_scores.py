@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.envs.search.retrieval import f1, normalise, score
+from turnwise_worlds.search.retrieval import f1, normalise, score
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from turnwise.envs.search.encyclopaedia import Page, Pages
-from turnwise.envs.search.retrieval import Bm25
+from turnwise_worlds.search.encyclopaedia import Page, Pages
+from turnwise_worlds.search.retrieval import Bm25
 
 PAGES = [
     Page("Comet", ("A comet is ice.",)),
@@ -39,7 +39,7 @@ def test_bm25s_does_not_start_jax_on_a_gpu(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
     paths = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", "from turnwise.envs.search.retrieval import _bm25s; _bm25s()"],
+        [sys.executable, "-c", "from turnwise_worlds.search.retrieval import _bm25s; _bm25s()"],
         capture_output=True, text=True, check=True, env={**environment, "PYTHONPATH": paths},
     )  # fmt: skip
     assert done.stdout.split() == ["platforms", "cpu"]
@@ -47,5 +47,5 @@ def test_bm25s_does_not_start_jax_on_a_gpu(tmp_path: Path) -> None:
 
 def test_bm25s_is_loaded_when_pages_are_searched() -> None:
     """It loads a compiler: a second of CPU time, which a configuration that is refused need not wait for."""
-    program = "import sys; import turnwise.envs.search.environment; assert 'bm25s' not in sys.modules"
+    program = "import sys; import turnwise_worlds.search.environment; assert 'bm25s' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.envs.search import SearchEnv
 from turnwise.types import Task
+from turnwise_worlds.search import SearchEnv
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from turnwise.envs.environment import SPLITS, Level
-from turnwise.envs.search.encyclopaedia import Encyclopaedia, Page, Pages, Question
-from turnwise.envs.search.retrieval import Bm25
+from turnwise.env import SPLITS, Level
+from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Page, Pages, Question
+from turnwise_worlds.search.retrieval import Bm25
 
 SMALL = {"tiny": 10, "full": 6}
 

@@ -10,10 +10,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from turnwise.envs.browse import BrowseEnv
-from turnwise.envs.search import SearchEnv
-from turnwise.envs.search.retrieval import read_pages, read_questions
 from turnwise.errors import InputError
+from turnwise_worlds.browse import BrowseEnv
+from turnwise_worlds.search import SearchEnv
+from turnwise_worlds.search.retrieval import read_pages, read_questions
 
 HOTPOT = {
     "_id": "5a8b",

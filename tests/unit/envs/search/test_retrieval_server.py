@@ -14,9 +14,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from turnwise.envs.search.encyclopaedia import Page
-from turnwise.envs.search.retrieval import MAX_QUERY
-from turnwise.envs.search.retrieval_server import Limits, make_app, serving
+from turnwise_worlds.search.encyclopaedia import Page
+from turnwise_worlds.search.retrieval import MAX_QUERY
+from turnwise_worlds.search.retrieval_server import Limits, make_app, serving
 
 LIMITS = Limits(body=100_000, answer=10_000, queries=40, k=10, hits=100, part=4, connections=8, waiting=2, arrive=0.6,
                 search=1.0, open=2.0)  # fmt: skip

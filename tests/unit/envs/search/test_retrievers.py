@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.search import SearchEnv
-from turnwise.envs.search.encyclopaedia import Page
-from turnwise.envs.search.retrieval import MAX_QUERY, Served
+from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
+from turnwise_worlds.search import SearchEnv
+from turnwise_worlds.search.encyclopaedia import Page
+from turnwise_worlds.search.retrieval import MAX_QUERY, Served
 
 ROOT = Path(__file__).parents[4]
 PAGES = [

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 from aiohttp import web
 
-from turnwise.envs.environment import Step
-from turnwise.envs.search import SearchEnv
+from turnwise.env import Step
 from turnwise.rollouts.environment_steps import Answers
+from turnwise_worlds.search import SearchEnv
 
 COUNT = 8
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.envs.browse import BrowseEnv, distance
-from turnwise.envs.browse import Mistakes as BrowseMistakes
-from turnwise.envs.environment import Environment, Quality
-from turnwise.envs.search import Mistakes, SearchEnv
+from turnwise.env import Environment, Quality
 from turnwise.types import Task
+from turnwise_worlds.browse import BrowseEnv, distance
+from turnwise_worlds.browse import Mistakes as BrowseMistakes
+from turnwise_worlds.search import Mistakes, SearchEnv
 
 
 def actions(env: Environment, task: Task, quality: Quality, seed: int = 0) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.envs.boxed import Box
-from turnwise.envs.software import PROGRAMS, TEST, Program, Slips, SoftwareEnv
-from turnwise.sandbox.sandbox import Limits
 from turnwise.types import Task, ToolCall
+from turnwise_worlds.boxed import Box
+from turnwise_worlds.sandbox.sandbox import Limits
+from turnwise_worlds.software import PROGRAMS, TEST, Program, Slips, SoftwareEnv
 
 TESTS = """import bag
 

@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture(scope="session")
 def world():
     """Calls as ``f(a=1)``, which are short to write."""
-    from turnwise.envs.tau2 import Tau2Env
+    from turnwise_worlds.tau2 import Tau2Env
 
     return Tau2Env(format="bfcl_python")
 

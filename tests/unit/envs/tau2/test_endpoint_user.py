@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.tau2 import EndpointUser, Tau2Env
+from turnwise.env import EnvironmentFault
 from turnwise.judges.chat import ChatClient
 from turnwise.rollouts.openings import Openings
+from turnwise_worlds.tau2 import EndpointUser, Tau2Env
 
 TICKET = "[service_issue]airplane_mode_on|lock_sim_card_pin[PERSONA:Easy]"  # without a user
 
@@ -63,7 +63,7 @@ def make(server, tmp_path):
 def test_the_first_episodes_of_a_process_may_begin_in_several_threads():
     script = """if True:
         from concurrent.futures import ThreadPoolExecutor
-        from turnwise.envs.tau2 import Tau2Env
+        from turnwise_worlds.tau2 import Tau2Env
 
         env = Tau2Env()
         with ThreadPoolExecutor(8) as threads:

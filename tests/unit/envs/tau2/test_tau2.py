@@ -10,15 +10,15 @@ from transformers import AutoTokenizer
 
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.toolcalls import write_calls
-from turnwise.envs.environment import tools_of
-from turnwise.envs.tau2 import Tau2Env, by_domain
-from turnwise.envs.tau2 import world as package
-from turnwise.envs.tau2.session import Reference, missing
-from turnwise.envs.tau2.world import Gold, problem_of
-from turnwise.envs.tools import as_written
+from turnwise.env import tools_of
 from turnwise.errors import InputError
 from turnwise.models.shipped import ASSETS
 from turnwise.types import Task, ToolCall
+from turnwise_worlds.tau2 import Tau2Env, by_domain
+from turnwise_worlds.tau2 import world as package
+from turnwise_worlds.tau2.session import Reference, missing
+from turnwise_worlds.tau2.world import Gold, problem_of
+from turnwise_worlds.tools import as_written
 
 ASK = "Could you tell me who you are, and everything else that I should know?"
 YES = "I cancel #W8268610 and send #W2702727 to 1234 Elm St. Do you confirm?"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.envs.tau2.session import STOP, TRANSFERRED, ScriptedUser, asks, facts, first_person
+from turnwise_worlds.tau2.session import STOP, TRANSFERRED, ScriptedUser, asks, facts, first_person
 
 SCENARIO = {
     "persona": None,

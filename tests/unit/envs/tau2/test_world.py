@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.tau2 import Tau2Env
-from turnwise.envs.tau2 import world as package
-from turnwise.envs.tau2.world import DOMAINS, FAILED, World, pristine, toolbox
+from turnwise.env import EnvironmentFault
 from turnwise.types import ToolCall
+from turnwise_worlds.tau2 import Tau2Env
+from turnwise_worlds.tau2 import world as package
+from turnwise_worlds.tau2.world import DOMAINS, FAILED, World, pristine, toolbox
 
 pytestmark = pytest.mark.extra("tau2")
 USER = "yusuf_rossi_9620"

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from turnwise.envs.boxed import Box
-from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.terminal import KINDS, Goal, Slips, TerminalEnv, TerminalSession, normalised, split_of
-from turnwise.sandbox.folder_value import File
-from turnwise.sandbox.sandbox import Limits
+from turnwise.env import EnvironmentFault
 from turnwise.types import Task
+from turnwise_worlds.boxed import Box
+from turnwise_worlds.sandbox.folder_value import File
+from turnwise_worlds.sandbox.sandbox import Limits
+from turnwise_worlds.terminal import KINDS, Goal, Slips, TerminalEnv, TerminalSession, normalised, split_of
 
 FILES = {"desk/a.txt": "cup\nfork\ncup\n", "desk/b.txt": "lamp\nmug\n", "shelf/c.txt": "egg\n"}
 CHORES = [

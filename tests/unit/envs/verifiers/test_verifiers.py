@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.unit.envs.demonstrations import replay
 
-from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
-from turnwise.envs.verifiers import VerifiersEnv, rows
+from turnwise.env import Environment, EnvironmentFault, check_ready
 from turnwise.errors import InputError
+from turnwise_worlds.verifiers import VerifiersEnv, rows
 
 pytestmark = pytest.mark.extra("verifiers")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from turnwise.algo.gates.signals import DISTANCE, SIGNALS, TERMINATION
-from turnwise.reports.gates.groups import Buffer, Group
+from turnwise_study.gates.groups import Buffer, Group
 
 
 def group_of(

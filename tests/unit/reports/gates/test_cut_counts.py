@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from turnwise.evaluation.stats import wilson
-from turnwise.reports.gates.groups import counts, difference
+from turnwise_study.gates.groups import counts, difference
 
 
 def flags(*counted: tuple[bool, int]) -> np.ndarray:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from turnwise.algo.gates.signals import DISTANCE, TERMINATION
-from turnwise.reports.gates.groups import Buffer, intervals, label_of, rank_statistics
-from turnwise.reports.gates.tables import (
+from turnwise_study.gates.groups import Buffer, intervals, label_of, rank_statistics
+from turnwise_study.gates.tables import (
     labels_table,
     peak_row,
     rank_rows,

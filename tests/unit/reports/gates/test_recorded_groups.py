@@ -10,7 +10,7 @@ import pytest
 
 from turnwise.algo.gates.signals import DISTANCE, TERMINATION
 from turnwise.errors import InputError
-from turnwise.reports.gates.groups import read_recorded
+from turnwise_study.gates.groups import read_recorded
 
 Tree = Callable[..., dict[str, Any]]
 Written = Callable[[Path, list[Any]], Path]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.reports.gates.groups import read_arms
+from turnwise_study.gates.groups import read_arms
 
 Tree = Callable[..., dict[str, Any]]
 Written = Callable[[Path, list[Any]], Path]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from turnwise.reports.gates.groups import intervals
+from turnwise_study.gates.groups import intervals
 
 
 def ratio(saved: np.ndarray, total: np.ndarray) -> np.ndarray:
@@ -48,6 +48,6 @@ def test_the_numbers_do_not_depend_on_how_many_are_drawn_at_a_time(monkeypatch: 
     columns = [np.arange(13.0), np.arange(13.0) + 2]
     found = []
     for chunk in (1, 100, 10**6):
-        monkeypatch.setattr("turnwise.reports.gates.groups.CHUNK", chunk)
+        monkeypatch.setattr("turnwise_study.gates.groups.CHUNK", chunk)
         found.append(intervals(ratio, columns, 101, 5))
     assert found[0] == found[1] == found[2]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from turnwise.experiments.jobs import ask
-from turnwise.reports.gates import report as module
-from turnwise.reports.gates.report import gate_report, sweep_report
 from turnwise.runs.archive import RunPath
+from turnwise_study.gates import report as module
+from turnwise_study.gates.report import gate_report, sweep_report
+from turnwise_study.sweeps.jobs import ask
 
 ROOT = Path(__file__).parents[4]
 ASKED = ask(["sweep=selective_tab12"], ROOT / "conf")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tests.unit.reports.gates.test_offline_tables import ROWS
 
-from turnwise.reports.gates.groups import Buffer
-from turnwise.reports.gates.tables import arms_table, kept_norm
+from turnwise_study.gates.groups import Buffer
+from turnwise_study.gates.tables import arms_table, kept_norm
 
 Make = Callable[..., Buffer]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnwise.reports.gates.groups import Buffer
-from turnwise.reports.gates.tables import (
+from turnwise_study.gates.groups import Buffer
+from turnwise_study.gates.tables import (
     Schedule,
     cross_validated,
     fixed,

@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 from turnwise.algo.gates.signals import DISTANCE, SIGNALS
-from turnwise.reports.gates.groups import KNOWN, Buffer, read_recorded
-from turnwise.reports.gates.report import Settings, gate_report
-from turnwise.reports.gates.tables import looks_table
+from turnwise_study.gates.groups import KNOWN, Buffer, read_recorded
+from turnwise_study.gates.report import Settings, gate_report
+from turnwise_study.gates.tables import looks_table
 
 Made = Callable[..., Buffer]
 

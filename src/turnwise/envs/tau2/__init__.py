@@ -1,7 +1,0 @@
-"""The environment ``env=tau2``: customer service of an airline, a shop and a phone company, as in tau2-bench."""
-
-from turnwise.envs.dialogues import Mistakes
-from turnwise.envs.tau2.environment import Tau2Env, by_domain
-from turnwise.envs.tau2.session import EndpointUser
-
-__all__ = ["EndpointUser", "Mistakes", "Tau2Env", "by_domain"]

@@ -1,0 +1,342 @@
+"""Decides whether a paper's claims hold in our runs, at the 95 % level, and whether their preconditions are true."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal, get_args
+
+from turnwise.errors import InputError
+from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_difference
+from turnwise_study.gates.groups import Bounded, difference
+from turnwise_study.gates.report import sweep_report
+from turnwise_study.runs import RunMetrics, is_change, metrics_by_seed
+from turnwise_study.sweeps.jobs import Asked, job_of, of_pilots
+from turnwise_study.sweeps.sweep_file import Comparison, Precondition, find_sweep
+
+Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
+DIGITS = 9  # decimals to which the ends of an interval are rounded, so that floating-point errors change no verdict
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+Runs = Mapping[int, RunMetrics]  # seed -> run, for the runs of one row
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A claim of a paper, and the verdict of our runs on the claim. The claim says that ``claim.above`` exceeds
+    ``claim.below`` by more than ``claim.margin``. Each of the two is a row of the sweep, whose metric is compared, or a
+    fixed number. ``difference`` is above - below in the unit of the metric, and ``low`` and ``high`` are the ends of
+    its interval. The margin is not subtracted from these three numbers.
+
+    The verdict ``untestable`` means that a precondition of the claim is false at this scale, so that the runs neither
+    support nor refute the claim.
+    """
+
+    claim: Comparison
+    metric: str
+    verdict: Verdict
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    seeds: tuple[int, ...] = ()
+    tasks: int = 0
+    why: str = ""
+    cannot: bool = False  # whether the claim cannot be run at this scale
+    sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> seeds whose runs have the metric
+    one_seed: bool = False  # whether only one seed of trained rows was compared (other seeds may give another result)
+    by_seed: tuple[float, ...] = ()  # above - below for each seed, in the order of ``seeds``
+    beside: Decision | None = None  # decision on this claim for the other decoding mode (greedy, or else sampled)
+
+
+def decide(
+    claim: Comparison,
+    metric: str,
+    rows: Mapping[str, Runs],
+    untrained: Collection[str] = (),
+    least: float | None = None,
+) -> Decision:
+    """Decides a claim from finished runs. ``least`` is the smallest difference that counts as an advantage
+    (:func:`settled`).
+
+    There are two intervals: Student's t over seeds, for the variation between seeds, and a paired bootstrap over tasks,
+    for the variation between tasks. The bootstrap needs runs that recorded outcomes of single tasks. The decision uses
+    the smallest interval that covers both. With a single seed, there is only the interval over tasks. In that case
+    ``one_seed`` is set, unless all rows of the claim are ``untrained``, which means that their policy is only
+    evaluated.
+
+    Raises:
+        Damaged: a file of a run cannot be read.
+    """
+    absent = [row for row in claim.rows if not rows.get(row)]
+    if absent:
+        return Decision(claim, metric, "not_run", why=f"no finished run of {', '.join(absent)}")
+    flipped = not isinstance(claim.above, str)  # the claim says that a fixed number exceeds the metric of a row
+    first, second = (claim.below, claim.above) if flipped else (claim.above, claim.below)
+    above, below = rows[str(first)], rows[second] if isinstance(second, str) else None
+    seeds, differences = _differences(above, below, second, metric)
+    sides = {row: tuple(s for s in sorted(rows[row]) if rows[row][s].value(metric) is not None) for row in claim.rows}
+    found = Decision(claim, metric, "not_run", seeds=seeds, sides=sides)
+    if not differences:
+        return replace(found, why=f"no seed has a value of {metric} in all rows of the claim")
+    found = replace(found, one_seed=len(seeds) == 1 and not set(claim.rows) <= set(untrained))
+    single = _over_tasks(above, below, second, metric, seeds)
+    estimates = [mean_interval(differences), *([single] if single else [])]
+    lows = [e.low for e in estimates if e.low is not None]
+    highs = [e.high for e in estimates if e.high is not None]
+    mean = sum(differences) / len(differences) * (-1 if flipped else 1)
+    signed = tuple(-one if flipped else one for one in differences)
+    found = replace(found, difference=mean, tasks=single.n if single else 0, by_seed=signed)
+    if not lows or not highs:
+        return replace(found, verdict="undecided", why="only one seed, and outcomes of single tasks are not recorded")
+    ends = (-max(highs), -min(lows)) if flipped else (min(lows), max(highs))
+    low, high = (round(end, DIGITS) + 0.0 for end in ends)
+    verdict = settled(low, high, claim.margin, least)
+    why = f"no advantage of {least:g} or more" if verdict == "fails" and high >= claim.margin else ""
+    return replace(found, verdict=verdict, low=low, high=high, why=why)
+
+
+def settled(low: float, high: float, margin: float, least: float | None = None) -> Verdict:
+    """Returns the verdict on the claim that a difference with this interval exceeds ``margin``.
+
+    If the margin is 0 and ``least`` is given, the claim already fails if the whole interval lies below ``least``, the
+    smallest difference that counts as an advantage.
+    """
+    if low > margin:
+        return "holds"
+    bar = least if least is not None and margin == 0 else margin
+    return "fails" if high < bar else "undecided"
+
+
+def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
+    """Returns the verdict of an entry (a table or figure of a paper). Three kinds of claims do not count: claims that
+    this project added, claims whose rows cannot be run at this scale, and untestable claims.
+
+    If a claim that counts fails, the entry fails. If all claims that count hold, the entry holds. If no claim that
+    counts was run, the verdict is ``untestable`` (if there is an untestable claim) or ``not_run``. Otherwise, the entry
+    is undecided.
+    """
+    counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
+    verdicts = {decision.verdict for decision in counted}
+    if "untestable" in verdicts and verdicts <= {"untestable", "not_run"}:
+        return "untestable"
+    verdicts -= {"untestable"}
+    if verdicts <= {"not_run"}:
+        return "not_run"
+    if "fails" in verdicts:
+        return "fails"
+    return "holds" if verdicts == {"holds"} else "undecided"
+
+
+def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
+    """Returns whether an entry has the verdict ``holds`` or ``fails`` only because of claims with a single seed."""
+    verdict = entry_verdict(decisions)
+    counted = [one for one in decisions if one.verdict == verdict and not one.cannot and not one.claim.ours]
+    if verdict == "fails":
+        return all(one.one_seed for one in counted)
+    return verdict == "holds" and any(one.one_seed for one in counted)
+
+
+def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:
+    """Decides a claim from the JSON of ``scripts/gate_report.py``. The metric is a path in the JSON, in which ``{}``
+    stands for the name of the row.
+
+    The interval of a difference is computed from the intervals of the two numbers, under the assumption that the two
+    numbers come from different groups of rollouts (``difference``). For differences on equal groups, the report has
+    separate metrics: ``over_base``, ``over_tau``, ``over_d``, ``below_oracle`` and ``over_random``. If a number has no
+    interval, the claim is undecided.
+    """
+    if report is None:
+        return Decision(claim, metric, "not_run", why="no groups are recorded")
+    ends = [_interval(side, metric, report) for side in (claim.above, claim.below)]
+    if any(end is None for end in ends):
+        return Decision(claim, metric, "not_run", why=f"the recorded groups have no {metric}")
+    above, below = (end for end in ends if end is not None)
+    if (interval := difference(above, below)) is None:
+        return Decision(claim, metric, "undecided", above[0] - below[0], why="there is no interval")
+    low, high = (round(end, DIGITS) + 0.0 for end in interval)
+    return Decision(claim, metric, settled(low, high, claim.margin), above[0] - below[0], low, high)
+
+
+def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Bounded | None:
+    if not isinstance(side, str):
+        return side, side, side
+    return recorded(report, metric.replace("{}", side))
+
+
+def recorded(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
+    """Returns the number at a path of the gate report, such as ``tier1/saved_pct``, with the ends of its 95 % interval.
+    The ends are None if the report has no interval. Returns None if there is no number at this path.
+    """
+    *heads, last = path.split("/")
+    node: Any = report
+    for head in heads:
+        node = node.get(head) if isinstance(node, Mapping) else None
+    value = node.get(last) if isinstance(node, Mapping) else None
+    if not isinstance(value, int | float):
+        return None
+    bounds = node.get(f"{last}_ci95", node.get("ci95") if last == "saved_pct" else None)
+    return (float(value), None, None) if not bounds else (float(value), float(bounds[0]), float(bounds[1]))
+
+
+def _differences(
+    above: Runs, below: Runs | None, number: str | float, metric: str
+) -> tuple[tuple[int, ...], list[float]]:
+    seeds, differences = [], []
+    for seed in sorted(above if below is None else above.keys() & below.keys()):
+        first = above[seed].value(metric)
+        second = float(number) if below is None else below[seed].value(metric)
+        if first is not None and second is not None:
+            seeds.append(seed)
+            differences.append(first - second)
+    return tuple(seeds), differences
+
+
+def _over_tasks(
+    above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int]
+) -> Estimate | None:
+    """Returns the mean difference over tasks between the two sides of a claim, in percentage points, with its interval.
+    The attempts of all seeds at a task are pooled. Returns None if the runs lack comparable outcomes of single tasks.
+    """
+    if below is None and not is_change(metric):
+        return None
+    if below is not None and is_change(metric) and not _same_base(above, below, metric, seeds):
+        return None
+    after = _merged(above, seeds, metric, "after")
+    before = _merged(above if below is None else below, seeds, metric, "base" if below is None else "after")
+    if after is None or before is None or set(after) != set(before):
+        return None
+    common = {suite: after[suite].keys() & before[suite].keys() for suite in after}
+    if not all(common.values()):
+        return None
+    kept = [
+        {s: {task: side[s][task] for task in sorted(common[s])} for s in sorted(common)} for side in (before, after)
+    ]
+    found = paired_mean_difference(kept[0], kept[1])
+    shift = float(number) if below is None else 0.0
+    return Estimate(
+        100 * found.mean - shift,
+        None if found.low is None else 100 * found.low - shift,
+        None if found.high is None else 100 * found.high - shift,
+        sum(map(len, common.values())),
+    )
+
+
+def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:
+    """Returns whether the runs of both rows of a claim had equal outcomes before training."""
+    return _merged(above, seeds, metric, "base") == _merged(below, seeds, metric, "base")
+
+
+def _merged(runs: Runs, seeds: Sequence[int], metric: str, when: str) -> dict[str, dict[str, list[float]]] | None:
+    merged: dict[str, dict[str, list[float]]] = {}
+    for seed in seeds:
+        found = runs[seed].outcomes(metric, when)
+        if found is None:
+            return None
+        for suite, tasks in found.items():
+            for task, scores in tasks.items():
+                merged.setdefault(suite, {}).setdefault(task, []).extend(scores)
+    return merged
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A precondition and the values that its pilot runs measured.
+
+    ``values`` holds one value for each pilot seed, in the order of ``seeds``. If the value is read from a gate report,
+    which is computed from the recorded groups of all seeds together, ``values`` holds only this value. ``bound`` is the
+    precondition with its limits, which another sweep may define. ``needed`` is the precondition as this sweep states
+    it, and says which claims of this sweep need it.
+    """
+
+    name: str
+    bound: Precondition
+    needed: Precondition
+    values: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
+    label: str = ""  # label of the row whose pilot runs were measured
+    runs: str = ""  # name of the pilot runs
+
+    @property
+    def value(self) -> float | None:
+        """The mean of the measured values over pilot seeds, or None if nothing was measured."""
+        return fmean(self.values) if self.values else None
+
+    @property
+    def true(self) -> bool | None:
+        """Whether the measured mean lies within the bounds of the precondition, or None if nothing was measured."""
+        return None if self.value is None else self.bound.within(self.value)
+
+    @property
+    def sentence(self) -> str:
+        """A sentence on the precondition: its measured value, and the limits that the value violates."""
+        if self.value is None:
+            return f"{self.bound.says}: not measured yet"
+        told = f"{self.bound.says} is {self.value:.3g}, not {self.bound.bounds}"
+        return f"{told} ({self.bound.remedy})" if self.bound.remedy else told
+
+
+def find_preconditions(asked: Asked, places: Sequence[Path], notes: list[str]) -> list[Finding]:
+    """Returns the preconditions of a sweep with the values that pilot runs measured. The pilot runs of a precondition
+    are read from the first folder of ``places`` that contains pilot runs for it. If a run cannot be read, it is left
+    out, and a note about it is added to ``notes``.
+
+    Raises:
+        InputError: a precondition refers (with ``same``) to a precondition of another sweep that does not exist there,
+            or that refers to yet another sweep.
+    """
+    return [_found(asked, name, places, notes) for name in asked.sweep.preconditions]
+
+
+def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
+    """Returns the decision on a claim after its preconditions are taken into account.
+
+    The claim is untestable if one of its preconditions is false, and undecided if one has not been measured. A claim
+    that cannot be run at this scale keeps the verdict ``not_run``.
+    """
+    needed = [finding for finding in findings if finding.needed.needed_by(decision.claim, decision.metric)]
+    wrong = [finding.sentence for finding in needed if finding.true is False]
+    unknown = [finding.sentence for finding in needed if finding.true is None]
+    if wrong and not decision.cannot:
+        return replace(decision, verdict="untestable", why="; ".join(wrong))
+    if unknown and decision.verdict != "not_run":
+        return replace(decision, verdict="undecided", why="; ".join(unknown))
+    return decision
+
+
+def _found(asked: Asked, name: str, places: Sequence[Path], notes: list[str]) -> Finding:
+    needed = asked.sweep.preconditions[name]
+    owner, bound = asked, needed
+    if needed.same is not None:
+        there, _, wanted = needed.same.partition("/")
+        owner = replace(asked, sweep=find_sweep(there, asked.folder).of_scale(asked.scale), rows=None)
+        bound = owner.sweep.preconditions.get(wanted, needed)
+        if bound.same is not None:
+            raise InputError(
+                f"conf/sweep/{asked.sweep.name}.yaml: preconditions.{name}: {needed.same!r} must be a precondition "
+                f"that conf/sweep/{there}.yaml defines itself, without same"
+            )
+    pilots = of_pilots(replace(owner, rows=None, seeds=None))
+    row = owner.sweep.rows[bound.row]
+    finding = Finding(name, bound, needed, label=row.label or bound.row)
+    if owner.sweep.gate_report:
+        return _of_groups(finding, pilots, places, notes)
+    jobs = [job_of(pilots, bound.row, seed) for seed in pilots.seeds or ()]
+    for place in places:
+        if runs := metrics_by_seed(jobs, place, notes):
+            values = {seed: value for seed, run in runs.items() if (value := run.value(bound.metric)) is not None}
+            return replace(finding, values=tuple(values.values()), seeds=tuple(values), runs=jobs[0].name)
+    return finding
+
+
+def _of_groups(finding: Finding, pilots: Asked, places: Sequence[Path], notes: list[str]) -> Finding:
+    try:
+        groups = sweep_report(pilots, places)
+    except InputError as error:
+        notes.append(f"left out: {error}")
+        return finding
+    value = recorded(groups.report, finding.bound.metric.replace("{}", finding.bound.row)) if groups else None
+    if groups is None or value is None:
+        return finding
+    seeds = tuple(sorted({result.seed for result in groups.results}))
+    return replace(finding, values=(value[0],), seeds=seeds, runs=str(groups.arms[0].relative_to(groups.places[0])))

@@ -1,0 +1,317 @@
+"""Reads the runs of an entry (a table or figure of a paper), and decides the claims of its sweep file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import InputError
+from turnwise.runs.archive import RunPath
+from turnwise.runs.result_file import Result, read_result
+from turnwise_study.claims import (
+    VERDICTS,
+    Decision,
+    Finding,
+    Runs,
+    Verdict,
+    decide,
+    decide_gate,
+    entry_verdict,
+    find_preconditions,
+    rests_on_one_seed,
+    tested,
+)
+from turnwise_study.gates.report import SweepReport, sweep_report
+from turnwise_study.runs import Damaged, RunMetrics, metrics_by_seed, other_decoding
+from turnwise_study.sweeps.jobs import Asked, Job, ask, job_of, picked, played
+from turnwise_study.sweeps.sweep_file import find_sweep, origin, sweep_names
+
+HashOf = Callable[[Job], str]
+"""A function that returns the configuration hash that a run would have if it were started now. It raises InputError if
+the configuration of the run cannot be composed.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A finished run whose configuration differs from the current configuration of its row in the sweep file."""
+
+    row: str
+    seed: int
+    folder: Path
+    kept: str  # hash of the run's configuration
+    now: str  # hash of the row's current configuration, or the error if that configuration cannot be composed
+
+
+@dataclass(slots=True)
+class Entry:
+    """A table or figure of a paper, the existing runs of its rows, and the decisions on its claims."""
+
+    asked: Asked
+    rows: dict[str, Runs]
+    decisions: list[Decision] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    # folder of ``places`` (:func:`read_entry`), except the first folder -> rows whose runs were read from this folder
+    kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    gates: Mapping[str, Any] | None = None  # output of scripts/gate_report.py, if metrics are paths in it
+    groups: SweepReport | None = None  # the runs from which ``gates`` was computed, if they belong to the sweep
+    changed: Sequence[Changed] = ()
+    findings: Sequence[Finding] = ()
+
+    @property
+    def results(self) -> list[Result]:
+        return [
+            *(run.result for runs in self.rows.values() for run in runs.values()),
+            *(self.groups.results if self.groups else ()),
+        ]
+
+    def by_seed(self, row: str, metric: str) -> dict[int, float]:
+        """Returns seed -> value of a metric for the runs of a row.
+
+        The result of an untrained policy does not depend on the seed of training. If all seeds have equal results for
+        an untrained policy, only the first seed is returned, because they are a single measurement.
+        """
+        runs = self.rows[row]
+        found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
+        unmoved = metric.endswith(".base") or row in untrained(self.asked, [row])
+        return {min(found): found[min(found)]} if unmoved and len(set(found.values())) == 1 else found
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of the entry, or None if the entry has no claims (for example, a table of settings)."""
+        return entry_verdict(self.decisions) if self.asked.sweep.directions else None
+
+    @property
+    def one_seed(self) -> bool:
+        """Whether the verdict of the entry depends on claims that were decided with a single seed."""
+        return bool(self.asked.sweep.directions) and rests_on_one_seed(self.decisions)
+
+
+def read_entry(
+    asked: Asked,
+    places: Sequence[Path],
+    gates: Mapping[str, Any] | None = None,
+    hash_of: HashOf | None = None,
+    both_modes: bool = True,
+) -> Entry:
+    """Reads the rows of an entry (a table or figure of a paper) with their runs, and decides the claims of the entry.
+
+    Args:
+        asked: the sweep, its scale, and the overrides of every row.
+        places: folders that contain runs. The runs of a row are read from the first folder that has a run of the row.
+        gates: output of ``scripts/gate_report.py``, for entries whose metrics are paths in it. None: the output is
+            computed from the groups that the runs of the sweep recorded.
+        hash_of: function that returns the hash of the current configuration of a row. It is used to find runs that were
+            made with another configuration. If it is None, configurations are not compared.
+        both_modes: whether claims are also decided for the other decoding mode, which changes no verdict.
+    """
+    places = [RunPath(place) for place in places]
+    sweep = asked.sweep
+    notes: list[str] = []
+    groups: SweepReport | None = None
+    if sweep.gate_report and gates is None:
+        try:
+            groups = sweep_report(asked, places)
+        except InputError as error:
+            notes.append(f"left out: {error}")
+        gates = groups.report if groups else None
+    rows: dict[str, Runs] = {}
+    cannot: dict[str, str] = {}
+    found_at: dict[str, Path] = {}
+    for row in picked(asked):
+        runs: dict[int, RunMetrics] = {}
+        wanted = [] if sweep.gate_report else [job_of(asked, row, seed) for seed in asked.seeds or sweep.seeds]
+        if wanted and wanted[0].cannot:
+            cannot[row] = wanted[0].cannot
+        for place in places:
+            if runs := metrics_by_seed(wanted, place, notes):
+                cannot.pop(row, None)  # the row has runs, so the reason why it cannot be run does not matter
+                found_at[row] = place
+                break
+        rows[row] = runs
+    entry = Entry(asked, rows, notes=notes, gates=gates if sweep.gate_report else None, groups=groups)
+    _decide(entry, places, cannot, both_modes)
+    kept: dict[str, list[str]] = {}
+    arms = zip(groups.arms, groups.places) if groups else ()
+    for name, place in (*found_at.items(), *((arm.name, place) for arm, place in arms)):
+        if place != places[0] and (groups or entry.rows[name]):
+            kept.setdefault(str(place), []).append(name)
+    entry.kept = kept
+    if hash_of is not None:
+        entry.changed = _changed(_read(entry), hash_of)
+    return entry
+
+
+def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str], both_modes: bool = True) -> None:
+    entry.findings = find_preconditions(entry.asked, places, entry.notes)
+    while True:
+        try:
+            entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot, both_modes)]
+            return
+        except Damaged as error:  # outcomes of single tasks are read only here, if a claim needs them
+            entry.notes.append(f"left out: {error}")
+            entry.rows = {
+                row: {seed: run for seed, run in runs.items() if run.folder != error.folder}
+                for row, runs in entry.rows.items()
+            }
+
+
+def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
+    """Returns those of ``rows`` whose runs train nothing. For a row with ``same``, the owner of the runs decides."""
+    owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
+    # A row that evaluates the trained policy of another row does not count as untrained, because this policy differs
+    # between seeds.
+    return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
+
+
+def _decisions(entry: Entry, cannot: Mapping[str, str], both_modes: bool) -> list[Decision]:
+    asked, rows, sweep = entry.asked, entry.rows, entry.asked.sweep
+    base = untrained(asked, rows)
+    decisions = []
+    for metric in dict.fromkeys([*sweep.directions, *sweep.also]):
+        for claim in sweep.claims(metric):
+            if not set(claim.rows) <= rows.keys():
+                continue  # the user did not request all rows of this claim
+            if claim.at not in (None, asked.scale):
+                scale = f"a claim only for scale={claim.at}"
+                decisions.append(Decision(claim, metric, "not_run", why=scale, cannot=True))
+                continue
+            if sweep.gate_report:
+                decisions.append(decide_gate(claim, metric, entry.gates))
+                continue
+            least = sweep.least_advantage(claim, metric)
+            found = decide(claim, metric, rows, base, least)
+            if both_modes and (other := other_decoding(metric)) and found.low is not None:
+                beside = decide(claim, other, rows, base, least)
+                found = replace(found, beside=beside if beside.low is not None else None)
+            why = next((cannot[row] for row in claim.rows if row in cannot), None)
+            if found.verdict == "not_run" and why:
+                found = replace(found, why=why, cannot=True)
+            decisions.append(found)
+    return decisions
+
+
+def _read(entry: Entry) -> Iterable[tuple[Job, Path, Result]]:
+    """Yields (job, folder, result) for every run from which the numbers of the entry are computed."""
+    asked = entry.asked
+    for row, runs in entry.rows.items():
+        for seed, run in runs.items():
+            yield job_of(asked, row, seed), run.folder, run.result
+    if entry.groups:
+        source = played(asked)
+        for row in picked(source):
+            for seed in source.sweep.seeds:
+                job = job_of(source, row, seed)
+                for place in dict.fromkeys(entry.groups.places):
+                    folder = place / job.name / f"seed{seed}"
+                    if place / job.name in entry.groups.arms and (folder / "result.json").exists():
+                        yield job, folder, read_result(folder)
+
+
+def _changed(runs: Iterable[tuple[Job, Path, Result]], hash_of: HashOf) -> list[Changed]:
+    changed = []
+    for job, folder, result in runs:
+        try:
+            now = hash_of(job)
+        except InputError as error:
+            now = str(error).splitlines()[0]
+        if now != result.config_hash:
+            changed.append(Changed(job.row, job.seed, folder, result.config_hash, now))
+    return changed
+
+
+def paper_entries(
+    paper: str,
+    conf: Path,
+    places: Sequence[Path],
+    scale: str = "tiny",
+    gates: Mapping[str, Any] | None = None,
+) -> list[Entry]:
+    """Returns an entry for every table and figure of a paper (:func:`read_entry`).
+
+    Raises:
+        InputError: no sweep file belongs to ``paper``.
+    """
+    papers = {name: find_sweep(name, conf).paper for name in sweep_names(conf)}
+    names = [name for name, of in papers.items() if of == paper]
+    if not names:
+        raise InputError(
+            f"paper={paper}: this paper is unknown; choose one of {', '.join(sorted(set(papers.values())))}"
+        )
+    return [read_entry(ask([f"sweep={name}", f"scale={scale}"], conf), places, gates) for name in names]
+
+
+def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
+    """Returns paper -> verdict -> number of entries with this verdict. Entries without claims are not counted."""
+    table: dict[str, dict[str, int]] = {}
+    for entry in entries:
+        if entry.verdict:
+            counts = table.setdefault(entry.asked.sweep.paper, dict.fromkeys(VERDICTS, 0))
+            counts[entry.verdict] += 1
+    return table
+
+
+def as_json(entry: Entry) -> dict[str, Any]:
+    sweep = entry.asked.sweep
+    hashes = entry.groups.hashes if entry.groups else {}
+    rows = {
+        name: {"seeds": sorted(runs), "config_hash": runs[min(runs)].result.config_hash}
+        for name, runs in entry.rows.items()
+        if runs
+    }
+    return {
+        "sweep": sweep.name,
+        "paper": sweep.paper,
+        "entry": sweep.entry,
+        "scale": entry.asked.scale,
+        "verdict": entry.verdict,
+        "one_seed": entry.one_seed,
+        "claims": [_claim(d) for d in entry.decisions],
+        "preconditions": [_precondition(one) for one in entry.findings],
+        "rows": rows or {name: {"config_hash": found} for name, found in hashes.items()},
+        "changed": [
+            {"row": one.row, "seed": one.seed, "folder": str(one.folder), "kept": one.kept, "now": one.now}
+            for one in entry.changed
+        ],
+        "left_out": [note.removeprefix("left out: ") for note in entry.notes],
+    }
+
+
+def _precondition(finding: Finding) -> Mapping[str, Any]:
+    bound = finding.bound
+    return {
+        "precondition": finding.name,
+        "says": bound.says,
+        "metric": bound.metric,
+        "low": bound.low,
+        "high": bound.high,
+        "paper": bound.paper,
+        "value": finding.value,
+        "values": list(finding.values),
+        "seeds": list(finding.seeds),
+        "runs": finding.runs,
+        "true": finding.true,
+    }
+
+
+def _claim(decision: Decision) -> dict[str, Any]:
+    return {
+        "claim": decision.claim.text,
+        "metric": decision.metric,
+        "ours": decision.claim.ours,
+        "one_seed": decision.one_seed,
+        **_decided(decision),
+        "by_seed": list(decision.by_seed),
+        "seeds": list(decision.seeds),
+        "seeds_of": {row: list(seeds) for row, seeds in decision.sides.items()},
+        "tasks": decision.tasks,
+        "why": decision.why,
+        "other_decoding": decision.beside and {"metric": decision.beside.metric, **_decided(decision.beside)},
+    }
+
+
+def _decided(decision: Decision) -> dict[str, Any]:
+    ends = None if decision.low is None or decision.high is None else [decision.low, decision.high]
+    return {"verdict": decision.verdict, "difference": decision.difference, "ci95": ends}

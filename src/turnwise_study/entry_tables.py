@@ -1,0 +1,331 @@
+"""Shows entries (tables and figures of papers): our numbers beside the paper's, claims with verdicts, costs, figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from turnwise.evaluation.stats import mean_interval
+from turnwise.json_and_yaml import parse_yaml
+from turnwise_study.claims import VERDICTS, Decision, Runs, recorded
+from turnwise_study.entries import Changed, Entry, untrained
+from turnwise_study.figures import Figure, Panel, Point, dots, during_figure
+from turnwise_study.gates.report import COMMAND, tier_table
+from turnwise_study.runs import all_on_dialogues, is_change, words
+from turnwise_study.sweeps.jobs import job_of
+from turnwise_study.tables import Table, estimate_text, interval, plain, signed
+
+INTERVAL_NOTE = (
+    "All intervals are 95 % intervals. The interval of a claim covers a Student's t interval over seeds and, if the "
+    "runs recorded the outcomes of single tasks, a paired bootstrap interval over tasks. `holds`: the whole interval "
+    "is above the claim's margin. `fails`: the whole interval is below the margin or, if the margin is 0, below the "
+    "smallest difference that counts as an advantage. `undecided`: the claim neither holds nor fails. `untestable`: a "
+    "precondition of the claim is false at this scale, so the runs neither support nor refute the claim. `(one seed)`: "
+    "only one seed was compared, so the interval is over tasks. `(2 of 6 planned seeds)`: the missing seeds may change "
+    "the verdict."
+)
+EACH_NOTE = (
+    "Each claim is judged at 95 %, without a correction for the number of claims. An entry (a table or figure of a "
+    "paper) holds if all of its claims that can be tested at this scale hold. It fails if one of its claims fails, and "
+    "is untestable if none of its claims can be tested."
+)
+GATE_NOTE = (
+    "All intervals are 95 % intervals over groups of rollouts. The interval of the difference of two rows is computed "
+    "from the intervals of both rows, as if the rows had different groups (Zou and Donner 2008). `holds`: the whole "
+    "interval is above the claim's margin. `fails`: the whole interval is below the margin. `undecided`: the claim "
+    "neither holds nor fails, or there is no interval."
+)
+SIGN_NOTE = "Column `ours`: the value that the claim says is greater, minus the other value. For `a < b` it is b - a."
+
+
+def summary_table(entries: Sequence[Entry]) -> Table:
+    """Returns a table with a line for each entry, with its verdict."""
+    scale = entries[0].asked.scale if entries else "tiny"
+    table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
+    for entry in entries:
+        sweep = entry.asked.sweep
+        runs = str(len(entry.results)) if entry.results or not sweep.gate_report else "data"
+        word = (entry.verdict or "-") + (" (one seed)" if entry.one_seed else "")
+        table.rows.append([f"{sweep.paper}, {sweep.entry}", sweep.name, word, _tally(entry.decisions), runs])
+    places = ", ".join(dict.fromkeys(f"{place}/" for entry in entries for place in entry.kept))
+    mixed = [f"For rows that you have not run, the table uses the runs in {places}."] if places else []
+    left_out = dict.fromkeys(note for entry in entries for note in entry.notes)
+    changed = {one.folder: one for entry in entries for one in entry.changed}
+    table.notes = [INTERVAL_NOTE, EACH_NOTE, *mixed, *_changed_notes(changed.values()), *left_out]
+    return table
+
+
+def _tally(decisions: Sequence[Decision]) -> str:
+    parts = []
+    for verdict in VERDICTS:
+        equal = [d for d in decisions if d.verdict == verdict and not d.claim.ours]
+        alone = sum(d.one_seed for d in equal) if verdict in ("holds", "fails") else 0
+        if equal:
+            parts.append(f"{len(equal)} {verdict}" + (f" ({alone} on one seed)" if alone else ""))
+    return ", ".join(parts) or "none"
+
+
+def entry_tables(entry: Entry) -> list[Table]:
+    """Returns an entry's tables: its numbers (ours and the paper's), preconditions, claims with verdicts, and costs."""
+    sweep, dialogues = entry.asked.sweep, all_on_dialogues(entry.results)
+    metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
+    printed = [name for name in sweep.columns if any(name in row.numbers for row in sweep.rows.values())]
+    ours = [f"ours, {words(metric, dialogues)}" for metric in metrics]
+    headers = ["row", "seeds", *ours, *(f"paper, {name}" for name in printed)]
+    table = Table(f"{sweep.title}, scale {entry.asked.scale}", headers, [])
+    for name, runs in entry.rows.items():
+        row = sweep.rows[name]
+        seeds = entry.groups.seeds(name) if entry.groups else sorted(runs)
+        paper = [f"{row.numbers[column]:g}" if column in row.numbers else "-" for column in printed]
+        table.rows.append([row.label or name, _listed(seeds), *(_cell(entry, name, m) for m in metrics), *paper])
+    table.notes = [note for note in (sweep.note, *_provenance(entry)) if note]
+    table.notes += [*_changed_notes(entry.changed), *entry.notes]
+    costs = _costs(entry)
+    spent = [costs] if costs.rows else []
+    if entry.gates and entry.gates["source"] == "recorded" and "tier1" in sweep.rows:
+        spent.append(tier_table(entry.gates["tier1"]))
+    preconditions = [_preconditions(entry)] if entry.findings else []
+    claims = [_claims(entry)] if entry.decisions else []
+    return [table, *preconditions, *claims, *spent]
+
+
+def _cell(entry: Entry, row: str, metric: str) -> str:
+    if entry.asked.sweep.gate_report:
+        number = recorded(entry.gates, metric.replace("{}", row))
+        return "-" if number is None else plain(number[0])
+    seeds = entry.by_seed(row, metric)
+    return estimate_text(mean_interval(list(seeds.values())), signed if is_change(metric) else plain) if seeds else "-"
+
+
+def _preconditions(entry: Entry) -> Table:
+    headers = ["precondition", "measured on", "pilot seeds", "measured", "wanted", "paper", "true here"]
+    table = Table("Preconditions", headers, [])
+    for one in entry.findings:
+        value = "-" if one.value is None else plain(one.value)
+        spread = f" ({plain(min(one.values))} to {plain(max(one.values))})" if len(one.values) > 1 else ""
+        remedy = f"; {one.bound.remedy}" if one.true is False and one.bound.remedy else ""
+        true = {True: "yes", False: "no", None: "not measured"}[one.true] + remedy
+        wanted, paper = one.bound.bounds, one.bound.paper or "-"
+        table.rows.append([one.bound.says, one.label, _listed(one.seeds), value + spread, wanted, paper, true])
+    table.notes = [
+        "Preconditions are measured on pilot runs, with tasks of eval.seed=0; no claim uses the results of pilot runs. "
+        "The column `measured` shows the mean over the pilot seeds, and in brackets the least and the greatest value. A "
+        "claim is untestable if a precondition that it needs is false here."
+    ]
+    return table
+
+
+def _claims(entry: Entry) -> Table:
+    labels, dialogues = entry.asked.sweep.labels, all_on_dialogues(entry.results)
+    decoded = any(d.beside for d in entry.decisions)
+    beside = ["other decoding mode"] if decoded else []
+    table = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", *beside, "verdict"], [])
+    for d in entry.decisions:
+        alone = d.one_seed and d.verdict in ("holds", "fails")
+        verdict = d.verdict + (" (one seed)" if alone else _interim(entry, d)) + (", our claim" if d.claim.ours else "")
+        verdict += f": {d.why}" if d.why else ""
+        difference = "-" if d.difference is None else plain(d.difference)
+        other = [_other(d.beside)] if decoded else []
+        claim = " ".join(labels.get(word, word) for word in d.claim.text.split())
+        seeds = _listed(d.seeds)
+        if any(seeds_of_row != d.seeds for seeds_of_row in d.sides.values()):  # a row has more seeds than were compared
+            seeds = "; ".join(f"{row} {_listed(of_row)}" for row, of_row in d.sides.items())
+        cells = [claim, words(d.metric, dialogues), difference, _bounds(d), seeds, str(d.tasks or "-"), *other, verdict]
+        table.rows.append(cells)
+    table.notes = [SIGN_NOTE, GATE_NOTE if entry.asked.sweep.gate_report else INTERVAL_NOTE, EACH_NOTE]
+    return table
+
+
+def _interim(entry: Entry, decision: Decision) -> str:
+    """Returns a text such as ``(2 of 6 planned seeds)`` if a claim was decided before all planned seeds were run."""
+    seeds, all_seeds = len(decision.seeds), len(entry.asked.sweep.seeds)
+    decided = decision.verdict in ("holds", "fails")
+    return f" ({seeds} of {all_seeds} planned seeds)" if decided and 0 < seeds < all_seeds else ""
+
+
+def _bounds(decision: Decision) -> str:
+    return "-" if decision.low is None or decision.high is None else interval((decision.low, decision.high), plain)
+
+
+def _other(beside: Decision | None) -> str:
+    if beside is None or beside.difference is None:
+        return "-"
+    mode = "greedy" if ".greedy." in beside.metric else "sampled"
+    return f"{mode}: {plain(beside.difference)} {_bounds(beside)}, {beside.verdict}"
+
+
+def _listed(seeds: Iterable[int]) -> str:
+    return ", ".join(map(str, seeds)) or "-"
+
+
+def _costs(entry: Entry) -> Table:
+    metrics = {
+        "turns": "rollout_turns",
+        "tokens": "rollout_tokens",
+        "trajectories": "last rollout/trajectories",
+        "CPU s": "cpu_seconds",
+    }
+    profiles = {
+        "profile turns": "profile_turns",
+        "profile CPU s": "profile_cpu_seconds",
+        "profile s": "seconds.profile",
+    }
+    labels = entry.asked.sweep.labels
+    profiled = [name for name, runs in entry.rows.items() if any(_mean(runs, metric) for metric in profiles.values())]
+    metrics |= profiles if profiled else {}
+    table = Table("What training cost, a run", ["row", "seeds", *metrics, "predictor, % of CPU"], [])
+    for name, runs in entry.rows.items():
+        numbers = [_mean(runs, metric) for metric in metrics.values()]
+        share = _mean(runs, "cpu/predictor / cpu/iteration")
+        if any(numbers):
+            cells = ["-" if value is None else f"{value:,.0f}" for value in numbers]
+            predictor = "-" if share is None else f"{100 * share:.1f}"
+            table.rows.append([labels[name], _listed(sorted(runs)), *cells, predictor])
+    table.notes = [
+        "Trajectories are counted as in TRACE: a rollout counts 1, a continuation counts 1/2. CPU seconds are the CPU "
+        "time that the training process spends on rollouts, predictor and updates. Other programs on the machine "
+        "change CPU time far less than wall-clock time."
+    ]
+    if profiled:
+        table.notes.append(
+            "A profile samples actions at demonstrated turns, to choose the states to train on. `profile turns`: these "
+            "actions (in runs of older code, only those that were judged). `profile s`: the wall-clock time of the "
+            "profiles in the last start of the run. All other columns leave out the cost of profiles."
+        )
+    if unknown := [labels[name] for name in profiled if _mean(entry.rows[name], "profile_cpu_seconds") is None]:
+        version = "The version of the code that ran these rows"
+        table.notes.append(f"{version} did not record the CPU seconds of profiles: {', '.join(unknown)}.")
+    if refilled := [labels[name] for name, runs in entry.rows.items() if _refills(runs)]:
+        table.notes.append(
+            f"{', '.join(refilled)}: turns, tokens and CPU seconds include the groups that DAPO's filter discarded "
+            "(advantage.zero_variance=refill). Trajectories do not include them: rows with equal budgets keep equally "
+            "many trajectories."
+        )
+    return table
+
+
+def _refills(runs: Runs) -> bool:
+    """Returns whether the runs of a row use DAPO's filter (``advantage.zero_variance=refill``)."""
+    for run in runs.values():
+        try:
+            text = (run.folder / "config.yaml").read_bytes()
+            # the text is searched for "refill" first, because parsing YAML is slow
+            advantage = (parse_yaml(text).get("advantage") or {}) if b"refill" in text else {}
+        except (OSError, ValueError, AttributeError):
+            continue
+        return isinstance(advantage, Mapping) and advantage.get("zero_variance") == "refill"
+    return False
+
+
+def _mean(runs: Runs, metric: str) -> float | None:
+    values = [value for run in runs.values() if (value := run.value(metric)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _provenance(entry: Entry) -> list[str]:
+    sweep, scale = entry.asked.sweep, entry.asked.scale
+    if sweep.gate_report:
+        return [_groups_note(entry), *_hashes_note(entry.groups.hashes if entry.groups else {})]
+    reasons: dict[str, list[str]] = {}
+    for name in entry.rows:
+        if cannot := job_of(entry.asked, name, sweep.seeds[0]).cannot:
+            reasons.setdefault(cannot, []).append(name)
+    notes = [f"Not run at scale={scale}: {', '.join(rows)} ({reason})." for reason, rows in reasons.items()]
+    for place, names in entry.kept.items():
+        commits = sorted({run.result.commit[:12] for name in names for run in entry.rows[name].values()})
+        code = f"made with the code of {' and '.join(commits)}"
+        notes.append(f"Rows whose runs are in {place}/, {code}: {', '.join(names)}.")
+    if base := [name for name in untrained(entry.asked, entry.rows) if len(entry.rows[name]) > 1]:
+        notes.append(f"These rows have no training, so all seeds have equal results: {', '.join(sorted(base))}.")
+    return [
+        *notes,
+        *_hashes_note({row: runs[min(runs)].result.config_hash for row, runs in entry.rows.items() if runs}),
+    ]
+
+
+def _hashes_note(hashes: Mapping[str, str]) -> list[str]:
+    listed = ", ".join(f"{name} `{value}`" for name, value in hashes.items() if value)
+    return [f"Hash of the configuration of each row's first seed: {listed}."] if listed else []
+
+
+def _changed_notes(changed: Iterable[Changed]) -> list[str]:
+    rows: dict[str, list[Changed]] = {}
+    for one in changed:
+        rows.setdefault(str(one.folder.parent), []).append(one)
+    return [
+        f"{folder}: these runs have another configuration hash than row {runs[0].row} has now: "
+        + ", ".join(f"seed {one.seed} (`{one.kept or 'none written down'}`, now `{one.now}`)" for one in runs)
+        + ". `train.py` with `fresh=true` runs them again."
+        for folder, runs in rows.items()
+    ]
+
+
+def _groups_note(entry: Entry) -> str:
+    if entry.gates is None:
+        return f"No groups are recorded yet; run `python train.py sweep={entry.asked.sweep.name}`, or give data=PATH."
+    commands = entry.groups.commands if entry.groups else (f"{COMMAND} data={entry.gates['data']}",)
+    commits = sorted({result.commit[:12] for result in entry.groups.results}) if entry.groups else []
+    of = f" (commit {', '.join(commits)})" if commits else ""
+    return f"Computed from {entry.gates['groups']} recorded groups of rollouts{of} with: {'; '.join(commands)}."
+
+
+def entry_figures(entry: Entry) -> list[Figure]:
+    """Draws success during training if the sweep file sets ``curve``, and one figure for each metric for which there
+    are runs. Our numbers and the paper's have separate axes, so only the order of the rows can be compared.
+    """
+    sweep = entry.asked.sweep
+    metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
+    figures = [_figure(entry, metric, number) for number, metric in enumerate(metrics)]
+    if sweep.curve is not None:
+        title = f"{sweep.title}: held-out success by update, scale {entry.asked.scale}"
+        figures.insert(0, during_figure(title, f"during-{sweep.name}", entry.rows, sweep.labels, sweep.panels))
+    return [figure for figure in figures if figure is not None]
+
+
+def _figure(entry: Entry, metric: str, number: int) -> Figure | None:
+    sweep, labels = entry.asked.sweep, entry.asked.sweep.labels
+    columns = [column for column, of in sweep.columns.items() if of == metric]
+    ours = [point for name in entry.rows if (point := _point(entry, name, metric)) is not None]
+    if not ours:
+        return None
+    paper = [
+        Point(labels[name], value, series=column)
+        for column in columns
+        for name in entry.rows
+        if (value := sweep.rows[name].numbers.get(column)) is not None
+    ]
+    measured = words(metric, all_on_dialogues(entry.results))
+    panels = [Panel(f"ours, scale {entry.asked.scale}", ours, measured, is_change(metric))]
+    if paper:
+        head = "paper" if len(columns) > 1 else f"paper, {columns[0]}"
+        panels.append(Panel(head, paper, words(metric), is_change(metric)))
+    over = "over groups" if sweep.gate_report else "over seeds"
+    key = f"Faint dots are single seeds, strong dots are means, lines are 95 % intervals {over}."
+    key += " The panels have separate scales: compare only the order of the rows." if paper else ""
+    shown = {point.row for point in (*ours, *paper)}
+    rows = [labels[name] for name in entry.rows if labels[name] in shown]
+    return dots(f"{sweep.paper}, {sweep.entry}: {measured}", f"entry-{sweep.name}-{number}", panels, key, rows)
+
+
+def _point(entry: Entry, name: str, metric: str) -> Point | None:
+    row = entry.asked.sweep.labels[name]
+    if entry.asked.sweep.gate_report:
+        number = recorded(entry.gates, metric.replace("{}", name))
+        return None if number is None else Point(row, *number)
+    seeds = entry.by_seed(name, metric)
+    if not seeds:
+        return None
+    estimate = mean_interval(list(seeds.values()))
+    return Point(row, estimate.mean, estimate.low, estimate.high, seeds if len(seeds) > 1 else {})
+
+
+def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
+    """Returns row label -> seed -> folder of the run. Rows that share their label with another row are left out."""
+    labels = entry.asked.sweep.labels
+    names = Counter(labels[name] for name in entry.rows)
+    return {
+        labels[name]: {seed: run.folder for seed, run in runs.items()}
+        for name, runs in entry.rows.items()
+        if names[labels[name]] == 1
+    }

@@ -1,0 +1,372 @@
+"""Computes the gate report, a JSON object, from recorded groups of rollouts, and shows it as tables.
+
+The report of a sweep reads the groups that the runs of the sweep recorded. Its sections are computed when they are
+first read, because a table of a paper needs only a few of them, and a bootstrap takes seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import asdict, dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache, lru_cache, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from turnwise.algo.gates.signals import DISTANCE
+from turnwise.errors import InputError
+from turnwise.files import KeptValues, checksum, read_yaml, written
+from turnwise.runs.keep_results import finished
+from turnwise.runs.result_file import Result, read_result
+from turnwise_study.gates.groups import Buffer, read_arms, read_recorded, recordings, replayed_savings
+from turnwise_study.gates.tables import (
+    THRESHOLDS,
+    arms_table,
+    labels_table,
+    looks_table,
+    peak_row,
+    regime_row,
+    signals_table,
+    thresholds_table,
+    tuned,
+    types_table,
+)
+from turnwise_study.sweeps.jobs import Asked, job_of, picked, played
+from turnwise_study.tables import Table
+
+COMMAND = "python scripts/gate_report.py"
+_PACKAGE = Path(__file__).parents[2]
+# source files on which a gate report depends
+_PARTS = ("turnwise_study/gates", "turnwise/algo/gates", "turnwise/evaluation/stats.py", "turnwise/runs/json_lines.py")
+CODE = [_PACKAGE / part for part in _PARTS]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of the gate report.
+
+    Attributes:
+        k, threshold, ended: the gate decides after K = ``k`` turns. It stops a group if d_K, the mean edit distance
+            between the first K actions of its rollouts, is below ``threshold``. The OR rule also stops a group if at
+            least the fraction ``ended`` of its rollouts has ended.
+        steps, thresholds: values of K at which signals are computed; thresholds of d_K that are compared at step ``k``.
+        floor: smallest precision (fraction of stopped groups whose rewards are equal) of a tuned gate.
+        horizon: largest possible length of a rollout in turns (T_max). None: the length of the longest rollout.
+        resamples, seed: of the bootstrap.
+    """
+
+    k: int = 10
+    threshold: float = 0.12
+    ended: float = 0.9
+    steps: tuple[int, ...] = (5, 10, 15, 20)
+    thresholds: tuple[float, ...] = THRESHOLDS
+    floor: float = 0.8
+    horizon: int | None = None
+    resamples: int = 2000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        shares = {"threshold": self.threshold, "ended": self.ended, "floor": self.floor}
+        shares |= {f"thresholds={t:g}": t for t in self.thresholds}
+        if min(self.k, *self.steps, self.resamples) < 1 or not self.thresholds:
+            raise ValueError("k, steps and resamples must be at least 1, and thresholds must not be empty")
+        if strange := [name for name, value in shares.items() if not 0 <= value <= 1]:
+            raise ValueError(f"{strange[0]} must be a share in [0, 1]")
+        if self.horizon is not None and self.horizon < 2:
+            raise ValueError(f"horizon must be at least 2 turns, got {self.horizon}")
+
+
+class Sections(Mapping[str, Any]):
+    """A mapping from the name of a section to its content, which is computed when it is first read and then kept."""
+
+    def __init__(self, sections: Mapping[str, Callable[[], Any]], kept: MutableMapping[str, Any] | None = None) -> None:
+        self._sections, self._kept = sections, {} if kept is None else kept
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._kept:
+            self._kept[name] = self._sections[name]()
+            if isinstance(self._kept, KeptValues):
+                self._kept.write()
+        return self._kept[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sections)
+
+    def __len__(self) -> int:
+        return len(self._sections)
+
+
+def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> dict[str, Any]:
+    """Returns the report on ``data``: a file of recorded rollouts, or the folder of a run or of its seeds.
+
+    ``gated`` is a path to runs that have a gate and otherwise the settings of the runs of ``data``. The saving of the
+    gate is then measured by comparing both (:func:`read_arms`).
+
+    Raises:
+        InputError: ``data`` does not exist or cannot be used.
+    """
+    return dict(gate_sections(data, settings, gated))
+
+
+def gate_sections(
+    data: Path, settings: Settings, gated: Path | None = None, kept: MutableMapping[str, Any] | None = None
+) -> Sections:
+    """Returns the report of :func:`gate_report`. Sections that are in ``kept`` are not computed again."""
+    k, bootstrap = settings.k, (settings.resamples, settings.seed)
+
+    @cache
+    def groups() -> Buffer:
+        buffer = _recorded(data, settings)
+        if k not in buffer.steps:
+            known = ", ".join(map(str, buffer.steps))
+            raise InputError(
+                f"k={k}: the longest rollout of {data} has {buffer.horizon} turns; choose one of K = {known}"
+            )
+        return buffer
+
+    def replayed() -> dict[str, Any]:
+        cut = groups().values(k, DISTANCE) < settings.threshold
+        return replayed_savings(groups(), cut, k, *bootstrap)
+
+    def labels() -> dict[str, Any]:
+        return labels_table(groups(), 15 if 15 in groups().steps else k, *bootstrap)
+
+    if not kept:
+        groups()  # so that unusable data raise an error early
+    return Sections(
+        {
+            "data": lambda: str(data),
+            "source": lambda: "recorded",
+            "groups": lambda: len(groups().groups),
+            "zero_variance": lambda: int(groups().uniform.sum()),
+            "horizon": lambda: groups().horizon,
+            "left_out": lambda: dict(groups().left_out),
+            "settings": lambda: asdict(settings),
+            "regime": lambda: regime_row(groups(), k, settings.threshold, *bootstrap),
+            "t1": lambda: thresholds_table(groups(), k, settings.thresholds, *bootstrap),
+            "t7": lambda: signals_table(groups(), *bootstrap),
+            "peak": lambda: peak_row(groups()),
+            "t8": lambda: types_table(groups(), k, *bootstrap),
+            "t10": labels,
+            "t12": lambda: arms_table(groups(), k, settings.threshold, settings.ended, *bootstrap),
+            "looks": lambda: looks_table(groups(), *bootstrap),
+            "tier1": lambda: read_arms(data, gated, *bootstrap) if gated else replayed(),
+            "tuned": lambda: tuned(groups(), k, settings.threshold, settings.floor, settings.seed),
+            "replayed": replayed,
+        },
+        kept,
+    )
+
+
+def _recorded(data: Path, settings: Settings) -> Buffer:
+    paths = recordings(data) if data.exists() else []
+    if not paths:
+        raise InputError(
+            f"data={data}: there are no recorded groups; give a run's rollouts/train.jsonl, or the folder of a run or of "
+            "its seeds"
+        )
+    return _read_groups(written(paths), tuple(sorted({*settings.steps, settings.k})), settings.horizon)
+
+
+@lru_cache(maxsize=4)
+def _read_groups(known: tuple[tuple[Path, int, int, int], ...], steps: tuple[int, ...], horizon: int | None) -> Buffer:
+    """Reads groups. The result is cached until a file changes, because several tables and figures use it."""
+    return read_recorded([path for path, *_ in known], steps, horizon)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """The gate report from which an entry (a table or figure of a paper) takes its numbers, with the runs behind it."""
+
+    report: Mapping[str, Any]
+    # folders of runs: the folder without a gate and the folder with a gate, or one folder for each row
+    arms: tuple[Path, ...]
+    places: tuple[Path, ...]  # for each arm, the folder of runs in which it was found
+    results: tuple[Result, ...]
+    commands: tuple[str, ...]  # commands with which a user can print the report
+    rows: tuple[str, ...] = ()  # the row of each arm, if each row records its own groups; otherwise empty
+
+    def seeds(self, row: str) -> list[int]:
+        arms = [arm for arm, of in zip(self.arms, self.rows) if of == row] if self.rows else self.arms
+        return sorted({result.seed for result in _results(arms)})
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Name of an arm -> configuration hash of its first seed."""
+        firsts = {arm: min(_results((arm,)), key=lambda result: result.seed) for arm in self.arms}
+        return {arm.name: first.config_hash for arm, first in firsts.items()}
+
+
+def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
+    """Returns the gate report on the groups of all seeds, from which an entry is computed. Returns None if a required
+    run is not finished.
+
+    The setting ``gate_report`` of a sweep names the sweep whose runs recorded the groups: those of its row ``never``
+    (without a gate) and, if it exists, those of its row ``gated``, whose gate then sets K and the threshold. If a sweep
+    names itself, there is one report for each row, on the groups that the row recorded.
+
+    Raises:
+        InputError: the groups cannot be used, or the named sweep has no row ``never``.
+    """
+    source = played(asked)
+    if source is asked:
+        return _of_rows(asked, places)
+    if "never" not in source.sweep.rows:
+        raise InputError(f"{asked.sweep.name}: gate_report: the sweep {source.sweep.name} needs a row 'never'")
+    names = [job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated") if row in source.sweep.rows]
+    for place in places:
+        arms = tuple(folder for name in names if _is_recorded(folder := place / name))
+        if arms and arms[0] == place / names[0]:
+            return _report_on(arms, place, places[0] / "cache", _state_files(arms))
+    return None
+
+
+def _of_rows(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
+    """Returns one gate report for each row. A row from whose policy another row starts is left out, because it may
+    record demonstrations instead of groups.
+    """
+    found: dict[str, tuple[Path, Path]] = {}
+    starts = {made.begins(asked.scale) for made in asked.sweep.rows.values()}
+    for row in picked(asked):
+        name = job_of(asked, row, asked.sweep.seeds[0]).name
+        place = next((place for place in places if _is_recorded(place / name)), None)
+        if row not in starts and place is not None:
+            found[row] = (place / name, place)
+    if not found:
+        return None
+    arms, where = zip(*found.values())
+    each = [_report_on((arm,), place, places[0] / "cache", _state_files((arm,))) for arm, place in zip(arms, where)]
+    reports = {row: one.report for row, one in zip(found, each)}
+    groups = sum(report["groups"] for report in reports.values())
+    report = {"source": "recorded", "groups": groups, "data": ", ".join(map(str, arms)), **reports}
+    results = tuple(result for one in each for result in one.results)
+    commands = tuple(command for one in each for command in one.commands)
+    return SweepReport(report, arms, where, results, commands, tuple(found))
+
+
+def _is_recorded(folder: Path) -> bool:
+    return bool(list(finished([folder])) and recordings(folder))
+
+
+def _results(arms: Sequence[Path]) -> tuple[Result, ...]:
+    return tuple(read_result(run) for run in finished(arms))
+
+
+def _state_files(arms: Iterable[Path]) -> tuple[object, ...]:
+    """Returns a value that changes when a run below ``arms`` is written again."""
+    runs = [run / name for run in finished(arms) for name in ("result.json", "config.yaml")]
+    return written(file for file in (*runs, *(file for arm in arms for file in recordings(arm))) if file.is_file())
+
+
+@lru_cache(maxsize=8)
+def _report_on(arms: tuple[Path, ...], place: Path, cache: Path, known: object) -> SweepReport:
+    """Returns the gate report on the recorded groups of ``arms``. It is cached until ``known`` changes, and its sections
+    are also kept in a file of the folder ``cache``, if that exists.
+    """
+    own = asked_of(arms[1]) if len(arms) > 1 else {}
+    settings = Settings(**own)
+    code = [file for path in CODE for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
+    groups = [file for arm in arms for file in recordings(arm)]
+    state = checksum([*code, *groups], settings, sys.version, *map(version, ("numpy", "scipy", "rapidfuzz")))
+    name = f"gates-{hashlib.sha256(repr(arms).encode()).hexdigest()[:16]}.json"
+    kept = KeptValues(cache / name if cache.is_dir() else None, state)
+    report = gate_sections(arms[0], settings, arms[1] if len(arms) > 1 else None, kept)
+    words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
+    words += [f"{name}={value}" for name, value in own.items()]
+    return SweepReport(report, arms, (place,) * len(arms), _results(arms), (" ".join((COMMAND, *words)),))
+
+
+def asked_of(gated: Path) -> dict[str, Any]:
+    """Returns ``k`` and ``threshold`` of the gate in the runs below ``gated``, as far as they differ from the paper's
+    gate. The result is empty if the runs have no ``Divergence`` gate.
+    """
+    for run in finished([gated]):
+        path = run / "config.yaml"
+        gate = read_yaml(path).get("gate") if path.is_file() else None
+        if isinstance(gate, Mapping) and str(gate.get("_target_")).endswith(".Divergence"):
+            own = {name: gate[name] for name in ("k", "threshold")}
+            return {name: value for name, value in own.items() if value != getattr(Settings(), name)}
+    return {}
+
+
+Node = Mapping[str, Any]
+_CUTS = ("cut", "tp", "fp", "precision", "recall")
+
+
+def gate_tables(report: Node) -> list[Table]:
+    """Returns the tables of a report, numbered as in the paper, with the 95 % interval of each number that has one."""
+    k, peak, best = (
+        report["settings"]["k"],
+        report["peak"],
+        {name: row.get("best") for name, row in report["t8"].items()},
+    )
+    left_out = "".join(f"; {count} groups {reason} left out" for reason, count in report["left_out"].items())
+    equal = f"{report['zero_variance']} of {report['groups']} groups have equal rewards{left_out}."
+    types = {
+        name: {**row, "pair": best[name] and f"{best[name]['signal']} at {best[name]['k']}"}
+        for name, row in report["t8"].items()
+    }
+    grid = partial(_grid, digits=2)
+    tables = [
+        _grid(f"T1. Thresholds at K = {k}", "d_K <", report["t1"], (*_CUTS, "safe", "raw"), [equal]),
+        *(grid(f"T7. Signals at K = {at}", "signal", rows, ("rho", "auroc", "p")) for at, rows in report["t7"].items()),
+        grid("T8. By task type", "task type", types, ("n", "n_zv", "auroc", "pair")),
+        grid("T10. Medians by label", "group", report["t10"], ("n", "k", "median_d", "median_tau")),
+        _grid("T12. Rules", "rule", report["t12"], (*_CUTS, "saved_pct", "l2_pct")),
+        *(
+            grid(f"Measured by gates at K = {at}, {when}", "signal", rows, ("groups", "rho", "auroc", "over_d"))
+            for at, found in report["looks"].items()
+            for when, rows in found.items()
+        ),
+        tier_table(report["tier1"]),
+    ]  # fmt: skip
+    rows = {
+        f"{counting}, {kind}": report["tuned"][counting][kind] or {}
+        for counting in ("live", "all")
+        for kind in ("fixed", "fixed_held_out", "sequential", "sequential_held_out")
+    }
+    tables.append(grid("Tuned gates", "counting, gate", rows, ("steps", "thresholds", "cut", "precision", "saved_pct")))
+    if peak["k"] is not None:
+        tables[0].notes.append(f"Greatest |rho| of d_K: {half_up(peak['rho'], 3)}, at K = {peak['k']}.")
+    return [table for table in tables if table.rows]
+
+
+def tier_table(tier: Node) -> Table:
+    """Returns the table of the turns that a gate saved (T3, Table 3 of the paper)."""
+    how = "measured" if tier["measured"] else "replayed on the buffer"
+    row = {**tier, "saved_pct_ci95": tier["ci95"], "tokens_saved_pct_ci95": tier.get("tokens_ci95")}
+    names = [
+        name for name in ("saved_pct", "tokens_saved_pct", *_CUTS, "first_steps_pct", "matched_pct") if name in tier
+    ]
+    return _grid(f"Tier 1 (T3), {how}, {tier['groups']} groups", "of", {tier["unit"]: row}, names, digits=2)
+
+
+def _grid(
+    title: str, first: str, rows: Node, columns: Sequence[str], notes: Sequence[str] = (), digits: int = 1
+) -> Table:
+    """Returns a table with the numbers ``columns`` of each row, each with its interval (``<column>_ci95``)."""
+    cells = [[name, *(_cell(row, column, digits) for column in columns)] for name, row in rows.items()]
+    return Table(title, [first, *columns], cells, list(notes))
+
+
+def _cell(row: Node, column: str, digits: int) -> str:
+    value, bounds = row.get(column), row.get(f"{column}_ci95")
+    if isinstance(value, float):
+        text = f"{value:.2g}" if column == "p" else half_up(value, 2 if column in ("precision", "recall") else digits)
+        return text + (f" [{bounds[0]:.{digits}f}, {bounds[1]:.{digits}f}]" if bounds else "")
+    return (
+        "-"
+        if value is None
+        else ", ".join(f"{v:.3g}" for v in value)
+        if isinstance(value, list | tuple)
+        else str(value)
+    )
+
+
+def half_up(value: float, digits: int) -> str:
+    """Returns a number as text, with halves rounded up, even an inexact half (0.12499999999)."""
+    rounded = Decimal(repr(round(value, 10))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    return f"{abs(rounded) if rounded == 0 else rounded:f}"

@@ -1,0 +1,535 @@
+"""Computes the offline tables of Selective Rollout (arXiv:2605.05802) from recorded groups, and tunes thresholds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from turnwise.algo.gates.signals import DISTANCE, SIGNALS, TERMINATION
+from turnwise_study.gates.groups import (
+    KNOWN,
+    LABELS,
+    Buffer,
+    Row,
+    counts,
+    intervals,
+    p_value,
+    placed_statistics,
+    places,
+    rank_statistics,
+)
+
+THRESHOLDS = (0.05, 0.08, 0.10, 0.12, 0.14, 0.18)
+# Smallest number of groups of a class (such as groups with equal rewards) for which an interval is given. With fewer
+# groups, resampling shows no spread. The paper reports numbers even for a class with a single group.
+LEAST = 3
+
+
+def thresholds_table(buffer: Buffer, k: int, thresholds: Sequence[float], resamples: int, seed: int) -> dict[str, Row]:
+    """Returns T1 (Table 1 of the paper): for each threshold, the groups that a gate with this threshold cuts at step
+    ``k``. TP is the number of cut groups with equal rewards, and FP the number of other cut groups. The saving in
+    percent is safe = TP (T - K) / (N T) and raw = (TP + FP) (T - K) / (N T), with horizon T and N groups.
+    """
+    values = buffer.values(k, DISTANCE)
+    return {
+        f"{t:.2f}" if round(t, 2) == t else f"{t:g}": _threshold_row(buffer, values < t, k, resamples, seed)
+        for t in thresholds
+    }
+
+
+def _threshold_row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> Row:
+    uniform = buffer.uniform
+    share = 100 * (buffer.horizon - k) / buffer.horizon
+    columns = [(cut & uniform) * share, cut * share]
+    safe, raw = intervals(lambda a, b: np.stack([a.mean(-1), b.mean(-1)], -1), columns, resamples, seed)
+    return counts(cut, uniform) | {
+        "safe": float(columns[0].mean()),
+        "raw": float(columns[1].mean()),
+        "safe_ci95": safe,
+        "raw_ci95": raw,
+    }
+
+
+def regime_row(buffer: Buffer, k: int, threshold: float, resamples: int, seed: int) -> Row:
+    """Returns four percentages that tell how much a gate can save if it decides at step ``k``. d_K is the mean edit
+    distance between the first K actions of the rollouts of a group.
+
+    - ``zero_variance_pct``: groups whose rewards are all equal.
+    - ``below_pct``: groups with d_K below the threshold, as the paper counts them.
+    - ``live_pct``: groups with d_K below the threshold, in which a rollout still runs after step ``k``.
+    - ``oracle_pct``: turns after step ``k`` in groups whose rewards are all equal, in percent of all turns.
+    """
+    below, tails, turns = buffer.values(k, DISTANCE) < threshold, buffer.tails(k), buffer.turns
+    columns = [buffer.uniform, below, below & (tails > 0), tails * buffer.uniform, turns]
+    names = ("zero_variance_pct", "below_pct", "live_pct", "oracle_pct")
+    bounds = intervals(_regime, columns, resamples, seed)
+    return dict(zip(names, _regime(*columns).tolist(), strict=True)) | {
+        f"{name}_ci95": interval for name, interval in zip(names, bounds, strict=True)
+    }
+
+
+def _regime(
+    uniform: np.ndarray, below: np.ndarray, live: np.ndarray, after: np.ndarray, turns: np.ndarray
+) -> np.ndarray:
+    shares = [part.mean(-1) for part in (uniform, below, live)]
+    return 100 * np.stack([*shares, after.sum(-1) / turns.sum(-1)], -1)
+
+
+def signals_table(buffer: Buffer, resamples: int, seed: int) -> dict[str, dict[str, Row]]:
+    """Returns T7 (Table 7 of the paper, and the data of its Fig. 2): K -> signal -> row with rho (Spearman's
+    correlation of the signal with the reward variance), its two-sided p-value, and AUROC.
+
+    ``over_tau`` is rho of the signal minus rho of tau_K (the fraction of rollouts that have ended) on the same groups.
+    Its interval comes from resampling both together.
+    """
+
+    return {
+        str(k): rank_rows(
+            {name: buffer.values(k, name) for name in SIGNALS}, buffer.variances, resamples, seed,
+            ("over_tau", "rho", TERMINATION),
+        )
+        for k in buffer.steps
+    }  # fmt: skip
+
+
+def rank_rows(
+    signals: Mapping[str, np.ndarray], variances: np.ndarray, resamples: int, seed: int, over: tuple[str, str, str]
+) -> dict[str, Row]:
+    """Returns, for each signal, a row with the statistics of :func:`rank_statistics` and the two-sided p-value of rho.
+    All signals use the same bootstrap resamples of the groups.
+
+    Args:
+        over: (key, statistic, signal), such as ``("over_tau", "rho", TERMINATION)``. Under this key, each row gets the
+            statistic of its own signal minus the statistic of ``signal``.
+    """
+    names, (beside, which, other) = list(signals), over
+    which_of = ("rho", "auroc").index(which)
+
+    def statistic(*columns: np.ndarray) -> np.ndarray:
+        found = placed_statistics(*columns)
+        compared = found[..., which_of::2]
+        return np.concatenate([found, compared - compared[..., [names.index(other)]]], -1)
+
+    columns = places(variances, *signals.values())
+    values = [defined(value) for value in statistic(*columns)]
+    bounds = intervals(statistic, columns, resamples, seed)
+    rows: dict[str, Row] = {}
+    for i, name in enumerate(names):
+        at = {"rho": 2 * i, "auroc": 2 * i + 1, beside: 2 * len(names) + i}
+        p = None if values[2 * i] is None else defined(p_value(columns[2 + i], columns[1]))
+        rows[name] = {"rho": values[2 * i], "p": p} | {key: values[place] for key, place in at.items()}
+        rows[name] |= {f"{key}_ci95": bounds[place] for key, place in at.items()}
+    return rows
+
+
+def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
+    """Returns the data of Fig. 5 of the paper: the largest |rho| of a signal over all steps, and its step ``k``.
+
+    The largest |rho| has no interval. It is above 0 even for noise, so a bootstrap interval would never contain 0.
+    """
+    columns = {k: buffer.values(k, signal) for k in buffer.steps}
+    rhos = {k: defined(rank_statistics(column, buffer.variances)[0]) for k, column in columns.items()}
+    found = {k: abs(rho) for k, rho in rhos.items() if rho is not None}
+    k = max(found, key=found.__getitem__, default=None)
+    return {"rho": None if k is None else found[k], "k": k}
+
+
+def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
+    """Returns T8 (Table 8 of the paper): for each kind of task, the AUROC of d_K (the mean edit distance between the
+    first K actions of the rollouts) at step ``k``, and the AUROC of the pair (signal, step) with the largest |rho| for
+    this kind. The row ``median`` holds medians over kinds. The table is empty if no kind of task is known.
+
+    The paper's caption says that the pair has the largest AUROC, but its numbers belong to the pair with the largest
+    |rho|. The AUROC of the pair has no interval, because the pair is chosen among many. The interval of the AUROC of
+    d_K comes from resampling the groups of the kind, and requires at least ``LEAST`` groups of each class.
+    """
+    kinds = sorted({group.kind for group in buffer.groups if group.kind is not None})
+    table: dict[str, Row] = {}
+    for kind in kinds:
+        part = buffer.only([i for i, group in enumerate(buffer.groups) if group.kind == kind])
+        found = [
+            (defined(rho), defined(auroc), name, step)
+            for step in part.steps
+            for name in SIGNALS
+            for rho, auroc in [rank_statistics(part.values(step, name), part.variances)]
+        ]
+        ranked = [row for row in found if row[0] is not None and row[1] is not None]
+        best = max(ranked, key=lambda row: abs(row[0]), default=None)  # type: ignore[arg-type]
+        smaller = min(int(part.uniform.sum()), int((~part.uniform).sum()))
+        columns = places(part.variances, part.values(k, DISTANCE))
+        of_auroc = intervals(placed_statistics, columns, resamples, seed)[1]
+        table[kind] = {
+            "n": len(part.groups),
+            "n_zv": int(part.uniform.sum()),
+            "auroc": next(row[1] for row in found if row[2:] == (DISTANCE, k)),
+            "auroc_ci95": of_auroc if smaller >= LEAST else None,
+            "best": best and {"signal": best[2], "k": best[3], "rho": best[0], "auroc": best[1]},
+        }
+    if table:
+        table["median"] = {
+            "auroc": _median([row["auroc"] for row in table.values()]),
+            "best_auroc": _median([row["best"] and row["best"]["auroc"] for row in table.values()]),
+        }
+    return table
+
+
+def labels_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
+    """Returns T10 (Table 10 of the paper): label -> medians at step ``k`` of d_K (the mean edit distance between the
+    first K actions of the rollouts) and tau_K (the fraction of rollouts that have ended). A label says how a group
+    ended. Intervals come from resampling the groups of a label. A label with fewer than ``LEAST`` groups has no
+    interval.
+    """
+    table: dict[str, Row] = {}
+    for label in LABELS:
+        part = buffer.only([i for i, group in enumerate(buffer.groups) if group.label == label])
+        columns = [part.values(k, name) for name in (DISTANCE, TERMINATION)]
+        found = intervals(_medians, columns, resamples, seed) if len(part.groups) >= LEAST else [None, None]
+        table[label] = {
+            "n": len(part.groups),
+            "k": k,
+            "median_d": _median(columns[0]),
+            "median_tau": _median(columns[1]),
+            "median_d_ci95": found[0],
+            "median_tau_ci95": found[1],
+        }
+    return table
+
+
+def _medians(*columns: np.ndarray) -> np.ndarray:
+    return np.stack([np.median(column, axis=-1) for column in columns], -1)
+
+
+def defined(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _median(values: Sequence[float | None] | np.ndarray) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
+
+
+COLUMNS = ("saved_pct", "l2_pct", "below_oracle", "over_random")
+
+
+def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples: int, seed: int) -> dict[str, Row]:
+    """Returns T12 (Table 12 of the paper): for each rule at step ``k``, the cut groups, the saved turns, and the
+    remaining norm of the advantages.
+
+    - ``divergence`` (the gate) cuts a group if d_K, the mean edit distance between the first K actions of its rollouts,
+      is below ``threshold``.
+    - ``termination`` cuts a group if at least the fraction ``ended`` of its rollouts has ended.
+    - ``either`` cuts a group if one of these two conditions holds.
+    - ``dapo`` filters groups after sampling. It saves nothing and drops only groups whose advantages are 0.
+    - ``random`` cuts as many randomly chosen groups as ``either``; its row holds the expected values.
+    - ``oracle`` cuts all groups whose rewards are equal.
+
+    ``saved_pct`` is the number of turns that the cut rollouts would still have taken, in percent of all turns.
+    ``l2_pct`` is the L2 norm of the advantages of the groups that are not cut, in percent of the norm over all groups.
+    ``below_oracle`` is ``saved_pct`` of the oracle minus that of the rule, and ``over_random`` is ``l2_pct`` of the
+    rule minus that of ``random``. The intervals of both come from resampling the two rules together.
+    """
+    distance, tau = buffer.values(k, DISTANCE), buffer.values(k, TERMINATION)
+    none = np.zeros(len(buffer.groups), dtype=bool)
+    either = (distance < threshold) | (tau >= ended)
+    cuts = {
+        "no_gate": none,
+        "oracle": buffer.uniform,
+        "dapo": none,
+        "divergence": distance < threshold,
+        "termination": tau >= ended,
+        "either": either,
+        "divergence+dapo": distance < threshold,
+    }
+    columns = [*cuts.values(), buffer.tails(k), buffer.turns, buffer.energies, buffer.uniform, either]
+    measured = _measured(columns, [*cuts, "random"], resamples, seed)
+    table = {name: counts(cut, buffer.uniform) | measured[name] for name, cut in cuts.items()}
+    n, fired, share = len(buffer.groups), int(either.sum()), float(buffer.uniform.mean())
+    table["random"] = {
+        "cut": fired,
+        "tp": fired * share,
+        "fp": fired * (1 - share),
+        "precision": share if fired else None,
+        "recall": fired / n if buffer.uniform.any() else None,
+        **measured["random"],
+    }
+    return table
+
+
+def _measured(columns: Sequence[np.ndarray], arms: Sequence[str], resamples: int, seed: int) -> dict[str, Row]:
+    """Returns rule -> values of ``COLUMNS`` with intervals; for the rule ``random`` only the first two columns."""
+    found = _compared(*columns).tolist()
+    bounds = intervals(_compared, columns, resamples, seed)
+    rows: dict[str, Row] = {arm: {} for arm in arms}
+    places = [(arm, name) for arm in arms for name in (COLUMNS[:2] if arm == "random" else COLUMNS)]
+    for (arm, name), value, bound in zip(places, found, bounds, strict=True):
+        rows[arm] |= {name: value, f"{name}_ci95": bound}
+    return rows
+
+
+def _compared(*columns: np.ndarray) -> np.ndarray:
+    """Returns the values of ``COLUMNS`` for all rules, with the rule ``random`` last: inputs (..., n) -> (..., m). One
+    call for all rules saves time, because a resample and its row ``random`` are computed only once.
+    """
+    *cuts, tails, turns, energies, uniform, either = columns
+    at_random, most = _random(tails, turns, uniform, either), _saved_share(uniform, tails, turns)
+    found = []
+    for cut in cuts:
+        saved, kept = _saved_share(cut, tails, turns), kept_norm(cut, energies)
+        found += [saved, kept, most - saved, kept - at_random[..., 1]]
+    return np.concatenate([np.stack(found, -1), at_random], -1)
+
+
+def _random(tails: np.ndarray, turns: np.ndarray, uniform: np.ndarray, either: np.ndarray) -> np.ndarray:
+    """Returns the expected ``saved_pct`` and ``l2_pct`` of cutting as many random groups as ``either`` cuts, (..., n)
+    -> (..., 2).
+
+    All groups with different rewards are assumed to have the same norm, which is exact unless a rollout was lost. Of m
+    groups with different rewards, a hypergeometric number H is kept, and the kept fraction of the norm is sqrt(H / m).
+    """
+    from scipy import stats
+
+    n = tails.shape[-1]
+    fired, useful = either.sum(-1)[..., None], (~uniform).sum(-1)[..., None]
+    kept = np.arange(n + 1)
+    chances = stats.hypergeom.pmf(kept, n, useful, n - fired)
+    norm = np.where(useful > 0, np.sqrt(kept / np.maximum(useful, 1)), 1.0)
+    saved = 100 * either.mean(-1) * tails.sum(-1) / turns.sum(-1)
+    return np.stack([saved, 100 * (chances * norm).sum(-1)], -1)
+
+
+def _saved_share(cut: np.ndarray, tails: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    return np.asarray(100 * (tails * cut).sum(-1) / turns.sum(-1))
+
+
+def kept_norm(cut: np.ndarray, energies: np.ndarray) -> np.ndarray:
+    """Returns 100 ||A_kept|| / ||A_all||, the L2 norm of the advantages in the groups that are not cut, in percent of
+    the norm over all groups. The result is 100 if all advantages are 0.
+    """
+    total = energies.sum(-1)
+    return np.asarray(
+        100 * np.sqrt(np.where(total > 0, (energies * ~cut).sum(-1) / np.where(total > 0, total, 1), 1.0))
+    )
+
+
+Looks = dict[str, dict[str, dict[str, Row]]]
+
+
+def looks_table(buffer: Buffer, resamples: int, seed: int) -> Looks:
+    """Returns K -> ``all`` or ``late`` (groups of the second half of the iterations) -> signal -> row. A row says how
+    well the signal ranks groups by their reward variance: ``rho``, ``p`` and ``auroc`` as in Table 7 of the paper, and
+    the numbers of ``groups`` and of ``zero_variance`` groups. ``over_d`` is the AUROC of the signal minus the AUROC of
+    d_K (the mean edit distance between the first K actions of the rollouts); its interval comes from resampling both
+    together.
+
+    Only groups in which a rollout still ran after turn K are used. The result is empty if the gates computed no values
+    other than the signals of the paper.
+    """
+    table: Looks = {}
+    last = max(group.iteration for group in buffer.groups)
+    for k in buffer.steps:
+        looked = [i for i, group in enumerate(buffer.groups) if k in group.looks]
+        names = sorted({name for i in looked for name in buffer.groups[i].looks[k]} - set(SIGNALS))
+        if names not in ([], [KNOWN]):
+            late = [i for i in looked if 2 * buffer.groups[i].iteration > last]
+            table[str(k)] = {
+                when: _look_rows(buffer.only(part), k, names, resamples, seed)
+                for when, part in (("all", looked), ("late", late))
+                if len(part) > 1
+            }
+    return table
+
+
+def _look_rows(buffer: Buffer, k: int, names: list[str], resamples: int, seed: int) -> dict[str, Row]:
+    signals = {name: np.array([group.looks[k].get(name, np.nan) for group in buffer.groups]) for name in names}
+    signals |= {name: buffer.values(k, name) for name in SIGNALS}
+    rows = rank_rows(signals, buffer.variances, resamples, seed, ("over_d", "auroc", DISTANCE))
+    count = {"groups": len(buffer.groups), "zero_variance": int(buffer.uniform.sum())}
+    return {name: row | count for name, row in rows.items()}
+
+
+ROUNDS = 20  # largest number of rounds of coordinate ascent; a round without improvement ends it earlier
+CANDIDATES = 100  # largest number of thresholds tried at a step; if there are more, quantiles of them are tried
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Thresholds of a gate that stops a group at the first of ``steps`` at which d_K (the mean edit distance between
+    the first K actions of its rollouts) is below the threshold of the step. A threshold of 0 stops no group.
+    """
+
+    steps: tuple[int, ...]
+    thresholds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    cut: int  # number of cut groups
+    tp: int  # number of cut groups whose rewards are equal
+    saved_pct: float  # turns of cut groups after the step of the cut, in percent of all turns
+
+    @property
+    def precision(self) -> float | None:
+        return self.tp / self.cut if self.cut else None
+
+    def numbers(self) -> dict[str, Any]:
+        return asdict(self) | {"precision": self.precision}
+
+
+Fit = Callable[[Buffer], Schedule | None]
+
+
+def precision_floor(loss: float, useful: int, cut: int) -> float:
+    """Returns the smallest precision p with which a gate cuts at most the fraction ``loss`` of the ``useful`` groups,
+    whose rewards differ (App. C.5 of Selective Rollout). With ``cut`` cut groups, (1 - p) cut / useful <= loss means p
+    >= 1 - loss * useful / cut. The result is 0 if any precision is enough.
+
+    Raises:
+        ValueError: ``loss`` is not in [0, 1], or a count is negative.
+    """
+    if not 0 <= loss <= 1 or useful < 0 or cut < 0:
+        raise ValueError(f"loss must be in [0, 1], useful and cut at least 0, got {loss}, {useful} and {cut}")
+    return max(0.0, 1 - loss * useful / cut) if cut else 0.0
+
+
+def fixed(buffer: Buffer, k: int, floor: float, live: bool = True) -> Schedule | None:
+    """Returns the threshold of d_K (the mean edit distance between the first K actions of a group's rollouts) at step
+    ``k`` that saves the most turns with a precision of at least ``floor``. Returns None if no threshold with this
+    precision saves any turns.
+
+    The threshold is midway between the largest value of d_K that is cut and the next larger value.
+    """
+    evidence = _Evidence.of(buffer, (k,), live)
+    found = evidence.better((0.0,), 0, floor)
+    return Schedule((k,), found) if found is not None else None
+
+
+def sequential(buffer: Buffer, steps: Sequence[int], floor: float, live: bool = True) -> Schedule | None:
+    """Returns thresholds for a gate that decides at each of ``steps``. All cuts together have a precision of at least
+    ``floor``.
+
+    Coordinate ascent maximises the saved turns. It starts from the best gate with a single step, so the result saves at
+    least as much as that gate on this buffer.
+    """
+    steps = tuple(steps)
+    evidence = _Evidence.of(buffer, steps, live)
+    never = (0.0,) * len(steps)
+    singles = [found for i in range(len(steps)) if (found := evidence.better(never, i, floor)) is not None]
+    if not singles:
+        return None
+    thresholds = max(singles, key=lambda found: evidence.score(found).saved_pct)
+    for _ in range(ROUNDS):
+        before = thresholds
+        for i in range(len(steps)):
+            thresholds = evidence.better(thresholds, i, floor) or thresholds
+        if thresholds == before:
+            break
+    return Schedule(steps, thresholds)
+
+
+def score(buffer: Buffer, schedule: Schedule, live: bool = True) -> Score:
+    return _Evidence.of(buffer, schedule.steps, live).score(schedule.thresholds)
+
+
+def cross_validated(buffer: Buffer, fit: Fit, seed: int, folds: int = 10, live: bool = True) -> Score:
+    """Returns the score from cross-validation, summed over folds. Each schedule is tuned on the remaining folds."""
+    order = np.random.default_rng(seed).permutation(len(buffer.groups))
+    cut, tp, saved = 0, 0, 0.0
+    for part in np.array_split(order, min(folds, len(order))):
+        others = np.setdiff1d(order, part)
+        schedule = fit(buffer.only(others)) if len(others) else None
+        if schedule is None:
+            continue
+        held_out = buffer.only(part)
+        found = score(held_out, schedule, live)
+        cut, tp = cut + found.cut, tp + found.tp
+        saved += found.saved_pct * float(held_out.turns.sum())
+    return Score(cut, tp, saved / float(buffer.turns.sum()))
+
+
+def tuned(buffer: Buffer, k: int, threshold: float, floor: float, seed: int) -> dict[str, Any]:
+    """Returns gates whose thresholds are tuned on the buffer, with a precision of at least ``floor``: one gate for each
+    step (``by_k``), the best of these (``fixed``), and a gate that decides at several steps (``sequential``), the last
+    two also cross-validated. In ``live``, cuts are counted as a running gate makes them, in ``all`` as in the paper.
+
+    ``useful_lost_pct`` is the percentage of the useful groups (whose rewards differ) that the gate with ``k`` and
+    ``threshold`` cuts. ``floor_for_10_pct`` is the smallest precision with which a gate with equally many cuts loses at
+    most 10 % of the useful groups (App. C.5 of the paper).
+    """
+    cut, useful = buffer.values(k, DISTANCE) < threshold, int((~buffer.uniform).sum())
+    return {
+        "floor": floor,
+        "useful_lost_pct": 100 * int((cut & ~buffer.uniform).sum()) / useful if useful else None,
+        "floor_for_10_pct": precision_floor(0.1, useful, int(cut.sum())),
+        "live": _tuned_gates(buffer, floor, seed, live=True),
+        "all": _tuned_gates(buffer, floor, seed, live=False),
+    }
+
+
+def _tuned_gates(buffer: Buffer, floor: float, seed: int, live: bool) -> dict[str, Any]:
+    def best(part: Buffer) -> Schedule | None:
+        singles = [schedule for k in part.steps if (schedule := fixed(part, k, floor, live)) is not None]
+        return max(singles, key=lambda one: score(part, one, live).saved_pct, default=None)
+
+    def several(part: Buffer) -> Schedule | None:
+        return sequential(part, part.steps, floor, live)
+
+    def scored(schedule: Schedule | None) -> dict[str, Any] | None:
+        return None if schedule is None else asdict(schedule) | score(buffer, schedule, live).numbers()
+
+    gates: dict[str, Any] = {"by_k": {str(k): scored(fixed(buffer, k, floor, live)) for k in buffer.steps}}
+    for name, fit in (("fixed", best), ("sequential", several)):
+        gates[name] = scored(fit(buffer))
+        gates[f"{name}_held_out"] = cross_validated(buffer, fit, seed, live=live).numbers()
+    return gates
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """The data of a buffer as arrays, for M steps and N groups."""
+
+    values: np.ndarray  # (M, N) d_K
+    tails: np.ndarray  # (M, N) number of turns after the step
+    uniform: np.ndarray  # (N,) bool
+    turns: float
+    open: np.ndarray  # (M, N) bool: whether the group may be cut at the step
+
+    @classmethod
+    def of(cls, buffer: Buffer, steps: Sequence[int], live: bool) -> _Evidence:
+        values = np.stack([buffer.values(k, DISTANCE) for k in steps])
+        tails = np.stack([buffer.tails(k) for k in steps])
+        return cls(values, tails, buffer.uniform, float(buffer.turns.sum()), (tails > 0) | (not live))
+
+    def score(self, thresholds: Sequence[float]) -> Score:
+        fires = (self.values < np.array(thresholds)[:, None]) & self.open
+        cut, first = fires.any(0), fires.argmax(0)
+        saved = self.tails[first, np.arange(len(first))][cut].sum()
+        return Score(int(cut.sum()), int((cut & self.uniform).sum()), float(100 * saved / self.turns))
+
+    def better(self, thresholds: tuple[float, ...], i: int, floor: float) -> tuple[float, ...] | None:
+        """Returns ``thresholds`` with the ``i``-th threshold that saves the most turns with a precision of at least
+        ``floor``. Returns None if no new threshold saves more turns than the present one.
+
+        Among thresholds that save equally many turns, the highest precision counts, then the lowest threshold.
+        """
+        best, key = None, (self.score(thresholds).saved_pct, 1.0)
+        for candidate in [0.0, *_candidates(self.values[i])]:
+            trial = (*thresholds[:i], candidate, *thresholds[i + 1 :])
+            found = self.score(trial)
+            if found.precision is not None and found.precision >= floor and (found.saved_pct, found.precision) > key:
+                best, key = trial, (found.saved_pct, found.precision)
+        return best
+
+
+def _candidates(values: np.ndarray) -> list[float]:
+    """Returns the thresholds to try for a signal with these values in the groups. Thresholds are midway between
+    neighbouring values, and one is above the largest value unless that value is 1.
+    """
+    distinct = np.unique(values)
+    between = (distinct[:-1] + distinct[1:]) / 2
+    if len(between) > CANDIDATES:
+        between = np.unique(np.quantile(between, np.linspace(0, 1, CANDIDATES), method="nearest"))
+    return between.tolist() if distinct[-1] >= 1 else [*between.tolist(), 1.0]

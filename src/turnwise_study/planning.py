@@ -1,0 +1,582 @@
+"""Estimates what a configured run needs: tokens, memory of a GPU, and GPU-hours. No weights are loaded or downloaded.
+
+The model is built on torch's meta device, so parameter counts are exact. Tokens follow from the lengths of
+demonstrations (or of limits in the configuration) and from the run's own allocator. Times follow the roofline model.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.resources import files
+from itertools import islice
+from math import ceil
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import yaml
+from huggingface_hub import try_to_load_from_cache
+from omegaconf import DictConfig, OmegaConf
+from peft.helpers import disable_input_dtype_casting
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+
+from turnwise.config.build_part import build, build_node
+from turnwise.config.settings import LoraSettings
+from turnwise.data.chat_tokens import ChatTokens
+from turnwise.data.dialect import dialect_of
+from turnwise.data.trajectories import read_trajectories
+from turnwise.engines.kv_store import GROW
+from turnwise.errors import InputError
+from turnwise.evaluation.skills import SKILLS
+from turnwise.evaluation.suites import at_once
+from turnwise.models.attention import use_tree_attention
+from turnwise.models.packed_logprobs import score
+from turnwise.models.policy import with_adapter
+from turnwise.models.shipped import WORLDS, tiny_path, weights_of
+from turnwise.rollouts.pack import row_limit
+from turnwise.runs.config_hash import flat
+from turnwise.training.expert_files import expert_file
+from turnwise.training.profile import TOGETHER as SHARD
+from turnwise.types import RolloutTree, State, Task, Turn
+
+# From the manufacturer's data sheets: memory in 10^9 bytes, dense bfloat16 TFLOP/s, memory bandwidth in TB/s
+GPUS = {
+    "a100": (80.0, 312.0, 2.04),
+    "h100": (80.0, 989.0, 3.35),
+    "h200": (141.0, 989.0, 4.8),
+    "b200": (180.0, 2250.0, 8.0),
+}
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # keys of a config.json with a mixture of experts
+CHUNK = 1024  # positions whose logits the update holds in memory at once (tensors.selected_logprobs)
+TRAINED_LOGIT = 20  # bytes per logit of an update: product, float32 logits, log-probs, probabilities, gradient
+DRAWN_LOGIT = 34  # bytes per logit in engines.draw_tokens: product, four float32 copies and two float64 copies
+SAMPLE = 16  # demonstrations whose lengths are averaged
+ANSWER = 24  # assumed tokens of an answer to an out-of-domain item
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, and the shares of its peak throughput and of its bandwidth that a program reaches."""
+
+    name: str
+    memory_gb: float
+    peak_tflops: float
+    bandwidth_tb_s: float
+    utilisation: float = 0.35
+    bandwidth_utilisation: float = 0.5
+
+    def __post_init__(self) -> None:
+        if min(self.memory_gb, self.peak_tflops, self.bandwidth_tb_s) <= 0:
+            raise ValueError("memory_gb, peak_tflops and bandwidth_tb_s must be above 0")
+        if not (0 < self.utilisation <= 1 and 0 < self.bandwidth_utilisation <= 1):
+            raise ValueError("utilisation and bandwidth_utilisation must be in (0, 1]")
+
+    def seconds(self, flops: float, moved: float = 0.0) -> float:
+        """Returns the time to compute, or to move ``moved`` bytes, whichever is longer."""
+        computing = flops / (self.peak_tflops * 1e12 * self.utilisation)
+        return max(computing, moved / (self.bandwidth_tb_s * 1e12 * self.bandwidth_utilisation))
+
+
+def architecture(model: str) -> tuple[PretrainedConfig, Path | None]:
+    """Returns the configuration of a model and its local folder, if it has one. ``model`` is a value of
+    ``policy.model``: a shipped policy, a folder, or an id in the Hugging Face cache or in assets/architectures.yaml.
+    """
+    folder = Path(weights_of(model))
+    if not folder.is_dir():
+        cached = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None
+        folder = Path(cached).parent if isinstance(cached, str) else folder
+    if (folder / "config.json").is_file():
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False), folder
+    facts = yaml.safe_load((files("turnwise_study") / "architectures.yaml").read_text(encoding="utf-8"))
+    if model not in facts:
+        raise InputError(
+            f"policy.model={model}: there is no such folder with a config.json, the model is not in the Hugging Face "
+            "cache, and its shape is not in src/turnwise/assets/architectures.yaml; download its config.json"
+        )
+    shape = {key: value for key, value in facts[model].items() if key != "gated"}
+    return AutoConfig.for_model(shape.pop("model_type"), **shape), None
+
+
+def blank(config: PretrainedConfig, dtype: str, lora: LoraSettings, layers: int | None = None) -> Any:
+    """Returns a model of ``layers`` layers (None: all) with its adapter on the meta device."""
+    kinds, cut = getattr(config, "layer_types", None), {} if layers is None else {"num_hidden_layers": layers}
+    cut |= {"layer_types": kinds[:layers]} if kinds and cut else {}
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a patch of peft warns about layers that a dense block does not have
+        whole = type(config)(**{**config.to_dict(), **cut})
+        model = AutoModelForCausalLM.from_config(whole, dtype=getattr(torch, dtype))
+        model.tie_weights()
+        use_tree_attention(model)
+        return with_adapter(model, lora.r, lora.alpha, lora.dropout, empty=True) if lora.r else model
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Parameter counts of a model, and the sizes that the formulas need. ``matmul`` counts the entries of the matrices
+    that one token passes, without embedding and head; ``adapter_matmul`` those of LoRA outside experts, whose adapters
+    are merged once a pass. ``head`` is V x D.
+    """
+
+    parameters: int
+    matmul: int
+    adapter: int
+    adapter_matmul: int
+    head: int
+    trained: int
+    weight_bytes: int
+    adapter_bytes: int
+    trained_bytes: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    item: int
+
+    @property
+    def kv_bytes(self) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.item
+
+    def cached(self, history: float) -> int:
+        """Returns the bytes of a history's keys and values, rounded up to the engine's allocation step."""
+        return -(-max(1, round(history)) // GROW) * GROW * self.kv_bytes
+
+
+def shape_of(config: Any, dtype: str, lora: LoraSettings | None = None, layers: int | None = None) -> Shape:
+    """Returns the parameter counts of a model. Without ``lora``, all weights are trained."""
+    model = blank(config, dtype, lora or LoraSettings(r=0), layers)
+    named: dict[str, nn.Parameter] = dict(model.named_parameters())  # tied weights once
+    base = {name: p for name, p in named.items() if "lora_" not in name}
+    adapter = {name: p for name, p in named.items() if "lora_" in name}
+    experts = sum(p.numel() for name, p in base.items() if ".experts." in name)
+    routed = getattr(config, "num_experts_per_tok", 0) / max([1, *(getattr(config, key, 0) or 0 for key in EXPERTS)])
+    ends = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
+    dense = (p for name, p in base.items() if p.ndim > 1 and ".experts." not in name and all(p is not e for e in ends))
+    trained = [p for p in named.values() if p.requires_grad]
+    return Shape(
+        parameters=_count(base.values()),
+        matmul=_count(dense) + round(routed * experts),
+        adapter=_count(adapter.values()),
+        adapter_matmul=_count(p for name, p in adapter.items() if ".experts." not in name),
+        head=ends[1].numel(),
+        trained=_count(trained),
+        weight_bytes=_bytes(base.values()),
+        adapter_bytes=_bytes(adapter.values()),
+        trained_bytes=_bytes(trained),
+        layers=config.num_hidden_layers if layers is None else layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        vocabulary=config.vocab_size,
+        item=getattr(torch, dtype).itemsize,
+    )
+
+
+def _count(parameters: Any) -> int:
+    return sum(p.numel() for p in parameters)
+
+
+def _bytes(parameters: Any) -> int:
+    return sum(p.numel() * p.element_size() for p in parameters)
+
+
+def activation_bytes(
+    config: Any, dtype: str, lora: LoraSettings, rows: int, tokens: int, scored: int, autocast: bool,
+    recompute: bool = False, offload: bool = False,
+) -> int:  # fmt: skip
+    """Returns the bytes of the tensors that autograd keeps for one packed micro-batch, without parameters.
+
+    The forward pass of a run is traced with fake tensors for one layer and for two. With ``recompute`` only the inputs
+    of the layers are kept, which ``offload`` moves to the CPU, except the input of the layer in work.
+    """
+    if dtype != "bfloat16" and any(getattr(config, name, 0) for name in EXPERTS):
+        # the product of experts works on fake tensors only in bfloat16
+        half = activation_bytes(config, "bfloat16", lora, rows, tokens, scored, autocast, recompute, offload)
+        return half * getattr(torch, dtype).itemsize // torch.bfloat16.itemsize
+    first, second = (_saved(blank(config, dtype, lora, n), rows, tokens, scored, autocast) for n in (1, 2))
+    if not recompute:
+        return first + (second - first) * (config.num_hidden_layers - 1)
+    inputs = 1 if offload else config.num_hidden_layers
+    return first + inputs * rows * tokens * config.hidden_size * getattr(torch, dtype).itemsize
+
+
+def _saved(model: Any, rows: int, tokens: int, scored: int, autocast: bool) -> int:
+    with FakeTensorMode():
+        for module in model.modules():
+            for name, p in module._parameters.items():
+                if p is not None:
+                    module._parameters[name] = nn.Parameter(torch.empty(p.shape, dtype=p.dtype), p.requires_grad)
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
+        own = {p.untyped_storage()._cdata for p in model.parameters()}
+        sizes: dict[int, int] = {}
+        alive: list[Tensor] = []  # a new tensor at the address of a freed one would not be counted
+
+        def keep(x: Tensor) -> Tensor:
+            storage = x.untyped_storage()
+            if storage._cdata not in own:
+                sizes[storage._cdata] = storage.nbytes()
+                alive.append(x)
+            return x
+
+        ids, flat_U = torch.zeros(rows, tokens, dtype=torch.long), torch.zeros(scored, dtype=torch.long)
+        packed: Any = SimpleNamespace(ids_BS=ids, position_BS=ids, end_BS=ids, source_U=flat_U, target_U=flat_U)
+        mixed = torch.autocast("cpu", torch.bfloat16, enabled=autocast)
+        casts = disable_input_dtype_casting(model, active=autocast)  # as in an update
+        with saved_tensors_hooks(keep, lambda x: x), mixed, casts:
+            score(model, packed, entropy=True)
+    return sum(sizes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Mean lengths in tokens of the history before the first turn, of a reply, of an answer of the environment and of a
+    demonstrated action (``spoken``), and in turns of a demonstration and of an episode. ``source`` says where a length
+    comes from.
+    """
+
+    opening: float
+    reply: float
+    observation: float
+    demonstrated: float
+    spoken: float
+    episode: float
+    source: Mapping[str, str] = field(default_factory=dict)
+
+
+def lengths(cfg: DictConfig, folder: Path | None, given: Mapping[str, float | None]) -> Lengths:
+    """Returns the lengths: those that the user gives, else those of demonstrations, else upper bounds.
+
+    A reply of a shipped policy is as long as a demonstrated action, any other has ``rollout.sampling.max_tokens``
+    tokens. An episode lasts for the environment's horizon, because a policy that fails plays until the horizon.
+    """
+    limit, longest = int(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
+    own = folder is not None and (folder / "tokenizer_config.json").is_file()
+    env = json.dumps(OmegaConf.to_container(cfg.env, resolve=True), sort_keys=True)
+    seen = _demonstrated(cfg.data.file, env, float(cfg.data.good), str(folder if own else tiny_path()))
+    source = dict.fromkeys(seen, "demonstrations" if own else "at most, demonstrations in the shipped vocabulary")
+    known: dict[str, float] = {"reply": float(limit), **seen}
+    source["reply"] = "at most rollout.sampling.max_tokens"
+    if seen and cfg.policy.model in WORLDS:
+        known["reply"], source["reply"] = min(seen["spoken"], limit), source["spoken"]
+    settings = flat(OmegaConf.to_container(cfg.env, resolve=True), "env")
+    if horizons := [(float(value), key) for key, value in settings.items() if key.endswith(".horizon")]:
+        known["episode"], where = max(horizons)
+        source["episode"] = f"at most {where}"
+    elif seen:
+        known["episode"], source["episode"] = seen["demonstrated"], "as many turns as a demonstration"
+    by_user = {key: value for key, value in given.items() if value is not None}
+    known, source = known | by_user, source | dict.fromkeys(by_user, "given")
+    bound = "at most rollout.max_length"
+    if not seen:  # all replies of an episode take at most half of the history; opening and observations share the rest
+        turns = max(1.0, longest // (2 * known["reply"]))
+        if source.get("episode") != "given" and known.get("episode", turns + 1) > turns:
+            known["episode"], source["episode"] = turns, bound
+        share = max(0.0, longest - known["episode"] * known["reply"]) / (1 + known["episode"])
+        bounds = {"opening": share, "observation": share, "demonstrated": known["episode"]}
+        known, source = {**bounds, "spoken": known["reply"], **known}, {**dict.fromkeys(bounds, bound), **source}
+    known.setdefault("episode", known["demonstrated"])
+    turn = known["reply"] + known["observation"]
+    fits = max(1.0, (longest - known["opening"]) / turn) if turn else 1.0
+    if fits < known["episode"]:
+        known["episode"], source["episode"] = fits, bound
+    return Lengths(**known, source=source)
+
+
+@cache
+def _demonstrated(file: str | None, env: str, good: float, folder: str) -> dict[str, float]:
+    try:
+        with TemporaryDirectory() as place:
+            path = Path(file) if file else expert_file(build_node(json.loads(env), "env"), SAMPLE, place, good)
+            if path.suffix in (".jsonl", ".ndjson"):  # the first records of a file that may be large
+                short = Path(place) / f"first-{path.stem}.jsonl"
+                with path.open(encoding="utf-8") as stream:
+                    short.write_text("".join(islice(stream, SAMPLE)), encoding="utf-8")
+                path = short
+            trajectories = read_trajectories(path).trajectories[:SAMPLE]
+    except (InputError, ValueError, OSError, RuntimeError):  # the environment is not installed, or a file is missing
+        return {}
+    chat = ChatTokens(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+    dialect = dialect_of(chat)
+    openings, actions, observations, turns = list[float](), list[float](), list[float](), list[float]()
+    for trajectory in trajectories:
+        shown = trajectory if trajectory.task else dialect(trajectory)
+        texts = shown.messages, shown.tools
+        spines = [chat.reply(*texts)] if shown.pivot else chat.spines(*texts)
+        openings.append(spines[0].turns[0][0])
+        turns.append(sum(len(spine.turns) for spine in spines))
+        for spine in spines:
+            actions += [stop - start for start, stop in spine.turns]
+            observations += [after[0] - before[1] for before, after in zip(spine.turns, spine.turns[1:])]
+    means = {"opening": openings, "observation": observations or [0.0], "demonstrated": turns, "spoken": actions}
+    return {name: fmean(values) for name, values in means.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token counts of one iteration, if every group is used, and of all profiles and evaluations together.
+
+    ``sampled`` tokens of ``turns`` replies attend to ``context`` tokens on average, after ``before`` tokens; the engine
+    prefills ``prefilled`` tokens and holds ``histories`` of ``history`` tokens, each with ``samples`` replies at a time.
+    The update has ``trained`` tokens with a loss and ``stored`` tokens in packed rows of ``row`` tokens.
+    """
+
+    states: int
+    rollouts: int = 0
+    turns: float = 0
+    depth: float = 0
+    sampled: float = 0
+    prefilled: float = 0
+    before: float = 0
+    context: float = 0
+    histories: int = 0
+    history: float = 0
+    samples: float = 0
+    trained: float = 0
+    stored: float = 0
+    row: float = 0
+    profiled: float = 0
+    profiled_prefill: float = 0
+    evaluated: float = 0
+    evaluated_prefill: float = 0
+    evaluated_context: float = 0
+    evaluated_history: float = 0
+
+
+def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
+    states, beside = int(cfg.rollout.states), _around(cfg, known)
+    spoken = known.spoken + known.observation
+    if OmegaConf.select(cfg, "allocator._target_") is None:  # imitation of whole demonstrations
+        spine = known.opening + known.demonstrated * spoken - known.observation
+        trained = known.demonstrated * states * known.spoken
+        return Tokens(states, trained=trained, stored=states * spine, row=spine, **beside)
+    demonstrated = not str(OmegaConf.select(cfg, "states._target_")).endswith("TaskStarts")
+    before = known.opening + ((known.demonstrated - 1) / 2 * spoken if demonstrated else 0)
+    depth = min(float(cfg.rollout.turns or known.episode), known.episode)
+    roots, continued = _allocated(cfg, states, depth)
+    rollouts, turns = roots + len(continued), roots * depth + sum(continued)
+    sampled, history = turns * known.reply, before + depth * (known.reply + known.observation)
+    answered = max(0.0, turns - rollouts) * known.observation  # no observation follows the last turn
+    spines, spine, histories, samples = states, before, rollouts, 1.0
+    shared, own = before, (sampled + answered) / states
+    if depth == 1:  # the states of one trajectory share a history
+        trajectories = int(cfg.rollout.trajectories or ceil(states / known.demonstrated))
+        spines = histories = min(states, trajectories) if demonstrated else states
+        each = states / spines
+        spine = before if each <= 1 else known.opening + known.demonstrated * each / (each + 1) * spoken
+        history, samples, shared, own = spine, rollouts / spines, spine, sampled / spines
+    room = row_limit(shared, float(cfg["update"].row_tokens)) - shared
+    rows = max(1, ceil(own / max(room, own * spines / max(turns, spines))))  # each row of a tree repeats the prefix
+    return Tokens(
+        states, rollouts, turns, depth, sampled, spines * spine + answered, before,
+        before + (depth - 1) / 2 * (known.reply + known.observation) + known.reply / 2, histories, history, samples,
+        sampled, spines * (rows * shared + own), shared + own / rows, **beside,
+    )  # fmt: skip
+
+
+def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[float]]:
+    """Asks the run's allocator, with artificial rollouts of which every second succeeds. Returns the rollouts that it
+    starts at states, and the turns of each further rollout, which continues a finished one.
+    """
+    allocator = build(
+        cfg, "allocator", value=lambda trees: [[0.5] * (1 + len(tree.turns)) for tree in trees],
+        reward=lambda tree: {"total": [float(i % 2) for i, _ in enumerate(tree.leaves())]},
+    )  # fmt: skip
+    starts = [State(f"planned/{i}", Task("", str(i), "train"), (0,)) for i in range(states)]
+    counts, whole, trees = allocator(starts), max(1, round(depth)), []
+    for state, count in zip(starts, counts, strict=True):
+        trees.append(tree := RolloutTree(state))
+        for rollout in range(count):
+            for turn in range(whole):
+                tree.turns.append(Turn(len(tree.turns) - 1 if turn else -1, [0], [0.0]))
+            leaf, won = tree.turns[-1], bool(rollout % 2)
+            leaf.done, leaf.reward, leaf.info = True, float(won), {"won": won}
+    branches = ((tree, turn, n) for tree, some in zip(trees, allocator.expand(trees)) for turn, n in some.items())
+    continued = [[depth - len(tree.path(turn)) / whole * depth] * n for tree, turn, n in branches]
+    return sum(counts), [turns for some in continued for turns in some]
+
+
+def _around(cfg: DictConfig, known: Lengths) -> dict[str, Any]:
+    path, number = Path(cfg.data.file or ""), int(cfg.data.trajectories)
+    if path.is_file() and path.suffix != ".parquet":
+        with path.open("rb") as stream:
+            number = sum(1 for line in stream if line.strip())
+    k = int(OmegaConf.select(cfg, "states.k", default=0) or 0)
+    refreshed = OmegaConf.select(cfg, "states.refresh", default=None) is not None
+    profiles = int(cfg.states.refresh_most) if refreshed else 1
+    spine = known.opening + known.demonstrated * (known.spoken + known.observation)
+    epochs, every = int(cfg.trainer.max_epochs), int(cfg.eval.every)
+    times = 2 + (max(epochs - 1, 0) // every if every else 0)
+    episodes = int(cfg.eval.tasks) * (int(cfg.eval.attempts) + 1)
+    items = (len(SKILLS) + len(cfg.eval.suites or {})) * int(cfg.eval["items"])
+    history = known.opening + known.episode * (known.reply + known.observation)
+    return {
+        "profiled": profiles * k * number * known.demonstrated * known.reply,
+        "profiled_prefill": profiles * number * spine if k else 0.0,
+        "evaluated": times * (episodes * known.episode * known.reply + items * ANSWER),
+        "evaluated_prefill": times * episodes * (known.opening + known.episode * known.observation),
+        "evaluated_context": (known.opening + history) / 2,
+        "evaluated_history": history,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What one run needs. ``memory`` is in bytes on one GPU by part, ``gpu_hours`` by part. Both are empty if the shape
+    of the policy is unknown; then ``unknown`` says why.
+    """
+
+    model: str
+    steps: int
+    collections: float
+    gpus: int
+    lengths: Lengths
+    tokens: Tokens
+    shape: Shape | None = None
+    memory: Mapping[str, float] = field(default_factory=dict)
+    gpu_hours: Mapping[str, float] = field(default_factory=dict)
+    unknown: str = ""
+
+
+def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = None) -> RunPlan:
+    """Returns the plan of a run. ``given`` holds lengths (fields of :class:`Lengths`) that the user knows better."""
+    devices, steps, frozen = cfg.trainer.get("devices", 1), int(cfg.trainer.max_epochs), cfg.rollout.frozen
+    each = len(devices) if not isinstance(devices, int | str) else int(devices) if str(devices).isdigit() else 1
+    gpus = max(1, each) * int(cfg.trainer.get("num_nodes", 1))
+    collections = steps if frozen is None else int(frozen) / int(cfg.rollout.states)
+    lora, unknown, policy = LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha)), "", None
+    try:
+        policy = architecture(str(cfg.policy.model))
+        base = OmegaConf.select(cfg, "predictor.model")
+        source = architecture(str(base))[0] if base is not None else None
+    except InputError as error:
+        unknown = str(error)
+    known = lengths(cfg, policy[1] if policy else None, given or {})
+    tokens = token_counts(cfg, known)
+    whole = partial(RunPlan, str(cfg.policy.model), steps, collections, gpus, known, tokens)
+    if policy is None or unknown:
+        return whole(unknown=unknown)
+    shape = shape_of(policy[0], str(cfg.policy.dtype), lora)
+    predictor = shape_of(source, str(cfg.predictor.dtype), None, cfg.predictor.layers) if source is not None else None
+    memory = memory_of(cfg, policy[0], shape, lora, tokens, predictor, gpus)
+    return whole(shape, memory, hours_of(cfg, shape, tokens, predictor, gpu, gpus, collections, known))
+
+
+def _together(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
+    """Returns how many histories the engine holds at the same time; ``engine.memory_gb`` limits their number."""
+    budget = cfg.engine.get("memory_gb")
+    return histories if budget is None else min(histories, max(1, int(budget * 1e9) // shape.cached(history)))
+
+
+def _episodes(cfg: DictConfig) -> int:
+    return max(1, at_once(_served(cfg), int(cfg.eval.tasks) * max(1, int(cfg.eval.attempts))))
+
+
+def _served(cfg: DictConfig) -> bool:
+    return "vllm" in str(cfg.engine.get("_target_"))
+
+
+def memory_of(
+    cfg: DictConfig, config: Any, shape: Shape, lora: LoraSettings, tokens: Tokens, predictor: Shape | None, gpus: int
+) -> dict[str, float]:
+    """Returns part -> bytes on one GPU, and the ``peak``: what stays, plus the larger of sampling (``drawing``) and
+    training (``activations``), or both if they overlap (``rollout.staleness``).
+    """
+    trains, inside, strategy = int(cfg.trainer.max_epochs) > 0, not _served(cfg), cfg.trainer.get("strategy")
+    sharded = OmegaConf.is_config(strategy) and str(strategy.get("_target_")).endswith("FullySharded")
+    shards, there = (gpus, 0 if strategy.get("offload") else 1) if sharded else (1, 1)
+    outside = shape.head * shape.item * (1 if config.tie_word_embeddings else 2)
+    gathered = outside + 2 * (shape.weight_bytes - outside) // shape.layers if shards > 1 else 0
+    row = max(1, round(tokens.row))
+    rows = min(max(1, int(cfg["update"].batch_tokens) // row), max(1, round(tokens.stored / row)))
+    scored = max(1, round(rows * row * tokens.trained / tokens.stored)) if tokens.stored else 1
+    how = ("mixed" in str(cfg.trainer.precision), bool(cfg["update"].recompute), bool(cfg["update"].offload))
+    held = _together(cfg, shape, ceil(tokens.histories / gpus), tokens.history)
+    played = _together(cfg, shape, _episodes(cfg), tokens.evaluated_history)
+    drawn, ahead = max(held * tokens.samples, played), int(cfg.rollout.staleness) if trains else 0
+    logits = (CHUNK * TRAINED_LOGIT if trains else 0, inside * drawn * DRAWN_LOGIT)
+    gradients = there * shape.trained_bytes // shards + (2 * shape.trained_bytes // shape.layers if gathered else 0)
+    stays = {
+        "weights": there * (shape.weight_bytes + shape.adapter_bytes) // shards + gathered,
+        "earlier": there * shape.trained_bytes * ahead // shards,  # copies before recent updates, to resample
+        "gradients": gradients if trains else 0,
+        "optimiser": there * 2 * shape.trained_bytes // shards if trains else 0,
+        "copy": shape.weight_bytes * max(1, ahead) if cfg.engine.get("copy") else 0,
+        "predictor": predictor.weight_bytes * 4 if predictor else 0,
+        "cache": inside * max(held * shape.cached(tokens.history), played * shape.cached(tokens.evaluated_history)),
+    }
+    passing = {
+        "drawing": inside * round(drawn * int(cfg.rollout.sampling.max_tokens) * shape.kv_bytes),
+        "activations": activation_bytes(config, str(cfg.policy.dtype), lora, rows, row, scored, *how) if trains else 0,
+    }
+    most, added = round((sum(logits) if ahead else max(logits)) * shape.vocabulary), passing.values()
+    peak = sum(stays.values()) + (sum(added) if ahead else max(added)) + most
+    return {**stays, **passing, "logits": most, "peak": peak}
+
+
+def hours_of(
+    cfg: DictConfig, shape: Shape, tokens: Tokens, predictor: Shape | None, gpu: Gpu, gpus: int, collections: float,
+    known: Lengths,
+) -> dict[str, float]:  # fmt: skip
+    """Returns part -> GPU-hours. A decoding step reads the weights once, and the keys and values of each reply; prefill
+    and updates are limited by computation. Environments, judges, loading and saving are not counted.
+    """
+    steps, recompute = int(cfg.trainer.max_epochs), bool(cfg["update"].recompute)
+
+    def attention(of: Shape, tokens: float, context: float) -> float:
+        return 4.0 * of.layers * of.heads * of.head_dim * tokens * context
+
+    def forward(of: Shape, tokens: float, context: float, scored: float) -> float:
+        layers = 2.0 * (of.matmul + of.adapter_matmul) * tokens
+        return layers + attention(of, tokens, context) + 2.0 * of.head * scored
+
+    def backward(of: Shape, tokens: float, context: float, scored: float, again: bool = False) -> float:
+        full = of.adapter == 0  # gradients of weights are computed only where they are trained
+        layers = 2.0 * ((2 if full else 1) * of.matmul + 2 * of.adapter_matmul) * tokens
+        head = 2.0 * of.head * scored * (3 if full else 2)
+        return layers + 2 * attention(of, tokens, context) + head + (forward(of, tokens, context, 0) if again else 0.0)
+
+    def sampling(sampled: float, prefilled: float, context: float, samples: float, rounds: float) -> float:
+        decode = 2.0 * (shape.matmul + shape.head) * sampled + attention(shape, sampled, context)
+        prefill = 2.0 * shape.matmul * prefilled + attention(shape, prefilled, context / 2)
+        read = sampled / max(1.0, samples) * context + sampled * known.reply / 2  # a history is read for its replies
+        return gpu.seconds(decode, rounds * shape.weight_bytes + read * shape.kv_bytes) + gpu.seconds(prefill)
+
+    share = ceil(tokens.histories / gpus)
+    groups = gpus * ceil(share / max(1, _together(cfg, shape, share, tokens.history)))
+    sampled, prefilled = collections * tokens.sampled, collections * tokens.prefilled
+    rounds = collections * groups * tokens.depth * known.reply
+    update = (shape, steps * tokens.stored, tokens.row, steps * tokens.trained)
+    refers = float(cfg.loss.get("kl_beta") or 0) > 0
+    k = int(OmegaConf.select(cfg, "states.k", default=0) or 1)
+    profiled = min(SHARD, max(1.0, _together(cfg, shape, SHARD, tokens.history) * k * known.demonstrated))
+    played = _together(cfg, shape, _episodes(cfg), tokens.evaluated_history)
+    evaluated = (tokens.evaluated, tokens.evaluated_prefill, tokens.evaluated_context, 1, tokens.evaluated / played)
+    critic = 0.0
+    if predictor is not None:
+        taught = tokens.states * tokens.before / (1 - float(cfg.predictor.prefix_share))
+        learning = forward(predictor, taught, tokens.before, 0) + backward(predictor, taught, tokens.before, 0)
+        asked = forward(predictor, tokens.prefilled + tokens.sampled, tokens.context, 0)
+        critic = steps * (asked + int(cfg.predictor.epochs) * learning)
+    seconds = {
+        "sampling": sampling(sampled, prefilled, tokens.context, tokens.samples, rounds),
+        "forward": gpu.seconds(forward(*update)),
+        "backward": gpu.seconds(backward(*update, recompute)),
+        "reference": gpu.seconds(forward(*update)) if refers else 0.0,
+        "predictor": gpu.seconds(critic),
+        "profile": sampling(tokens.profiled, tokens.profiled_prefill, tokens.context, k, tokens.profiled / profiled),
+        "evaluation": sampling(*evaluated),
+    }
+    hours = {part: value / 3600 for part, value in seconds.items()}
+    return {**hours, "total": sum(hours.values())}

@@ -1,0 +1,500 @@
+"""Finds finished runs, groups them into rows that differ only in the seed, and reads their metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from turnwise.errors import InputError
+from turnwise.files import read_yaml, written
+from turnwise.runs.archive import RunPath
+from turnwise.runs.config_hash import recorded
+from turnwise.runs.json_lines import checked_rows
+from turnwise.runs.result_file import Result, ResultError, read_result
+from turnwise_study.sweeps.jobs import Job
+
+SUCCESS, ACCEPTED = "held-out success", "accepted replies in held-out dialogues"
+RESULT = {
+    "in_domain.base": "held-out success before training, %",
+    "in_domain.after": "held-out success after training, %",
+    "in_domain.delta": "change of held-out success, points",
+    "in_domain.greedy.after": "held-out success after training, greedy, %",
+    "in_domain.greedy.delta": "change of held-out success, greedy, points",
+    "in_domain.subset_mean.after": "held-out success after training, mean over subsets, %",
+    "in_domain.subset_mean.delta": "change of held-out success, mean over subsets, points",
+    "ood.mean_change": "out-of-domain change, points",
+    "ood.after": "out-of-domain score after training, mean over suites, %",
+    "rollout_turns": "turns played for training",
+    "rollout_tokens": "tokens sampled for training",
+    "sampled_turns": "turns sampled, profiles included",
+    "sampled_cpu_seconds": "CPU seconds of training, profiles included",
+    "profile_turns": "turns of profiles",
+    "cpu_seconds": "CPU seconds of training",
+    "seconds.rollouts": "seconds of rollouts",
+    "seconds.updates": "seconds of updates",
+}
+LOGGED = {
+    "train/reward_mean": "mean reward",
+    "train/reward_std": "spread of rewards in a group",
+    "train/kl_ref": "KL to the reference",
+    "train/kl_sampler": "KL of trainer and sampler",
+    "train/entropy": "entropy",
+    "train/repeat_rate": "repeated actions",
+    "train/grad_norm": "gradient norm",
+    "train/clip_fraction": "clipped tokens",
+    "train/effective_groups": "groups with signal",
+    "train/loss": "loss",
+    "train/nll": "negative log-likelihood",
+    "rollout/turns": "turns played so far",
+    "rollout/tokens": "tokens sampled so far",
+    "rollout/tokens_per_s": "tokens sampled a second",
+    "rollout/trajectories": "trajectories played so far",
+    "cpu/iteration": "CPU seconds of an iteration",
+    "eval/repeat_rate": "repeated actions in evaluations",
+}
+_HOW = {
+    "late": "later half",
+    "spread": "standard deviation",
+    "last": "last iteration",
+    "sum": "all iterations together",
+}
+_PART = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?by_(split|subset)\.([\w-]+)\.(after|delta)$")
+_SUITE = re.compile(r"ood\.(base|after)\.(\w+)$")
+
+
+def words(metric: str, dialogues: bool = False) -> str:
+    """Returns the label of a metric, or the metric itself if it has no label.
+
+    Args:
+        dialogues: whether the runs are evaluated on held-out dialogues instead of tasks of an environment.
+    """
+    if dialogues:
+        return words(metric).replace(SUCCESS, ACCEPTED)
+    top, sign, below = metric.partition(" / ")
+    if sign:
+        return f"{words(top)}, per {words(below)}"
+    how, _, key = metric.rpartition(" ")
+    if how in _HOW:
+        return f"{words(key)}, {_HOW[how]}" if words(key) != key else metric
+    if found := _PART.match(metric):
+        mode, _, name, when = found.groups()
+        what = "held-out success after training, %" if when == "after" else "change of held-out success, points"
+        head, _, unit = what.rpartition(", ")
+        return f"{head}, {name}{f', {mode}' if mode else ''}, {unit}"
+    if found := _SUITE.match(metric):
+        return f"{found[2]} {'before' if found[1] == 'base' else 'after'} training, %"
+    return RESULT.get(metric) or LOGGED.get(metric, metric)
+
+
+def success_keys(logged: Iterable[str]) -> dict[str, str]:
+    """Returns split -> key of held-out success in ``metrics.jsonl``; greedy keys only if there are no sampled ones."""
+    names = sorted(logged)
+    for ending in ("success", "success_greedy"):
+        keys = [key for key in names if key.startswith("eval/") and key.endswith(f"/{ending}")]
+        if keys:
+            return {key.split("/")[1]: key for key in keys}
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """The runs of one configuration, which differ only in the seed."""
+
+    name: str
+    results: dict[int, Result]  # seed -> result
+    config: Mapping[str, object] = field(default_factory=dict)  # settings of the first seed, by dotted key
+    folders: Mapping[int, Path] = field(default_factory=dict)  # seed -> folder of the run
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted(self.results)
+
+    @property
+    def first(self) -> Result:
+        return self.results[self.seeds[0]]
+
+    def values(self, metric: str) -> dict[int, float]:
+        """Returns seed -> number at the dotted path ``metric`` of ``result.json``, if the result has the number."""
+        found = {seed: read_metric(self.results[seed], metric) for seed in self.seeds}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+
+@dataclass(slots=True)
+class FinishedRuns:
+    """All finished runs under some folders."""
+
+    sections: dict[tuple[str, str], list[RunRow]] = field(default_factory=dict)  # (environment, scale) -> rows of runs
+    notes: list[str] = field(default_factory=list)  # runs that were left out, with the reasons
+    folders: list[Path] = field(default_factory=list)  # folders of the finished runs
+
+
+def collect(paths: Iterable[Path | str]) -> FinishedRuns:
+    """Finds every finished run under ``paths``, and groups runs of the same name into rows with one run per seed. A
+    path is the folder of a run or contains folders of runs.
+
+    Raises:
+        InputError: a path is not a folder, or there is no finished run.
+    """
+    roots = [RunPath(path) for path in paths]
+    collection, configs = FinishedRuns(), {}
+    places: dict[tuple[str, str, str, int], Path] = {}
+    newest: dict[tuple[str, str, str, int], float] = {}
+    found: dict[tuple[str, str], dict[str, dict[int, Result]]] = {}
+    for folder in sorted(set(_runs_below(roots))):
+        if not (folder / "result.json").exists():
+            collection.notes.append(f"{folder}: this run is not finished and is left out.")
+            continue
+        try:
+            result = read_result(folder)
+        except ResultError as error:
+            collection.notes.append(f"left out: {error}")
+            continue
+        config = _config(folder / "config.yaml")
+        name = result.name or str(config.get("name") or result.method)
+        collection.folders.append(folder)
+        key, written = (result.env, result.scale, name, result.seed), (folder / "result.json").stat().st_mtime
+        if key in newest:
+            used, left = (places[key], folder) if written < newest[key] else (folder, places[key])
+            collection.notes.append(f"{name}, seed {result.seed}: {used} is used, because {left} is an older run.")
+            if used != folder:
+                continue
+        newest[key] = written
+        found.setdefault(key[:2], {}).setdefault(name, {})[result.seed] = result
+        configs[key], places[key] = _decides(config), folder
+    if not found:
+        said = "\n".join(collection.notes)
+        raise InputError(f"no finished run under {', '.join(map(str, roots))}; finish one with python train.py\n{said}")
+    for section, rows in sorted(found.items()):
+        collection.sections[section] = [
+            RunRow(
+                name,
+                results,
+                configs[*section, name, min(results)],
+                {seed: places[*section, name, seed] for seed in results},
+            )
+            for name, results in sorted(rows.items())
+        ]
+        for row in collection.sections[section]:
+            collection.notes += _drift(row, [configs[*section, row.name, seed] for seed in row.seeds])
+    return collection
+
+
+def read_metric(result: Result, metric: str) -> float | None:
+    """Returns a number of a result by its dotted path, such as ``in_domain.after`` or ``ood.after.algebra``.
+
+    The path ``seconds`` without the name of a phase gives the sum over all phases of the run. The paths ``ood.base``
+    and ``ood.after`` without the name of an out-of-domain suite give the mean over all suites.
+
+    Raises:
+        InputError: ``metric`` is not the path of a number in ``result.json``.
+    """
+    node: Any = result
+    for part in metric.split("."):
+        if not isinstance(node, Mapping) and not hasattr(node, part):
+            raise InputError(
+                f"metric {metric!r}: result.json has no entry {part!r}; turnwise/runs/result_file.py lists the entries"
+            )
+        node = node.get(part) if isinstance(node, Mapping) else getattr(node, part)
+        if node is None:
+            return None
+    if isinstance(node, Mapping):
+        numbers = [float(value) for value in node.values()]
+        return (sum(numbers) / (1 if metric == "seconds" else len(numbers))) if numbers else None
+    if not isinstance(node, int | float):
+        raise InputError(f"metric {metric!r}: this entry of result.json is not a number")
+    return float(node)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = read_yaml(path)
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _decides(config: dict[str, Any]) -> dict[str, object]:
+    try:
+        return recorded(OmegaConf.create(config))
+    except OmegaConfBaseException:
+        return {}
+
+
+def _drift(row: RunRow, configs: list[dict[str, object]]) -> list[str]:
+    """Returns a note if the seeds of a row differ in other settings, so that their mean would mix configurations. A
+    setting that repeats the run's seed (``allocator.seed``) is no other setting, nor is the policy that the run of
+    another row with the same seed has trained (``policy.start``).
+    """
+    keys = sorted({key for config in configs for key in config})
+    said = {key: [_without_seed(config.get(key), seed) for config, seed in zip(configs, row.seeds)] for key in keys}
+    repeats = {key for key in keys if all(config.get(key) == seed for config, seed in zip(configs, row.seeds))}
+    odd = [key for key in keys if key not in repeats and any(value != said[key][0] for value in said[key])]
+    return [f"{row.name}: its seeds differ in {', '.join(odd[:5])}, so their mean mixes settings."] if odd else []
+
+
+def _without_seed(value: object, seed: int) -> object:
+    return re.sub(rf"\bseed{seed}(?=/|$)", "seed*", value) if isinstance(value, str) else value
+
+
+def folders_of(paths: Sequence[Path | str]) -> list[Path]:
+    """Returns the run folders at or below ``paths``.
+
+    Raises:
+        InputError: a path is not a folder, or there is no run.
+    """
+    found = list(_runs_below(map(RunPath, paths)))
+    if not found:
+        raise InputError(f"no run under {', '.join(map(str, paths))}; give a folder that contains config.yaml")
+    return found
+
+
+def _runs_below(roots: Iterable[Path]) -> Iterator[Path]:
+    for root in roots:
+        if not root.is_dir():
+            raise InputError(
+                f"{root}: this folder does not exist; give folders of runs, or folders that contain them, e.g. "
+                "outputs/pivotrl"
+            )
+        runs = {file.parent for name in ("config.yaml", "result.json") for file in root.rglob(name)}
+        yield from sorted(run for run in runs if ".old-" not in run.name)
+
+
+Outcomes = Mapping[str, Mapping[str, list[float]]]
+"""Suite -> task -> score of each attempt, from 0 to 1. Held-out episodes form a single suite with an empty name."""
+
+_EPISODES = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?(?:by_split\.(\w+)\.|by_subset\.([\w-]+)\.)?(after|delta)")
+_ANSWERS = re.compile(r"ood\.(?:(mean_change)|after(?:\.(\w+))?)")
+
+
+@dataclass(slots=True)
+class Scored:
+    """The scores of one evaluation of a policy."""
+
+    # (decoding mode, split, subset) -> task -> score of each attempt
+    episodes: dict[tuple[str, str, str | None], dict[str, list[float]]] = field(default_factory=dict)
+    answers: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # out-of-domain suite -> item -> scores
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file with the results of an evaluation, identified by its content. Many runs hold the same evaluation of one
+    base policy, which is therefore read only once.
+    """
+
+    path: Path = field(compare=False)
+    checksum: bytes
+
+
+@lru_cache(maxsize=4096)
+def _checksum(path: Path, known: object) -> bytes:
+    """Returns the checksum of a file. It is cached until ``known`` changes, which happens when the file is written."""
+    return sha256(path.read_bytes()).digest()
+
+
+@lru_cache(maxsize=1024)
+def _read_scored(file: _File) -> Scored:
+    found = Scored()
+    for row in checked_rows(file.path):
+        if "success" in row:
+            tasks = found.episodes.setdefault((row["mode"], row["split"], row.get("subset")), {})
+            tasks.setdefault(str(row["task"]), []).append(float(row["success"]))
+        elif "score" in row:
+            found.answers.setdefault(row["suite"], {}).setdefault(str(row["item"]), []).append(float(row["score"]))
+    return found
+
+
+def judged_on_dialogues(result: Result) -> bool:
+    """Returns whether the main number of a result was measured on held-out dialogues, not on an environment's tasks."""
+    return result.held_out is not None and not result.in_domain.by_split
+
+
+def all_on_dialogues(results: Iterable[Result]) -> bool:
+    judged = [judged_on_dialogues(result) for result in results]
+    return bool(judged) and all(judged)
+
+
+class Damaged(InputError):
+    """The error that is raised if a file of the run in ``folder`` cannot be read."""
+
+    def __init__(self, folder: Path, said: str) -> None:
+        super().__init__(said)
+        self.folder = folder
+
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """The metrics of a finished run, or of its compressed copy that :mod:`turnwise.runs.keep_results` made.
+
+    A metric is one of
+
+    - a dotted path in ``result.json`` (``in_domain.after``);
+    - a key of ``metrics.jsonl`` (``train/reward_std``), which stands for its mean over the training rows of this file,
+      or a key of an evaluation (``eval/repeat_rate``), which stands for its mean over the evaluations. A prefix selects
+      another statistic: ``late`` (mean over the second half), ``spread`` (standard deviation), ``last`` (last row) or
+      ``sum``;
+    - the quotient of two such metrics (``in_domain.delta / rollout_turns``);
+    - ``profile_turns``, the turns sampled for profiles alone; ``sampled_turns``, the turns of rollouts and profiles
+      together; or ``sampled_cpu_seconds``, the CPU seconds of training (rollouts and updates) and profiles together.
+    """
+
+    folder: Path
+    result: Result
+
+    def value(self, metric: str) -> float | None:
+        """Returns the value of the metric, or None if this run has no value for it.
+
+        Raises:
+            InputError: ``metric`` is not the name of a metric.
+        """
+        first, sign, second = metric.partition(" / ")
+        if sign:
+            top, bottom = self.value(first), self.value(second)
+            return None if top is None or not bottom else top / bottom
+        how, _, key = metric.rpartition(" ")
+        if how not in ("", "late", "spread", "last", "sum"):
+            raise InputError(
+                f"metric {metric!r}: the word before the key must be one of late, spread, last, sum, got {how!r}"
+            )
+        if key in _WITH_PROFILES:
+            return _WITH_PROFILES[key](self)
+        if "/" not in key:
+            return read_metric(self.result, key)
+        rows = self.rows if key.startswith("eval/") else self.training
+        found = [row[key] for row in rows if row.get(key) is not None]
+        if not found:
+            return None
+        if how == "spread":
+            return pstdev(found)
+        if how == "last":
+            return found[-1]
+        if how == "sum":
+            return sum(found)
+        return fmean(found[len(found) // 2 :] if how == "late" else found)
+
+    def outcomes(self, metric: str, when: str = "after") -> Outcomes | None:
+        """Returns the outcomes of the tasks over which ``metric`` is a mean, or None. ``when`` is ``base`` or
+        ``after``.
+        """
+        episodes, answers = _EPISODES.fullmatch(metric), _ANSWERS.fullmatch(metric)
+        found: dict[str, dict[str, list[float]]] = {}
+        if episodes:
+            mode, split, subset, _ = episodes.groups()
+            mode = mode or getattr(self.result.in_domain, "decoding", None) or "sampled"
+            for (of_mode, of_split, of_subset), tasks in self._scored(when).episodes.items():
+                if of_mode == mode and split in (None, of_split) and subset in (None, of_subset):
+                    for task, scores in tasks.items():
+                        found.setdefault("", {}).setdefault(f"{of_split}/{task}", []).extend(scores)
+        elif answers:
+            for suite, items in self._scored(when).answers.items():
+                if answers[2] in (None, suite):
+                    found[suite] = {item: list(scores) for item, scores in items.items()}
+        return found or None
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of ``metrics.jsonl``; empty if there is no such file.
+
+        Raises:
+            Damaged: the file cannot be read.
+        """
+        try:
+            return checked_rows(self.folder / "metrics.jsonl")
+        except InputError as error:
+            raise Damaged(self.folder, str(error)) from error
+
+    @cached_property
+    def training(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row.get("phase") == "train"]
+
+    def _scored(self, when: str) -> Scored:
+        path = self.folder / "evaluation" / f"{when}.jsonl"
+        try:
+            return _read_scored(_File(path, _checksum(path, written([path])))) if path.exists() else Scored()
+        except (InputError, OSError) as error:
+            raise Damaged(self.folder, str(error)) from error
+
+
+def metrics_by_seed(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, RunMetrics]:
+    """Returns seed -> run for the ``wanted`` runs that are finished and below ``place``. Notes name unreadable runs."""
+    runs = {}
+    for job in wanted:
+        folder = place / job.name / f"seed{job.seed}"
+        if (folder / "result.json").exists():
+            try:
+                runs[job.seed] = _measured(folder, _state_files(folder))
+            except (ResultError, Damaged, OSError) as error:
+                notes.append(f"left out: {error}")
+    return runs
+
+
+@lru_cache(maxsize=512)
+def _measured(folder: Path, known: object) -> RunMetrics:
+    """Reads a run. The result is cached until ``known`` changes, which happens when the run is written again."""
+    run = RunMetrics(folder, read_result(folder))
+    _ = run.rows  # the rows are read here, because a run with damaged rows does not count as finished
+    return run
+
+
+def _state_files(folder: Path) -> tuple[object, ...]:
+    """Returns a value that changes when the result or the metrics of a run are written again."""
+    return written(file for name in ("result.json", "metrics.jsonl") if (file := folder / name).exists())
+
+
+def _profile_turns(run: RunMetrics) -> float | None:
+    """Returns the number of actions that the profiles of a run sampled, or None if it is unknown or no profile exists.
+
+    A ``result.json`` of an older version of the code lacks ``profile_turns``. It holds only the number of judged
+    actions in the first profile, so the number is unknown if the run made further profiles.
+    """
+    if run.result.profile_turns is not None:
+        return float(run.result.profile_turns)
+    judged = [found["profile"].get("judged") for found in run.result.verifier.values() if "profile" in found]
+    once = all(row.get("states/profiles", 1) == 1 for row in run.training)
+    return float(sum(judged)) if once and judged and None not in judged else None
+
+
+def _profiled(run: RunMetrics) -> bool:
+    return "profile" in run.result.seconds or any("profile" in found for found in run.result.verifier.values())
+
+
+def _sampled_turns(run: RunMetrics) -> float | None:
+    """Returns the number of turns in rollouts and profiles, or None if the number of a profile is unknown."""
+    turns = _profile_turns(run)
+    return None if turns is None and _profiled(run) else run.result.rollout_turns + (turns or 0.0)
+
+
+def _sampled_cpu_seconds(run: RunMetrics) -> float | None:
+    """Returns the CPU seconds of training and profiles together, or None if either number is unknown."""
+    profile = run.result.profile_cpu_seconds
+    if run.result.cpu_seconds is None or (profile is None and (_profiled(run) or _profile_turns(run) is not None)):
+        return None
+    return run.result.cpu_seconds + (profile or 0.0)
+
+
+_WITH_PROFILES: Mapping[str, Callable[[RunMetrics], float | None]] = {
+    "profile_turns": _profile_turns,
+    "sampled_turns": _sampled_turns,
+    "sampled_cpu_seconds": _sampled_cpu_seconds,
+}
+
+
+def other_decoding(metric: str) -> str | None:
+    """Returns a success metric for the other decoding mode (greedy or sampled), or None for any other metric."""
+    found = re.fullmatch(r"in_domain\.(greedy\.|sampled\.)?(?=.*(?:after|delta)$)(.*)", metric)
+    if found is None:
+        return None
+    return f"in_domain.{'sampled' if found[1] == 'greedy.' else 'greedy'}.{found[2]}"
+
+
+def is_change(metric: str) -> bool:
+    """Returns whether a metric is a change through training, measured against the run's own base policy."""
+    return metric.endswith((".delta", ".mean_change"))

@@ -1,0 +1,307 @@
+"""Parses the command line of a sweep, and lists its runs, each with its row, seed, overrides and folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from turnwise.config.schema import run_name
+from turnwise.errors import InputError, refuse_twice
+from turnwise_study.sweeps.sweep_file import Scale, Sweep, find_sweep, origin
+
+_HELD = "hydra.sweeper.arguments=["
+
+
+def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
+    """Returns the arguments to pass to Hydra for a sweep: Hydra's own arguments unchanged, and all other arguments
+    packed into one argument of the sweeper.
+
+    Packed overrides apply only to the runs of the sweep's rows. Before these runs, Hydra composes a configuration that
+    belongs to no run. Hydra would apply unpacked overrides to that configuration, and refuse keys that only some
+    methods have.
+
+    Raises:
+        InputError: the sweep, a row or an argument cannot be used.
+    """
+    hydras = [a for a in arguments if a.startswith(("hydra/", "hydra.", "-")) and a != "--dry-run"]
+    own = [a for a in arguments if a not in hydras]
+    ask(own, folder)
+    return [
+        "--multirun",
+        *(a for a in hydras if a not in ("-m", "--multirun")),
+        "hydra/sweeper=rows",
+        f"{_HELD}{','.join(map(_quoted, own))}]",
+        f"hydra.sweeper.folder={_quoted(str(folder))}",
+    ]
+
+
+def typed(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments that the user typed, from the result of :func:`for_hydra`, with Hydra's own ones last."""
+    held = next((a for a in arguments if a.startswith(_HELD)), None)
+    if held is None:
+        return list(arguments)
+    own = [re.sub(r"\\(['$])", r"\1", part) for part in re.findall(r"'((?:\\.|[^'\\])*)'", held)]
+    made = ("--multirun", "hydra/sweeper=", "hydra.sweeper.")
+    return [*own, *(a for a in arguments if not a.startswith(made))]
+
+
+def _quoted(text: str) -> str:
+    """Quotes ``text`` for Hydra's grammar. ``${...}`` is escaped, so that it is resolved for each row."""
+    escaped = text.replace("'", "\\'").replace("${", "\\${")
+    return f"'{escaped}'"
+
+
+def ask(arguments: Sequence[str], folder: Path) -> Asked:
+    """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [pilots=true] [--dry-run] [key=value ...]``.
+
+    Raises:
+        InputError: an argument cannot be used with a sweep, or is given twice.
+    """
+    refuse_twice(arguments)
+    given: dict[str, str] = {}
+    extra, dry = [], False
+    for argument in arguments:
+        key, sign, value = argument.partition("=")
+        if argument == "--dry-run":
+            dry = True
+        elif key in ("sweep", "scale", "rows", "seed", "pilots"):
+            given[key] = value
+        elif not sign and not key.startswith("~"):
+            raise InputError(f"{argument}: this argument is not of the form key=value")
+        elif key in ("name", "paths.out"):
+            raise InputError(f"{argument}: a sweep sets the names and folders of its runs; leave out this argument")
+        elif re.search(r"^(choice|range|interval|glob)\(|^[^\[{'\"(]*,", value):
+            raise InputError(
+                f"{argument}: a sweep takes one value for each key; give one value, or use `train.py -m` without sweep="
+            )
+        else:
+            extra.append(argument)
+    scale = given.get("scale", "tiny")
+    if scale not in ("tiny", "paper"):
+        raise InputError(f"scale={scale}: the scale of a sweep must be tiny or paper")
+    pilots = given.get("pilots", "false").lower()
+    if pilots not in ("true", "false") or (pilots == "true" and "seed" in given):
+        raise InputError(
+            f"pilots={pilots}: give true or false; with true, leave out seed=, because the sweep file sets the seeds"
+        )
+    asked = Asked(
+        find_sweep(given.get("sweep", ""), folder).of_scale(scale),  # type: ignore[arg-type]
+        folder,
+        scale,  # type: ignore[arg-type]
+        tuple(given["rows"].split(",")) if given.get("rows") else None,
+        seeds_of(given["seed"]) if "seed" in given else None,
+        tuple(extra),
+        dry,
+    )
+    return of_pilots(asked) if pilots == "true" else asked
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The parsed command line of a sweep."""
+
+    sweep: Sweep
+    folder: Path  # conf/
+    scale: Scale = "tiny"
+    rows: tuple[str, ...] | None = None  # None: all rows
+    seeds: tuple[int, ...] | None = None  # None: the sweep's seeds
+    extra: tuple[str, ...] = ()  # overrides, which every row gets that accepts them
+    dry: bool = False
+    pilot: tuple[str, ...] = ()  # overrides of pilot runs; not empty if pilot runs are requested (:func:`of_pilots`)
+
+    @property
+    def fresh(self) -> bool:
+        return "fresh=true" in (item.lower() for item in self.extra)
+
+
+def played(asked: Asked) -> Asked:
+    """Returns the request for the runs that a sweep shows: its own runs, or those of the sweep in ``gate_report``."""
+    source = asked.sweep.gate_report
+    return (
+        asked
+        if source in (None, asked.sweep.name)
+        else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
+    )
+
+
+def of_pilots(asked: Asked) -> Asked:
+    """Returns the request for the pilot runs of a sweep: runs with the pilot seeds of the rows that preconditions name,
+    and of the rows from whose weights these runs start.
+
+    The names of pilot runs begin with ``pilot/``. Pilot runs use the tasks of ``eval.seed=0``, because settings may be
+    chosen by looking at their results.
+
+    Raises:
+        InputError: the sweep has no pilot runs.
+    """
+    sweep = asked.sweep
+    rows = [
+        one.row for one in sweep.preconditions.values() if one.same is None and one.row in (asked.rows or sweep.rows)
+    ]
+    if sweep.pilots is None or not rows:
+        shared = sorted({one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same})
+        told = (
+            f"its preconditions are measured by the pilot runs of {', '.join(shared)}"
+            if shared
+            else "the sweep measures no precondition on these rows"
+        )
+        raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
+    if sweep.start_seed is None:
+        for row in rows:  # the list grows in the loop, because the row that is added may itself start from another row
+            begins = sweep.rows[row].begins(asked.scale)
+            rows += [begins] if begins is not None and begins not in rows else []
+    return replace(
+        asked,
+        rows=tuple(dict.fromkeys(reversed(rows))),
+        seeds=sweep.pilots.seeds,
+        pilot=(*sweep.pilots.overrides, "eval.seed=0"),
+    )
+
+
+def picked(asked: Asked) -> tuple[str, ...]:
+    """Returns the names of the requested rows of a sweep.
+
+    Raises:
+        InputError: a row is unknown; the message names the most similar row.
+    """
+    sweep = asked.sweep
+    rows = asked.rows or tuple(sweep.rows)
+    for row in rows:
+        if row not in sweep.rows:
+            near = get_close_matches(row, sweep.rows, n=1, cutoff=0.6)
+            told = f"did you mean {near[0]!r}?" if near else f"the rows are {', '.join(sweep.rows)}"
+            raise InputError(f"rows={row}: {sweep.name} has no row {row!r}; {told}")
+    return rows
+
+
+def seeds_of(text: str) -> tuple[int, ...]:
+    """Parses seeds such as ``0,1,2``.
+
+    Raises:
+        InputError: the text is not a comma-separated list of whole numbers of at least 0.
+    """
+    try:
+        seeds = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"seed={text}: give a comma-separated list of whole numbers") from None
+    if min(seeds) < 0:
+        raise InputError(f"seed={text}: a seed must be at least 0, got {min(seeds)}")
+    return seeds
+
+
+PILOT = "pilot"  # folder of pilot runs, beside the folders of the runs for the papers' tables
+
+# These overrides only change how a run is executed, not its result, so they are not part of its name.
+_NAMELESS = (
+    "fresh",
+    "paths.cache",
+    "judge.cache",
+    "judge.client.url",
+    "engine.url",
+    "engine.lanes",
+    "rollout.environment_threads",
+    "logger",
+    "callbacks.progress",
+    "eval.every",
+)
+
+# These overrides concern only training, so they are not passed to rows that are only evaluated.
+_OF_TRAINING = (
+    *("states", "allocator", "gate", "reward", "advantage", "loss", "update", "judge", "predictor", "callbacks"),
+    *("data.trajectories", "data.good", "data.strict", "trainer.max_epochs", "trainer.max_steps"),
+    *("rollout.states", "rollout.turns", "rollout.trajectories", "rollout.max_refills", "rollout.staleness"),
+    "rollout.frozen",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a sweep."""
+
+    row: str
+    seed: int
+    name: str
+    overrides: tuple[str, ...]
+    cannot: str | None = None  # the reason why the job cannot run
+    starts: str | None = None  # name of the run from whose weights this run starts
+    start_seed: int | None = None  # seed of that run
+    begin: str | None = None  # the override that passes those weights on
+
+
+def jobs(asked: Asked) -> list[Job]:
+    """Returns every requested run of a sweep. The runs of all rows with one seed come before the runs with the next
+    seed, so that a complete table is available early.
+
+    Raises:
+        InputError: a row is unknown, in this sweep or in another sweep that a row refers to.
+    """
+    sweep, rows = asked.sweep, picked(asked)
+    found: dict[tuple[str, int], Job] = {}
+    for seed in asked.seeds or sweep.seeds:
+        for row in rows:
+            fixed = _fixed(asked, row)
+            if asked.pilot and fixed is not None:
+                continue  # this run exists once for all seeds and is no pilot run
+            job = job_of(asked, row, seed if fixed is None else fixed)
+            found.setdefault((job.name, job.seed), job)
+    return list(found.values())
+
+
+def _fixed(asked: Asked, row: str) -> int | None:
+    """Returns ``start_seed`` of the sweep that defines a row, if other rows start from this row, otherwise None."""
+    owner, owned, _ = origin(asked.sweep, row, asked.folder, asked.scale)
+    return owner.start_seed if any(made.begins(asked.scale) == owned for made in owner.rows.values()) else None
+
+
+def job_of(asked: Asked, row: str, seed: int) -> Job:
+    """Returns the run of a sweep with the given row and seed."""
+    given = {_key(item) for item in asked.extra}
+    owner, owned, cannot = origin(asked.sweep, row, asked.folder, asked.scale, given)
+    source = owner.rows[owned]
+    extra = tuple(item for item in asked.extra if source.trains or not _of_training(_key(item)))
+    tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
+    tail += sorted(item for item in extra if not _nameless(_key(item)))
+    preset = f"{PILOT}/{_preset(owner, owned)}" if asked.pilot else _preset(owner, owned)
+    name = run_name(preset, ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
+    begins = source.begins(asked.scale)
+    alone = owner.start_seed is not None  # whether there is one common starting run, for pilot runs too
+    first = job_of(replace(asked, sweep=owner, pilot=() if alone else asked.pilot), begins, seed) if begins else None
+    begin = _begin(owner, asked.scale, first) if first else None
+    own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
+    pilot = tuple(item for item in asked.pilot if source.trains or not _of_training(_key(item)))
+    still = () if source.trains else ("trainer.max_epochs=0",)  # the scale of the sweep may have set iterations
+    overrides = (*own, *still, *((begin,) if begin else ()), *extra, *pilot, f"name='{name}'", f"seed={seed}")
+    begun = seed if owner.start_seed is None else owner.start_seed
+    return Job(row, seed, name, overrides, cannot, first.name if first else None, begun if first else None, begin)
+
+
+def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
+    """Returns the override that starts a run from the weights that the run ``first`` saves.
+
+    If ``first`` itself started from an adapter, it saves all weights (``training.export``), and the override sets
+    ``policy.model`` to them.
+    """
+    merged = (first.begin or "").startswith("policy.start=")
+    left = "model" if merged else sweep.leaves.get(scale, "adapter")
+    key = "policy.start" if left == "adapter" else "policy.model"
+    at = "${seed}" if sweep.start_seed is None else str(sweep.start_seed)
+    return f"{key}='outputs/{first.name}/seed{at}/{left}'"
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def _nameless(key: str) -> bool:
+    return key in _NAMELESS or key.startswith(("hydra.", "hydra/"))  # Hydra's own, such as hydra.searchpath
+
+
+def _of_training(key: str) -> bool:
+    return any(key == part or key.startswith(f"{part}.") for part in _OF_TRAINING)
+
+
+def _preset(owner: Sweep, row: str) -> str:
+    return f"{owner.name.replace('_', '/', 1)}/{row}"

@@ -1,0 +1,243 @@
+"""Executes a sweep: checks every row, launches unfinished runs, and shows the state of every run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from turnwise.config.check import check_config
+from turnwise.config.hydra_errors import explain
+from turnwise.config.launchers import took_no_job
+from turnwise.config.schema import ConfigError
+from turnwise.console import Terminal
+from turnwise.errors import InputError, RowsFailed
+from turnwise.files import atomic_write
+from turnwise.runs.config_hash import config_hash, hash_of
+from turnwise.runs.result_file import ResultError, read_result
+from turnwise.runs.run_folder import is_first, read_record
+from turnwise.text import plain
+from turnwise_study.sweeps.jobs import Asked, Job, jobs, played
+
+State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cannot run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The state of one run of a sweep."""
+
+    job: Job
+    folder: Path | None
+    state: State
+    said: str = ""  # an error or a reason that explains the state
+
+    @property
+    def open(self) -> bool:
+        """Whether the run still has to be executed."""
+        return self.state not in ("finished", "cannot run")
+
+
+def standing(job: Job, cfg: DictConfig | None) -> Standing:
+    """Returns the state of a run of a sweep. ``cfg`` is the run's configuration, or None if the run cannot start.
+
+    ``finished`` means that the folder contains a complete ``result.json`` of this configuration. ``changed`` means that
+    the folder contains a run with another configuration.
+    """
+    if cfg is None:
+        return Standing(job, None, "cannot run", job.cannot or "")
+    folder, wanted = Path(cfg.paths.out), config_hash(cfg)
+    if (folder / "result.json").exists():
+        try:
+            found = read_result(folder).config_hash
+        except ResultError as error:
+            return Standing(job, folder, "interrupted", str(error).splitlines()[0])
+        if found == wanted:
+            return Standing(job, folder, "finished")
+        return Standing(
+            job,
+            folder,
+            "changed",
+            f"the result is of configuration {found}, not {wanted}; fresh=true renames the folder and starts a new run",
+        )
+    if (error_file(folder)).exists():
+        text = error_file(folder).read_text(encoding="utf-8", errors="replace")
+        return Standing(job, folder, "failed", text.partition("\n\n")[0].strip())
+    if (folder / "config.yaml").exists():
+        try:
+            same = hash_of(read_record(folder)) == wanted
+        except ConfigError as error:
+            return Standing(job, folder, "changed", str(error))
+        if same:
+            return Standing(job, folder, "interrupted", "the same command resumes from its last checkpoint")
+        return Standing(
+            job,
+            folder,
+            "changed",
+            "the folder has a run of another configuration; fresh=true renames the folder and starts a new run",
+        )
+    return Standing(job, folder, "waiting")
+
+
+def error_file(folder: Path) -> Path:
+    """Returns the path of the file with a failed run's error. It is beside the run's folder, which may be emptied."""
+    return folder.with_name(f"{folder.name}.error.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Wraps the function that executes a run. The error of a failed run is written to :func:`error_file`."""
+
+    task: Callable[[DictConfig], Any]
+
+    def __call__(self, cfg: DictConfig) -> Any:
+        folder = Path(cfg.paths.out)
+        try:
+            value = self.task(cfg)
+        except (Exception, SystemExit) as error:
+            said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            trace = "" if isinstance(error, InputError) else traceback.format_exc()
+            if is_first():  # at once, because the other runs of the sweep may take hours
+                print(f"this run failed: {plain(said)}", file=sys.stderr, flush=True)
+            with suppress(OSError):  # the disk may be full
+                error_file(folder).parent.mkdir(parents=True, exist_ok=True)
+                with atomic_write(error_file(folder)) as part:
+                    part.write_text(f"{said}\n\n{trace}", encoding="utf-8")
+            if isinstance(error, SystemExit) and os.environ.get("SLURM_NTASKS", "1") != "1":
+                raise  # Slurm then ends the run's other tasks
+        else:
+            error_file(folder).unlink(missing_ok=True)
+            return value
+        # The raised error has a built-in type, because launchers send the error between processes and keep it until the
+        # last run has ended. It is raised outside of the handler. Otherwise it would refer to the run's own error,
+        # whose traceback keeps every object of the run alive.
+        raise RuntimeError(f"{folder}: {said}")
+
+
+def states_table(title: str, standings: Sequence[Standing]) -> Table:
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    for header in ("row", "seed", "state", "folder"):
+        table.add_column(header, overflow="fold")
+    told = None
+    for one in standings:
+        if one.state == "cannot run":  # one line for all seeds, because they have the same reason
+            if (one.job.row, one.said) != told:
+                table.add_row(one.job.row, "", "cannot run", one.said)
+            told = (one.job.row, one.said)
+            continue
+        said = f"{one.folder}" + (f"\n{one.said}" if one.said else "")
+        table.add_row(one.job.row, str(one.job.seed), one.state, said)
+    return table
+
+
+def survey(found: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
+    """Returns the current state of every run, which is read from the run's folder."""
+    standings = []
+    for job in found:
+        cfg = configs.get(job.name)
+        if cfg is not None:
+            cfg.seed = job.seed
+        standings.append(standing(job, cfg))
+    return standings
+
+
+Compose = Callable[[Sequence[str]], DictConfig]
+Launch = Callable[[Sequence[Sequence[str]]], object]
+
+
+def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal) -> list[Standing]:
+    """Executes every unfinished run of a sweep, and returns the state of every run.
+
+    Args:
+        compose: a function that returns the configuration for a list of overrides, without Hydra's own settings.
+        launch: a function that takes lists of overrides and executes one run for each list, on this or another machine.
+            A run that fails must not stop the other runs.
+
+    Raises:
+        InputError: the configuration of a row is refused; then nothing is executed.
+        RowsFailed: some runs did not finish; all other runs have been executed.
+        FailedJobError: raised by submitit if Slurm refuses the job.
+    """
+    asked = played(asked)
+    sweep = asked.sweep
+    found = jobs(asked)
+    configs = composed(found, asked, compose)
+    standings = survey(found, configs)
+    title = f"{sweep.name}: {sweep.title}, scale {asked.scale}"
+    todo = [one for one in standings if one.open or (asked.fresh and one.state == "finished")]
+    console.print(states_table(title, standings))
+    told = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in standings).items())
+    console.print(f"Runs: {told}; {len(todo)} runs still have to be executed.")
+    if asked.dry or not todo:
+        return standings
+    trouble = ""
+    try:
+        for wave in waves(todo):
+            launch([one.job.overrides for one in wave])
+    except Exception as error:  # launchers raise exceptions of their own types, for example for a killed cluster job
+        if took_no_job(error):
+            raise
+        trouble = f"the launcher reported: {type(error).__name__}: {error}"
+    standings = survey(found, configs)
+    console.print(states_table(title, standings))
+    left = [one for one in standings if one.open]
+    if left:
+        first = f"{left[0].job.row}, seed {left[0].job.seed}: {left[0].said or left[0].state}"
+        lines = [
+            f"{len(left)} of {len(todo)} runs did not finish; the same command starts only these runs again. "
+            f"The first of them: {first}"
+        ]
+        raise RowsFailed("\n".join([*lines, trouble] if trouble else lines))
+    return standings
+
+
+def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
+    """Splits the runs of a sweep into groups that are executed one after the other; the runs of a group may be executed
+    in parallel. A run that starts from the weights of another run in ``todo`` is in a later group.
+    """
+    found: list[list[Standing]] = []
+    left = list(todo)
+    while left:
+        names = {(one.job.name, one.job.seed) for one in left}
+        later = [one for one in left if (one.job.starts, one.job.start_seed) in names]
+        found.append([one for one in left if one not in later])
+        left = later
+    return found
+
+
+def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
+    """Returns name of a run -> checked configuration, for all runs that can start. All seeds of a row share one
+    configuration.
+
+    Raises:
+        ConfigError: a configuration has a mistake. The error lists all mistakes of all rows.
+    """
+    configs: dict[str, DictConfig] = {}
+    mistakes: list[str] = []
+    seen: set[str] = set()
+    for job in found:
+        if job.cannot or job.name in seen:
+            continue
+        seen.add(job.name)
+        try:
+            configs[job.name] = compose(job.overrides)
+            check_config(configs[job.name])
+        except ConfigError as error:
+            mistakes += [f"row {job.row}: {mistake}" for mistake in error.mistakes]
+        except (HydraException, OmegaConfBaseException) as error:
+            told = explain(error, job.overrides, asked.folder)
+            mistakes += [f"row {job.row}: {mistake}" for mistake in told.mistakes]
+    if mistakes:
+        raise ConfigError(mistakes)
+    return configs

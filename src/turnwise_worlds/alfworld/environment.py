@@ -1,0 +1,445 @@
+"""``env=alfworld``: the official games in the ALFWorld engine, which runs in worker processes."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from turnwise.env import EnvironmentFault, Quality, Session, Step, check_horizon, check_open
+from turnwise.errors import InputError
+from turnwise.types import Message, Task, Trajectory
+from turnwise_worlds.scripted import ScriptedEnv, demonstration
+from turnwise_worlds.workers import JsonProcess, NoAnswerError
+
+SCRIPT = Path(__file__).with_name("engine.py")
+INSTALL = (
+    "env=alfworld needs a Python interpreter with the ALFWorld engine. Run 'make alfworld', which creates "
+    ".venv-alfworld/bin/python; or run 'pip install -r requirements/alfworld.lock' with another interpreter and set "
+    "env.python to it. Both ways need a C++ compiler, because parts of the engine are compiled"
+)
+
+
+class MissingEngineError(InputError):
+    """The Python interpreter of the worker processes cannot import alfworld and textworld."""
+
+
+class Worker:
+    """One process that runs the ALFWorld engine, with one call at a time.
+
+    A worker that has died or timed out is never used again.
+
+    Args:
+        python: the Python interpreter that runs the worker.
+        timeout: time limit in seconds for each answer.
+        slow: whether the engine runs without the changes of ``engine.speed_up``.
+    """
+
+    def __init__(self, python: str, timeout: float, slow: bool = False) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="turnwise-alfworld-")
+        # alfworld creates this folder when it is imported
+        variables = {"ALFWORLD_DATA": self._scratch.name}
+        try:
+            self._process = JsonProcess([python, str(SCRIPT), *["--slow"] * slow], variables)
+        except OSError as error:
+            raise MissingEngineError(f"env.python: cannot run {python!r} ({error.strerror}); {INSTALL}") from None
+        self.pid = self._process.pid
+        self._lock = threading.Lock()
+        self._freed: list[int] = []
+        self.timeout = timeout
+        self.fault: str | None = None
+        try:
+            self._ask(None, max(timeout, 60.0))  # the first import is slow, because it compiles byte code
+        except EnvironmentFault:
+            if "ModuleNotFoundError" in self._process.tail() or "ImportError" in self._process.tail():
+                missing = f"env.python: {python!r} cannot import the engine ({self._process.tail(1)}); {INSTALL}"
+                raise MissingEngineError(missing) from None
+            raise
+
+    def call(self, **request: Any) -> Mapping[str, Any]:
+        """Sends one request to the worker and returns the worker's reply.
+
+        Raises:
+            EnvironmentFault: the worker died or took longer than ``timeout`` seconds, or the engine failed.
+        """
+        with self._lock:
+            if self.fault:
+                raise EnvironmentFault(self.fault)
+            freed, self._freed = self._freed, []
+            reply = self._ask(request | {"free": freed}, self.timeout)
+        if "error" in reply:
+            raise EnvironmentFault(f"the ALFWorld engine failed at the operation {request['op']}: {reply['error']}")
+        return reply
+
+    def free(self, session: int) -> None:
+        """Notes that a session is no longer needed. The next request tells the worker to drop the session.
+
+        Nothing is sent now, so a finalizer can call this method safely.
+        """
+        self._freed.append(session)
+
+    def close(self) -> None:
+        self.fault = self.fault or "the ALFWorld worker was closed"
+        self._process.close()
+
+    def _ask(self, request: Mapping[str, Any] | None, seconds: float) -> Mapping[str, Any]:
+        try:
+            return self._process.ask(request, seconds)
+        except NoAnswerError as error:
+            log = self._process.tail()
+            self.fault = f"the ALFWorld worker {error}" + (f"; the last lines of its log: {log}" if log else "")
+            raise EnvironmentFault(self.fault) from None
+        except BaseException:  # an alarm has ended the worker
+            self.close()
+            raise
+
+
+class Pool:
+    """A pool of at most ``workers`` processes that run the ALFWorld engine.
+
+    A process starts when an episode first needs it. A process that failed is replaced when it is next needed.
+
+    Raises:
+        ValueError: ``workers`` is below 1, or ``timeout`` is 0 seconds or less.
+    """
+
+    def __init__(self, workers: int = 1, timeout: float = 60.0, python: str | None = None, slow: bool = False) -> None:
+        if workers < 1:
+            raise ValueError(f"workers is {workers}; at least one is needed")
+        if timeout <= 0:
+            raise ValueError(f"timeout is {timeout} s; it must be above 0")
+        self.python = python or sys.executable
+        self.timeout, self.slow = timeout, slow
+        self._workers: list[Worker | None] = [None] * workers
+        self._turn = 0
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Makes unpickling build a pool without workers: a pool in another process starts its own workers."""
+        return Pool, (len(self._workers), self.timeout, self.python, self.slow)
+
+    def worker(self) -> Worker:
+        """Returns the next worker in round-robin order, a new worker if the old one has failed or was never started."""
+        with self._lock:
+            at, self._turn = self._turn, (self._turn + 1) % len(self._workers)
+            worker = self._workers[at]
+            if worker is None or worker.fault:
+                worker = self._workers[at] = Worker(self.python, self.timeout, self.slow)
+            return worker
+
+    def close(self) -> None:
+        with self._lock:
+            for worker in filter(None, self._workers):
+                worker.close()
+            self._workers = [None] * len(self._workers)
+
+
+BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
+
+
+class AlfworldSession(Session):
+    """A running episode of the ALFWorld engine. See ``turnwise.env.Session``.
+
+    An action that is not possible in the present state gets the answer "Nothing happens.".
+
+    Attributes:
+        actions: the actions taken so far, including those without effect.
+        seen: the receptacles whose content the policy has seen after it walked to them or opened them.
+    """
+
+    def __init__(self, task: Task, horizon: int, worker: Worker, reply: Mapping[str, Any]) -> None:
+        self.task = task
+        self.horizon = horizon
+        self.actions: tuple[str, ...] = ()
+        self.seen: frozenset[str] = frozenset()
+        self._intro: str = reply["observation"].removeprefix(BANNER)
+        self._attach(worker, reply)
+        self.done = self.won
+
+    def _attach(self, worker: Worker, reply: Mapping[str, Any]) -> None:
+        self._worker, self._at = worker, reply["id"]
+        self._admissible: list[str] = reply["admissible"]
+        self.won: bool = reply["won"]
+        weakref.finalize(self, worker.free, self._at)
+
+    def opening(self) -> list[Message]:
+        """Returns one user message: a description of the room, a blank line and the task."""
+        return [{"role": "user", "content": self._intro}]
+
+    def step(self, action: str) -> Step:
+        """Applies one action and returns the environment's answer.
+
+        Raises:
+            EnvironmentFault: the worker died or timed out, or the engine failed.
+            RuntimeError: the episode is over.
+        """
+        check_open(self.task, self.done, len(self.actions))
+        command = action.strip()
+        admissible = command in self._admissible
+        reply = self._worker.call(op="step", at=self._at, action=action)
+        self.actions += (action,)
+        self._admissible, self.won = reply["admissible"], reply["won"]
+        if admissible and command.startswith(("go to ", "open ")) and "you see" in reply["observation"]:
+            self.seen |= {" ".join(command.split()[-2:])}
+        self.done = self.won or len(self.actions) >= self.horizon
+        return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
+
+    def fork(self) -> AlfworldSession:
+        """Returns an independent copy of this session. Both are held by one worker process.
+
+        Raises:
+            EnvironmentFault: the worker died or timed out.
+        """
+        twin = AlfworldSession.__new__(AlfworldSession)
+        twin.task, twin.horizon, twin.actions = self.task, self.horizon, self.actions
+        twin.seen, twin._intro = self.seen, self._intro
+        twin._attach(self._worker, self._worker.call(op="fork", at=self._at))
+        twin.done = self.done
+        return twin
+
+    def admissible(self) -> list[str]:
+        """Returns all possible commands in the engine's order."""
+        return list(self._admissible)
+
+    def plan(self) -> list[str]:
+        """Returns the commands of a plan of the engine's planner, from the present state to the goal.
+
+        The plan is not always the shortest. It is empty if the goal is already reached or no plan is found.
+
+        Raises:
+            EnvironmentFault: the worker died or timed out.
+        """
+        return [] if self.won else list(self._worker.call(op="plan", at=self._at)["plan"])
+
+
+FOLDERS = {"train": "train", "seen": "valid_seen", "unseen": "valid_unseen"}
+GAME = "game.tw-pddl"
+REMEDY = "download the games with 'alfworld-download', and set env.games to the folder json_2.1.1 of the download"
+DETOUR = 0.3  # probability that the clumsy expert takes a detour before a walk
+
+
+class OfficialGames:
+    """The games in the subfolders train, valid_seen and valid_unseen of ``folder``.
+
+    Raises:
+        ValueError: the folder is missing, or it contains none of these subfolders.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise ValueError(f"games: there is no folder {str(folder)!r}; {REMEDY}")
+        if not any((folder / name).is_dir() for name in FOLDERS.values()):
+            raise ValueError(f"games: {str(folder)!r} has none of the folders {', '.join(FOLDERS.values())}; {REMEDY}")
+        self.folder = folder
+        self._found: dict[str, list[str]] = {}
+
+    def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        """Returns ``count`` solvable games of a split, in an order that depends on the seed.
+
+        Raises:
+            InputError: the split has fewer than ``count`` solvable games.
+        """
+        paths = self._paths(split)
+        random.Random(f"alfworld {split} {seed}").shuffle(paths)
+        chosen: list[Task] = []
+        for path in paths:
+            if len(chosen) == count:
+                break
+            if self._read(path).get("solvable", True):
+                folder = Path(path).parent
+                # the task type: the part of the folder's name before the first hyphen, as in
+                # "pick_and_place_simple-Mug-None-Desk-308"
+                kind = folder.parent.name.partition("-")[0]
+                chosen.append(Task("alfworld", str(folder), split, {"game": path}, kind))
+        if len(chosen) < count:
+            raise InputError(
+                f"env.games: the split {split} has {len(chosen)} solvable games, but {count} are needed; lower "
+                "data.trajectories, states.count or eval.tasks"
+            )
+        return chosen
+
+    def game(self, task: Task) -> str:
+        """Returns the path of the task's game file.
+
+        Raises:
+            InputError: the task does not name a game file in ``folder``.
+        """
+        return str(self._file(str(task.data.get("game"))))
+
+    def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
+        """Returns the actions of a scripted expert.
+
+        The good expert takes the actions of the walkthrough in the game file or, if these actions do not win, of the
+        engine's planner. The clumsy expert takes the actions of the good expert. Before some walks the clumsy expert
+        also looks around, checks its inventory or walks to an unneeded place.
+        """
+        walk = list(self._read(session.task.data["game"]).get("walkthrough") or [])
+        if not walk or not _wins(session.fork(), walk):
+            walk = session.plan()
+        if quality == "good":
+            return walk
+        rng = random.Random(f"{session.task.id} {seed}")
+        places = [command for command in session.admissible() if command.startswith("go to ")]
+        actions: list[str] = []
+        for command in walk:
+            if command.startswith("go to ") and rng.random() < DETOUR:
+                others = [place for place in places if place != command]
+                actions.append(rng.choice([*rng.sample(others, min(2, len(others))), "look", "inventory"]))
+            actions.append(command)
+        return actions
+
+    def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
+        """Returns whether the verifier accepts ``action``. The expert's action is accepted if it is possible.
+
+        Any other action must shorten the plan of the engine's planner at least as much as the expert's action does. If
+        the expert's action does not shorten the plan, ``action`` must shorten the plan or show the inside of a
+        receptacle for the first time. The rule is approximate, because the planner's plan is not always the shortest.
+        """
+        if action.strip() not in session.admissible():
+            return False
+        if action.split() == expert.split():
+            return True
+        if session.done:
+            return False
+        taken, shown = _after(session, action), _after(session, expert)
+        now, after, wanted = _distance(session), _distance(taken), _distance(shown)
+        if after is None or now is None:
+            return False
+        if wanted is not None and wanted < now:
+            return after <= wanted
+        return after < now or taken.seen > session.seen
+
+    def _paths(self, split: str) -> list[str]:
+        if split not in self._found:
+            found = (path.relative_to(self.folder).as_posix() for path in (self.folder / FOLDERS[split]).rglob(GAME))
+            # Games with movable receptacles or sliced objects are not part of the benchmark: ALFWorld's loader skips
+            # these games too.
+            self._found[split] = sorted(path for path in found if "movable" not in path and "Sliced" not in path)
+        return list(self._found[split])
+
+    def _file(self, path: str) -> Path:
+        """Returns the path of a game file, after a check that the file lies in ``folder``.
+
+        A path can come from a data file, and the engine executes code in the grammar of a game file.
+        """
+        file = (self.folder / path).resolve()
+        if not file.is_file() or not file.is_relative_to(self.folder.resolve()):
+            raise InputError(f"there is no game file {path!r} in {str(self.folder)!r}; {REMEDY}")
+        return file
+
+    def _read(self, path: str) -> dict:
+        file = self._file(path)
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise InputError(f"{file}:{error.lineno}: broken JSON ({error.msg}); download the file again") from None
+
+
+def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:
+    for action in actions:
+        if session.done:
+            break
+        session.step(action)
+    return session.won
+
+
+def _after(session: AlfworldSession, action: str) -> AlfworldSession:
+    twin = session.fork()
+    twin.step(action)
+    return twin
+
+
+def _distance(session: AlfworldSession) -> int | None:
+    """Returns the number of actions in the planner's plan from the session's state to the goal; 0 at the goal.
+
+    The result is None if there is no plan.
+    """
+    return 0 if session.won else len(session.plan()) or None
+
+
+class Games(Protocol):
+    """A source of games with their experts and their verifier."""
+
+    def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]: ...
+
+    def game(self, task: Task) -> str | dict[str, str]:
+        """Returns what ``engine.Engine`` opens: the path of a game file, or a PDDL problem and the task in words."""
+        ...
+
+    def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]: ...
+
+    def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool: ...
+
+
+class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
+    """An environment with ALFWorld's six task types (arXiv:2010.03768), played as text games in TextWorld.
+
+    See ``turnwise.env.Environment``.
+
+    Args:
+        games: the ``json_2.1.1`` folder of the official games.
+        horizon: maximum number of turns of an episode; ALFWorld's own limit is 50.
+        workers: number of processes that run the engine. New sessions are assigned to the processes in round-robin
+            order. A fork stays in the process of its parent session.
+        timeout: time limit in seconds for each answer of a worker. A worker that takes longer is ended.
+        python: the Python interpreter that has alfworld and textworld installed. None means the interpreter of this
+            process.
+
+    Raises:
+        ValueError: ``horizon`` or ``workers`` is below 1, ``timeout`` is 0 or less, or ``games`` is not a folder of
+            games.
+        InputError: ``games`` is None.
+    """
+
+    name = "alfworld"
+    waits = True
+
+    def __init__(
+        self,
+        games: str | Path | None = None,
+        horizon: int = 50,
+        workers: int = 1,
+        timeout: float = 60.0,
+        python: str | None = None,
+    ) -> None:
+        self.horizon = check_horizon(horizon)
+        self.games: Games = self._open(games)
+        self.pool = Pool(workers, timeout, python)
+
+    def _open(self, games: str | Path | None) -> Games:
+        if games is None:
+            raise InputError(f"env.games: env=alfworld plays the official games; {REMEDY}")
+        return OfficialGames(Path(games))
+
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        return [replace(task, env=self.name) for task in self.games.tasks(split, count, seed)]
+
+    def begin(self, task: Task) -> AlfworldSession:
+        """Opens an episode in a worker process.
+
+        Raises:
+            MissingEngineError: the Python interpreter of the workers lacks the engine.
+            EnvironmentFault: the worker died, timed out, or its engine refused the game.
+            ValueError: the task's game does not exist.
+        """
+        game = self.games.game(task)
+        worker = self.pool.worker()
+        return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))
+
+    def play(self, session: AlfworldSession, quality: Quality, seed: int) -> Trajectory:
+        actions = iter(self.games.expert(session.fork(), quality, seed))
+        return demonstration(session, lambda: next(actions, None), quality, seed)
+
+    def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
+        return self.games.accepts(session, action, expert)
+
+    def close(self) -> None:
+        """Ends the worker processes, which otherwise end with this process."""
+        self.pool.close()

@@ -1,0 +1,302 @@
+"""``env=apibank``: API-Bank's three levels, with the public files or generated tasks."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from turnwise.data.match_calls import equivalent
+from turnwise.data.tool_schema import json_schema
+from turnwise.data.toolcalls import Format, ToolCallError, bfcl_python, checked_call
+from turnwise.env import Verifier, first_tasks
+from turnwise.errors import InputError
+from turnwise.json_and_yaml import parse_json, whole_characters
+from turnwise.types import Task, ToolCall
+from turnwise_worlds.apibank.office import SEARCHER, OfficeTasks, words
+from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, Mistakes, UserTurn, turns_data, turns_from
+from turnwise_worlds.tools import read_calls
+
+
+def call_accuracy(
+    replies: Iterable[tuple[str, Sequence[ToolCall], str]], form: Format = "bfcl_python"
+) -> dict[str, float]:
+    """Returns level -> accuracy of the policy's calls, and the accuracy over all levels as ``total``.
+
+    Source: arXiv:2304.08244, section 4.2. Each reply continues a demonstrated history. An expected call counts as
+    correct if the reply contains an equivalent call. The benchmark's own program also compares the answers of the APIs.
+    This function does not, because an API and its input determine the answer.
+
+    Args:
+        replies: one triple (level, expected calls, text of the policy's reply) for each reply.
+        form: the format of calls in the replies.
+
+    Raises:
+        ValueError: there are no replies, or a reply has no expected call.
+    """
+    right: dict[str, list[bool]] = {}
+    for level, due, reply in replies:
+        if not due:
+            raise ValueError(
+                f"{level}: no call is expected for a reply; leave the reply out, because the metric counts calls"
+            )
+        made = list(read_calls(reply, form) or ())
+        for call in due:
+            place = next((i for i, one in enumerate(made) if equivalent([one], [call])), None)
+            right.setdefault(level, []).append(place is not None)
+            if place is not None:
+                del made[place]
+    if not right:
+        raise ValueError("there are no replies to judge; give at least one reply")
+    everything = [one for some in right.values() for one in some]
+    return {
+        **{level: sum(some) / len(some) for level, some in sorted(right.items())},
+        "total": sum(everything) / len(everything),
+    }
+
+
+FILES = {1: "level-1-api.json", 2: "level-2-api.json", 3: "level-3.json"}
+_DESCRIPTIONS = "API descriptions:"
+_ASKS = "Generate API Request:"
+
+
+class Recorded:
+    """The APIs of an episode, which answer the policy's calls with the recorded answers of one record of the data."""
+
+    __slots__ = ("answers",)
+
+    def __init__(self, answers: Sequence[tuple[ToolCall, str]]) -> None:
+        self.answers = tuple(answers)
+
+    def call(self, call: ToolCall) -> str:
+        """Returns the recorded answer to a call, or an error message if the record has no such call."""
+        for known, answer in self.answers:
+            if same_call(call, known):
+                return answer
+        return json.dumps({"exception": "the record has no such call"})
+
+    def fork(self) -> Recorded:
+        return self  # never changes
+
+    def same_state(self, other: Recorded) -> bool:
+        """Returns True, because calls do not change the recorded answers."""
+        return True
+
+    def same_place(self, other: Recorded) -> bool:
+        return True
+
+
+def same_call(made: ToolCall, true: ToolCall) -> bool:
+    """Returns whether two calls are equivalent.
+
+    Two searches are equivalent if their keywords contain the same words, in any order and with any capital letters.
+    """
+    if made.name == true.name == SEARCHER:
+        return words(str(made.arguments.get("keywords"))) == words(str(true.arguments.get("keywords")))
+    return equivalent([made], [true])
+
+
+class PublicTasks:
+    """Reads the tasks of API-Bank from its public files.
+
+    A hash decides the split of a task: about 80 % of the dialogues are in ``train``, 10 % in ``seen`` and 10 % in
+    ``unseen``. The hash is that of the record's field ``file`` or, without this field, of the user's requirement.
+
+    Attributes:
+        left_out: one pair (place in the file, reason) for each record that cannot be used.
+
+    Raises:
+        ValueError: ``levels`` is empty or holds an unknown level.
+        InputError: the folder or a file is missing or unreadable, or no record can be used.
+    """
+
+    def __init__(self, folder: str | Path, levels: Sequence[int] = (1, 2, 3)) -> None:
+        if len(set(levels)) < max(1, len(levels)) or set(levels) - set(FILES):
+            raise ValueError(f"levels: name one or more of 1, 2 and 3, each only once, got {list(levels)}")
+        self.left_out: list[tuple[str, str]] = []
+        self._tasks: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
+        for level in levels:
+            path = Path(folder).expanduser() / FILES[level]
+            for number, record in enumerate(_records(path)):
+                try:
+                    task = _task(level, number, whole_characters(record))
+                except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+                    self.left_out.append((f"{path}: record {number}", f"{type(error).__name__}: {error}"))
+                else:
+                    self._tasks[task.split].append(task)
+        if not any(self._tasks.values()):
+            source, reason = self.left_out[0] if self.left_out else (str(folder), "no record")
+            raise InputError(
+                f"{source}: {reason}. None of the records can be used; set env.data to API-Bank's folder json_test_data"
+            )
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        """Returns ``count`` tasks of a split, in an order that depends on the seed.
+
+        Raises:
+            InputError: the split has fewer than ``count`` tasks.
+        """
+        found = list(self._tasks[split])
+        random.Random(f"{seed}/apibank").shuffle(found)
+        return first_tasks(found, count, f"split {split} of the public API-Bank")
+
+    def problem(self, task: Task) -> DialogueProblem:
+        """Returns the dialogue that a task's data describes: recorded answers, user message, ground truth and tools."""
+        data = task.data
+        turns = turns_from(data["turns"])
+        answers = list(zip(turns[0].calls, data["answers"], strict=True))
+        return DialogueProblem(
+            partial(Recorded, answers),
+            turns,
+            tuple(data["tools"]),
+            {0: tuple(data["others"])},
+            one_reply=data["level"] < 3,
+        )
+
+
+def _records(path: Path) -> list[Any]:
+    try:
+        records = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(records, list):
+            return records
+        why = f"must contain a list of records, got {type(records).__name__}"
+    except OSError as error:
+        why = f"cannot be read ({error.strerror})"
+    except (ValueError, RecursionError) as error:
+        why = f"is not valid JSON ({error})"
+    raise InputError(f"{path}: the file {why}; set env.data to API-Bank's folder json_test_data")
+
+
+def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
+    data = _planned(record) if level == 3 else _step(record)
+    group = str(record.get("file") or record.get("requirement"))
+    share = int.from_bytes(sha256(group.encode()).digest()[:4]) / 2**32
+    split = "train" if share < 0.8 else "seen" if share < 0.9 else "unseen"
+    return Task("apibank", f"level-{level}/{split}/{number:06d}", split, {"level": level, **data}, f"level-{level}")
+
+
+def _step(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the task data for a record of level 1 or 2: a dialogue and the one call that continues the dialogue."""
+    call = read_request(record["expected_output"])
+    dialogue = record["input"].replace(_ASKS, "").strip()
+    tools = described(record["instruction"].partition(_DESCRIPTIONS)[2])
+    if not dialogue or not tools:
+        raise ValueError("the record has no dialogue, or describes no API")
+    turns = turns_data([UserTurn(dialogue, (call,))])
+    return {"tools": tools, "others": [], "turns": turns, "answers": ["success"]}
+
+
+def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the task data for a record of level 3: a requirement of the user and the calls that meet the requirement.
+
+    The policy can call the search API and the APIs that the searches in the record found.
+    """
+    calls, answers, found = [], [], {}
+    for one in record["apis"]:
+        calls.append(checked_call(one["api_name"], one["input"]))
+        output = one["output"]
+        output = output.get("output", output) if isinstance(output, Mapping) else output
+        answers.append(json.dumps(output, ensure_ascii=False))
+        if one["api_name"] == SEARCHER:
+            for about in output if isinstance(output, list) else [output]:
+                found[about["name"]] = _tool(about)
+    if not calls:
+        raise ValueError("the record contains no call")
+    search = _tool(
+        {"name": SEARCHER, "description": "Searches for an API.", "input_parameters": {"keywords": {"type": "str"}}}
+    )
+    turns = turns_data([UserTurn(record["requirement"].strip(), tuple(calls))])
+    return {"tools": [search], "others": list(found.values()), "turns": turns, "answers": answers}
+
+
+def read_request(text: str) -> ToolCall:
+    """Returns the only call in a text such as ``API-Request: [Name(key='value')]``.
+
+    Raises:
+        ValueError: the text contains no call, or more than one.
+    """
+    found = re.search(r"\[\w+\(.*\)\]", text, re.DOTALL)
+    try:
+        calls = bfcl_python(found[0]).calls if found else ()
+    except ToolCallError as error:
+        raise ValueError(f"the request {text[:80]!r} cannot be read ({error})") from error
+    if len(calls) != 1:
+        raise ValueError(f"exactly one request was expected in {text[:80]!r}")
+    return calls[0]
+
+
+def described(text: str) -> list[dict[str, Any]]:
+    """Returns the tool definitions of the APIs that a text describes, with one JSON object on each line.
+
+    Raises:
+        ValueError, AttributeError, KeyError: a line is not a JSON object that describes an API.
+    """
+    return [_tool(parse_json(line)) for line in text.splitlines() if line.strip()]
+
+
+def _tool(about: Mapping[str, Any]) -> dict[str, Any]:
+    given = about.get("input_parameters") or {}
+    properties = {name: json_schema(schema) for name, schema in given.items()}
+    for schema in properties.values():
+        if schema.get("type") not in ("string", "integer", "number", "boolean", "array", "object"):
+            schema.pop("type", None)
+    function = {
+        "name": about["name"],
+        "description": about.get("description", ""),
+        "parameters": {"type": "object", "properties": properties, "required": list(properties)},
+    }
+    return {"type": "function", "function": function}
+
+
+class ApiBankEnv(DialogueEnv):
+    """An environment in which the policy fulfils a user's request with API calls.
+
+    :class:`~turnwise_worlds.dialogues.DialogueEnv` describes the arguments that are not listed here.
+
+    Args:
+        data: path of API-Bank's folder ``json_test_data``. None means that tasks with the APIs of a small office are
+            generated.
+        levels: the levels of difficulty to use. At level 1, the policy calls a given API. At level 2, the policy has to
+            find the API first. At level 3, the policy plans calls of several APIs.
+        format: the format of tool calls. ``bfcl_python`` is API-Bank's own format, ``[Name(key='value')]``.
+
+    Raises:
+        InputError: the public files cannot be read.
+        ValueError: a number is below 1, or a level, format or verifier is unknown.
+    """
+
+    name = "apibank"
+
+    def __init__(
+        self,
+        data: str | None = None,
+        levels: Sequence[int] = (1, 2, 3),
+        horizon: int = 14,
+        steps: int = 12,
+        format: Format = "bfcl_python",  # noqa: A002 - the configuration uses this name
+        mistakes: Mistakes | None = None,
+        kept: int = 256,
+        thinks: bool = False,
+        muddle: float = 0.0,
+        verifier: Verifier = "oracle",
+    ) -> None:
+        source = OfficeTasks(tuple(levels)) if data is None else PublicTasks(data, levels)
+        super().__init__(
+            source,
+            horizon,
+            steps,
+            format,
+            mistakes,
+            brief=data is None,
+            kept=kept,
+            thinks=thinks,
+            muddle=muddle,
+            verifier=verifier,
+        )
+        self.data = data
+        self.levels = " ".join(map(str, levels))

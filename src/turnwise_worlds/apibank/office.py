@@ -1,0 +1,420 @@
+"""The APIs of API-Bank over a small office, and generated tasks for them."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from turnwise.data.tool_schema import check_call
+from turnwise.types import Task, ToolCall
+from turnwise_worlds.dialogues import DialogueProblem, UserTurn, split_of, turn_of, turns_data, turns_from
+from turnwise_worlds.tools import Tools
+
+SEARCHER = "ToolSearcher"
+Tables = dict[str, Any]
+
+
+class Refused(Exception):
+    """Raised by an API that refuses a call. The text of this error becomes the answer to the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API of the generated office.
+
+    Attributes:
+        about: the description of the API.
+        parameters: name of a parameter -> JSON type of the parameter. All parameters are required.
+        run: the function that implements the API. Its arguments are the office's tables and the arguments of the call.
+    """
+
+    name: str
+    about: str
+    parameters: Mapping[str, str]
+    run: Callable[..., Any]
+
+    def tool(self) -> dict[str, Any]:
+        properties = {name: {"type": kind} for name, kind in self.parameters.items()}
+        schema = {"type": "object", "properties": properties, "required": list(properties)}
+        return {"type": "function", "function": {"name": self.name, "description": self.about, "parameters": schema}}
+
+
+class Office:
+    """The state of one episode in the generated office: tables that the APIs read and change.
+
+    As in API-Bank, the answer to a call is a JSON text of the API's output or of its exception.
+    """
+
+    __slots__ = ("tables",)
+
+    def __init__(self, tables: Mapping[str, Any]) -> None:
+        self.tables: Tables = deepcopy(dict(tables))
+
+    def call(self, call: ToolCall) -> str:
+        """Makes a call and returns the answer. If the call fails, the answer is an error message."""
+        api = APIS.get(call.name)
+        if api is None:
+            return _exception(f"no API {call.name}")
+        problems = check_call({"name": call.name, "arguments": call.arguments}, [api.tool()])
+        unknown = [name for name in call.arguments if name not in api.parameters]
+        if problems or unknown:
+            return _exception(f"{call.name} needs {', '.join(api.parameters)}")
+        try:
+            return json.dumps(api.run(self.tables, **call.arguments), ensure_ascii=False)
+        except Refused as error:
+            return _exception(str(error))
+
+    def fork(self) -> Office:
+        return Office(self.tables)
+
+    def same_state(self, other: Office) -> bool:
+        return self.tables == other.tables
+
+    def same_place(self, other: Office) -> bool:
+        return self.tables == other.tables  # the tables are the whole state
+
+
+def _exception(text: str) -> str:
+    return json.dumps({"exception": text})
+
+
+def _row(tables: Tables, table: str, key: str) -> Any:
+    if key not in tables.get(table, {}):
+        raise Refused(f"no {key}")
+    return tables[table][key]
+
+
+def _owner(tables: Tables, token: str) -> str:
+    for user, about in tables.get("users", {}).items():
+        if about["token"] == token:
+            return str(user)
+    raise Refused("wrong token")
+
+
+def _token(tables: Tables, username: str, password: str) -> Any:
+    if _row(tables, "users", username)["password"] != password:
+        raise Refused("wrong password")
+    return {"token": tables["users"][username]["token"]}
+
+
+def _add(table: str) -> Callable[..., str]:
+    """Returns the implementation of an API that adds a row to ``table``.
+
+    The row holds the arguments of the call, and the owner of the call's token in place of the token.
+    """
+
+    def run(tables: Tables, token: str, **values: Any) -> str:
+        row = {"user": _owner(tables, token), **values}
+        if row in tables.setdefault(table, []):
+            raise Refused("exists")
+        tables[table].append(row)
+        return "success"
+
+    return run
+
+
+def _delete(table: str) -> Callable[..., str]:
+    """Returns the implementation of an API that deletes a row of ``table``.
+
+    The row holds the arguments of the call, and the owner of the call's token in place of the token.
+    """
+
+    def run(tables: Tables, token: str, **values: Any) -> str:
+        row = {"user": _owner(tables, token), **values}
+        if row not in tables.get(table, []):
+            raise Refused("not found")
+        tables[table].remove(row)
+        return "success"
+
+    return run
+
+
+def _query(table: str, column: str) -> Callable[..., Any]:
+    """Returns the implementation of an API that lists the values of ``column`` in some rows of ``table``.
+
+    These rows belong to the owner of the call's token.
+    """
+
+    def run(tables: Tables, token: str) -> Any:
+        user = _owner(tables, token)
+        return [row[column] for row in tables.get(table, []) if row["user"] == user]
+
+    return run
+
+
+def _look_up(table: str, column: str) -> Callable[..., Any]:
+    """Returns the implementation of an API that answers with ``{column: value}``.
+
+    The value is that of ``table`` for the only argument of the call.
+    """
+
+    def run(tables: Tables, **key: str) -> Any:
+        return {column: _row(tables, table, next(iter(key.values())))}
+
+    return run
+
+
+def _email(tables: Tables, address: str, content: str) -> str:
+    tables.setdefault("mail", []).append({"to": address, "content": content})
+    return "success"
+
+
+def _book(tables: Tables, doctor: str, date: str) -> Any:
+    if date not in _row(tables, "doctors", doctor):
+        raise Refused("not free")
+    tables["doctors"][doctor].remove(date)
+    return {"appointment_id": f"{doctor[:2].lower()}{date[-2:]}"}
+
+
+def _search(tables: Tables, keywords: str) -> Any:
+    """Returns the description of the API, other than this search, that shares the most words with ``keywords``.
+
+    Of several APIs with equally many shared words, the first API in ``_ALL`` is described.
+    """
+    wanted = words(keywords)
+    shared = {api.name: len(wanted & words(f"{api.name} {api.about}")) for api in _ALL if api.name != SEARCHER}
+    best = APIS[max(shared, key=lambda name: shared[name])]
+    if not shared[best.name]:
+        raise Refused("nothing found")
+    return {"name": best.name, "description": best.about, "input_parameters": list(best.parameters)}
+
+
+def words(text: str) -> set[str]:
+    """Returns the lower-case words of a text. A name such as ``AddAlarm`` is split into its words."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", text)}
+
+
+_ALL: Sequence[Api] = (
+    Api(SEARCHER, "search an API by keywords", {"keywords": "string"}, _search),
+    Api("GetUserToken", "get the token of a user", {"username": "string", "password": "string"}, _token),
+    Api("AddAlarm", "set an alarm", {"token": "string", "time": "string"}, _add("alarms")),
+    Api("DeleteAlarm", "delete an alarm", {"token": "string", "time": "string"}, _delete("alarms")),
+    Api("QueryAlarm", "list alarms", {"token": "string"}, _query("alarms", "time")),
+    Api("AddReminder", "set a reminder", {"token": "string", "content": "string", "time": "string"}, _add("reminders")),
+    Api("QueryReminder", "list reminders", {"token": "string"}, _query("reminders", "content")),
+    Api("AddMeeting", "book a meeting room", {"token": "string", "room": "string", "time": "string"}, _add("meetings")),
+    Api("QueryMeeting", "find the room of a meeting", {"topic": "string"}, _look_up("rooms", "room")),
+    Api("QueryStock", "get the price of a stock", {"stock_code": "string"}, _look_up("stocks", "price")),
+    Api("QueryBalance", "get the balance of an account", {"account": "string"}, _look_up("accounts", "balance")),
+    Api("Dictionary", "translate a word", {"keyword": "string"}, _look_up("words", "meaning")),
+    Api("QueryWeather", "get the weather of a city", {"city": "string"}, _look_up("weather", "weather")),
+    Api("QueryAddress", "get the email address of a person", {"person": "string"}, _look_up("addresses", "address")),
+    Api("SendEmail", "send an email", {"address": "string", "content": "string"}, _email),
+    Api("FindDoctor", "find a doctor for a symptom", {"symptom": "string"}, _look_up("symptoms", "doctor")),
+    Api("BookDoctor", "book a doctor", {"doctor": "string", "date": "string"}, _book),
+)
+APIS: Mapping[str, Api] = {api.name: api for api in _ALL}
+
+
+def tools_named(names: Sequence[str]) -> Tools:
+    """Returns the tool definitions of the named APIs, in the order of ``names``."""
+    return tuple(APIS[name].tool() for name in names)
+
+
+OTHERS = 2  # number of APIs that a task of level 1 shows in addition to those it needs
+
+Names = Mapping[str, Sequence[str]]
+TRAINING: Names = {
+    "person": ("ann", "bob", "cid", "dan", "eve"),
+    "time": ("7:00", "8:00", "9:30", "11:00", "14:00", "18:30"),
+    "content": ("hello", "thanks", "call me", "buy milk", "come home", "be on time"),
+    "room": ("r1", "r2", "r3", "r4"),
+    "topic": ("sales", "plan", "team", "budget"),
+    "stock": ("aaa", "bbb", "ccc", "ddd"),
+    "word": ("house", "tree", "water", "book"),
+    "city": ("rome", "paris", "oslo", "bern"),
+    "symptom": ("cough", "fever", "pain"),
+    "doctor": ("dr lee", "dr kim", "dr ray"),
+    "date": ("may 02", "may 03", "may 04", "may 05"),
+}
+HELD_OUT: Names = {
+    "person": ("fay", "gus", "hal"),
+    "time": ("6:15", "12:45", "20:00"),
+    "content": ("good night", "stay there", "bring tea"),
+    "room": ("r7", "r8", "r9"),
+    "topic": ("design", "audit", "trip"),
+    "stock": ("xxx", "yyy", "zzz"),
+    "word": ("bread", "stone", "light"),
+    "city": ("kiev", "lima", "cairo"),
+    "symptom": ("cold", "burn", "rash"),
+    "doctor": ("dr fox", "dr may", "dr orr"),
+    "date": ("june 11", "june 12", "june 13"),
+}
+
+
+Kind = Callable[[random.Random, Names, dict[str, Any]], UserTurn]
+"""A function that draws a request of a user and fills the tables of the office, its last argument."""
+
+
+def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Adds a user to the office's tables. Returns the user's token and the arguments of a ``GetUserToken`` call."""
+    person = rng.choice(names["person"])
+    password, token = f"p{rng.randint(10, 99)}", f"t{rng.randint(100, 999)}"
+    tables["users"] = {person: {"password": password, "token": token}}
+    return token, {"username": person, "password": password}
+
+
+def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.Random, Names], Any]) -> Kind:
+    """Returns a function that fills a table of the office at random and draws a user's request for one of its values.
+
+    Args:
+        api: the name of the API that answers the request.
+        name: the key of ``Names`` under which the possible keys of the table are listed.
+        say: the text of the request, with ``{}`` in place of a key of the table.
+        value: a function that draws a value of the table.
+    """
+
+    def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
+        keys = rng.sample(names[name], 3)
+        tables[table] = {key: value(rng, names) for key in keys}
+        return turn_of(say.format(keys[0]), (api, {next(iter(APIS[api].parameters)): keys[0]}))
+
+    return kind
+
+
+def _of(name: str) -> Callable[[random.Random, Names], Any]:
+    return lambda rng, names: rng.choice(names[name])
+
+
+def _number(rng: random.Random, names: Names) -> int:
+    return rng.randint(10, 99)
+
+
+def _address(rng: random.Random, names: Names) -> str:
+    return f"m{rng.randint(10, 99)}@x.org"
+
+
+def _weather(rng: random.Random, names: Names) -> str:
+    return rng.choice(("rain", "sun", "wind"))
+
+
+_SINGLE: tuple[Kind, ...] = (
+    _lookup("QueryStock", "stocks", "stock", "what is the price of {}?", _number),
+    _lookup("QueryBalance", "accounts", "person", "what is the balance of {}?", _number),
+    _lookup("Dictionary", "words", "word", "translate {}", lambda rng, names: f"m{rng.randint(10, 99)}"),
+    _lookup("QueryWeather", "weather", "city", "how is the weather in {}?", _weather),
+    _lookup("QueryMeeting", "rooms", "topic", "where is the {} meeting?", _of("room")),
+    _lookup("FindDoctor", "symptoms", "symptom", "who treats {}?", _of("doctor")),
+    _lookup("QueryAddress", "addresses", "person", "what is the email address of {}?", _address),
+)
+
+
+def _alarm(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
+    token, user = _user(rng, names, tables)
+    time = rng.choice(names["time"])
+    text = f"i am {user['username']}, password {user['password']}. set an alarm for {time}"
+    return turn_of(text, ("GetUserToken", user), ("AddAlarm", {"token": token, "time": time}))
+
+
+def _alarm_off(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
+    token, user = _user(rng, names, tables)
+    times = rng.sample(names["time"], 2)
+    tables["alarms"] = [{"user": user["username"], "time": time} for time in times]
+    text = f"i am {user['username']}, password {user['password']}. delete my alarm of {times[0]}"
+    return turn_of(text, ("GetUserToken", user), ("DeleteAlarm", {"token": token, "time": times[0]}))
+
+
+def _reminder(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
+    token, user = _user(rng, names, tables)
+    content, time = rng.choice(names["content"]), rng.choice(names["time"])
+    text = f"i am {user['username']}, password {user['password']}. set a reminder for {time}: {content}"
+    return turn_of(text, ("GetUserToken", user), ("AddReminder", {"token": token, "content": content, "time": time}))
+
+
+def _mail(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
+    people = rng.sample(names["person"], 2)
+    tables["addresses"] = {person: f"m{rng.randint(10, 99)}@x.org" for person in people}
+    content = rng.choice(names["content"])
+    text = f"send {people[0]} an email: {content}"
+    address = tables["addresses"][people[0]]
+    return turn_of(
+        text, ("QueryAddress", {"person": people[0]}), ("SendEmail", {"address": address, "content": content})
+    )
+
+
+def _doctor(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
+    symptom, doctor, date = (rng.choice(names[name]) for name in ("symptom", "doctor", "date"))
+    tables["symptoms"] = {symptom: doctor}
+    tables["doctors"] = {name: list(names["date"]) for name in names["doctor"]}
+    text = f"book a doctor for my {symptom} on {date}"
+    return turn_of(text, ("FindDoctor", {"symptom": symptom}), ("BookDoctor", {"doctor": doctor, "date": date}))
+
+
+_PLANS: tuple[Kind, ...] = (_alarm, _alarm_off, _reminder, _mail, _doctor)
+
+
+@dataclass(frozen=True)
+class OfficeTasks:
+    """Generates tasks with the APIs of a small office, at API-Bank's three levels.
+
+    ``train`` and ``seen`` use the same names but different requests: a hash of the request's text decides between
+    ``train`` and ``seen``. ``unseen`` uses the names in ``HELD_OUT``.
+
+    Args:
+        levels: the levels to use, out of 1, 2 and 3.
+        names: a function that draws the names (of people, cities and so on) for one task of ``train`` or ``seen``. None
+            means that these tasks use the names in ``TRAINING``.
+
+    Raises:
+        ValueError: ``levels`` is empty or holds an unknown level.
+    """
+
+    levels: tuple[int, ...] = (1, 2, 3)
+    names: Callable[[random.Random], Names] | None = None
+
+    def __post_init__(self) -> None:
+        if len(set(self.levels)) < max(1, len(self.levels)) or set(self.levels) - {1, 2, 3}:
+            raise ValueError(f"levels: name one or more of 1, 2 and 3, each only once, got {list(self.levels)}")
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        """Returns ``count`` tasks of a split. The level changes from task to task in the order of ``levels``."""
+        return [self._task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
+
+    def problem(self, task: Task) -> DialogueProblem:
+        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools.
+
+        At levels 2 and 3, the policy is shown only the search API, whose answers describe the other APIs.
+        """
+        data = task.data
+        shown = tools_named(data["apis"])
+        others = tools_named([name for name in APIS if name not in data["apis"]])
+        given = {} if int(data["level"]) == 1 else {0: others}
+        return DialogueProblem(partial(Office, data["tables"]), turns_from(data["turns"]), shown, given)
+
+    def _task(self, split: str, seed: int, index: int, level: int) -> Task:
+        for attempt in range(1000):
+            rng = random.Random(f"apibank/{split}/{seed}/{index}/{attempt}")
+            names = HELD_OUT if split == "unseen" else self.names(rng) if self.names else TRAINING
+            data = _data(rng, names, level)
+            if split in ("unseen", split_of(data["turns"])):
+                return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data, f"level-{level}")
+        # practically impossible: the hash of the request does not reject 1000 attempts in a row
+        raise RuntimeError(f"no task of split {split} was found in 1000 attempts")
+
+
+def _data(rng: random.Random, names: Names, level: int) -> dict[str, Any]:
+    """Returns the data of a random task.
+
+    At level 1, a task needs one call or two successive calls, and the policy is shown the APIs of these calls and
+    ``OTHERS`` more. At level 2, a task needs one call, after a search for the API. At level 3, a task needs two
+    successive calls, each after a search for the API.
+    """
+    tables: dict[str, Any] = {}
+    kinds = _PLANS if level == 3 else _SINGLE if level == 2 else _SINGLE + _PLANS
+    turn = rng.choice(kinds)(rng, names, tables)
+    if level == 1:
+        needed = list(dict.fromkeys(call.name for call in turn.calls))
+        others = [name for name in APIS if name not in (*needed, SEARCHER)]
+        apis = sorted([*needed, *rng.sample(others, OTHERS)])
+    else:
+        apis = [SEARCHER]
+        searches = [ToolCall(SEARCHER, {"keywords": APIS[call.name].about}) for call in turn.calls]
+        turn = replace(turn, calls=tuple(chain.from_iterable(zip(searches, turn.calls, strict=True))))
+    return {"level": level, "apis": apis, "tables": tables, "turns": turns_data([turn])}

@@ -1,0 +1,280 @@
+"""The simulated APIs and the files of the package bfcl-eval."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from copy import deepcopy
+from decimal import localcontext
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from turnwise.data.tool_schema import json_schema
+from turnwise.errors import InputError
+from turnwise.types import ToolCall
+from turnwise_worlds.tools import Tools
+
+INSTALL = "install bfcl-eval with `make bfcl`"
+SUBSETS = ("base", "miss_func", "miss_param", "long_context")
+
+_MODULES = {  # class of an API -> the name of its module, and of the file that describes its functions
+    "GorillaFileSystem": "gorilla_file_system",
+    "MathAPI": "math_api",
+    "MessageAPI": "message_api",
+    "TwitterAPI": "posting_api",
+    "TicketAPI": "ticket_api",
+    "TradingBot": "trading_bot",
+    "TravelAPI": "travel_booking",
+    "VehicleControlAPI": "vehicle_control",
+}
+
+
+class MissingBfclError(InputError):
+    """bfcl-eval, or a library that its APIs import, is not installed."""
+
+
+def root() -> Path:
+    """Returns the folder of the installed package bfcl-eval.
+
+    Raises:
+        MissingBfclError: bfcl-eval is not installed.
+    """
+    spec = find_spec("bfcl_eval")
+    if spec is None or spec.origin is None:
+        raise MissingBfclError(f"env=bfcl needs bfcl-eval, which is not installed here; {INSTALL}")
+    return Path(spec.origin).parent
+
+
+@lru_cache(maxsize=len(_MODULES))
+def api_class(name: str) -> Any:
+    """Returns the class of a simulated API.
+
+    Raises:
+        ValueError: there is no API of this name.
+        MissingBfclError: bfcl-eval, or a library that the API imports, is not installed.
+    """
+    if name not in _MODULES:
+        raise ValueError(f"there is no API {name!r}; choose one of {', '.join(_MODULES)}")
+    root()
+    try:
+        module = import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{_MODULES[name]}")
+    except ImportError as error:
+        raise MissingBfclError(f"env=bfcl: an API of bfcl-eval cannot be imported ({error}); {INSTALL}") from error
+    return getattr(module, name)
+
+
+@lru_cache(maxsize=len(_MODULES))
+def tools_of_class(name: str) -> Tools:
+    """Returns one tool definition for each function of an API, with the parameters as JSON Schema."""
+    records = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")
+    return tuple(
+        {
+            "type": "function",
+            "function": {
+                "name": record["name"],
+                "description": record["description"],
+                "parameters": json_schema(record["parameters"]),
+            },
+        }
+        for record in records
+    )
+
+
+@lru_cache(maxsize=1)
+def announcement() -> str:
+    """Returns the user message with which BFCL tells the model that more functions are available from now on."""
+    return str(import_module("bfcl_eval.constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
+
+
+@lru_cache(maxsize=len(SUBSETS))
+def entries(subset: str) -> dict[str, dict[str, Any]]:
+    """Returns the tasks of a subset of BFCL: id -> the benchmark's entry together with its ``ground_truth``.
+
+    Raises:
+        MissingBfclError: the package is not installed, or its version lacks the subset's file.
+    """
+    name = f"BFCL_v4_multi_turn_{subset}.json"
+    try:
+        questions = read_lines(root() / "data" / name)
+        answers = read_lines(root() / "data" / "possible_answer" / name)
+    except FileNotFoundError as error:
+        raise MissingBfclError(
+            f"{error.filename}: the installed version of bfcl-eval lacks this file; {INSTALL}"
+        ) from error
+    truths = {answer["id"]: answer["ground_truth"] for answer in answers}
+    return {question["id"]: {**question, "ground_truth": truths[question["id"]]} for question in questions}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.strip()]
+
+
+FAILED = "Error during execution: "
+# maximum precision (in digits) and maximum exponent in a call; a call with larger values could run for hours
+MAX_DIGITS = 1000
+MAX_ENTRIES, MAX_LEVELS = (
+    20_000,
+    40,
+)  # maximum number of entries and of levels of a file system; a few copies of folders could make it grow without end
+
+_GROWS = {"cp", "mv", "mkdir", "touch"}
+
+
+class Apis:
+    """The simulated APIs of one episode: one instance of each API, with its current state.
+
+    Args:
+        classes: names of the APIs, in the task's order. If two APIs have a function of the same name, the function of
+            the later API is called.
+        config: name of an API -> the API's initial state.
+        long_context: whether the APIs pad their data with additional entries, as in BFCL's subset ``long_context``.
+    """
+
+    __slots__ = ("classes", "full", "instances")
+
+    def __init__(self, classes: tuple[str, ...], config: Mapping[str, Any], long_context: bool = False) -> None:
+        self.classes = classes
+        self.full = False
+        self.instances: dict[str, Any] = {}
+        for name in classes:
+            instance = api_class(name)()
+            if hasattr(instance, "_load_scenario"):
+                instance._load_scenario(deepcopy(config.get(name, {})), long_context=long_context)
+            # The instance is copied, because its initial state may refer to lists and objects of the API's module.
+            self.instances[name] = deepcopy(instance)
+
+    def fork(self) -> Apis:
+        twin = Apis.__new__(Apis)
+        twin.classes, twin.full = self.classes, self.full
+        twin.instances = deepcopy(self.instances)
+        return twin
+
+    def call(self, call: ToolCall) -> str:
+        """Makes a call and returns the answer. If the call fails, the answer is an error message."""
+        owner = owners(self.classes).get(call.name)
+        if owner is None:
+            return f"{FAILED}name {call.name!r} is not defined"
+        if self.full and owner == "GorillaFileSystem":
+            return f"{FAILED}the file system is full"
+        if reason := _too_costly(call):
+            return FAILED + reason
+        method = getattr(self.instances[owner], call.name)
+        try:
+            given = deepcopy({**_lists(owner, call.name), **call.arguments})
+            with _own_precision() if owner == "MathAPI" else nullcontext():
+                return _shown(method(**given))
+        except Exception as error:  # an API may raise any exception, and the benchmark shows its text
+            return f"{FAILED}{error}"
+        finally:
+            if owner == "GorillaFileSystem" and call.name in _GROWS:
+                self.full = _overgrown(self.instances[owner].root)
+
+    def same_state(self, other: Apis) -> bool:
+        """Returns whether all public attributes of these APIs equal those of ``other``, as BFCL's own program does."""
+        try:
+            return all(
+                getattr(instance, key) == value
+                for name, instance in self.instances.items()
+                for key, value in vars(other.instances[name]).items()
+                if not key.startswith("_")
+            )
+        except (AttributeError, RecursionError):
+            return False
+
+    def same_place(self, other: Apis) -> bool:
+        """Returns whether all public and private attributes of these APIs equal those of ``other``.
+
+        Private attributes hold, for example, the working folder or a random generator.
+        """
+        return self.same_state(other) and all(
+            _hidden(instance) == _hidden(other.instances[name]) for name, instance in self.instances.items()
+        )
+
+
+@lru_cache(maxsize=256)
+def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
+    """Returns function's name -> API's name, for all public functions of the APIs ``classes``."""
+    return {
+        method: name
+        for name in classes
+        for method, _ in inspect.getmembers(api_class(name), inspect.isfunction)
+        if not method.startswith("_")
+    }
+
+
+@lru_cache(maxsize=1024)
+def parameters(owner: str, method: str) -> tuple[inspect.Parameter, ...]:
+    """Returns the parameters of the function ``method`` of the API ``owner``, without ``self``."""
+    return tuple(inspect.signature(getattr(api_class(owner), method)).parameters.values())[1:]
+
+
+@lru_cache(maxsize=1024)
+def _lists(owner: str, method: str) -> Mapping[str, Any]:
+    """Returns copies of a function's default values that are lists, dictionaries or sets: parameter's name -> default.
+
+    A call can change a list, dictionary or set. Without the copies, all episodes would share these values.
+    """
+    defaults = {parameter.name: parameter.default for parameter in parameters(owner, method)}
+    return {name: deepcopy(default) for name, default in defaults.items() if isinstance(default, list | dict | set)}
+
+
+def _shown(result: Any) -> str:
+    with suppress(TypeError, ValueError):
+        if isinstance(result, dict):
+            return json.dumps(result)
+    return str(result)
+
+
+def _hidden(instance: Any) -> dict[str, Any]:
+    found = {key: value for key, value in vars(instance).items() if key.startswith("_")}
+    for key, value in found.items():
+        if isinstance(value, Random):
+            found[key] = value.getstate()
+        elif key == "_current_dir":
+            found[key] = instance.pwd()
+    return found
+
+
+@contextmanager
+def _own_precision() -> Iterator[None]:
+    """Restores this process's numerical precision after the ``with`` block, because functions of MathAPI change it."""
+    import mpmath
+
+    with localcontext(), mpmath.workdps(mpmath.mp.dps):
+        yield
+
+
+def _too_costly(call: ToolCall) -> str | None:
+    given = call.arguments
+    for name in ("precision", "decimal_places"):
+        value = given.get(name)
+        if isinstance(value, int | float) and abs(value) > MAX_DIGITS:
+            return f"{name} must be at most {MAX_DIGITS}"
+    base, exponent = given.get("base"), given.get("exponent")
+    if isinstance(base, int) and isinstance(exponent, int) and abs(exponent) > MAX_DIGITS:
+        return f"the exponent must be at most {MAX_DIGITS}"
+    return None
+
+
+def _overgrown(root: Any) -> bool:
+    """Returns whether the simulated file system below ``root`` has more entries or levels of folders than allowed.
+
+    A folder that occurs several times is counted each time.
+    """
+    seen, level = 0, [root]
+    for _ in range(MAX_LEVELS):
+        level = [item for folder in level for item in folder.contents.values()]
+        seen += len(level)
+        level = [item for item in level if hasattr(item, "contents")]
+        if seen > MAX_ENTRIES:
+            return True
+        if not level:
+            return False
+    return True

@@ -1,0 +1,180 @@
+"""``env=bfcl``: multi-turn function calling, with the benchmark's public tasks or generated ones."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Literal
+
+from turnwise.data.tool_schema import name_of
+from turnwise.data.toolcalls import Format
+from turnwise.env import Verifier, first_tasks
+from turnwise.types import Task, ToolCall
+from turnwise_worlds.bfcl.apis import SUBSETS, Apis, announcement, entries, owners, parameters, root, tools_of_class
+from turnwise_worlds.bfcl.requests import TinyTasks
+from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, Mistakes, UserTurn
+
+NO_FUNCTION = "None of the functions that I have does this."
+NO_VALUE = "A value that this needs was not given. What is it?"
+UNSEEN_PAIRS = (  # pairs of APIs; the 20 of 200 dialogues that combine such a pair are kept out of training
+    {"TicketAPI", "VehicleControlAPI"},
+    {"MathAPI", "TravelAPI"},
+    {"MathAPI", "TradingBot"},
+    {"GorillaFileSystem", "TicketAPI"},
+    {"MathAPI", "VehicleControlAPI"},
+)
+SEEN_SHARE = 20  # number of dialogues in the split seen; they are drawn from the dialogues without an unseen pair
+
+
+@dataclass(frozen=True)
+class PublicTasks:
+    """The public multi-turn tasks of BFCL v4.
+
+    All variants of a dialogue are in the same split, because training on one variant would reveal the other variants.
+    The split ``unseen`` has the 20 dialogues that combine a pair of APIs in ``UNSEEN_PAIRS``. The split ``seen`` has 20
+    dialogues that are drawn from the rest, and ``train`` has the remaining 160.
+
+    Raises:
+        ValueError: ``subsets`` is empty or holds an unknown subset.
+    """
+
+    subsets: tuple[str, ...] = SUBSETS
+
+    def __post_init__(self) -> None:
+        if not self.subsets or set(self.subsets) - set(SUBSETS):
+            raise ValueError(f"subsets: name one or more of {', '.join(SUBSETS)}, got {list(self.subsets)}")
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        """Returns ``count`` tasks of a split, in an order that depends on the seed.
+
+        Raises:
+            InputError: the split has fewer than ``count`` tasks.
+        """
+        found = [f"multi_turn_{subset}_{number}" for number in _splits()[split] for subset in self.subsets]
+        random.Random(f"{seed}/bfcl").shuffle(found)
+        chosen = first_tasks(found, count, f"split {split} of the public tasks")
+        return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
+
+    def problem(self, task: Task) -> DialogueProblem:
+        """Returns the dialogue of a task, whose data holds the id of the benchmark's entry."""
+        return _problem(str(task.data["entry"]))
+
+
+def subset_of(name: str) -> str:
+    """Returns the subset (``base``, ``miss_func``, ``miss_param`` or ``long_context``) in the id of a public task.
+
+    Raises:
+        ValueError: the id contains no subset's name.
+    """
+    subset = name.removeprefix("multi_turn_").rpartition("_")[0]
+    if subset not in SUBSETS:
+        raise ValueError(f"{name!r} is not a task of BFCL's multi-turn subsets {', '.join(SUBSETS)}")
+    return subset
+
+
+@lru_cache(maxsize=1)
+def _splits() -> dict[str, Sequence[int]]:
+    classes = {int(name.rpartition("_")[2]): set(entry["involved_classes"]) for name, entry in entries("base").items()}
+    unseen = [number for number, names in classes.items() if any(pair <= names for pair in UNSEEN_PAIRS)]
+    others = [number for number in classes if number not in unseen]
+    seen = sorted(random.Random("bfcl/seen").sample(others, SEEN_SHARE))
+    return {"train": [number for number in others if number not in seen], "seen": seen, "unseen": unseen}
+
+
+@lru_cache(maxsize=800)
+def _problem(name: str) -> DialogueProblem:
+    subset = subset_of(name)
+    entry = entries(subset).get(name)
+    if entry is None:
+        raise ValueError(f"the installed version of bfcl-eval has no task {name!r}")
+    classes = tuple(entry["involved_classes"])
+    everything = [tool for name in classes for tool in tools_of_class(name)]
+    held = {int(turn): set(names) for turn, names in entry.get("missed_function", {}).items()}
+    hidden = set().union(*held.values())
+    shown = tuple(tool for tool in everything if name_of(tool) not in hidden)
+    given = {turn: tuple(tool for tool in everything if name_of(tool) in names) for turn, names in held.items()}
+    unable = NO_FUNCTION if held else NO_VALUE
+    turns = []
+    for at, (messages, truth) in enumerate(zip(entry["question"], entry["ground_truth"], strict=True)):
+        user = "\n".join(message["content"] for message in messages)
+        if at in given:
+            functions = json.dumps([tool["function"] for tool in given[at]])
+            user = f"{functions}\n{announcement()}"
+        calls = tuple(read_truth(source, classes) for source in truth)
+        turns.append(UserTurn(user, calls, "" if calls else unable))
+    world = partial(Apis, classes, entry["initial_config"], subset == "long_context")
+    return DialogueProblem(world, tuple(turns), shown, given)
+
+
+def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
+    """Returns the call that ``source``, a call in Python, describes. The text is parsed and never evaluated.
+
+    A positional argument gets the name of its parameter.
+
+    Raises:
+        ValueError: ``source`` is not a call of a function of the APIs ``classes`` with literal arguments.
+    """
+    node = ast.parse(source, mode="eval").body
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError(f"{source!r}: the text is not a function call")
+    owner = owners(classes).get(node.func.id)
+    if owner is None:
+        raise ValueError(f"{source!r}: the APIs {', '.join(classes)} have no such function")
+    names = [parameter.name for parameter in parameters(owner, node.func.id)]
+    if len(node.args) > len(names) or any(keyword.arg is None for keyword in node.keywords):
+        raise ValueError(f"{source!r}: the call has more arguments than the function has parameters, or uses **")
+    arguments = {name: ast.literal_eval(value) for name, value in zip(names, node.args)}
+    arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
+    return ToolCall(node.func.id, arguments)
+
+
+class BfclEnv(DialogueEnv):
+    """An environment in which the policy fulfils a user's requests with calls of simulated APIs.
+
+    :class:`~turnwise_worlds.dialogues.DialogueEnv` describes the arguments that are not listed here.
+
+    Args:
+        level: ``public`` has the 800 tasks of the benchmark. ``tiny`` has short generated tasks for six of its APIs.
+        horizon: maximum number of turns of an episode; None means the level's default (tiny 16, public 60).
+        steps: maximum number of replies with tool calls that the policy may give to one user message. BFCL's own
+            program stops a model after 20.
+        format: the format of tool calls; None means the level's default (tiny ``bfcl_python``, public ``hermes``).
+        subsets: the subsets of the public tasks to use.
+
+    Raises:
+        MissingBfclError: bfcl-eval is not installed; the message says how to install it.
+        ValueError: a number is below 1, or a level, format, subset or verifier is unknown.
+    """
+
+    name = "bfcl"
+
+    def __init__(
+        self,
+        level: Literal["tiny", "public"] = "tiny",
+        horizon: int | None = None,
+        steps: int = 20,
+        format: Format | None = None,  # noqa: A002 - the configuration uses this name
+        subsets: Sequence[str] = SUBSETS,
+        mistakes: Mistakes | None = None,
+        kept: int = 256,
+        thinks: bool = False,
+        muddle: float = 0.0,
+        verifier: Verifier = "oracle",
+    ) -> None:
+        if level not in ("tiny", "public"):
+            raise ValueError(f"level: must be tiny or public, got {level!r}")
+        root()  # if the package is missing, this raises an error that contains the install command
+        tiny = level == "tiny"
+        if not subsets or len(set(subsets)) < len(subsets):
+            raise ValueError(f"subsets: name at least one subset, and each only once, got {list(subsets)}")
+        source = TinyTasks() if tiny else PublicTasks(tuple(subsets))
+        turns = (16 if tiny else 60) if horizon is None else horizon
+        form: Format = format or ("bfcl_python" if tiny else "hermes")
+        super().__init__(
+            source, turns, steps, form, mistakes, brief=tiny, kept=kept, thinks=thinks, muddle=muddle, verifier=verifier
+        )
+        self.level = level

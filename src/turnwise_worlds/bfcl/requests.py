@@ -1,0 +1,341 @@
+"""The generated tasks of ``env=bfcl``: short requests over the real APIs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from turnwise.data.tool_schema import function_of
+from turnwise.types import Task
+from turnwise_worlds.bfcl.apis import Apis, tools_of_class
+from turnwise_worlds.dialogues import DialogueProblem, UserTurn, split_of, turn_of, turns_data, turns_from
+from turnwise_worlds.tools import Tools
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of things in generated tasks. No name is both a training name and a held-out name."""
+
+    folders: tuple[str, ...]
+    files: tuple[str, ...]
+    words: tuple[str, ...]
+    titles: tuple[str, ...]
+    stocks: tuple[str, ...]
+    people: tuple[str, ...]
+
+
+TRAINING = Names(
+    ("docs", "work", "old", "lab", "home", "pics"),
+    ("a.txt", "b.txt", "notes.txt", "plan.txt", "list.txt", "data.txt"),
+    ("hello", "thanks", "yes", "no", "red", "blue", "green", "late"),
+    ("printer", "screen", "desk", "phone", "door", "lamp"),
+    ("AAA", "BBB", "CCC", "DDD", "EEE"),
+    ("Ann", "Bob", "Cid", "Dan", "Eve"),
+)
+"""The names in tasks of the splits train and seen."""
+HELD_OUT = Names(
+    ("box", "mail", "play"),
+    ("c.txt", "log.txt", "text.txt"),
+    ("good", "bad", "white", "black"),
+    ("chair", "mouse", "clock"),
+    ("FFF", "GGG", "HHH"),
+    ("Fay", "Gus", "Hal"),
+)
+"""The names in tasks of the split unseen."""
+Request = tuple[Mapping[str, Any], UserTurn]
+"""The initial state of one API, and the user's turn with its ground truth."""
+Family = Callable[[random.Random, Names], Request]
+
+
+# -- files
+
+
+def _files(rng: random.Random, names: Names) -> tuple[dict[str, Any], str, str, str]:
+    """Returns the initial state of the file system, the names of its two folders, and the name of a file.
+
+    The file is in the first of the two folders and not in the second.
+    """
+    here, there = rng.sample(names.folders, 2)
+    file, other = rng.sample(names.files, 2)
+
+    def folder(*files: str) -> dict[str, Any]:
+        return {
+            "type": "directory",
+            "contents": {f: {"type": "file", "content": rng.choice(names.words)} for f in files},
+        }
+
+    contents = {here: folder(file, other), there: folder(*rng.sample(names.files, rng.randint(0, 1)))}
+    if rng.random() < 0.5:
+        contents = dict(reversed(contents.items()))
+    for name in contents:
+        if name != here:
+            contents[name]["contents"].pop(file, None)
+    return {"root": {"root": {"type": "directory", "contents": contents}}}, here, there, file
+
+
+def _remove(rng: random.Random, names: Names) -> Request:
+    config, here, _, file = _files(rng, names)
+    return config, turn_of(f"remove {file} in {here}", ("cd", {"folder": here}), ("rm", {"file_name": file}))
+
+
+def _read(rng: random.Random, names: Names) -> Request:
+    config, here, _, file = _files(rng, names)
+    return config, turn_of(f"show {file} in {here}", ("cd", {"folder": here}), ("cat", {"file_name": file}))
+
+
+def _find(rng: random.Random, names: Names) -> Request:
+    config, here, _, file = _files(rng, names)
+    calls = ("find", {"name": file}), ("cd", {"folder": here}), ("rm", {"file_name": file})
+    return config, turn_of(f"find {file} and remove it", *calls)
+
+
+def _move(rng: random.Random, names: Names) -> Request:
+    config, here, there, file = _files(rng, names)
+    calls = ("cd", {"folder": here}), ("mkdir", {"dir_name": there}), ("mv", {"source": file, "destination": there})
+    return config, turn_of(f"in {here} make {there} and move {file} to it", *calls)
+
+
+# -- tickets
+
+
+def _tickets(rng: random.Random, names: Names) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the initial state of the ticket API, with two open tickets of a user, and one of the two tickets."""
+    numbers = sorted(rng.sample(range(1, 10), 2))
+    queue = [
+        {
+            "id": number,
+            "title": rng.choice(names.titles),
+            "status": "Open",
+            "priority": rng.randint(1, 4),
+            "created_by": names.people[0],
+        }
+        for number in numbers
+    ]
+    config = {"ticket_queue": queue, "ticket_counter": 10, "current_user": names.people[0]}
+    return config, rng.choice(queue)
+
+
+def _close(rng: random.Random, names: Names) -> Request:
+    config, ticket = _tickets(rng, names)
+    return config, turn_of(f"close ticket {ticket['id']}", ("close_ticket", {"ticket_id": ticket["id"]}))
+
+
+def _resolve(rng: random.Random, names: Names) -> Request:
+    config, ticket = _tickets(rng, names)
+    word = rng.choice(names.words)
+    calls = ("resolve_ticket", {"ticket_id": ticket["id"], "resolution": word})
+    return config, turn_of(f"resolve ticket {ticket['id']} with {word}", calls)
+
+
+def _raise(rng: random.Random, names: Names) -> Request:
+    config, ticket = _tickets(rng, names)
+    updates = {"priority": ticket["priority"] + 1}
+    calls = (
+        ("get_ticket", {"ticket_id": ticket["id"]}),
+        ("edit_ticket", {"ticket_id": ticket["id"], "updates": updates}),
+    )
+    return config, turn_of(f"add one to the priority of ticket {ticket['id']}", *calls)
+
+
+def _create(rng: random.Random, names: Names) -> Request:
+    config, _ = _tickets(rng, names)
+    title, priority = rng.choice(names.titles), rng.randint(2, 5)
+    calls = ("create_ticket", {"title": title, "priority": priority})
+    return config, turn_of(f"create ticket {title} of priority {priority}", calls)
+
+
+# -- cars
+
+
+def _car(rng: random.Random) -> dict[str, Any]:
+    return {
+        "fuelLevel": float(rng.randint(1, 20)),
+        "doorStatus": {"driver": "locked", "passenger": "locked", "rear_left": "locked", "rear_right": "locked"},
+        "remainingUnlockedDoors": 0,
+    }
+
+
+def _start(rng: random.Random, names: Names) -> Request:
+    calls = ("pressBrakePedal", {"pedalPosition": 1}), ("startEngine", {"ignitionMode": "START"})
+    return _car(rng), turn_of("press the brake and start the car", *calls)
+
+
+def _fill(rng: random.Random, names: Names) -> Request:
+    amount = rng.randint(1, 20)
+    return _car(rng), turn_of(f"fill in {amount} gallons", ("fillFuelTank", {"fuelAmount": amount}))
+
+
+def _fill_up(rng: random.Random, names: Names) -> Request:
+    config = _car(rng)
+    wanted = rng.randint(21, 40)
+    calls = (
+        ("displayCarStatus", {"option": "fuel"}),
+        ("fillFuelTank", {"fuelAmount": wanted - int(config["fuelLevel"])}),
+    )
+    return config, turn_of(f"fill up to {wanted} gallons", *calls)
+
+
+def _lights(rng: random.Random, names: Names) -> Request:
+    mode = rng.choice(["on", "off"])
+    config = {**_car(rng), "headLightStatus": "off" if mode == "on" else "on"}
+    return config, turn_of(f"turn the lights {mode}", ("setHeadlights", {"mode": mode}))
+
+
+# -- stocks
+
+
+def _market(rng: random.Random, names: Names) -> tuple[dict[str, Any], list[str]]:
+    """Returns the initial state of the trading API and the names of three stocks. The first two stocks are watched."""
+    symbols = rng.sample(names.stocks, 3)
+    config = {
+        "stocks": {symbol: {"price": rng.randint(2, 30)} for symbol in symbols},
+        "watch_list": symbols[:2],
+        "authenticated": True,
+        "account_info": {"balance": 1000},
+        "orders": {},
+        "order_counter": rng.randint(1, 9),
+    }
+    return config, symbols
+
+
+def _watch(rng: random.Random, names: Names) -> Request:
+    config, symbols = _market(rng, names)
+    return config, turn_of(f"watch {symbols[2]}", ("add_to_watchlist", {"stock": symbols[2]}))
+
+
+def _unwatch(rng: random.Random, names: Names) -> Request:
+    config, symbols = _market(rng, names)
+    return (config, turn_of(f"no longer watch {symbols[0]}", ("remove_stock_from_watchlist", {"symbol": symbols[0]})))
+
+
+def _buy(rng: random.Random, names: Names) -> Request:
+    config, symbols = _market(rng, names)
+    symbol, amount = rng.choice(symbols), rng.randint(2, 9)
+    order = {"order_type": "Buy", "symbol": symbol, "price": config["stocks"][symbol]["price"], "amount": amount}
+    return (
+        config,
+        turn_of(f"buy {amount} {symbol} at its price", ("get_stock_info", {"symbol": symbol}), ("place_order", order)),
+    )
+
+
+# -- messages
+
+
+def _send(rng: random.Random, names: Names) -> Request:
+    people = rng.sample(names.people, 3)
+    numbers = rng.sample(range(1, 10), 3)
+    users = {person: f"U{number}" for person, number in zip(people, numbers, strict=True)}
+    config = {"user_map": users, "user_count": 3, "inbox": [], "message_count": 0, "current_user": users[people[0]]}
+    word = rng.choice(names.words)
+    calls = ("get_user_id", {"user": people[1]}), ("send_message", {"receiver_id": users[people[1]], "message": word})
+    return config, turn_of(f"send {word} to {people[1]}", *calls)
+
+
+# -- sums
+
+
+def _mean(rng: random.Random, names: Names) -> Request:
+    numbers = [rng.randint(1, 20) for _ in range(3)]
+    return {}, turn_of(f"mean of {', '.join(map(str, numbers))}", ("mean", {"numbers": numbers}))
+
+
+def _compute(rng: random.Random, names: Names) -> Request:
+    word, function = rng.choice([("plus", "add"), ("minus", "subtract"), ("times", "multiply"), ("over", "divide")])
+    a, b = rng.randint(2, 40), rng.randint(2, 9)
+    return {}, turn_of(f"{a} {word} {b}", (function, {"a": a, "b": b}))
+
+
+FAMILIES: Mapping[str, tuple[Family, ...]] = {
+    "GorillaFileSystem": (_remove, _read, _find, _move),
+    "TicketAPI": (_close, _resolve, _raise, _create),
+    "VehicleControlAPI": (_start, _fill, _fill_up, _lights),
+    "TradingBot": (_watch, _unwatch, _buy),
+    "MessageAPI": (_send,),
+    "MathAPI": (_mean, _compute),
+}
+SHOWN: Mapping[str, tuple[str, ...]] = {
+    "GorillaFileSystem": ("cat", "cd", "find", "mkdir", "mv", "rm"),
+    "TicketAPI": ("close_ticket", "create_ticket", "edit_ticket", "get_ticket", "resolve_ticket"),
+    "VehicleControlAPI": ("displayCarStatus", "fillFuelTank", "pressBrakePedal", "setHeadlights", "startEngine"),
+    "TradingBot": ("add_to_watchlist", "get_stock_info", "place_order", "remove_stock_from_watchlist"),
+    "MessageAPI": ("get_user_id", "send_message"),
+    "MathAPI": ("add", "divide", "mean", "multiply", "subtract"),
+}
+UNSEEN_PAIRS = (
+    ("GorillaFileSystem", "TicketAPI"),
+    ("VehicleControlAPI", "MathAPI"),
+    ("TradingBot", "GorillaFileSystem"),
+    ("TicketAPI", "TradingBot"),
+)
+
+
+PAIRED = 0.4  # fraction of the training tasks that have two requests
+_HELD_OUT = tuple(name for names in asdict(HELD_OUT).values() for name in names)
+
+
+@dataclass(frozen=True)
+class TinyTasks:
+    """Generates the short tasks of the level ``tiny`` of ``env=bfcl``.
+
+    ``train`` and ``seen`` use the same names and the same pairs of APIs but different requests: a hash of the requests'
+    texts decides between ``train`` and ``seen`` (``dialogues.problem.split_of``). A task of ``unseen`` uses held-out
+    names and has two requests, which use a pair of APIs that no training task combines.
+
+    Args:
+        names: a function that draws the names (of files, people and so on) for one task of ``train`` or ``seen``. None
+            means that these tasks use ``TRAINING``.
+    """
+
+    names: Callable[[random.Random], Names] | None = None
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        return [self._task(split, seed, index) for index in range(count)]
+
+    def problem(self, task: Task) -> DialogueProblem:
+        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools."""
+        data = task.data
+        classes = tuple(data["classes"])
+        tools = tuple(tool for name in classes for tool in shown(name))
+        return DialogueProblem(partial(Apis, classes, data["config"]), turns_from(data["turns"]), tools)
+
+    def _task(self, split: str, seed: int, index: int) -> Task:
+        for attempt in range(1000):
+            rng = random.Random(f"bfcl/{split}/{seed}/{index}/{attempt}")
+            names = HELD_OUT if split == "unseen" else self.names(rng) if self.names else TRAINING
+            data = _data(rng, split, names)
+            if _is_of(data["turns"], split):
+                apis = "one_api" if len(data["classes"]) == 1 else "two_apis"
+                return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data, apis)
+        # practically impossible: the hash of the requests does not reject 1000 attempts in a row
+        raise RuntimeError(f"no task of split {split} was found in 1000 attempts")
+
+
+def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
+    """Returns whether a task with the user messages ``turns`` belongs to ``split``.
+
+    A task belongs to ``unseen`` if each of its requests contains a held-out name or has a hash that keeps the request
+    out of training. The hash is needed for requests without names, such as sums.
+    """
+    if split != "unseen":
+        return split_of(turns) == split
+    return split_of([turn for turn in turns if not any(name in turn["user"] for name in _HELD_OUT)]) == "seen"
+
+
+def shown(name: str) -> Tools:
+    """Returns the tool definitions of the functions of the API ``name`` that the level ``tiny`` needs."""
+    return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
+
+
+def _data(rng: random.Random, split: str, names: Names) -> dict[str, Any]:
+    if split == "unseen":
+        classes: tuple[str, ...] = rng.choice(UNSEEN_PAIRS)
+    else:
+        known = sorted(FAMILIES)
+        pairs = [(a, b) for a in known for b in known if a != b and {a, b} not in map(set, UNSEEN_PAIRS)]
+        classes = rng.choice(pairs) if rng.random() < PAIRED else (rng.choice(known),)
+    requests = [rng.choice(FAMILIES[name])(rng, names) for name in classes]
+    config = {name: config for name, (config, _) in zip(classes, requests, strict=True)}
+    return {"classes": list(classes), "config": config, "turns": turns_data([turn for _, turn in requests])}

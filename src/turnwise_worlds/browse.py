@@ -1,0 +1,277 @@
+"""``env=browse``: the questions of ``env=search``, answered from pages that have to be opened and read in parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from turnwise.data.tool_schema import make_tool
+from turnwise.env import Level, Step
+from turnwise.types import Task
+from turnwise_worlds.scripted import Chances, Clumsy, Expert
+from turnwise_worlds.search.encyclopaedia import Fact, Page, Pages, Question
+from turnwise_worlds.search.environment import ANSWER, NOTHING, QuestionEnv, QuestionSession, malformed
+from turnwise_worlds.search.retrieval import F1_FLOOR, Retriever
+from turnwise_worlds.tools import Calls, Style
+
+TOOLS = (
+    make_tool("search", "Find pages. Returns the titles of the best matches.", query=("string", "what to look for")),
+    make_tool(
+        "open",
+        "Open a page by its title or its number in the last results. Shows how it begins.",
+        page=("string", "title or number"),
+    ),
+    make_tool(
+        "find",
+        "Show the sentences of the open page that have all of these words.",
+        words=("string", "what the sentences have"),
+    ),
+    ANSWER,
+)
+SHOWN = 8  # maximum number of sentences that ``find`` shows
+NO_PAGE = "There is no such page."
+NOT_OPEN = "No page is open."
+NOT_THERE = "The page does not say."
+
+
+class BrowseSession(QuestionSession):
+    """A running episode of ``env=browse``.
+
+    :class:`~turnwise_worlds.search.environment.QuestionSession` describes the arguments that are not listed.
+
+    Args:
+        pages: the pages that can be opened.
+        window: number of sentences that an opened page shows at once.
+
+    Attributes:
+        listed: the titles that any search has listed so far.
+        results: the titles that the last search listed.
+        page: the open page; None if no page is open.
+        collected: the facts of the evidence that the policy has been shown so far.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        question: Question,
+        pages: Pages,
+        retriever: Retriever,
+        results: int,
+        window: int,
+        calls: Calls,
+        horizon: int,
+        floor: float,
+    ) -> None:
+        super().__init__(task, question, retriever, results, calls, horizon, floor)
+        self.pages, self.window = pages, window
+        self.listed: tuple[str, ...] = ()
+        self.results: tuple[str, ...] = ()
+        self.page: Page | None = None
+        self.collected: frozenset[Fact] = frozenset()
+
+    def missing(self) -> list[Fact]:
+        """Returns the facts of the evidence that the policy has not been shown yet, in the order of the evidence."""
+        return [fact for fact in self.question.evidence if fact not in self.collected]
+
+    def use(self, name: str, argument: str) -> Step:
+        if name == "answer":
+            return self.answered(argument)
+        if name == "search":
+            return Step(self._search(argument))
+        return Step(self._open(argument) if name == "open" else self._find(argument))
+
+    def _search(self, query: str) -> str:
+        self.results = tuple(page.title for page in self.retriever(query, self.most))
+        self.listed += tuple(title for title in self.results if title not in self.listed)
+        return "\n".join(f"[{i}] {title}" for i, title in enumerate(self.results, start=1)) or NOTHING
+
+    def _open(self, name: str) -> str:
+        number = name.strip("[]")
+        if number.isascii() and number.isdecimal() and 1 <= int(number[:9]) <= len(self.results):
+            name = self.results[int(number) - 1]
+        page = self.pages.named(name)
+        if page is None:
+            return NO_PAGE
+        self.page = page
+        more = len(page.sentences) - self.window
+        text = self._show(page.sentences[: self.window])
+        return f"{page.title}: {text}" + (f" ({more} more)" if more > 0 else "")
+
+    def _find(self, words: str) -> str:
+        if self.page is None:
+            return NOT_OPEN
+        wanted = words.casefold().split()
+        found = [s for s in self.page.sentences if all(word in s.casefold() for word in wanted)]
+        return self._show(tuple(found[:SHOWN])) or NOT_THERE
+
+    def _show(self, sentences: tuple[str, ...]) -> str:
+        assert self.page is not None
+        self.collected |= {(self.page.title, sentence) for sentence in sentences} & set(self.question.evidence)
+        return " ".join(sentences)
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes(Chances):
+    """The probabilities of the clumsy expert's mistakes in a turn. No mistake is made if too few turns are left."""
+
+    stray: float = 0.1  # opens a page that has nothing to do with the question
+    vain: float = 0.1  # looks on the open page for the title of another page, which the expert needs next
+    again: float = 0.06  # searches for a page that an earlier search has already listed
+    malformed: float = 0.06  # writes a reply that is not a valid call
+
+
+class GoodExpert(Expert[BrowseSession]):
+    """An expert that collects the missing facts one by one with as few calls as possible, and then answers.
+
+    If the question compares two things, the seed decides which thing the expert reads about first.
+    """
+
+    def __init__(self, session: BrowseSession, seed: int | str) -> None:
+        super().__init__(session, seed)
+        self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
+
+    def next_fact(self, session: BrowseSession) -> Fact | None:
+        """Returns the fact that the expert looks for next; None if all facts of the evidence were shown."""
+        missing = session.missing()
+        if not missing:
+            return None
+        return missing[-1] if self.swap else missing[0]
+
+    def best(self, session: BrowseSession) -> str:
+        fact = self.next_fact(session)
+        if fact is None:
+            return session.write("answer", session.question.answers[0])
+        title, sentence = fact
+        if session.page is not None and session.page.title == title:
+            return session.write("find", key_of(session.page, sentence))
+        if title in session.results:
+            return session.write("open", str(session.results.index(title) + 1))
+        if title in session.listed:
+            return session.write("open", title)
+        return session.write("search", title)
+
+
+def key_of(page: Page, sentence: str) -> str:
+    """Returns a text with which a sentence can be found on the page.
+
+    The text is the longest lower-case word of the sentence that no other sentence of the page contains. Lower-case
+    words are preferred because a reader does not know the names yet. If there is no lower-case word of this kind, the
+    text is the longest word that no other sentence contains, and otherwise the whole sentence.
+    """
+    others = [other.casefold() for other in page.sentences if other != sentence]
+    words = re.findall(r"\w+", sentence)
+    own = [word for word in words if not any(word.casefold() in other for other in others)]
+    ordinary = [word for word in own if word.isalpha() and word.islower()]
+    return max(ordinary or own or [sentence], key=len)
+
+
+class ClumsyExpert(Clumsy[BrowseSession], GoodExpert):
+    """An expert that acts like the good expert, but sometimes makes one of the :class:`Mistakes` and then recovers."""
+
+    def has_room(self, session: BrowseSession) -> bool:
+        return session.horizon - session.turns > 3 * len(session.missing()) + 3  # a page may have to be opened again
+
+    def _stray(self, session: BrowseSession) -> str | None:
+        needed = session.question.titles
+        others = [i for i, title in enumerate(session.results, start=1) if title not in needed]
+        return session.write("open", str(self.rng.choice(others))) if others else None
+
+    def _vain(self, session: BrowseSession) -> str | None:
+        fact = self.next_fact(session)
+        if session.page is None or fact is None or fact[0] == session.page.title:
+            return None
+        return session.write("find", fact[0])
+
+    def _again(self, session: BrowseSession) -> str | None:
+        return session.write("search", self.rng.choice(session.listed)) if session.listed else None
+
+    def _malformed(self, session: BrowseSession) -> str | None:
+        action = self.best(session)
+        return malformed(session, action, f"go {action}")
+
+
+def distance(session: BrowseSession) -> int:
+    """Returns the sum of the distances of all facts of the evidence.
+
+    The distance of a fact is 0 if the policy was shown the fact, else 1 if the fact's page is open, 2 if a search has
+    listed this page, and 3 otherwise.
+    """
+    total = 0
+    for title, _ in session.missing():
+        here = session.page is not None and session.page.title == title
+        total += 1 if here else 2 if title in session.listed else 3
+    return total
+
+
+def accepts(session: BrowseSession, action: str, expert: str) -> bool:
+    """Returns whether the verifier accepts ``action``. ``session`` is not changed.
+
+    Raises:
+        EnvironmentFault: the search failed.
+    """
+    call = session.read(action)
+    if session.done or call is None:
+        return False
+    tool, argument = call
+    if tool == "answer":
+        return session.accepts_answer(argument, session.read(expert))
+    after = session.fork()
+    after.use(tool, argument)
+    return distance(after) < distance(session)
+
+
+class BrowseEnv(QuestionEnv[BrowseSession]):
+    """An environment in which the policy searches, opens and reads pages to answer questions.
+
+    See ``turnwise.env.Environment``. A search lists only titles of pages, and an opened page shows only
+    its beginning.
+
+    Args:
+        level, edition, countries, calls, floor, files, corpus: see ``env=search``.
+        retriever: see ``env=search``. The retriever only finds pages. The pages that can be opened come from the
+            encyclopaedia, the files or the corpus.
+        results: maximum number of titles that a search lists.
+        window: number of sentences that an opened page shows at once.
+        horizon: maximum number of turns of an episode.
+        mistakes: probabilities of the clumsy expert's mistakes.
+
+    Raises:
+        ValueError: a number is out of range, or there is no page to open.
+        InputError: a file cannot be used.
+    """
+
+    name = "browse"
+    opens = True
+    evidence = "facts"
+    good, clumsy = GoodExpert, ClumsyExpert
+
+    def __init__(
+        self,
+        level: Level = "full",
+        edition: int = 0,
+        countries: int | None = None,
+        results: int = 5,
+        window: int = 2,
+        horizon: int = 20,
+        calls: Style | None = None,
+        floor: float = F1_FLOOR,
+        files: Mapping[str, str] | None = None,
+        corpus: str | None = None,
+        retriever: str | None = None,
+        mistakes: Mistakes | None = None,
+    ) -> None:
+        for name, value in (("results", results), ("window", window)):
+            if value < 1:
+                raise ValueError(f"{name}: must be at least 1, got {value}")
+        super().__init__(TOOLS, level, edition, countries, horizon, calls, floor, files, corpus, retriever)
+        self.results, self.window, self.mistakes = results, window, mistakes or Mistakes()
+
+    def begin(self, task: Task) -> BrowseSession:
+        question, pages = self.question(task), self._pages
+        assert pages is not None  # always true, because the constructor refuses files without pages
+        found = (self._retriever, self.results, self.window, self._calls, self.horizon, self.floor)
+        return BrowseSession(task, question, pages, *found)
+
+    def accepts(self, session: BrowseSession, action: str, expert: str) -> bool:
+        return accepts(session, action, expert)

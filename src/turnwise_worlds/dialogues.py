@@ -1,0 +1,607 @@
+"""The base of ``env=bfcl`` and ``env=apibank``: dialogues of several turns whose requests need tool calls."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol, TypeVar
+
+from turnwise.data.match_calls import equivalent
+from turnwise.data.tool_schema import check_call, function_of, signature
+from turnwise.data.toolcalls import CLOSE_THINKING, OPEN_THINKING, Format
+from turnwise.env import Quality, Session, Step, Verifier, check_horizon, check_open, check_verifier
+from turnwise.types import Message, Task, ToolCall, Trajectory
+from turnwise_worlds.scripted import Chances, LastTasks, ScriptedEnv
+from turnwise_worlds.tools import Tools, answered, check_format, played, read_calls, templated
+
+W = TypeVar("W", bound="World")
+
+
+class World(Protocol):
+    """The state of one episode, for example of simulated APIs. Tool calls read and change this state."""
+
+    def call(self, call: ToolCall) -> str:
+        """Makes a call and returns the answer. If the call fails, the answer is an error message."""
+        ...
+
+    def fork(self: W) -> W: ...
+
+    def same_state(self: W, other: W) -> bool:
+        """Returns whether two states are equal in everything that the check of a task compares."""
+        ...
+
+    def same_place(self: W, other: W) -> bool:
+        """Returns whether two states are equal in everything, so that all further calls get equal answers in both."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UserTurn:
+    """One message of the user and its ground truth: the calls that fulfil the request in the message."""
+
+    user: str
+    calls: tuple[ToolCall, ...]
+    unable: str = ""  # the expert's reply if no calls can fulfil the request
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueProblem:
+    """The content of one dialogue task.
+
+    Attributes:
+        world: function that builds the initial state.
+        turns: the user's messages, each with its ground truth.
+        tools: the tools that the policy is shown at the start.
+        given: index of a user turn -> tools that can be called from this turn on but are not shown at the start.
+        one_reply: whether the first reply with a call ends the user turn.
+    """
+
+    world: Callable[[], World]
+    turns: tuple[UserTurn, ...]
+    tools: Tools
+    given: Mapping[int, Tools] = field(default_factory=dict)
+    one_reply: bool = False
+
+    def tools_at(self, turn: int) -> Tools:
+        """Returns the tools that can be called in the user turn with the index ``turn``."""
+        return self.tools + tuple(tool for at, more in self.given.items() if at <= turn for tool in more)
+
+
+def turn_of(user: str, *calls: tuple[str, dict[str, Any]]) -> UserTurn:
+    """Returns a message of the user with its ground truth, which is given as pairs (tool's name, arguments)."""
+    return UserTurn(user, tuple(ToolCall(name, arguments) for name, arguments in calls))
+
+
+def split_of(turns: Sequence[Mapping[str, Any]]) -> str | None:
+    """Returns the split of a dialogue task with the user turns ``turns``.
+
+    A hash of a request's text decides whether the request is held out of training, as a quarter of all requests are.
+    The split is ``seen`` if all requests of the task are held out, and ``train`` if no request is held out. Otherwise
+    the task belongs to no split (None). So no request of a ``seen`` task occurs in a training task.
+    """
+    held = [hashlib.sha256(turn["user"].encode()).digest()[0] < 64 for turn in turns]
+    return "seen" if all(held) else None if any(held) else "train"
+
+
+def turns_data(turns: Sequence[UserTurn]) -> list[dict[str, Any]]:
+    """Returns user turns as JSON values, for a task's data. The field ``unable`` is left out."""
+    return [
+        {"user": turn.user, "calls": [{"name": c.name, "arguments": dict(c.arguments)} for c in turn.calls]}
+        for turn in turns
+    ]
+
+
+def turns_from(records: Sequence[Mapping[str, Any]]) -> tuple[UserTurn, ...]:
+    """Returns the user turns in a task's data. The inverse of :func:`turns_data`."""
+    return tuple(
+        UserTurn(record["user"], tuple(ToolCall(c["name"], dict(c["arguments"])) for c in record["calls"]))
+        for record in records
+    )
+
+
+EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The result of running the calls of the ground truth: the state and the answers of each user turn."""
+
+    start: World
+    states: tuple[World, ...]
+    answers: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, problem: DialogueProblem) -> Reference:
+        start = problem.world()
+        truth = start.fork()
+        states, answers = [], []
+        for turn in problem.turns:
+            answers.append(tuple(truth.call(call) for call in turn.calls))
+            states.append(truth.fork())
+        return cls(start, tuple(states), tuple(answers))
+
+    def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
+        """Checks the end of a user turn. Returns the policy's fault (a constant of this module); empty for no fault.
+
+        Args:
+            turn: index of the user turn.
+            world: the state at the end of the user turn.
+            seen: all answers that the policy got so far, including those of earlier user turns.
+            called: whether the policy made a call in this user turn.
+        """
+        if not self.answers[turn]:
+            # This request cannot be fulfilled. If the policy has changed the state anyway, a later user turn's check
+            # fails.
+            return ""
+        if not called:
+            return EMPTY
+        if not world.same_state(self.states[turn]):
+            return STATE
+        return "" if holds(seen, self.answers[turn]) else ANSWERS
+
+
+def holds(seen: Iterable[str], wanted: Iterable[str]) -> bool:
+    """Returns whether ``seen`` contains each text of ``wanted`` at least as often as ``wanted`` does, in any order."""
+    return not Counter(wanted) - Counter(seen)
+
+
+HOW = (
+    "Call a function as name(parameter=value), several as [f(a=1), g()]. Reply without a call when the request is "
+    "served."
+)
+
+
+class DialogueSession(Session):
+    """A running dialogue. See ``turnwise.env.Session``.
+
+    A reply without a call, or a reply that cannot be parsed, ends the user turn, as in BFCL. The user's next message
+    follows. The episode is lost if a user turn fails the check (``dialogues.multi_turn_check``), if the policy gives
+    more than ``steps`` replies with calls to one user message, or if the dialogue has not ended after ``horizon`` turns
+    of the policy.
+    """
+
+    __slots__ = (
+        "brief", "done", "fault", "form", "horizon", "made", "problem", "reference", "seen", "steps", "steps_made",
+        "task", "turn", "turns", "won", "world",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        task: Task,
+        problem: DialogueProblem,
+        reference: Reference,
+        form: Format,
+        horizon: int,
+        steps: int,
+        brief: bool,
+    ) -> None:
+        self.task, self.problem, self.reference = task, problem, reference
+        self.form, self.horizon, self.steps, self.brief = form, horizon, steps, brief
+        self.world: World = reference.start.fork()
+        self.seen: list[str] = []  # all answers to calls so far
+        self.made: list[ToolCall] = []  # calls in this user turn
+        self.steps_made = 0  # number of replies with calls in this user turn
+        self.turn = 0  # index of the user turn
+        self.turns = 0  # number of turns that the policy has taken
+        self.fault = ""
+        self.won = self.done = False
+
+    @property
+    def tools(self) -> Tools:
+        """Returns the tools that the chat template shows; empty if the system message lists the functions instead."""
+        return self.problem.tools if templated(self.form) else ()
+
+    def opening(self) -> list[Message]:
+        """Returns the user's first request.
+
+        If the chat template does not show the functions, a system message lists the functions before the request.
+        """
+        user: Message = {"role": "user", "content": self.problem.turns[0].user}
+        if templated(self.form):
+            return [user]
+        listed = "\n".join(map(signature, self.problem.tools))
+        return [{"role": "system", "content": listed if self.brief else f"{listed}\n{HOW}"}, user]
+
+    def step(self, action: str) -> Step:
+        """Executes the tool calls in the policy's reply and returns the environment's answer.
+
+        A reply without calls ends the user turn.
+
+        Raises:
+            RuntimeError: the episode is over.
+        """
+        check_open(self.task, self.done, self.turns)
+        self.turns += 1
+        calls = read_calls(action, self.form, self.problem.tools_at(self.turn)) or ()
+        results: list[str] = []
+        observation = ""
+        if calls:
+            results = [self.world.call(call) for call in calls]
+            self.seen += results
+            self.made += calls
+            self.steps_made += 1
+            observation = "\n".join(results)
+            if self.problem.one_reply:
+                self._next()
+            elif self.steps_made > self.steps:
+                self.fault, self.done = STOPPED, True
+        else:
+            observation = self._next()
+        if self.turns >= self.horizon and not self.done:
+            self.fault, self.done = STOPPED, True
+        info = {"user_turn": self.turn, "fault": self.fault}
+        return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
+
+    def _next(self) -> str:
+        """Checks this user turn. If the check passes, starts the next user turn.
+
+        Returns the user's next message, or an empty text if the episode is over.
+        """
+        self.fault = self.reference.fault(self.turn, self.world, self.seen, bool(self.made))
+        last = self.turn == len(self.problem.turns) - 1
+        self.won = last and not self.fault
+        self.done = last or bool(self.fault)
+        if self.done:
+            return ""
+        self.turn += 1
+        self.made, self.steps_made = [], 0
+        return self.problem.turns[self.turn].user
+
+    def fork(self) -> DialogueSession:
+        """Returns an independent copy. This session and the copy share only objects that never change."""
+        twin = copy.copy(self)
+        twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
+        return twin
+
+
+NOTHING = "nothing"
+
+
+def thought(names: Sequence[str]) -> str:
+    """Returns a thinking block with ``names``, the functions that are still to be called, in order."""
+    return f"{OPEN_THINKING}left: {', '.join(names) or NOTHING}{CLOSE_THINKING}"
+
+
+def muddled(names: Sequence[str], tools: Tools, rng: random.Random) -> str:
+    """Returns a thinking block in which one function of ``names`` is left out or replaced by another tool.
+
+    If ``names`` is empty, the block names one tool, unless there are no tools.
+    """
+    others = [name for name in (str(function_of(tool)["name"]) for tool in tools) if name not in names]
+    place = rng.randrange(len(names)) if names else 0
+    instead = [rng.choice(others)] if others and (len(names) < 2 or rng.random() < 0.5) else []
+    return thought([*names[:place], *instead, *names[place + 1 :]])
+
+
+# To one user message, the experts plan at most ``steps`` minus this number of correct replies with calls. The rest of
+# the limit ``steps`` is for the clumsy expert's mistakes.
+_ROOM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes(Chances):
+    """The probabilities with which the clumsy expert makes each kind of mistake before a call.
+
+    Attributes:
+        wrong: the expert makes the call with a wrong value of one argument.
+        unknown: the expert makes the call with a function name that does not exist.
+        missing: the expert makes the call without one of its arguments.
+        repeat: the expert repeats its previous correct call.
+        look: the expert makes a call that needs no arguments and only reads the state.
+        early: the expert says the closing word instead of making the call, which loses the episode.
+    """
+
+    wrong: float = 0.08
+    unknown: float = 0.05
+    missing: float = 0.06
+    repeat: float = 0.06
+    look: float = 0.08
+    early: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One reply of the good expert."""
+
+    calls: tuple[ToolCall, ...]
+    left: tuple[str, ...]  # names of the functions that the request still needs, including those of this reply
+    closing: str  # the text of a reply without calls; empty if the reply has calls
+
+
+Reply = tuple[Sequence[ToolCall], str]
+"""One reply of an expert as a pair (calls, text). The text is the thought before the calls; in a reply without calls,
+the text is the whole reply.
+"""
+
+
+def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
+    """Yields the correct replies of a whole dialogue in order.
+
+    The replies to a user message make the calls of the ground truth, and a closing reply without calls ends the user
+    turn. A reply makes one call, or several if a user message needs more than ``session.steps - _ROOM`` calls.
+    """
+    for turn in session.problem.turns:
+        at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
+        names = tuple(call.name for call in turn.calls)
+        for start in range(0, len(turn.calls), at_once or 1):
+            yield Planned(turn.calls[start : start + at_once], names[start:], "")
+        yield Planned((), (), turn.unable or closing)
+
+
+def good(session: DialogueSession, closing: str, thinks: bool = False) -> Iterator[Reply]:
+    """Yields the replies of the good expert.
+
+    If ``thinks`` is true, each reply begins with a list of the calls that are still to be made.
+    """
+    for reply in planned(session, closing):
+        yield reply.calls, (thought(reply.left) if thinks else "") + reply.closing
+
+
+def clumsy(
+    session: DialogueSession,
+    closing: str,
+    rng: random.Random,
+    mistakes: Mistakes,
+    thinks: bool = False,
+    muddle: float = 0.0,
+) -> Iterator[Reply]:
+    """Yields the replies of the clumsy expert: those of :func:`good`, with occasional mistakes before a call.
+
+    The expert makes no wrong call in a task in which the first reply with a call ends the user turn. If ``thinks`` is
+    true, each reply begins with a thought: before a mistake, the thought lists the mistaken call, and before a correct
+    reply, the thought is wrong with probability ``muddle``.
+    """
+    last: ToolCall | None = None
+    replies = list(planned(session, closing))
+    for place, reply in enumerate(replies):
+        calls = reply.calls
+        spare = session.horizon - session.turns - (len(replies) - place)
+        if calls and not session.problem.one_reply and spare > 0 and session.steps_made < session.steps - _ROOM:
+            drawn = drawn_of(rng, mistakes)
+            tools = session.problem.tools_at(session.turn)
+            made = mistake(session.world, tools, calls[0], last, rng, drawn)
+            if made is not None or drawn == "early":
+                plan = [made.name, *reply.left[1:]] if made else []
+                yield [made] if made else [], (thought(plan) if thinks else "") + ("" if made else closing)
+        before = ""
+        if thinks:
+            wrong = rng.random() < muddle
+            before = muddled(reply.left, session.problem.tools_at(session.turn), rng) if wrong else thought(reply.left)
+        yield calls, before + reply.closing
+        last = calls[-1] if calls else None
+
+
+def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
+    """Returns the name of a random kind of mistake, or an empty text for no mistake."""
+    names = [field.name for field in fields(mistakes)]
+    weights = [getattr(mistakes, name) for name in names]
+    return rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
+
+
+def mistake(
+    world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
+) -> ToolCall | None:
+    """Returns a wrong call of the kind ``drawn`` that does not change the state; None if there is no wrong call.
+
+    Args:
+        world: the state before the call. ``world`` is not changed.
+        tools: the tools that can be called.
+        due: the correct call.
+        last: the last correct call; None if the expert made no call yet for this user message.
+        rng: the random generator.
+        drawn: the name of a field of :class:`Mistakes`. For any other text, and for ``early``, the result is None.
+    """
+    made: ToolCall | None = None
+    if drawn == "wrong" and due.arguments:
+        key = rng.choice(sorted(due.arguments))
+        made = ToolCall(due.name, {**due.arguments, key: _other(due.arguments[key])})
+    elif drawn == "unknown":
+        made = ToolCall(f"{due.name}_all", due.arguments)
+    elif drawn == "missing" and due.arguments:
+        key = rng.choice(sorted(due.arguments))
+        made = ToolCall(due.name, {name: value for name, value in due.arguments.items() if name != key})
+    elif drawn == "repeat":
+        made = last
+    elif drawn == "look":
+        looks = _looks(tools)
+        made = rng.choice(looks) if looks else None
+    if made is None or made == due:
+        return None
+    twin = world.fork()
+    answer = twin.call(made)
+    harmless = twin.same_place(world)
+    # a call is not a mistake if the correct call would get the same answer
+    return made if harmless and answer != twin.call(due) else None
+
+
+def _looks(tools: Tools) -> list[ToolCall]:
+    """Returns one call without arguments for each tool that needs no arguments."""
+    shown = map(function_of, tools)
+    return [ToolCall(f["name"], {}) for f in shown if not (f.get("parameters") or {}).get("required")]
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return f"{value}x" if isinstance(value, str) else []
+
+
+def oracle_accepts(session: DialogueSession, action: str) -> bool:
+    """Returns whether the verifier accepts the reply ``action``. ``session`` is not changed."""
+    if session.done:
+        return False
+    tools = session.problem.tools_at(session.turn)
+    calls = read_calls(action, session.form, tools)
+    if calls is None or not (calls or action.strip()):
+        return False
+    due = still_due(session)
+    if not calls:
+        return not due or (bool(session.made) and serves(session, []))
+    rest = _less(due, calls)
+    if len(rest) == len(due) - len(calls):
+        return serves(session, [*calls, *rest])
+    if len(calls) > len(due) or any(check_call({"name": c.name, "arguments": c.arguments}, tools) for c in calls):
+        return False
+    # Some calls of the reply are not calls of the ground truth. The reply is accepted only if its calls and the rest of
+    # the ground truth fulfil the request, and the rest alone would not.
+    return any(serves(session, [*calls, *rest]) and not serves(session, rest) for rest in _rests(calls, due))
+
+
+def still_due(session: DialogueSession) -> list[ToolCall]:
+    """Returns the calls of the ground truth that are still missing in this user turn.
+
+    First, the calls that the policy has made are removed from the ground truth. If the remaining calls would not fulfil
+    the request, the policy may have replaced one of them by another call. One remaining call is then left out, provided
+    that the others fulfil the request.
+    """
+    due = _less(session.problem.turns[session.turn].calls, session.made)
+    if not due or not session.made or serves(session, due):
+        return due
+    shorter = [due[:i] + due[i + 1 :] for i in range(len(due))]
+    return next((rest for rest in shorter if serves(session, rest)), due)
+
+
+def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
+    """Returns whether ``calls``, made in the session's present state, would fulfil the user's request."""
+    world, turn = session.world.fork(), session.turn
+    seen = [*session.seen, *(world.call(call) for call in calls)]
+    truth = session.reference
+    return world.same_state(truth.states[turn]) and holds(seen, truth.answers[turn])
+
+
+def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
+    """Yields the calls of ``due`` that are left after each call of ``calls`` has replaced a call of ``due``.
+
+    A single call may have replaced any call of ``due``. Several calls are assumed to have replaced the first calls.
+    """
+    if len(calls) == 1:
+        for i in range(len(due)):
+            yield [*due[:i], *due[i + 1 :]]
+    else:
+        yield list(due[len(calls) :])
+
+
+def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
+    """Returns the calls of ``due`` without those in ``made``. Each call in ``made`` removes at most one equal call."""
+    rest = list(due)
+    for call in made:
+        place = next((i for i, true in enumerate(rest) if equivalent([call], [true])), None)
+        if place is not None:
+            del rest[place]
+    return rest
+
+
+def demonstrated_accepts(session: DialogueSession, action: str, expert: str) -> bool:
+    """Returns whether ``action`` is as good as the demonstrated reply ``expert``. ``session`` is not changed."""
+    if session.done:
+        return False
+    tools = session.problem.tools_at(session.turn)
+    made, wanted = read_calls(action, session.form, tools), read_calls(expert, session.form, tools)
+    if made is None or wanted is None or not (made or action.strip()):
+        return False
+    return equivalent(made, wanted, tools)
+
+
+class Source(Protocol):
+    """Provides the tasks of an environment with dialogues."""
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        """Returns ``count`` tasks of a split.
+
+        Raises:
+            InputError: the split has fewer than ``count`` tasks.
+        """
+        ...
+
+    def problem(self, task: Task) -> DialogueProblem:
+        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools.
+
+        Raises:
+            KeyError, TypeError, ValueError: the data does not describe a task of this source.
+        """
+        ...
+
+
+class DialogueEnv(ScriptedEnv[DialogueSession]):
+    """Base class of environments with dialogues. See ``turnwise.env.Environment``.
+
+    A subclass defines a name and a source of tasks.
+
+    Args:
+        horizon: maximum number of turns of an episode.
+        steps: maximum number of replies with tool calls that the policy may give to one user message.
+        format: the format of tool calls.
+        mistakes: probabilities of the clumsy expert's mistakes.
+        brief: whether the system message lists only the functions, without instructions, for small policies.
+        kept: maximum number of tasks whose ground truths are kept in memory.
+        thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
+        muddle: probability that the clumsy expert writes a wrong list of calls before a correct reply, if ``thinks`` is
+            true.
+        verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
+            ``dialogues.demonstrated_verifier``).
+
+    Raises:
+        ValueError: a number is below 1, ``muddle`` is not a probability, or the format or verifier is unknown.
+    """
+
+    mistakes: Mistakes
+
+    def __init__(
+        self,
+        source: Source,
+        horizon: int,
+        steps: int,
+        format: str,  # noqa: A002 - the configuration uses this name
+        mistakes: Mistakes | None,
+        brief: bool,
+        kept: int,
+        thinks: bool = False,
+        muddle: float = 0.0,
+        verifier: Verifier = "oracle",
+    ) -> None:
+        if steps < 1 or kept < 1:
+            raise ValueError(f"steps and kept must be at least 1, got {steps} and {kept}")
+        if not 0 <= muddle <= 1:
+            raise ValueError(f"muddle: must be a probability in [0, 1], got {muddle}")
+        self.source, self.brief, self.steps, self.thinks = source, brief, steps, thinks
+        self.muddle, self.closing = muddle, "done" if brief else "Done."
+        self.horizon = check_horizon(horizon)
+        self.format: Format = check_format(format)
+        self.mistakes = mistakes or Mistakes()
+        self.verifier = check_verifier(verifier)
+        self._problems = LastTasks(self._problem, kept)
+
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        return self.source.tasks(split, count, seed)
+
+    def begin(self, task: Task) -> DialogueSession:
+        problem, reference = self._problems(task)
+        return DialogueSession(task, problem, reference, self.format, self.horizon, self.steps, self.brief)
+
+    def _problem(self, task: Task) -> tuple[DialogueProblem, Reference]:
+        try:
+            problem = self.source.problem(task)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"task {task.id}: its data is not a task of env={self.name} ({error!r})") from error
+        return problem, Reference.of(problem)
+
+    def play(self, session: DialogueSession, quality: Quality, seed: int) -> Trajectory:
+        rng = random.Random(f"{seed}/{session.task.id}")
+        replies = (
+            good(session, self.closing, self.thinks)
+            if quality == "good"
+            else clumsy(session, self.closing, rng, self.mistakes, self.thinks, self.muddle)
+        )
+        return played(session, replies, self.format, quality, seed)
+
+    def accepts(self, session: DialogueSession, action: str, expert: str) -> bool:
+        if self.verifier == "oracle":
+            return oracle_accepts(session, action)
+        return demonstrated_accepts(session, action, expert)

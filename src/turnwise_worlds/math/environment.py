@@ -1,0 +1,241 @@
+"""``env=math``: mathematics problems with a Python tool."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from turnwise.data.tool_schema import make_tool, name_of
+from turnwise.env import Level, Step, check_split
+from turnwise.errors import InputError
+from turnwise.types import Task
+from turnwise_worlds.boxed import STOPPED, cut
+from turnwise_worlds.math.equality import Equality
+from turnwise_worlds.math.interpreter import Interpreter
+from turnwise_worlds.math.problems import MathProblem, make_problems, read_problems
+from turnwise_worlds.scripted import Chances, Clumsy, Expert
+from turnwise_worlds.search.environment import ANSWERED
+from turnwise_worlds.tools import Calls, Style, TextSession, ToolEnv, check_shown
+
+PYTHON = make_tool(
+    "python", "Run Python code. Returns what it prints. Names are kept from call to call.", code=("string", "the code")
+)
+ANSWER = make_tool(
+    "answer",
+    "Give the final answer: a number or an expression, in LaTeX where needed. Ends the episode.",
+    text=("string", "the answer"),
+)
+ASKED = "Solve the problem."
+SILENT = "(no output)"
+
+
+class MathSession(TextSession):
+    """A running episode of ``env=math``.
+
+    ``snippets`` holds the code snippets that ran so far. ``values`` holds the last printed line of each snippet that
+    succeeded and printed a text.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        problem: MathProblem,
+        interpreter: Interpreter,
+        equal: Equality,
+        shown: int,
+        calls: Calls,
+        horizon: int,
+    ) -> None:
+        super().__init__(task, calls, horizon, ASKED, problem.text)
+        self.problem, self.interpreter, self.equal, self.shown = problem, interpreter, equal, shown
+        self.snippets: tuple[str, ...] = ()
+        self.values: tuple[str, ...] = ()
+
+    def computed(self) -> bool:
+        """Returns whether a snippet has printed the problem's answer as its last line."""
+        return any(self.equal(value, self.problem.answer) for value in self.values)
+
+    def value(self, code: str) -> str | None:
+        """Returns the last line that the snippet ``code`` would print now; None if it would fail or print no text."""
+        outcome = self.interpreter.run(self.snippets, code)
+        lines = outcome.output.strip().splitlines()
+        return lines[-1].strip() if outcome.ok and lines else None
+
+    def use(self, name: str, argument: str) -> Step:
+        if name == "answer":
+            right = self.equal(argument, self.problem.answer)
+            return Step(ANSWERED, float(right), True, right)
+        outcome = self.interpreter.run(self.snippets, argument)
+        value = self.value(argument)
+        self.snippets += (argument,)
+        self.values += (value,) if value is not None else ()
+        text = cut(outcome.output.strip(), self.shown)
+        if outcome.stopped:
+            text = f"{text}\n[{STOPPED[outcome.stopped]}]".strip()
+        return Step(text or SILENT, info={"ran": float(outcome.ok)})
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes(Chances):
+    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn.
+
+    The expert makes a mistake only while enough turns are left to correct it.
+    """
+
+    slip: float = 0.15  # runs code with a wrong number
+    broken: float = 0.12  # runs code that cannot be parsed
+    repeat: float = 0.06  # runs the same code again
+    malformed: float = 0.06  # writes code without a tool call
+
+
+class GoodExpert(Expert[MathSession]):
+    """An expert that runs the problem's code once and then answers.
+
+    If the problem has no code or there is no Python tool, the expert answers at once.
+    """
+
+    def __init__(self, session: MathSession, seed: int | str) -> None:
+        super().__init__(session, seed)
+        known = "python" in map(name_of, session.calls.tools)
+        self.code = (session.problem.code or "") if known else ""  # empty means that there is nothing to run
+
+    def best(self, session: MathSession) -> str:
+        if not self.code or session.computed():
+            return session.write("answer", session.problem.answer)
+        return session.write("python", self.code)
+
+
+class ClumsyExpert(Clumsy[MathSession], GoodExpert):
+    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Mistakes`) and recovers from it."""
+
+    def has_room(self, session: MathSession) -> bool:
+        return bool(self.code) and session.horizon - session.turns > 2
+
+    def _slip(self, session: MathSession) -> str | None:
+        if session.computed():
+            return None
+        numbers = list(re.finditer(r"\b[1-9]\d*\b", self.code))
+        chosen = self.rng.choice(numbers)
+        wrong = str(int(chosen[0]) + self.rng.choice((1, 2, 10)))
+        return session.write("python", self.code[: chosen.start()] + wrong + self.code[chosen.end() :])
+
+    def _broken(self, session: MathSession) -> str | None:
+        if session.computed():
+            return None
+        at = self.rng.choice([i for i, c in enumerate(self.code) if c in "()*+-/%=,"] or [len(self.code) - 1])
+        return session.write("python", self.code[:at] + "?" + self.code[at + 1 :])
+
+    def _repeat(self, session: MathSession) -> str | None:
+        return session.write("python", session.snippets[-1]) if session.snippets else None
+
+    def _malformed(self, session: MathSession) -> str | None:
+        return None if session.computed() else self.code
+
+
+def accepts(session: MathSession, action: str, expert: str) -> bool:
+    """Returns whether the verifier accepts the policy's reply ``action``. ``session`` is not changed.
+
+    Raises:
+        EnvironmentFault: the sandbox or the worker of math-verify failed.
+    """
+    call = session.read(action)
+    if session.done or call is None:
+        return False
+    tool, argument = call
+    if tool == "answer":
+        return session.equal(argument, session.problem.answer)
+    if session.computed():
+        return False
+    value = session.value(argument)
+    if value is None:
+        return False
+    if session.equal(value, session.problem.answer):
+        return True
+    wanted = session.read(expert)
+    if session.problem.code is not None or wanted is None or wanted[0] != "python":
+        return False
+    target = session.value(wanted[1])
+    return target is not None and value not in session.values and session.equal(value, target)
+
+
+class MathEnv(ToolEnv[MathSession]):
+    """An environment with mathematical problems, which are generated or come from files of public data sets.
+
+    It implements ``turnwise.env.Environment``.
+
+    Args:
+        level: ``tiny`` (arithmetic with one or two operations, short calls) or ``full``.
+        horizon: maximum number of turns of an episode.
+        calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
+            level.
+        python: whether the policy has a Python tool, which runs in the sandbox.
+        shown: maximum number of characters of the Python tool's output that the policy sees.
+        files: split (train, seen, unseen) -> file of problems. None means that problems are generated.
+        mistakes: probabilities of the mistakes of the clumsy scripted expert.
+        interpreter: runs the code of the Python tool.
+        equality: decides whether an answer is right.
+
+    Raises:
+        ValueError: an argument is out of its range.
+        InputError: a file of ``files`` cannot be used.
+    """
+
+    name = "math"
+    good, clumsy = GoodExpert, ClumsyExpert
+
+    def __init__(
+        self,
+        level: Level = "full",
+        horizon: int = 6,
+        calls: Style | None = None,
+        python: bool = True,
+        shown: int = 1000,
+        files: Mapping[str, str] | None = None,
+        mistakes: Mistakes | None = None,
+        interpreter: Interpreter | None = None,
+        equality: Equality | None = None,
+    ) -> None:
+        check_shown(shown)
+        for split in files or ():
+            check_split(split, f"files.{split}")
+        super().__init__(level, horizon, calls, (PYTHON, ANSWER) if python else (ANSWER,))
+        self.python, self.shown, self.mistakes = python, shown, mistakes or Mistakes()
+        self.waits = python  # for snippets in the sandbox
+        self._read = {split: read_problems(path, f"files.{split}") for split, path in (files or {}).items()}
+        self.source = hashlib.sha256(repr(sorted((files or {}).items())).encode()).hexdigest()[:12] if files else level
+        self._interpreter, self._equal = interpreter or Interpreter(), equality or Equality()
+
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        problems = self._problems(split, count, seed)
+        return [Task(self.name, f"{split}/{p.key}", split, p.data(), p.kind) for p in problems]
+
+    def _problems(self, split: str, count: int, seed: int) -> Sequence[MathProblem]:
+        if not self._read:
+            return make_problems(self.level, split, count, seed)
+        problems = list(self._read.get(split, ()))
+        if count > len(problems):
+            raise InputError(
+                f"env=math: the split {split} has {len(problems)} problems, but {count} are needed; "
+                f"set env.files.{split} to a file with more problems, or lower data.trajectories, states.count "
+                "or eval.tasks"
+            )
+        random.Random(f"problems {split} {seed}").shuffle(problems)
+        return problems[:count]
+
+    def ready(self) -> None:
+        """Starts the sandbox of the Python tool. Raises ``NoSandboxError`` if no sandbox works on this machine."""
+        if self.python:
+            self._interpreter.open()
+
+    def begin(self, task: Task) -> MathSession:
+        problem = MathProblem.of(task.data)
+        return MathSession(task, problem, self._interpreter, self._equal, self.shown, self._calls, self.horizon)
+
+    def unknown(self, session: MathSession) -> str:
+        return "its file contains no solution steps" if session.problem.code is None else ""
+
+    def accepts(self, session: MathSession, action: str, expert: str) -> bool:
+        return accepts(session, action, expert)

@@ -1,0 +1,248 @@
+"""The problems of ``env=math``: generated ones, and those of public data sets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from turnwise.env import Level
+from turnwise.errors import InputError
+from turnwise_worlds.data_files import cleaned, read_data_file
+
+_SEEN = 5  # one in five problems belongs to the split unseen, and one in five of the remaining problems to seen
+
+
+@dataclass(frozen=True, slots=True)
+class MathProblem:
+    """A mathematical problem with its right answer."""
+
+    kind: str
+    text: str
+    answer: str
+    code: str | None = None  # Python code that computes the answer; None if no code is known
+
+    @property
+    def key(self) -> str:
+        """Returns a hash of the problem's text and answer, which serves as the problem's id."""
+        return hashlib.sha256(f"{self.text}\n{self.answer}".encode()).hexdigest()[:12]
+
+    def data(self) -> dict[str, Any]:
+        """Returns the problem as JSON values."""
+        return {"kind": self.kind, "problem": self.text, "answer": self.answer, "code": self.code}
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> MathProblem:
+        """Returns the problem that a task's data describes.
+
+        Raises:
+            ValueError: the data lacks a key.
+        """
+        try:
+            code = data.get("code")
+            return MathProblem(
+                str(data["kind"]), str(data["problem"]), str(data["answer"]), None if code is None else str(code)
+            )
+        except KeyError as error:
+            raise ValueError(f"task data: a problem needs kind, problem and answer, but {error} is missing") from None
+
+
+Draw = Callable[[int, int], int]
+Kind = Callable[[Draw], tuple[str, str, object]]
+
+
+def _chain(draw: Draw) -> tuple[str, str, object]:
+    a, b, c = draw(12, 99), draw(3, 40), draw(2, 99)
+    return f"What is {a} * {b} + {c}?", f"{a} * {b} + {c}", a * b + c
+
+
+def _rest(draw: Draw) -> tuple[str, str, object]:
+    a, b = draw(200, 999), draw(7, 40)
+    return f"What is the rest of {a} by {b}?", f"{a} % {b}", a % b
+
+
+def _power(draw: Draw) -> tuple[str, str, object]:
+    a, b = draw(3, 30), draw(2, 4)
+    return f"What is {a} to the power {b}?", f"{a} ** {b}", a**b
+
+
+def _total(draw: Draw) -> tuple[str, str, object]:
+    a, b = draw(2, 40), draw(41, 99)
+    return f"What is the sum of {a} to {b}?", f"sum(range({a}, {b + 1}))", (a + b) * (b - a + 1) // 2
+
+
+def _difference(draw: Draw) -> tuple[str, str, object]:
+    a, b, c = draw(100, 999), draw(12, 60), draw(3, 30)
+    return f"What is {a} - {b} * {c}?", f"{a} - {b} * {c}", a - b * c
+
+
+def _multiples(draw: Draw) -> tuple[str, str, object]:
+    n, a, b = draw(200, 5000), draw(3, 12), draw(13, 40)
+    text = f"How many positive integers not greater than {n} are divisible by {a} or by {b}?"
+    code = f"print(sum(1 for i in range(1, {n} + 1) if i % {a} == 0 or i % {b} == 0))"
+    return text, code, n // a + n // b - n // math.lcm(a, b)
+
+
+def _modular(draw: Draw) -> tuple[str, str, object]:
+    a, b, m = draw(3, 60), draw(50, 900), draw(11, 99)
+    text = f"What is the remainder when ${a}^{{{b}}}$ is divided by ${m}$?"
+    return text, f"print(pow({a}, {b}, {m}))", pow(a, b, m)
+
+
+def _congruences(draw: Draw) -> tuple[str, str, object]:
+    m, n = ((7, 11), (9, 16), (13, 15), (17, 20), (19, 21))[draw(0, 4)]
+    a, b = draw(0, m - 1), draw(0, n - 1)
+    text = f"Find the smallest non-negative integer that leaves remainder {a} modulo {m} and remainder {b} modulo {n}."
+    code = f"for x in range({m * n}):\n    if x % {m} == {a} and x % {n} == {b}:\n        print(x)\n        break"
+    return text, code, (a * n * pow(n, -1, m) + b * m * pow(m, -1, n)) % (m * n)
+
+
+def _divisors(draw: Draw) -> tuple[str, str, object]:
+    a, b, c = draw(1, 5), draw(1, 4), draw(1, 3)
+    n = 2**a * 3**b * 5**c
+    text = f"How many positive divisors does ${n}$ have?"
+    return text, f"print(sum(1 for d in range(1, {n} + 1) if {n} % d == 0))", (a + 1) * (b + 1) * (c + 1)
+
+
+def _system(draw: Draw) -> tuple[str, str, object]:
+    a, b, c, d = draw(2, 12), draw(2, 12), draw(2, 12), draw(2, 12)
+    if a * d == b * c:
+        d += 1
+    e, f = draw(5, 60), draw(5, 60)
+    text = (
+        f"The numbers $x$ and $y$ satisfy ${a}x + {b}y = {e}$ and ${c}x + {d}y = {f}$. What is $x + y$ as a fraction?"
+    )
+    code = (
+        "from fractions import Fraction\n"
+        f"det = {a} * {d} - {b} * {c}\n"
+        f"x = Fraction({e} * {d} - {b} * {f}, det)\n"
+        f"y = Fraction({a} * {f} - {e} * {c}, det)\n"
+        "print(x + y)"
+    )
+    return text, code, Fraction(e * d - b * f + a * f - e * c, a * d - b * c)
+
+
+def _paths(draw: Draw) -> tuple[str, str, object]:
+    a, b = draw(3, 9), draw(3, 9)
+    text = f"A path on a grid goes from $(0,0)$ to $({a},{b})$ in unit steps to the right or up. How many such paths are there?"
+    return text, f"from math import comb\nprint(comb({a + b}, {a}))", math.comb(a + b, a)
+
+
+KINDS: Mapping[str, Mapping[str, Kind]] = {
+    "tiny": {"chain": _chain, "rest": _rest, "power": _power, "total": _total, "difference": _difference},
+    "full": {
+        "multiples": _multiples,
+        "modular": _modular,
+        "congruences": _congruences,
+        "divisors": _divisors,
+        "system": _system,
+        "paths": _paths,
+    },
+}
+
+
+def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathProblem]:
+    """Returns ``count`` different problems of a split. A larger ``count`` only adds problems at the end of the list.
+
+    A hash of a problem's text decides its split, so no two splits share a problem.
+
+    Raises:
+        InputError: fewer than ``count`` different problems of the split were found.
+    """
+    found: dict[str, MathProblem] = {}
+    kinds = list(KINDS[level].items())
+    for number in range(200 * count + 1000):
+        if len(found) == count:
+            break
+        kind, make = kinds[number % len(kinds)]
+        text, code, answer = make(random.Random(f"math {level} {seed} {number}").randint)
+        if _split(text) == split:
+            found.setdefault(text, MathProblem(kind, text, str(answer), code))
+    if len(found) < count:
+        raise InputError(
+            f"env=math: the split {split} has fewer than {count} problems at env.level={level}; set env.level=full or "
+            "set env.files to problem files, or lower data.trajectories, states.count or eval.tasks"
+        )
+    return list(found.values())
+
+
+def _split(text: str) -> str:
+    value = int(hashlib.sha256(text.encode()).hexdigest(), 16) % (_SEEN * _SEEN)
+    return "unseen" if value % _SEEN == 0 else "seen" if value // _SEEN == 0 else "train"
+
+
+_PROBLEM = ("problem", "question")
+_ANSWER = ("answer", "final_answer", "expected_answer", "target")
+
+
+def read_problems(path: str | Path, key: str) -> list[MathProblem]:
+    """Returns the problems in a file, in the order of the file and without duplicates.
+
+    Raises:
+        InputError: the file cannot be read, a record has no problem or no answer, or no usable problem is left.
+    """
+    found: dict[str, MathProblem] = {}
+    for place, record in read_data_file(path, key):
+        lower = {str(name).lower(): value for name, value in record.items()}
+        if _left_out(lower):
+            continue
+        text = next((lower[name] for name in _PROBLEM if isinstance(lower.get(name), str)), None)
+        answer = _answer(lower)
+        if text is None or not text.strip() or answer is None:
+            missing = "problem" if text is None or not text.strip() else "final answer"
+            raise InputError(
+                f"{place}: the record has no {missing}; its keys are {sorted(map(str, record))}. A record needs the "
+                f"problem under one of the keys {', '.join(_PROBLEM)}, and it needs the answer under one of the keys "
+                f"{', '.join(_ANSWER)} or in a solution with \\boxed{{}}"
+            )
+        problem = MathProblem(str(lower.get("subject") or lower.get("type") or "file"), cleaned(text).strip(), answer)
+        found.setdefault(problem.key, problem)
+    if not found:
+        raise InputError(f"{path}: the file contains no problem with a final answer; set {key} to another file")
+    return list(found.values())
+
+
+def boxed_answer(solution: str) -> str | None:
+    r"""Returns the content of the last ``\boxed{}``; None if there is none, it is empty, or its braces do not match."""
+    start = solution.rfind("\\boxed{")
+    if start < 0:
+        return None
+    begin = start + len("\\boxed{")
+    depth = 1
+    for at in range(begin, len(solution)):
+        depth += {"{": 1, "}": -1}.get(solution[at], 0)
+        if depth == 0:
+            return solution[begin:at].strip() or None
+    return None
+
+
+def _left_out(record: Mapping[str, Any]) -> bool:
+    """Returns whether a record is a proof or a problem with pictures of OlympiadBench."""
+    if "olympiadbench" in str(record.get("source", "")).lower() or "final_answer" in record:
+        pictures = any(record.get(name) not in (None, "", [], "[]") for name in record if str(name).startswith("image"))
+        return pictures or record.get("modality") == "Multimodal" or record.get("final_answer", "") in (None, [], "[]")
+    return False
+
+
+def _answer(record: Mapping[str, Any]) -> str | None:
+    for name in _ANSWER:
+        value = record.get(name)
+        if isinstance(value, str) and value.lstrip().startswith("[") and name == "final_answer":
+            # the text need not be a list, because an interval also begins with a bracket
+            with suppress(ValueError, RecursionError):
+                value = json.loads(value)
+        if isinstance(value, list):
+            value = ", ".join(map(str, value))
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # a file with typed columns may store 204 as 204.0
+        if value is not None and not isinstance(value, bool | dict) and str(value).strip():
+            return cleaned(str(value)).strip()
+    solution = record.get("solution")
+    return boxed_answer(solution) if isinstance(solution, str) else None

@@ -1,0 +1,155 @@
+"""``env=mixture``: several environments in one run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from turnwise.env import Environment, Quality, Session
+from turnwise.errors import InputError
+from turnwise.types import Task, Trajectory
+
+
+class Mixture(Environment):
+    """Combines several environments, whose tasks are mixed by weight. See ``turnwise.env.Environment``.
+
+    A task names its environment in three places: in the field ``env``, in the field ``subset``, so that success is
+    reported for each environment, and at the beginning of its id, so that ids are unique. The named environment opens
+    the task's sessions and sets the horizon.
+
+    Source: PivotRL, arXiv:2603.21383, Table 5, which trains all agentic domains in one run.
+
+    Args:
+        worlds: name -> environment. The value None leaves an environment out.
+        weights: name of an environment -> relative number of its tasks. An environment without a weight gets 1.
+
+    Raises:
+        ValueError: ``worlds`` contains no environment; a value of ``worlds`` is not an environment, is a mixture, or
+            has a name that differs from its key; or a weight is not above 0 or belongs to no environment.
+    """
+
+    name = "mixture"
+
+    def __init__(self, worlds: Mapping[str, Environment | None], weights: Mapping[str, float] | None = None) -> None:
+        weights = weights or {}
+        self.parts = {name: part for name, part in worlds.items() if part is not None}
+        if not self.parts:
+            raise ValueError("worlds: no environment is left; add one as +env@env.worlds.search=search")
+        for name, part in self.parts.items():
+            if not isinstance(part, Environment):
+                raise ValueError(
+                    f"worlds.{name}: must be an environment, got {part!r}; add one as +env@env.worlds.{name}={name}"
+                )
+            if part.parts:
+                raise ValueError(
+                    f"worlds.{name}: a mixture cannot contain a mixture; add the environments of the inner mixture"
+                )
+            if part.name != name:
+                raise ValueError(
+                    f"worlds.{name}: the name of this environment is {part.name!r}; use the key env.worlds.{part.name}"
+                )
+        for name, weight in weights.items():
+            if name not in worlds:
+                raise ValueError(f"weights.{name}: no environment has this name; choose one of {', '.join(worlds)}")
+            if not 0 < weight < math.inf:
+                raise ValueError(
+                    f"weights.{name}: must be above 0, got {weight}; to leave the environment out, set "
+                    f"env.worlds.{name}=null"
+                )
+        self.weights = {name: float(weights.get(name, 1)) for name in self.parts}
+        self.horizon = max(part.horizon for part in self.parts.values())
+        self.waits = any(part.waits for part in self.parts.values())
+        bounds = [part.together for part in self.parts.values() if part.together is not None]
+        self.together = min(bounds, default=None)
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """Returns ``count`` tasks of a split, mixed from all environments in proportion to the weights.
+
+        Every prefix of the list has these proportions. The list for a smaller ``count`` need not be a prefix of the
+        list for a larger ``count``.
+
+        Raises:
+            ValueError: there is no split of this name.
+            InputError: an environment has too few tasks.
+        """
+        counts = shares(list(self.weights.values()), count)
+        dealt = [self._dealt(name, split, number, seed) for name, number in zip(self.parts, counts, strict=True)]
+        hands = [iter(tasks) for tasks in dealt]
+        return [next(hands[place]) for place in order([len(tasks) for tasks in dealt])]
+
+    def _dealt(self, name: str, split: str, count: int, seed: int) -> list[Task]:
+        try:
+            tasks = self.parts[name].tasks(split, count, seed) if count else ()
+        except InputError as error:
+            raise InputError(f"env.worlds.{name}: {error}; or lower env.weights.{name}") from error
+        return [replace(task, id=f"{name}/{task.id}", subset=name) for task in tasks]
+
+    def reset(self, task: Task) -> Session:
+        """Opens a fresh session in the task's environment.
+
+        Raises:
+            ValueError: the task's environment is not in this mixture, or the environment refuses the task.
+        """
+        return self._of(task).reset(task)
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """Runs an expert of the task's environment. Raises the errors of :meth:`reset`."""
+        return self._of(task).demonstrate(task, quality, seed)
+
+    def accepts(self, session: Any, action: str, expert: str) -> bool:
+        """Returns whether the functional verifier of the task's environment accepts ``action``."""
+        return self._of(session.task).accepts(session, action, expert)
+
+    def _of(self, task: Task) -> Environment:
+        part = self.parts.get(task.env)
+        if part is None:
+            known = ", ".join(self.parts)
+            raise ValueError(
+                f"task {task.id}: the task was made for env {task.env!r}, but this mixture contains {known}; add the "
+                f"missing environment as +env@env.worlds.{task.env}={task.env}, or remove the setting "
+                f"env.worlds.{task.env}=null"
+            )
+        return part
+
+
+def shares(weights: Sequence[float], count: int) -> list[int]:
+    """Divides ``count`` into whole numbers in proportion to positive weights, by the largest-remainder method.
+
+    Each number is the exact proportional part of ``count``, rounded up or down, and the numbers sum to ``count``. Of
+    equal remainders, that of the earlier weight is rounded up first.
+    """
+    whole = math.fsum(weights)
+    exact = [count * weight / whole for weight in weights]
+    found = [math.floor(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda place: found[place] - exact[place])
+    for place in by_remainder[: count - sum(found)]:
+        found[place] += 1
+    return found
+
+
+def order(counts: Sequence[int]) -> list[int]:
+    """Returns a sequence that contains each index i from 0 to n - 1 exactly ``counts[i]`` times, evenly spread.
+
+    In every prefix of the sequence, the number of occurrences of an index differs by less than 1 from the index's
+    proportional part of the prefix.
+
+    Source: Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980, 323-330). At each
+    position, the lag of an index is its proportional part minus its occurrences so far. The rule considers the indices
+    with a lag of at least 1 / (2n - 2). It takes the index whose lag would be the first to reach the bound
+    1 - 1 / (2n - 2) if the index were not taken. No lag then exceeds the bound. All numbers are integers or exact
+    fractions, so there are no rounding errors.
+    """
+    total = sum(counts)
+    slack = max(1, 2 * len(counts) - 2)
+    dealt = [0] * len(counts)
+    found = []
+    for step in range(1, total + 1):
+        behind = [slack * (step * count - total * had) for count, had in zip(counts, dealt, strict=True)]
+        due = [place for place, lag in enumerate(behind) if counts[place] and lag >= total]
+        place = min(due, key=lambda i: Fraction((slack - 1) * total - behind[i], counts[i]))
+        dealt[place] += 1
+        found.append(place)
+    return found

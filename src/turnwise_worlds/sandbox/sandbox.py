@@ -1,0 +1,693 @@
+"""Runs model-written code in bubblewrap: shell commands in folders, and Python snippets. Never runs it on the host.
+
+Each command has a sandbox of its own, and so has each Python interpreter. A command maps a tree (the content of a work
+folder) to a new tree; a snippet maps a :class:`PythonState` to a new state. The old value stays unchanged, so several
+rollouts can start from it.
+
+The kernel limits each process (``ulimit``). It does not limit the total memory of several processes or the number of
+files in a file system, so the host compares these with the limits about forty times per second, from outside.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import secrets
+import select
+import shlex
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Literal, Protocol
+
+from turnwise.errors import InputError
+from turnwise_worlds.sandbox.folder_value import Tree, acting_as, opened, read_tree, write_tree
+from turnwise_worlds.sandbox.seccomp import filter_of
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+Backend = Literal["auto", "bubblewrap"]
+Stop = Literal["", "time", "memory", "processes", "output", "disk"]
+"""The name of the limit that ended a command or snippet; empty if it ended by itself."""
+
+BOX = "/box"  # a command's work folder and home folder in the sandbox
+HOST = "127.0.0.1"  # the only address in a sandbox's own network
+NOBODY = 65534
+INSTALL = "apt-get install bubblewrap"
+INTERPRETERS, KEPT_MIB = 64, 4096  # how many interpreters wait for their next snippet, and their memory together
+
+_START = 30.0  # time limit in seconds for a sandbox to start
+_TICK = 0.025  # seconds between two checks of the limits
+_LONGEST = 100_000  # maximum length of a command in bytes; the kernel refuses arguments of more than 128 KiB
+_PAGE = 4096  # size in bytes that the smallest file takes in memory
+_SCRATCH = 16 << 20  # maximum size in bytes of a command's /tmp, and also of its /dev/shm
+_DISKS = (BOX, "/tmp", "/dev/shm")  # the file systems to which a command can write, all in memory, of limited size
+_PROGRAM = Path(__file__).with_name("interpreter.py")
+_LISTEN = """
+import socket, sys
+with socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=64) as door:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=int(sys.argv[1])) as out:
+        socket.send_fds(out, [b"d"], [door.fileno()])
+"""
+# Ends the sandboxes that a killed trainer leaves behind: waits until standard input is closed, then kills every bwrap
+# process with the trainer's mark on its command line. Bubblewrap does not end with its parent while it is starting. A
+# second search without a result ends the program, because a process may be about to become a bwrap.
+_CLEANER = """
+import glob, os, signal, sys, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+while os.read(0, 4096):
+    pass
+quiet = 0
+for _ in range(40):
+    quiet += 1
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            words = open(path, "rb").read().split(b"\\0")
+            if sys.argv[1].encode() in words and any(word.rpartition(b"/")[2] == b"bwrap" for word in words):
+                quiet = 0
+                os.kill(int(path.split("/")[2]), signal.SIGKILL)
+        except OSError:
+            pass
+    if quiet == 2:
+        break
+    time.sleep(0.05)
+"""
+
+
+class NoSandboxError(InputError):
+    """Raised if no sandbox works on this machine. The message says why, and what to install."""
+
+
+class SandboxFault(RuntimeError):
+    """Raised if the sandbox itself failed: it could not start, or it ended without a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one call of a sandbox (a command or a snippet), for all processes of the call together."""
+
+    seconds: float = 5.0  # wall-clock time in seconds
+    memory_mib: int = 512  # memory in MiB
+    processes: int = 32  # number of processes
+    file_mib: int = 16  # size of a single file in MiB
+    folder_mib: int = 32  # size of the work folder after the call in MiB
+    files: int = 2000  # number of files, links and folders in the work folder
+    output_kib: int = 64  # size of standard output and standard error together in KiB
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            least = 15 if limit.name == "memory_mib" else 0  # MiB with which no Python interpreter starts
+            if not getattr(self, limit.name) > least:
+                raise ValueError(f"limits.{limit.name}: must be above {least}, got {getattr(self, limit.name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """The result of a call of a sandbox (a command or a snippet)."""
+
+    output: str  # standard output and standard error in the order in which they were written
+    status: int | None  # exit status; None if a limit ended the call
+    stopped: Stop = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Lets a command connect to one server on the host: a listening socket of the sandbox's own network.
+
+    A listening socket belongs to the network in which it was created, no matter which process holds it. So a small
+    program in the sandbox creates it and passes it to the host before the command begins.
+
+    Args:
+        port: port of 127.0.0.1 in the sandbox, on which the command reaches the server.
+        opened: function that takes over the listening socket and returns at once. Its second argument is a function
+            that ends the command.
+    """
+
+    port: int
+    opened: Callable[[socket.socket, Callable[[], None]], None]
+
+
+class Bubblewrap:
+    """Runs model-written code in bubblewrap sandboxes with limits. Several threads may call its methods at once.
+
+    A sandbox contains the host's /usr (read-only), the folders ``reads`` (read-only), and for a command a work folder
+    in memory. It has no capabilities and no network, and it sees only its own processes. A seccomp filter refuses
+    system calls. If root started the run, the sandbox runs as ``nobody``, because the kernel does not limit the number
+    of root's processes. The host accesses the work folder only while no process of the command runs.
+
+    Args:
+        limits: the limits of each call; None: the defaults.
+        python: the Python interpreter for snippets. Its folder is also first on the PATH of commands. None: the
+            interpreter of this process if the sandbox may read its files, otherwise /usr/bin/python3.
+        reads: additional folders of the host that code in the sandbox may read.
+
+    """
+
+    name = "bubblewrap"
+
+    def __init__(self, limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()) -> None:
+        self.limits = limits or Limits()
+        self.owner = NOBODY if os.getuid() == 0 else None
+        self.python_path, folders = _interpreter(python, self.owner is not None)
+        self._folders = [*folders, *(folder for folder in map(_shown, reads) if folder not in folders)]
+        self._filters = {kind: filter_of(kind) for kind in ("command", "snippet", "connected")}
+        self._waiting: weakref.WeakSet[_Interpreter] = weakref.WeakSet()
+        self._mark = ""  # a unique word on the command line of every bwrap process that this object starts
+        self._cleaner: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
+        """Runs a bash command in a fresh folder that contains the files of ``tree``, until all of its processes have
+        ended. Returns the result and the folder's content after the command.
+
+        Raises:
+            SandboxFault: the sandbox did not start, or it failed.
+        """
+        if mistake := _mistake(command):
+            return CallResult(f"bash: {mistake}\n", 2), tree
+        with ExitStack() as stack:
+            ours = theirs = None
+            if door:
+                ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
+            reports, process = self._start(command, door, theirs, stack)
+            assert process.stdin is not None and process.stdout is not None
+            if not readable(process.stdout, _START) or os.read(process.stdout.fileno(), 1) != b"\n":
+                raise SandboxFault(f"bwrap failed before the command started: {_last_words(process)}")
+            inside = json.loads(os.read(reports, 4096).splitlines()[0])["child-pid"]
+            disks = [stack.enter_context(opened(f"/proc/{inside}/root{disk}")) for disk in _DISKS]
+            try:
+                with acting_as(self.owner):
+                    write_tree(tree, disks[0])
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    return CallResult("", None, "disk"), tree
+                raise SandboxFault(f"the work folder cannot be prepared: {error}") from error
+            process.stdin.close()  # lets the command begin
+            if door and ours and theirs:
+                theirs.close()
+                descriptors = socket.recv_fds(ours, 1, 1)[1] if readable(ours, _START) else []
+                if not descriptors:
+                    raise SandboxFault(f"no program in the sandbox could listen on port {door.port}")
+                door.opened(socket.socket(fileno=descriptors[0]), lambda: _kill(process))
+            gone = os.pidfd_open(process.pid)
+            stack.callback(os.close, gone)
+            output, stopped = _watch(process, gone, self.limits, disks)
+            _end(process)
+            with open(reports, encoding="utf-8", closefd=False) as stream:
+                status = [json.loads(line)["exit-code"] for line in stream if "exit-code" in line]
+            if not stopped and not status:
+                raise SandboxFault(f"bwrap ended without reporting an exit status: {output.strip()[-500:]}")
+            try:
+                with acting_as(self.owner):
+                    left, whole = read_tree(disks[0], self.limits.folder_mib << 20, self.limits.files)
+            except OSError as error:
+                raise SandboxFault(f"the work folder cannot be read: {error}") from error
+        if not whole:
+            return CallResult(output, None, "disk"), left
+        return CallResult(output, None if stopped else status[0], stopped), left
+
+    def python(self, snippets: Sequence[str] = ()) -> PythonState:
+        """Returns the Python state after the given snippets, which run when the state is first used."""
+        return PythonState(self, tuple(snippets))
+
+    def close(self) -> None:
+        """Ends all interpreters. Each call of :meth:`shell` has already ended all processes of its command."""
+        with self._lock:
+            waiting, self._waiting = set(self._waiting), weakref.WeakSet()
+            if self._cleaner is not None:
+                self._cleaner.stdin.close()  # type: ignore[union-attr]
+                self._cleaner.wait()
+                self._cleaner = None
+        for interpreter in waiting:
+            interpreter.close()
+
+    def _keep(self, interpreter: _Interpreter) -> None:
+        """Lets an interpreter wait for its next snippet. Ends those that have waited longest if there are too many."""
+        with self._lock:
+            self._waiting.add(interpreter)
+            oldest = sorted(self._waiting, key=lambda other: other.used)
+            while len(oldest) > INTERPRETERS or (len(oldest) > 1 and sum(o.memory for o in oldest) > KEPT_MIB << 20):
+                self._waiting.discard(oldest[0])
+                oldest.pop(0).close()
+
+    def _take(self, interpreter: _Interpreter | None) -> _Interpreter | None:
+        """Returns the interpreter of a state if it still waits."""
+        with self._lock:
+            if interpreter is None or interpreter not in self._waiting:
+                return None
+            self._waiting.discard(interpreter)
+            return interpreter
+
+    def _start(
+        self, command: str, door: Door | None, inner: socket.socket | None, stack: ExitStack
+    ) -> tuple[int, subprocess.Popen[bytes]]:
+        """Starts a bash that runs the command once bash's input is closed. Returns bwrap's pipe for reports, and bwrap."""
+        limits = self.limits
+        bounds: dict[str, int | str] = {
+            "c": 0,
+            "n": 64 if door else 256,
+            "f": limits.file_mib * 1024,
+            "v": "unlimited" if door else limits.memory_mib * 1024,  # an agent may reserve any amount of address space
+            "u": limits.processes,
+            "t": math.ceil(limits.seconds) + 1,
+        }
+        lines = ["echo; read -r _; exec < /dev/null"]
+        if door and inner:
+            words = [self.python_path, "-I", "-S", "-c", _LISTEN, str(inner.fileno()), str(door.port)]
+            lines += [f"{shlex.join(words)} || exit 97", f"exec {inner.fileno()}>&-"]
+        lines += ["ulimit " + " ".join(f"-{key} {value}" for key, value in bounds.items()), command]
+        size = (limits.folder_mib << 20) + limits.files * _PAGE
+        walls = [
+            *("--proc", "/proc", "--dev", "/dev", "--size", str(_SCRATCH), "--tmpfs", "/dev/shm"),
+            *("--remount-ro", "/dev/pts", "--remount-ro", "/dev", "--size", str(_SCRATCH), "--tmpfs", "/tmp"),
+            *(
+                "--perms",
+                "0700",
+                "--size",
+                str(size),
+                "--tmpfs",
+                BOX,
+                "--chdir",
+                BOX,
+                "--remount-ro",
+                "/",
+                "--die-with-parent",
+            ),
+        ]
+        reports, tell = os.pipe()
+        stack.callback(os.close, reports)
+        walls += ["--json-status-fd", str(tell), "--", "/bin/bash", "-c", "\n".join(lines)]
+        passed = [tell, inner.fileno()] if inner else [tell]
+        try:
+            process = self._bwrap(walls, "connected" if door else "command", passed)
+        finally:
+            os.close(tell)
+        stack.callback(_abandon, process)
+        return reports, process
+
+    def _bwrap(self, walls: Sequence[str], kind: str, passed: Sequence[int]) -> subprocess.Popen[bytes]:
+        """Starts bwrap with the arguments that all sandboxes share, those in ``walls``, and a filter of system calls."""
+        with self._lock:
+            if self._cleaner is None:
+                self._mark, nowhere = f"turnwise-{secrets.token_hex(8)}", subprocess.DEVNULL
+                cleaner = [sys.executable, "-I", "-S", "-c", _CLEANER, self._mark]
+                # a session of its own, so that it survives if the trainer's process group is killed
+                self._cleaner = subprocess.Popen(
+                    cleaner, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+                )
+        drop = ["setpriv", f"--reuid={self.owner}", f"--regid={self.owner}", "--clear-groups"] if self.owner else []
+        variables = {
+            "PATH": f"{Path(self.python_path).parent}:/usr/bin:/bin", "HOME": BOX, "LANG": "C.UTF-8", "TZ": "UTC",
+            "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "TURNWISE_MARK": self._mark,
+        }  # fmt: skip
+        binds = [
+            part for place in ("/etc/alternatives", "/etc/ld.so.cache") for part in ("--ro-bind-try", place, place)
+        ]
+        binds += [part for place in self._folders for part in ("--ro-bind", place, place)]
+        rules, write = os.pipe()
+        os.write(write, self._filters[kind])  # does not block, because a few kilobytes fit into the pipe's buffer
+        os.close(write)
+        arguments = [
+            *(*drop, "bwrap", "--unshare-all", "--as-pid-1", "--new-session", "--cap-drop", "ALL"),
+            *("--uid", "1000", "--gid", "1000", "--hostname", "box", "--clearenv", "--seccomp", str(rules)),
+            *(part for name, value in variables.items() for part in ("--setenv", name, value)),
+            *("--unsetenv", "TURNWISE_MARK"),  # so the mark is on bwrap's command line but not in the sandbox
+            *("--ro-bind", "/usr", "/usr", *_system(), *binds, *walls),
+        ]
+        try:
+            return subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(rules, *passed),
+                start_new_session=kind == "snippet",  # so that Ctrl-C does not end interpreters that wait
+            )
+        except OSError as error:
+            raise SandboxFault(f"bwrap did not start: {error}") from error
+        finally:
+            os.close(rules)
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class PythonState:
+    """A state of a Python interpreter: the names that ``snippets`` have defined.
+
+    The interpreter that ran the snippets waits for the next one. The first snippet that continues this state uses it;
+    for another branch, a fresh interpreter repeats the snippets. So branches share nothing. ``random`` starts from one
+    seed, but a snippet that depends on the time may give a repeated state other values.
+    """
+
+    sandbox: Bubblewrap
+    snippets: tuple[str, ...] = ()
+    _interpreter: _Interpreter | None = None
+
+    def run(self, code: str) -> tuple[CallResult, PythonState]:
+        """Runs a snippet in this state. Returns the result and the state after the snippet.
+
+        The output consists of the texts that the snippet printed, followed by the ``repr`` of its last expression or by
+        the traceback of its exception (status 1). If the snippet exceeded a limit or its process died, the returned
+        state is this state.
+
+        Raises:
+            SandboxFault: the interpreter did not start.
+        """
+        try:
+            code.encode()
+        except UnicodeEncodeError:
+            return CallResult("SyntaxError: the snippet is no UTF-8 text\n", 1), self
+        interpreter = self.sandbox._take(self._interpreter) or self._repeated()
+        self._interpreter = None
+        result = interpreter.run(code)
+        if interpreter.closed:
+            return result, self
+        self.sandbox._keep(interpreter)
+        return result, PythonState(self.sandbox, (*self.snippets, code), interpreter)
+
+    def _repeated(self) -> _Interpreter:
+        """Returns an interpreter that has run the snippets. One that ends it now is left out, as if it had failed before."""
+        snippets = list(self.snippets)
+        while True:
+            interpreter = _Interpreter(self.sandbox)
+            for number, code in enumerate(snippets):
+                interpreter.run(code)
+                if interpreter.closed:
+                    del snippets[number]
+                    break
+            else:
+                return interpreter
+
+
+class _Interpreter:
+    """A Python interpreter in a sandbox of its own, where no file can be written. It stands still between snippets."""
+
+    def __init__(self, sandbox: Bubblewrap) -> None:
+        limits = self._limits = sandbox.limits
+        self.memory, self.used = 0, 0.0  # bytes in use after the last snippet, and its time
+        # There is no /proc, and everything is read-only. Without "--die-with-parent", the interpreter may outlive the
+        # thread that started it. PYTHONSAFEPATH instead of the option -I, which would ignore PYTHONHASHSEED.
+        walls = ["--dev", "/dev", "--remount-ro", "/dev/pts", "--remount-ro", "/dev", "--remount-ro", "/"]
+        walls += ["--setenv", "PYTHONSAFEPATH", "1"]
+        self._reports, tell = os.pipe()
+        bounds = f"{limits.memory_mib << 20},{limits.processes + 2}"
+        walls += ["--", sandbox.python_path, "-s", "-c", _PROGRAM.read_text(), str(tell), bounds]
+        try:
+            self._process = sandbox._bwrap(walls, "snippet", [tell])
+        except SandboxFault:
+            os.close(self._reports)
+            raise
+        finally:
+            os.close(tell)
+        self._stop = weakref.finalize(self, _close, self._process, self._reports, os.getpid())
+        if not readable(self._reports, _START) or not os.read(self._reports, 1):
+            words = _last_words(self._process)
+            self.close()
+            raise SandboxFault(f"bwrap failed before the interpreter started: {words}")
+
+    @property
+    def closed(self) -> bool:
+        return not self._stop.alive
+
+    def close(self) -> None:
+        self._stop()
+
+    def run(self, code: str) -> CallResult:
+        """Runs a snippet. If it exceeds a limit or the interpreter dies, the interpreter is closed."""
+        process, text, keep = self._process, code.encode(), False
+        assert process.stdin is not None
+        request, end = struct.pack("=I", len(text)) + text, time.monotonic() + self._limits.seconds
+        try:
+            while readable(self._reports, 0) and os.read(self._reports, 1 << 12):
+                pass  # reports that an earlier snippet forged
+            _signal(children(process.pid), signal.SIGCONT)
+            os.set_blocking(process.stdin.fileno(), False)  # a long snippet is written while the interpreter reads
+            while request and time.monotonic() < end and not readable(self._reports, 0):
+                with suppress(BlockingIOError):
+                    request = request[os.write(process.stdin.fileno(), request) :]
+            output, stopped = _watch(process, self._reports, self._limits)
+            report = b"" if stopped else os.read(self._reports, 1)
+            keep = bool(report) and self._alone()
+            return CallResult(output, None if stopped else report[0] if report else 1, stopped)
+        except BrokenPipeError:
+            return CallResult("", 1)
+        finally:  # also after an alarm: the next snippet must not read the report of this one
+            if not keep:
+                self.close()
+
+    def _alone(self) -> bool:
+        """Stops the interpreter and kills the processes that its snippet left. Returns whether all of them ended."""
+        _signal(children(self._process.pid), signal.SIGSTOP)
+        first = children(self._process.pid)
+        end = time.monotonic() + 2
+        while left := [pid for pid in descendants(self._process.pid) if pid not in (self._process.pid, *first)]:
+            if all(map(_ended, left)):
+                break
+            _signal(left, signal.SIGKILL)
+            if time.monotonic() > end:
+                return False
+        self.memory, self.used = sum(map(resident, first)), time.monotonic()
+        return bool(first)
+
+
+def open_sandbox(
+    backend: Backend = "auto", limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()
+) -> Bubblewrap:
+    """Returns a sandbox. Raises NoSandboxError if none works here; model-written code is then not run at all.
+
+    ``backend=auto`` means bubblewrap; the other arguments are those of :class:`Bubblewrap`.
+    """
+    if backend not in ("auto", "bubblewrap"):
+        raise ValueError(f"sandbox: the back end must be bubblewrap or auto, got {backend!r}")
+    for _ in range(3):  # a single test command may fail because its process was killed or because the machine is busy
+        why = reason()
+        if why is None:
+            return Bubblewrap(limits, python, reads)
+    raise NoSandboxError(
+        f"sandbox: commands and code of a model cannot be run safely here ({why}); install bubblewrap with '{INSTALL}' "
+        "(Debian, Ubuntu) or 'dnf install bubblewrap' (Fedora); a container must also allow user namespaces"
+    )
+
+
+def reason() -> str | None:
+    """Returns the reason why bubblewrap cannot be used on this machine, or None if a test command ran."""
+    if not sys.platform.startswith("linux"):
+        return f"bubblewrap needs Linux, but this system is {sys.platform}"
+    if shutil.which("bwrap") is None:
+        return "bwrap is not installed"
+    if os.getuid() == 0 and shutil.which("setpriv") is None:
+        return "root must give up its rights with setpriv, which is not installed: install util-linux, or run as another user"
+    try:
+        sandbox = Bubblewrap(Limits(seconds=10))
+        try:
+            result, _ = sandbox.shell("echo works", {})
+        finally:
+            sandbox.close()
+    except (SandboxFault, ValueError, OSError) as error:
+        return str(error)
+    return None if result.output == "works\n" else f"a test command in bwrap printed {result.output.strip()!r}"
+
+
+@cache
+def _system() -> tuple[str, ...]:
+    """Returns bwrap arguments that show the host's folders of programs, which on most systems are links into /usr."""
+    arguments: list[str] = []
+    for path in (Path("/", name) for name in ("bin", "sbin", "lib", "lib32", "lib64")):
+        if path.is_symlink():
+            arguments += ["--symlink", str(path.readlink()), str(path)]
+        elif path.exists():
+            arguments += ["--ro-bind", str(path), str(path)]
+    return tuple(arguments)
+
+
+def _interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
+    """Returns the Python interpreter of a sandbox (see :class:`Bubblewrap`), and the folders that it needs beside /usr."""
+    own = [Path(place).resolve() for place in (sys.prefix, sys.base_prefix)]
+    if python is not None and Path(python).resolve() != Path(sys.executable).resolve():
+        return python, [] if python.startswith("/usr/") else [str(Path(python).resolve().parents[1])]
+    if by_nobody and not all(folder.stat().st_mode & 5 == 5 for place in own for folder in (place, *place.parents)):
+        return "/usr/bin/python3", []
+    return sys.executable, sorted({str(place) for place in own if not place.is_relative_to("/usr")})
+
+
+def _shown(folder: str) -> str:
+    path = Path(folder).expanduser().resolve()
+    if not path.is_dir():
+        raise InputError(f"sandbox: {folder!r} is not a folder; name a folder that commands may read")
+    return str(path)
+
+
+def _mistake(command: str) -> str:
+    """Returns why a command cannot be passed to the sandbox's shell, or an empty text."""
+    try:
+        data = command.encode()
+    except UnicodeEncodeError:
+        return "the command is no UTF-8 text"
+    if b"\0" in data:
+        return "the command holds a zero byte"
+    return "the command is too long" if len(data) > _LONGEST else ""
+
+
+def _watch(process: subprocess.Popen[bytes], done: int, limits: Limits, disks: Sequence[int] = ()) -> tuple[str, Stop]:
+    """Reads output until the descriptor ``done`` can be read, or until the processes exceed a limit.
+
+    Returns the output, cut to the largest allowed size, and the name of the limit. ``disks`` are the descriptors of the
+    file systems to which the code can write.
+    """
+    assert process.stdout is not None
+    stream, most = process.stdout.fileno(), limits.output_kib << 10
+    os.set_blocking(stream, False)
+    output, stopped = bytearray(), ""
+    checked = time.monotonic()
+    deadline = checked + limits.seconds
+    waiting = select.poll()
+    waiting.register(stream, select.POLLIN)
+    waiting.register(done, select.POLLIN)
+    while not stopped:
+        ready = {descriptor for descriptor, _ in waiting.poll(_TICK * 1000)}
+        if not _take(stream, output, most) and stream in ready:
+            waiting.unregister(stream)
+        if len(output) > most:
+            stopped = "output"
+        elif done in ready:
+            break
+        elif (now := time.monotonic()) > deadline:
+            stopped = "time"
+        elif now - checked > _TICK:
+            checked = now
+            stopped = _excess(list(descendants(process.pid)), limits, disks)
+    if stopped:
+        _end(process)
+    return output[:most].decode("utf-8", "replace"), stopped  # type: ignore[return-value]
+
+
+def _excess(members: Sequence[int], limits: Limits, disks: Sequence[int]) -> Stop:
+    if len(members) > limits.processes + 2:
+        return "processes"
+    if sum(map(resident, members)) > limits.memory_mib << 20:
+        return "memory"
+    systems = map(os.fstatvfs, disks)  # deleted files count while they are open; the root folder does not count
+    return "disk" if any(system.f_files - system.f_ffree - 1 > limits.files for system in systems) else ""
+
+
+def _take(stream: int, output: bytearray, most: int) -> bool:
+    """Appends what a pipe holds now to ``output``, up to more than ``most`` bytes. Returns False if the pipe has ended."""
+    with suppress(BlockingIOError):
+        while len(output) <= most:
+            if not (chunk := os.read(stream, 1 << 16)):
+                return False
+            output += chunk
+    return True
+
+
+def readable(stream: int | HasFileno, seconds: float) -> bool:
+    """Waits until a stream can be read or has ended. Returns False if this does not happen within ``seconds``."""
+    waiting = select.poll()  # select.select does not accept descriptors above 1023
+    waiting.register(stream, select.POLLIN)
+    return bool(waiting.poll(seconds * 1000))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills process 1 of a sandbox, whose end ends all others. The outer bwrap then ends by itself."""
+    if process.poll() is None:  # otherwise bwrap has ended, and its process id may belong to another process
+        _signal(children(process.pid) or [process.pid], signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kills a sandbox, and returns when all of its processes have ended. Raises SandboxFault if they do not."""
+    _kill(process)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise SandboxFault("a sandbox that was killed did not end within 10 s") from None
+
+
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:
+        _end(process)
+    for stream in (process.stdin, process.stdout):
+        with suppress(BrokenPipeError):
+            stream.close()  # type: ignore[union-attr]
+
+
+def _close(process: subprocess.Popen[bytes], reports: int, owner: int) -> None:
+    if os.getpid() == owner:  # a forked copy of the trainer must not end its parent's interpreters
+        _abandon(process)
+        os.close(reports)
+
+
+def _last_words(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    if not readable(process.stdout, 0):
+        return f"no output within {_START:g} s"
+    return process.stdout.read().decode("utf-8", "replace").strip()[-500:] or "no output"
+
+
+def _signal(processes: Sequence[int], number: int) -> None:
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def children(pid: int) -> list[int]:
+    """Returns the ids of a process's children. Children that start or end during the call may be missing."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 (this runs forty times a second)
+            with suppress(OSError):  # skips a thread that has just ended
+                found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return found
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yields the ids of a process and of all its descendants."""
+    pending = [pid]
+    while pending:
+        yield (process := pending.pop())
+        pending += children(process)
+
+
+def resident(pid: int) -> int:
+    """Returns a process's memory in bytes, or 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def _ended(pid: int) -> bool:
+    """Returns whether a process has ended. A zombie counts as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+if __name__ == "__main__":
+    try:
+        open_sandbox().close()
+    except NoSandboxError as error:
+        sys.exit(str(error))
+    print("sandbox: bubblewrap works here")

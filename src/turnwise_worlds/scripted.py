@@ -1,0 +1,294 @@
+"""The base classes of environments with scripted experts, and a cache with one value for each task."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+from turnwise.env import Environment, Quality, Session, check_task, check_tasks, tools_of
+from turnwise.errors import InputError
+from turnwise.types import Message, Task, Trajectory
+
+K = TypeVar("K")
+V = TypeVar("V")
+CACHED_BYTES = (
+    256 << 20
+)  # default size limit of a cache in bytes; needed because the policy's commands can give large results
+ENTRY = 200  # approximate number of bytes that a cached entry takes in addition to its content
+
+
+class Remembered(Generic[K, V]):
+    """A least-recently-used cache: when it is full, it drops the value that was used longest ago.
+
+    Args:
+        most: maximum size of all values together, in bytes. A single value that is larger is not kept.
+    """
+
+    def __init__(self, most: int = CACHED_BYTES) -> None:
+        self.most, self.held = most, 0
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: K) -> V | None:
+        """Returns the value of a key; None if the cache has no value for this key."""
+        if key not in self._values:
+            return None
+        self._values.move_to_end(key)
+        return self._values[key][0]
+
+    def keep(self, key: K, value: V, size: int) -> None:
+        """Stores a value of ``size`` bytes, in place of an older value of this key."""
+        if key in self._values:
+            self.held -= self._values.pop(key)[1]
+        size += ENTRY
+        if size > self.most:
+            return
+        self._values[key] = value, size
+        self.held += size
+        while self.held > self.most:
+            _, (_, gone) = self._values.popitem(last=False)
+            self.held -= gone
+
+
+class LastTasks(Generic[V]):
+    """A cache that computes one value for each task and holds the values of the latest tasks.
+
+    A value is used again only for a task that is equal in all its fields. An equal id is not enough. Several threads
+    may use the cache. If two of them ask for a new task at the same time, its value is computed twice.
+
+    Args:
+        make: function that computes the value of a task.
+        most: maximum number of tasks in the cache.
+    """
+
+    def __init__(self, make: Callable[[Task], V], most: int) -> None:
+        self._make, self._most = make, most
+        self._kept: dict[str, tuple[Task, V]] = {}
+
+    def __call__(self, task: Task) -> V:
+        """Returns the value of a task, which is computed first if the cache does not hold it."""
+        kept = self._kept.get(task.id)
+        if kept is None or (kept[0] is not task and kept[0] != task):
+            value = self._make(task)
+            for old in list(self._kept)[: max(0, len(self._kept) - self._most + 1)]:  # list() is one step for threads
+                self._kept.pop(old, None)
+            kept = self._kept[task.id] = (task, value)
+        return kept[1]
+
+
+S = TypeVar("S", bound=Session)
+MOST = 0.8  # maximum sum of the probabilities of mistakes; a larger sum would leave too few turns for correct actions
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """The probabilities of a clumsy expert's mistakes: a subclass has one field for each kind of mistake.
+
+    Raises:
+        ValueError: a probability lies outside [0, 1], or the probabilities sum to more than 0.8.
+    """
+
+    def __post_init__(self) -> None:
+        key = type(self).__name__.lower()
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            if not 0 <= value <= 1:
+                raise ValueError(f"{key}.{name}: must be in [0, 1], got {value}")
+        if sum(values.values()) > MOST:
+            raise ValueError(
+                f"{key}: the probabilities sum to {sum(values.values()):g}; lower the sum to at most {MOST}, so that "
+                "enough turns are left to solve a task"
+            )
+
+    def drawn(self, draw: float) -> str | None:
+        """Returns the mistake that ``draw``, a uniform random number in [0, 1), selects; None for no mistake."""
+        for field in fields(self):
+            draw -= getattr(self, field.name)
+            if draw < 0:
+                return field.name
+        return None
+
+
+class Expert(ABC, Generic[S]):
+    """A scripted expert that knows the solution. One instance acts in one episode.
+
+    Args:
+        session: a fresh episode.
+        seed: seed for choosing between equally good actions.
+    """
+
+    def __init__(self, session: S, seed: int | str) -> None:
+        self.rng = random.Random(f"{session.task.env} expert {seed} {session.task.id}")
+
+    @abstractmethod
+    def best(self, session: S) -> str:
+        """Returns the correct next action."""
+
+    def act(self, session: S) -> str:
+        """Returns the next action of this expert, which may be a mistake."""
+        return self.best(session)
+
+
+class Clumsy(Expert[S]):
+    """An expert that sometimes makes a mistake.
+
+    A subclass has two base classes: first ``Clumsy``, then the class of the good expert. For each field of ``chances``,
+    such as ``stray``, the subclass has a method, such as ``_stray``. The method returns a mistake of this kind as an
+    action, or None if the mistake is not possible now.
+    """
+
+    def __init__(self, session: S, seed: int | str, chances: Chances) -> None:
+        super().__init__(session, seed)
+        self.chances = chances
+
+    def has_room(self, session: S) -> bool:
+        """Returns whether enough turns are left to correct a mistake."""
+        return True
+
+    def mistake(self, session: S, *known: Any) -> str | None:
+        """Draws whether the expert makes a mistake now. Returns the mistake as an action; None for no mistake.
+
+        ``known`` holds further arguments for the method of the mistake.
+        """
+        draw = self.rng.random()
+        name = self.chances.drawn(draw) if self.has_room(session) else None
+        action: str | None = getattr(self, f"_{name}")(session, *known) if name else None
+        return action
+
+    def act(self, session: S) -> str:
+        action = self.mistake(session)
+        return self.best(session) if action is None else action
+
+
+def check_quality(quality: Quality) -> Quality:
+    """Checks and returns the quality of an expert.
+
+    Raises:
+        ValueError: ``quality`` is neither good nor clumsy.
+    """
+    if quality not in ("good", "clumsy"):
+        raise ValueError(f"quality: must be good or clumsy, got {quality!r}")
+    return quality
+
+
+def demonstration(session: Session, act: Callable[[], str | None], quality: Quality, seed: int) -> Trajectory:
+    """Runs an expert's episode and returns the trajectory, which ends with the last observation.
+
+    Args:
+        session: a fresh episode, which is run to its end.
+        act: function that returns the expert's next action; None ends the episode early.
+        quality: quality of the expert, which becomes part of the trajectory's id.
+        seed: seed of the expert, which becomes part of the trajectory's id.
+
+    Raises:
+        EnvironmentFault: the environment failed.
+    """
+    messages: list[Message] = session.opening()
+    while not session.done and (action := act()) is not None:
+        messages.append({"role": "assistant", "content": action})
+        messages += session.step(action).shown
+    return trajectory_of(session, messages, quality, seed)
+
+
+def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, seed: int) -> Trajectory:
+    """Returns the trajectory of an episode that an expert has finished."""
+    task = session.task
+    return Trajectory(
+        id=f"{task.id}/{quality}/{seed}",
+        messages=tuple(messages),
+        tools=tuple(tools_of(session)),
+        task=task,
+        success=session.won,
+        source=f"{task.env}:{quality}",
+    )
+
+
+class ScriptedEnv(Environment, Generic[S]):
+    """Base class of environments with scripted experts. See ``turnwise.env.Environment``.
+
+    Attributes:
+        name: the value of the field ``env`` of the environment's tasks.
+        horizon: maximum number of turns of an episode.
+        good: the class of the good expert.
+        clumsy: the class of the expert that makes mistakes and recovers from them.
+        mistakes: probabilities of the clumsy expert's mistakes.
+    """
+
+    name: str
+    horizon: int
+    good: type[Expert[S]]
+    clumsy: type[Clumsy[S]]
+    mistakes: Chances
+
+    @abstractmethod
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        """Returns ``count`` different tasks of a split. :meth:`tasks` has already checked the arguments."""
+
+    @abstractmethod
+    def begin(self, task: Task) -> S:
+        """Opens an episode of a task. :meth:`reset` has already checked that the task is of this environment."""
+
+    @abstractmethod
+    def accepts(self, session: S, action: str, expert: str) -> bool:
+        """Returns whether the functional verifier (PivotRL Eq. 6) accepts ``action``. ``session`` is not changed.
+
+        The module ``verifier`` in the environment's folder describes the rule.
+
+        Raises:
+            EnvironmentFault: the environment failed.
+        """
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """Returns ``count`` different tasks of a split. A smaller ``count`` gives a prefix of the same list.
+
+        Raises:
+            ValueError: there is no split of this name, or the count is negative.
+            InputError: the split has fewer than ``count`` tasks.
+        """
+        check_tasks(split, count)
+        return self.draw(split, count, seed)
+
+    def reset(self, task: Task) -> S:
+        """Opens a fresh episode of a task.
+
+        Raises:
+            ValueError: the task belongs to another environment, or its data does not describe a task.
+            EnvironmentFault: the environment failed.
+        """
+        check_task(task, self.name)
+        return self.begin(task)
+
+    def chances(self) -> Chances:
+        return self.mistakes
+
+    def unknown(self, session: S) -> str:
+        """Returns why the experts cannot demonstrate the task of ``session``, as a clause; empty if they can."""
+        return ""
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """Runs an expert's episode and returns the trajectory, which ends with the last observation.
+
+        Raises:
+            ValueError: the quality is neither good nor clumsy.
+            InputError: the experts do not know how to solve this task.
+            NoSandboxError: the environment needs a sandbox, and this machine has none.
+            EnvironmentFault: the environment failed.
+        """
+        session = self.reset(task)
+        if missing := self.unknown(session):
+            raise InputError(
+                f"task {task.id}: {missing}, so the experts cannot demonstrate this task; set data.file to a file of "
+                "trajectories, or choose a method that needs no trajectories (method=grpo, method=trace)"
+            )
+        return self.play(session, check_quality(quality), seed)
+
+    def play(self, session: S, quality: Quality, seed: int) -> Trajectory:
+        """Runs an expert's episode. An environment whose experts are not of the classes above overrides this method."""
+        expert = self.good(session, seed) if quality == "good" else self.clumsy(session, seed, self.chances())
+        return demonstration(session, lambda: expert.act(session), quality, seed)

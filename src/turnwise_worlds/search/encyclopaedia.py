@@ -1,0 +1,407 @@
+"""The pages and questions of ``env=search`` and ``env=browse``: a generated encyclopaedia."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from turnwise.env import Level
+from turnwise.files import read_yaml
+from turnwise_worlds.data_files import cleaned
+
+Fact = tuple[str, str]
+"""A fact as a pair: the title of the page that states the fact, and the sentence on this page that states the fact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page. Its first sentence says what the page is about."""
+
+    title: str
+    sentences: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.sentences)
+
+
+class Pages:
+    """A collection of pages, which are found by number or by title.
+
+    Pages with equal titles are merged into one page with all of their sentences. The constructor cleans all texts:
+    control characters become blanks, and markers of chats and calls, such as ``<tool_call>``, are broken up.
+
+    Raises:
+        ValueError: there are no pages.
+    """
+
+    def __init__(self, pages: Iterable[Page]) -> None:
+        found: dict[str, Page] = {}
+        for page in pages:
+            title = cleaned(page.title).strip()
+            sentences = tuple(cleaned(sentence).strip() for sentence in page.sentences)
+            known = found.get(title)
+            if known is not None:
+                sentences = known.sentences + tuple(s for s in sentences if s not in known.sentences)
+            found[title] = Page(title, sentences)
+        if not found:
+            raise ValueError("the files contain no page to search")
+        self.pages: Sequence[Page] = tuple(found.values())
+        self._named: Mapping[str, Page] = {page.title.casefold(): page for page in self.pages}
+
+    def __len__(self) -> int:
+        return len(self.pages)
+
+    def __iter__(self) -> Iterator[Page]:
+        return iter(self.pages)
+
+    def named(self, title: str) -> Page | None:
+        """Returns the page with the given title, or None. Upper and lower case do not matter."""
+        return self._named.get(title.strip().casefold())
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with its right answers and its evidence."""
+
+    kind: str
+    text: str
+    answers: tuple[str, ...]
+    # the facts that are needed for the answer, in the order in which they can be found; empty if they are not known
+    evidence: tuple[Fact, ...] = ()
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Returns the titles of the pages with evidence, in order and without duplicates."""
+        return tuple(dict.fromkeys(title for title, _ in self.evidence))
+
+    @property
+    def key(self) -> str:
+        """Returns a hash of the question and its answers, which serves as the question's id."""
+        return hashlib.sha256("\n".join([self.text, *self.answers]).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+    def data(self) -> dict[str, Any]:
+        """Returns the question as JSON values."""
+        evidence = [list(fact) for fact in self.evidence]
+        return {"kind": self.kind, "question": self.text, "answers": list(self.answers), "evidence": evidence}
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> Question:
+        """Returns the question that the data of a task of ``env=search`` or ``env=browse`` describes.
+
+        Raises:
+            ValueError: the data lacks a key.
+        """
+        try:
+            evidence = tuple((str(title), str(sentence)) for title, sentence in data["evidence"])
+            return Question(str(data["kind"]), str(data["question"]), tuple(map(str, data["answers"])), evidence)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"task data: a question needs kind, question, answers and evidence ({error})") from None
+
+
+FIRST = ("Alma", "Bero", "Cira", "Dano", "Elke", "Fino", "Gita", "Hugo", "Ines", "Juri", "Kira", "Lano", "Mira", "Nilo")
+LAST = ("Adler", "Bauer", "Cross", "Duran", "Evers", "Falk", "Grant", "Hale", "Irving", "Jonas", "Keller", "Lund")
+PLACE = ("Ash", "Birch", "Clay", "Deer", "Elm", "Fox", "Glen", "Hay", "Iron", "Lake", "Moss", "Oak")
+GROUND = ("Bay", "Cape", "Dale", "Field", "Ford", "Gate", "Hill", "Mill", "Port")
+TRAIT = ("Amber", "Broken", "Cold", "Distant", "Empty", "Golden", "Hidden", "Last", "Quiet", "Second")
+THING = ("Bridge", "Clock", "Door", "Garden", "Letter", "Mirror", "Orchard", "River", "Signal", "Winter")
+TRADE = ("Works", "Motors", "Press", "Tools", "Mills", "Glass", "Steel", "Paper")
+
+_ONSETS = ("b", "br", "c", "d", "dr", "f", "g", "gr", "h", "k", "l", "m", "n", "p", "r", "s", "st", "t", "tr", "v", "z")
+_VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "ou")
+_CODAS = ("", "l", "m", "n", "r", "s", "th", "nd", "rk")
+
+
+class Names:
+    """Draws a new name for a thing of a given kind, such as a person or a town.
+
+    Args:
+        level: ``tiny`` combines words from fixed lists, which have 75 words in all; ``full`` invents words.
+        rng: random number generator that decides all names.
+    """
+
+    def __init__(self, level: str, rng: random.Random) -> None:
+        self._rng = rng
+        self._used: set[str] = set()
+        self._kinds: dict[str, Iterator[str]] = {}
+        if level == "tiny":
+            pairs = {"person": (FIRST, LAST), "town": (PLACE, GROUND), "book": (TRAIT, THING), "firm": (PLACE, TRADE)}
+            self._kinds = {kind: self._pairs(*words) for kind, words in pairs.items()}
+
+    def __call__(self, kind: str) -> str:
+        """Returns a new name for a thing of the given kind.
+
+        Raises:
+            ValueError: all names of this kind are used up.
+        """
+        if kind in self._kinds:
+            pair = next(self._kinds[kind], None)
+            if pair is None:
+                raise ValueError(f"countries: the tiny level has no more names for a {kind}; set fewer countries")
+            return pair
+        while (name := self._made_up(kind)) in self._used:
+            pass
+        self._used.add(name)
+        return name
+
+    def _pairs(self, first: tuple[str, ...], second: tuple[str, ...]) -> Iterator[str]:
+        pairs = [" ".join(pair) for pair in product(first, second)]
+        self._rng.shuffle(pairs)
+        return iter(pairs)
+
+    def _word(self, syllables: int) -> str:
+        draw = self._rng.choice
+        return "".join(draw(_ONSETS) + draw(_VOWELS) + draw(_CODAS) for _ in range(syllables)).capitalize()
+
+    def _made_up(self, kind: str) -> str:
+        draw = self._rng.choice
+        if kind == "person":
+            return f"{self._word(2)} {self._word(2)}"
+        if kind == "university":
+            return f"{self._word(2)} {draw(('College', 'University', 'Institute'))}"
+        if kind == "company":
+            return f"{self._word(2)} {draw(TRADE)}"
+        if kind in ("novel", "film"):
+            return f"The {draw(TRAIT)} {draw(THING)} of {self._word(2)}"
+        return self._word(3 if kind == "country" else 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation that each thing of some kind has to another thing or to a number; for example, a town has a mayor.
+
+    In the texts, ``{x}`` stands for the thing, and ``{y}`` for the other thing or the number. ``target`` is the kind of
+    the other thing, or the range of the whole number.
+    """
+
+    says: Sequence[str]  # sentences that state the relation; a page uses one of them
+    of: str  # a description of the other thing, such as "the author of {x}"
+    asks: str
+    target: str | tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A question that compares two things of one kind by a number, for example two towns by the year.
+
+    If ``via`` names a relation, such as the director of a film, the question compares the numbers of the things to
+    which this relation leads.
+    """
+
+    kind: str
+    number: str
+    asks: str
+    least: bool = False
+    via: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Defines what a generated encyclopaedia contains. The keys of the mappings are kinds of things.
+
+    An aside is a sentence without useful facts that mentions another thing ``{y}`` of the country. Because of asides, a
+    search for a name may find a page that only mentions the name.
+    """
+
+    counts: Mapping[str, int]  # number of things per country
+    defines: Mapping[str, str]  # the first sentence of a page
+    relations: Mapping[str, Mapping[str, Relation]]
+    comparisons: Sequence[Comparison]
+    asides: Sequence[str] = ()
+    asides_per_page: int = 0
+    countries: int = 24
+    hops: tuple[int, ...] = (2, 3)
+    # maximum number of questions that begin at the same thing and have the same number of hops; without this limit,
+    # questions with many hops would outnumber all others
+    chains: int = 6
+
+
+SCHEMAS: Mapping[str, Schema] = TypeAdapter(Mapping[str, Schema]).validate_python(
+    read_yaml(Path(__file__).with_name("schema.yaml"))
+)
+"""Level -> what the encyclopaedia of this level contains."""
+
+
+_UNSEEN = 5  # every fifth country is reserved for the split ``unseen``
+_SEEN = 5  # about one in five questions on the other countries is reserved for the split ``seen``
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """A thing, such as a person or a town."""
+
+    kind: str
+    name: str
+    # name of a relation, such as ``mayor`` -> name of another thing, or a number
+    facts: dict[str, str] = field(default_factory=dict)
+    # name of a relation -> the sentence on this thing's page that states the fact
+    sentences: dict[str, str] = field(default_factory=dict)
+
+    def fact(self, relation: str) -> Fact:
+        """Returns a pair: the title of this thing's page, and the sentence that states the fact of the relation."""
+        return self.name, self.sentences[relation]
+
+
+Country = Mapping[str, Thing]
+
+
+class Encyclopaedia:
+    """A generated encyclopaedia with its questions.
+
+    Args:
+        level: ``tiny`` (short sentences, few words) or ``full``.
+        edition: seed of the encyclopaedia; each seed gives another encyclopaedia.
+        countries: number of countries; None means the level's default.
+        hops: numbers of relations that a question follows; each number gives one kind of question. For example, "Who is
+            the mayor of the town where X was born?" follows two relations. None means the level's default (tiny: 1
+            and 2, full: 2 and 3).
+
+    Raises:
+        ValueError: the level is unknown, the edition is negative, there are fewer than two countries, or a number of
+            hops is below 1 or occurs twice.
+    """
+
+    def __init__(
+        self, level: Level = "full", edition: int = 0, countries: int | None = None, hops: Sequence[int] | None = None
+    ) -> None:
+        if level not in SCHEMAS:
+            raise ValueError(f"level must be one of {', '.join(SCHEMAS)}, got {level!r}")
+        if edition < 0:
+            raise ValueError(f"edition: must be at least 0, got {edition}")
+        self.schema = SCHEMAS[level]
+        count = self.schema.countries if countries is None else countries
+        if count < 2:
+            raise ValueError(f"countries: must be at least 2, because one is held out, got {count}")
+        self.hops = self.schema.hops if hops is None else tuple(hops)
+        if min(self.hops, default=0) < 1 or len(set(self.hops)) < len(self.hops):
+            raise ValueError(f"hops: must be different numbers of at least 1, got {list(self.hops)}")
+        rng = random.Random(f"encyclopaedia {level} {edition}")
+        names = Names(level, rng)
+        drawn = [_country(self.schema, names, rng) for _ in range(count)]
+        self.countries: Sequence[Country] = [country for country, _ in drawn]
+        self.pages = Pages(page for _, pages in drawn for page in pages)
+
+    def questions(self, split: str, seed: int) -> list[Question]:
+        """Returns all questions of a split. Questions of different kinds alternate in the list.
+
+        ``seed`` decides the order of the questions of one kind.
+        """
+        by_kind: dict[str, list[Question]] = {}
+        for number, country in enumerate(self.countries):
+            if (number % _UNSEEN == 1) == (split == "unseen"):
+                for question in _questions(self.schema, self.hops, country):
+                    if split == "unseen" or _kept(question) == (split == "seen"):
+                        by_kind.setdefault(question.kind, []).append(question)
+        rng = random.Random(f"questions {split} {seed}")
+        for questions in by_kind.values():
+            rng.shuffle(questions)
+        return _in_turn(list(by_kind.values()))
+
+
+def _kept(question: Question) -> bool:
+    return int(hashlib.sha256(question.text.encode()).hexdigest(), 16) % _SEEN == 0
+
+
+def _in_turn(lists: list[list[Question]]) -> list[Question]:
+    """Merges lists: takes the first question of every list, then the second question of every list, and so on."""
+    longest = max(map(len, lists), default=0)
+    return [questions[i] for i in range(longest) for questions in lists if i < len(questions)]
+
+
+def _country(schema: Schema, names: Names, rng: random.Random) -> tuple[Country, list[Page]]:
+    country = {(name := names(kind)): Thing(kind, name) for kind, count in schema.counts.items() for _ in range(count)}
+    by_kind: dict[str, list[Thing]] = {}
+    for thing in country.values():
+        by_kind.setdefault(thing.kind, []).append(thing)
+    for thing in country.values():
+        for name, relation in schema.relations.get(thing.kind, {}).items():
+            if isinstance(relation.target, str):
+                others = [other.name for other in by_kind[relation.target] if other is not thing]
+                thing.facts[name] = rng.choice(others)
+            else:
+                thing.facts[name] = str(rng.randint(*relation.target))
+    return country, [_page(schema, thing, list(country), rng) for thing in country.values()]
+
+
+def _page(schema: Schema, thing: Thing, all_names: list[str], rng: random.Random) -> Page:
+    """Returns the page of a thing: its definition, then facts and asides in random order.
+
+    An aside is a sentence without useful facts that mentions another thing of the country. The function also fills
+    ``thing.sentences``.
+    """
+    relations = schema.relations.get(thing.kind, {})
+    for name, value in thing.facts.items():
+        thing.sentences[name] = rng.choice(relations[name].says).format(x=thing.name, y=value)
+    said = list(thing.sentences.values())
+    told = {thing.name, *thing.facts.values()}
+    others = [name for name in all_names if name not in told]
+    asides = rng.sample(list(schema.asides), schema.asides_per_page)
+    said += [text.format(y=rng.choice(others)) for text in asides]
+    rng.shuffle(said)
+    return Page(thing.name, (schema.defines[thing.kind].format(x=thing.name), *said))
+
+
+def _questions(schema: Schema, numbers: Sequence[int], country: Country) -> Iterator[Question]:
+    for thing in country.values():
+        for hops in numbers:
+            chains = list(_chains(schema, country, thing, hops))
+            rng = random.Random(f"{thing.name} {hops}")
+            yield from rng.sample(chains, min(schema.chains, len(chains)))
+    for comparison in schema.comparisons:
+        things = [thing for thing in country.values() if thing.kind == comparison.kind]
+        for a, b in combinations(things, 2):
+            question = _compare(country, comparison, a, b)
+            if question is not None:
+                yield question
+
+
+def _chains(schema: Schema, country: Country, start: Thing, hops: int) -> Iterator[Question]:
+    """Yields all questions that begin at the thing ``start`` and follow ``hops`` relations.
+
+    No question visits a thing twice, and none contains its own answer.
+    """
+    paths: list[tuple[Thing, str, tuple[Fact, ...], frozenset[str]]] = [
+        (start, start.name, (), frozenset({start.name}))
+    ]
+    for _ in range(hops - 1):
+        grown = []
+        for thing, described, evidence, passed in paths:
+            for name, relation in _relations(schema, thing):
+                follower = country.get(thing.facts[name])
+                if follower is not None and follower.name not in passed:
+                    step = (*evidence, thing.fact(name))
+                    grown.append((follower, relation.of.format(x=described), step, passed | {follower.name}))
+        paths = grown
+    for thing, described, evidence, passed in paths:
+        for name, relation in _relations(schema, thing):
+            answer = thing.facts[name]
+            if answer not in passed:
+                facts = (*evidence, thing.fact(name))
+                yield Question(f"chain{hops}", relation.asks.format(x=described), (answer,), facts)
+
+
+def _relations(schema: Schema, thing: Thing) -> Iterator[tuple[str, Relation]]:
+    yield from schema.relations.get(thing.kind, {}).items()
+
+
+def _compare(country: Country, comparison: Comparison, a: Thing, b: Thing) -> Question | None:
+    """Returns a question that compares two things by a number; None if the two numbers are equal."""
+    numbers, evidence = [], []
+    for thing in (a, b):
+        if comparison.via is not None:
+            evidence.append(thing.fact(comparison.via))
+            thing = country[thing.facts[comparison.via]]
+        evidence.append(thing.fact(comparison.number))
+        numbers.append(int(thing.facts[comparison.number]))
+    if numbers[0] == numbers[1]:
+        return None
+    answer = a if (numbers[0] < numbers[1]) == comparison.least else b
+    kind = "comparison" if comparison.via is None else "composition"
+    return Question(kind, comparison.asks.format(a=a.name, b=b.name), (answer.name,), tuple(evidence))

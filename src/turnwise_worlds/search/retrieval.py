@@ -1,0 +1,373 @@
+"""Files of questions and pages, the scores of answers, and the search for pages: BM25, or a retrieval server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from turnwise.endpoints import Connection, Fault, Retries, check_url, key_from
+from turnwise.env import EnvironmentFault
+from turnwise.errors import InputError
+from turnwise.json_and_yaml import parse_json
+from turnwise.text import said
+from turnwise_worlds import workers
+from turnwise_worlds.data_files import cleaned, read_data_file
+from turnwise_worlds.search.encyclopaedia import Fact, Page, Pages, Question
+
+F1_FLOOR = 0.3  # TRACE (arXiv:2606.11119), App. E.1.2: partial reward begins at this F1
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_CLOSED = frozenset({"yes", "no", "noanswer"})  # answers for which there is no partial reward
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The score of an answer."""
+
+    exact: bool  # whether the answer equals one of the right answers after normalisation
+    f1: float  # the best F1 over all right answers
+
+    def reward(self, floor: float = F1_FLOOR) -> float:
+        """Returns the reward: 1 for an exact match, otherwise the F1 if it is at least ``floor``, otherwise 0."""
+        if self.exact:
+            return 1.0
+        return self.f1 if self.f1 >= floor else 0.0
+
+
+def normalise(text: str) -> str:
+    """Returns a text in lower case, without punctuation, articles and surplus whitespace."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def score(answer: str, references: Sequence[str]) -> Score:
+    """Returns the score of an answer, compared with each of the right answers ``references``."""
+    exact = any(normalise(answer) == normalise(reference) for reference in references)
+    return Score(exact, max((f1(answer, reference) for reference in references), default=0.0))
+
+
+def f1(answer: str, reference: str) -> float:
+    """Returns the F1 of an answer: the harmonic mean of the precision and recall of its words, in [0, 1].
+
+    If the texts differ and one of them is yes, no or noanswer, the F1 is 0.
+    """
+    given, wanted = normalise(answer), normalise(reference)
+    if given != wanted and (given in _CLOSED or wanted in _CLOSED):
+        return 0.0
+    words, expected = given.split(), wanted.split()
+    shared = sum((Counter(words) & Counter(expected)).values())
+    if shared == 0:
+        return 0.0
+    precision, recall = shared / len(words), shared / len(expected)
+    return 2 * precision * recall / (precision + recall)
+
+
+_FORMATS = "HotpotQA, 2WikiMultiHopQA, MuSiQue, Bamboogle or FlashRAG"
+
+
+# exceptions that reading a record may raise if the record is not in the format that its keys suggest
+_BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration)
+
+
+def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Page]]:
+    """Returns the questions in a file, in the order of the file and without duplicates, and the pages in the file.
+
+    ``key`` is the configuration key that names the file, for error messages.
+
+    Raises:
+        InputError: the file cannot be read, a record has none of the formats, or the file contains no usable question.
+    """
+    questions: dict[str, Question] = {}
+    pages: list[Page] = []
+    for place, record in read_data_file(path, key):
+        try:
+            found = _question(record)
+        except _BROKEN as error:
+            raise InputError(
+                f"{place}: the record is not in the format of {_FORMATS} ({type(error).__name__}: {error}); correct or "
+                "remove the record"
+            ) from error
+        if found is not None:
+            questions.setdefault(found[0].key, found[0])
+            pages += found[1]
+    if not questions:
+        raise InputError(f"{path}: the file contains no question; {key} must be a file of {_FORMATS}")
+    return list(questions.values()), pages
+
+
+def read_pages(path: str | Path, key: str) -> list[Page]:
+    """Returns the pages in a corpus file.
+
+    A record has either ``title`` and ``text`` (as in DPR), or ``contents``, whose first line is the title.
+
+    Raises:
+        InputError: the file cannot be read, a record is not a page, or the file contains no page.
+    """
+    pages = []
+    for place, record in read_data_file(path, key):
+        title, text = record.get("title"), record.get("text")
+        if isinstance(record.get("contents"), str) and not isinstance(text, str):
+            title, _, text = record["contents"].partition("\n")
+        if not isinstance(title, str) or not isinstance(text, str) or not title.strip():
+            raise InputError(
+                f"{place}: a page needs a text under each of the keys title and text, or a text under contents whose "
+                f"first line is the title; got the keys {sorted(map(str, record))}"
+            )
+        pages.append(Page(title.strip().strip('"'), (text,)))
+    if not pages:
+        raise InputError(f"{path}: the file contains no page; {key} must be a file of records with title and text")
+    return pages
+
+
+def _question(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
+    """Returns the question and the pages in a record; None if the record says that the question is unanswerable."""
+    if "paragraphs" in record:
+        return _musique(record)
+    if "supporting_facts" in record and "context" in record:
+        return _hotpot(record)
+    if "golden_answers" in record:
+        answers = [str(answer) for answer in _value(record["golden_answers"])]
+        return _made("flashrag", record["question"], answers, ()), []
+    if "Question" in record and "Answer" in record:
+        return _made("bamboogle", record["Question"], [record["Answer"]], ()), []
+    raise KeyError(
+        f"none of the keys paragraphs, supporting_facts, golden_answers, Question; got {sorted(map(str, record))}"
+    )
+
+
+def _hotpot(record: Mapping[str, Any]) -> tuple[Question, list[Page]]:
+    pages = {}
+    for title, sentences in _pairs(record["context"], "title", "sentences", "content"):
+        pages[title] = Page(title, tuple(map(str, sentences)))
+    evidence = []
+    for title, number in _pairs(record["supporting_facts"], "title", "sent_id"):
+        sentences = pages[title].sentences
+        # some published sentence numbers lie beyond the end of the page
+        at = int(number) if 0 <= int(number) < len(sentences) else 0
+        evidence.append((title, sentences[at]))
+    kind = str(record.get("type") or "hotpot")
+    return _made(kind, record["question"], [record["answer"]], evidence), list(pages.values())
+
+
+def _musique(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
+    if record.get("answerable") is False:
+        return None
+    paragraphs = _value(record["paragraphs"])
+    pages = {int(p["idx"]): Page(str(p["title"]), (str(p["paragraph_text"]),)) for p in paragraphs}
+    steps = [step["paragraph_support_idx"] for step in _value(record.get("question_decomposition") or [])]
+    used = [int(i) for i in steps if i is not None] or [int(p["idx"]) for p in paragraphs if p.get("is_supporting")]
+    evidence = [(pages[i].title, pages[i].text) for i in used]
+    answers = [record["answer"], *(_value(record.get("answer_aliases")) or ())]
+    return _made(f"hop{len(used)}", record["question"], answers, evidence), list(pages.values())
+
+
+def _made(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]) -> Question:
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"the question must be text, got {text!r}")
+    if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
+        raise ValueError(f"the answers must be text, got {answers!r} (published test files contain no answers)")
+    text, answers = cleaned(text).strip(), [cleaned(answer).strip() for answer in answers]
+    if not text or not all(answers):
+        raise ValueError("the question or an answer contains only control characters")
+    facts = tuple((cleaned(title).strip(), cleaned(sentence).strip()) for title, sentence in evidence)
+    return Question(kind, text, tuple(dict.fromkeys(answers)), facts)
+
+
+def _pairs(value: Any, *keys: str) -> list[tuple[str, Any]]:
+    """Returns a list of pairs from ``[[a, b], ...]`` or ``{a: [...], b: [...]}``, as values or as JSON text."""
+    value = _value(value)
+    if isinstance(value, Mapping):
+        second = next(key for key in keys[1:] if key in value)
+        return list(zip(map(str, value[keys[0]]), value[second], strict=True))
+    return [(str(first), second) for first, second in value]
+
+
+def _value(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+logger = logging.getLogger(__name__)
+
+_TITLE = 3  # weight of title words relative to other words, because a page is about its title
+KEY = "TURNWISE_RETRIEVAL_KEY"  # environment variable with the server's token; if it is not set, no token is sent
+MAX_BODY = 16 * 2**20  # maximum size of an answer in bytes
+MAX_QUERY = 4096  # maximum number of characters of a query that are sent; encoders read fewer
+_OURS = "city"  # the test query, with which this module finds out whether the server works
+_LOGGED = 8  # maximum number of different faults that are logged
+_KEPT = 16_384  # number of queries whose results are cached; the rollouts of a group ask similar queries
+
+
+class Retriever(Protocol):
+    """A function that finds the pages that fit a query best."""
+
+    def __call__(self, query: str, k: int) -> tuple[Page, ...]:
+        """Returns at most ``k`` pages, the best page first. Raises ``EnvironmentFault`` if the search itself fails."""
+        ...
+
+
+class Bm25:
+    """Finds pages with Lucene's BM25 over their titles and sentences (package bm25s, arXiv:2407.03618).
+
+    Pages with equal scores are ordered by page number.
+    """
+
+    def __init__(self, pages: Pages) -> None:
+        self.pages = pages
+        texts = [" ".join([page.title] * _TITLE + [page.text]) for page in pages]
+        self._index = _bm25s().BM25()
+        self._index.index(_tokens(texts), show_progress=False)
+        self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
+
+    def __call__(self, query: str, k: int) -> tuple[Page, ...]:
+        return self._search(query, k)
+
+    def _search_uncached(self, query: str, k: int) -> tuple[Page, ...]:
+        known = [word for word in _words(query) if word in self._index.vocab_dict]
+        if not known:
+            return ()
+        scores = self._index.get_scores(known)
+        k = min(k, int((scores > 0).sum()))
+        if k == 0:
+            return ()
+        floor = np.partition(scores, -k)[-k]
+        (best,) = np.nonzero(scores >= floor)
+        order = best[np.lexsort((best, -scores[best]))][:k]
+        return tuple(self.pages.pages[i] for i in order)
+
+
+class Served:
+    r"""Finds pages with a retrieval server that has the ``/retrieve`` protocol of Search-R1.
+    ``scripts/serve_retrieval.py`` is such a server.
+
+    A POST request with ``{"queries": [...], "topk": k, "return_scores": true}`` gets the answer ``{"result":
+    [[{"document": {"contents": "title\ntext"}, "score": s}, ...]]}``.
+
+    A search that fails raises ``EnvironmentFault``. At most 8 different faults are logged. As long as no search has
+    worked, a test query is sent after each failed search. If the test query fails too, an ``InputError`` ends the run.
+
+    Args:
+        url: address of the server, up to and including ``/retrieve``.
+        timeout: time limit in seconds of one attempt, from the connection to the last byte of the answer.
+        retries: number of further attempts after an attempt that got no answer.
+        pause: seconds before the second attempt. The pause doubles before each further attempt.
+
+    Raises:
+        ValueError: the url does not begin with http, or contains a secret.
+    """
+
+    def __init__(self, url: str, timeout: float = 30.0, retries: int = 2, pause: float = 0.25) -> None:
+        try:
+            check_url(url, KEY)
+        except ValueError as error:
+            raise ValueError(f"retriever: {error}; write the address as http://127.0.0.1:8000/retrieve") from None
+        self._url, self._timeout = url, timeout
+        self._retries = Retries(retries + 1, pause, limit=timeout * (retries + 1))
+        self._worked = False
+        self._logged: set[str] = set()
+        self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
+
+    def __call__(self, query: str, k: int) -> tuple[Page, ...]:
+        """Returns at most ``k`` pages, the best page first.
+
+        Raises:
+            EnvironmentFault: the search failed.
+            InputError: the search and the test query failed, and no search has worked before.
+        """
+        return self._search(query[:MAX_QUERY].encode(errors="replace").decode(), k)
+
+    def _search_uncached(self, query: str, k: int) -> tuple[Page, ...]:
+        try:
+            found = self._found(query, k)
+        except EnvironmentFault as fault:
+            self._try_out(k)
+            self._log(str(fault))
+            raise
+        self._worked = True
+        return found
+
+    def _try_out(self, k: int) -> None:
+        if self._worked:
+            return
+        try:
+            self._found(_OURS, k)
+        except EnvironmentFault as fault:
+            raise InputError(
+                f"retriever: no search of this run has succeeded yet. {fault}. Start the server "
+                "(scripts/serve_retrieval.py), or correct "
+                "env.retriever"
+            ) from fault
+        self._worked = True
+
+    def _found(self, query: str, k: int) -> tuple[Page, ...]:
+        body = {"queries": [query], "topk": k, "return_scores": True}
+        try:
+            return pages_of(workers.start(self._ask(body)).result(), k)
+        except Fault as fault:
+            raise EnvironmentFault(f"{self._url}: {fault.whole}") from fault
+        except ValueError as error:
+            raise EnvironmentFault(f"{self._url}: the answer is not in the /retrieve format ({error})") from error
+
+    async def _ask(self, body: dict[str, Any]) -> bytes:
+        connection = Connection(self._url, KEY, most=MAX_BODY)
+        try:
+            return await self._retries.send(lambda: connection.ask("", self._timeout, body), lambda fault: None)
+        finally:
+            await connection.close()
+
+    def _log(self, fault: str) -> None:
+        if fault not in self._logged and len(self._logged) < _LOGGED:
+            self._logged.add(fault)
+            logger.warning("a search failed: %s; the rollout that needed this search is started again", fault)
+
+
+def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
+    """Returns the first ``k`` pages in the answer of a retrieval server.
+
+    Raises:
+        ValueError: the answer is not in the ``/retrieve`` format.
+    """
+    try:
+        given = parse_json(answer)
+        (hits,) = given["result"]  # one list, because one query was sent
+        if given.get("error") or not isinstance(hits, list):
+            raise ValueError("the answer contains an error, or no list of pages")
+        found = [hit.get("document", hit)["contents"] for hit in hits]
+        if not all(contents.strip() for contents in found):
+            raise ValueError("a page has neither a title nor a text")
+        pages = [contents.partition("\n") for contents in found[:k]]
+        # Pages breaks up the markers of chats and calls, so each page passes through it before the policy sees it.
+        return tuple(next(iter(Pages([Page(title.strip().strip('"'), (text,))]))) for title, _, text in pages)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(said(repr(error), key_from(KEY))) from error
+
+
+@cache
+def _bm25s() -> Any:
+    """Imports bm25s, only when pages are searched, because bm25s loads the compiler numba, which takes time."""
+    # bm25s starts JAX where it is installed, and JAX would take three quarters of a GPU's memory. Nothing here uses
+    # JAX.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import bm25s
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s logs every index that it builds
+    return bm25s
+
+
+def _tokens(texts: list[str]) -> Any:
+    return _bm25s().tokenize(texts, stopwords="en", show_progress=False)
+
+
+def _words(query: str) -> list[str]:
+    """Returns the words of a query as the BM25 index stores them."""
+    found = _bm25s().tokenize([query], stopwords="en", show_progress=False, return_ids=False)
+    return list(found[0])

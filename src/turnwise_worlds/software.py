@@ -1,0 +1,533 @@
+"""``env=software``: small repositories with one wrong line, which is repaired with tools."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from turnwise.data.tool_schema import make_tool
+from turnwise.data.toolcalls import ToolCallError
+from turnwise.env import Level, Step
+from turnwise.types import Task, ToolCall
+from turnwise_worlds.boxed import STOPPED, Box, WorkspaceEnv, WorkspaceSession, cut
+from turnwise_worlds.sandbox.folder_value import File, tree_of
+from turnwise_worlds.scripted import Chances, Clumsy, Expert
+from turnwise_worlds.tools import Calls, Style, refusal
+
+Line = str | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One function of a generated repository."""
+
+    name: str
+    head: str  # the function's parameters, as written in the source
+    body: tuple[Line, ...]
+    cases: tuple[tuple[str, str], ...]  # (arguments, right value), both as Python text
+
+    def text(self, broken: tuple[int, int] | None = None) -> str:
+        """Returns the function's source code with the wrong line ``broken``: (index of the line, index of its form)."""
+        lines = []
+        for i, line in enumerate(self.body):
+            forms = (line,) if isinstance(line, str) else line
+            lines.append("    " + forms[broken[1] if broken is not None and broken[0] == i else 0])
+        return "\n".join([f"def {self.name}({self.head}):", *lines]) + "\n"
+
+    def faults(self) -> list[tuple[int, int]]:
+        """Returns all ways to break one line of the function, each as (index of the line, index of its wrong form)."""
+        return [
+            (i, form) for i, line in enumerate(self.body) if isinstance(line, tuple) for form in range(1, len(line))
+        ]
+
+
+_ALL = (
+    Program(
+        "total", "items",
+        (("n = 0", "n = 1"), "for x in items:", ("    n = n + x", "    n = n - x", "    n = x"), "return n"),
+        (("[1, 2]", "3"), ("[4]", "4"), ("[]", "0"), ("[2, 3, 4]", "9"), ("[5, 0, -2]", "3"), ("[-1]", "-1")),
+    ),
+    Program(
+        "largest", "items",
+        ("best = items[0]", "for x in items:", ("    if x > best:", "    if x < best:", "    if x == best:"),
+         "        best = x", "return best"),
+        (("[1, 3, 2]", "3"), ("[4, 1]", "4"), ("[5]", "5"), ("[-3, -1, -2]", "-1"), ("[0, 9]", "9"), ("[2, 2]", "2")),
+    ),
+    Program(
+        "smallest", "items",
+        ("best = items[0]", "for x in items:", ("    if x < best:", "    if x > best:"), "        best = x",
+         ("return best", "return x", "return items[0]")),
+        (("[3, 1, 2]", "1"), ("[4, 9]", "4"), ("[7, 5]", "5"), ("[-3, -1]", "-3"), ("[9, 0, 3]", "0"), ("[2]", "2")),
+    ),
+    Program(
+        "mean", "items",
+        (("n = len(items)", "n = len(items) - 1", "n = 2"), ("return sum(items) / n", "return sum(items) * n")),
+        (("[1, 2, 6]", "3.0"), ("[4]", "4.0"), ("[2, 4, 6, 8]", "5.0"), ("[0, 0, 3]", "1.0"), ("[5, 6, 7]", "6.0"),
+         ("[-2, 2, 3]", "1.0")),
+    ),
+    Program(
+        "count", "items, x",
+        ("n = 0", "for y in items:", ("    if y == x:", "    if y != x:", "    if y > x:"),
+         ("        n = n + 1", "        n = 1"), "return n"),
+        (("[1, 2, 1], 1", "2"), ("[3], 4", "0"), ("[5, 5, 5], 5", "3"), ("[1, 2, 3], 2", "1"), ("[], 1", "0"),
+         ("[2, 3, 3], 3", "2")),
+    ),
+    Program(
+        "index", "items, x",
+        ("for i, y in enumerate(items):", ("    if y == x:", "    if y != x:"),
+         ("        return i", "        return y", "        return i + 1"), ("return -1", "return 0")),
+        (("[4, 6], 6", "1"), ("[4, 6], 5", "-1"), ("[7], 7", "0"), ("[1, 2, 3], 3", "2"), ("[], 1", "-1"),
+         ("[8, 9, 8], 8", "0")),
+    ),
+    Program(
+        "clamp", "x, low, high",
+        (("if x < low:", "if x > low:"), ("    return low", "    return high"), ("if x > high:", "if x < high:"),
+         ("    return high", "    return low"), "return x"),
+        (("1, 2, 5", "2"), ("7, 2, 5", "5"), ("3, 2, 5", "3"), ("0, 1, 9", "1"), ("12, 1, 9", "9"), ("4, 1, 9", "4")),
+    ),
+    Program(
+        "power", "x, n",
+        (("y = 1", "y = 0", "y = x"), ("for i in range(n):", "for i in range(x):"), ("    y = y * x", "    y = y + x"),
+         "return y"),
+        (("2, 3", "8"), ("5, 0", "1"), ("3, 2", "9"), ("4, 1", "4"), ("2, 5", "32"), ("7, 2", "49")),
+    ),
+    Program(
+        "even", "x",
+        (("return x % 2 == 0", "return x % 2 == 1", "return x / 2 == 0"),),
+        (("4", "True"), ("3", "False"), ("0", "True"), ("7", "False"), ("10", "True"), ("-1", "False")),
+    ),
+    Program(
+        "area", "a, b",
+        (("return a * b", "return a + b", "return a * a", "return a / b"),),
+        (("2, 3", "6"), ("4, 5", "20"), ("1, 7", "7"), ("6, 2", "12"), ("3, 3", "9"), ("0, 4", "0")),
+    ),
+    Program(
+        "first", "words",
+        (("return words[0]", "return words[1]", "return words[-1]"),),
+        (("['a', 'b', 'c']", "'a'"), ("['x', 'y']", "'x'"), ("['k', 'l']", "'k'"), ("['q', 'a']", "'q'"),
+         ("['d', 'c', 'b']", "'d'"), ("['z', 'z', 'y']", "'z'")),
+    ),
+    Program(
+        "last", "words",
+        (("return words[-1]", "return words[0]", "return words[1]"),),
+        (("['a', 'b', 'c']", "'c'"), ("['x', 'y', 'z']", "'z'"), ("['k', 'l', 'm', 'n']", "'n'"),
+         ("['q', 'r', 's']", "'s'"), ("['d', 'c', 'b']", "'b'"), ("['p', 'o', 'i', 'u']", "'u'")),
+    ),
+    Program(
+        "join", "words",
+        ("text = ''", "for w in words:", ("    text = text + w", "    text = w + text", "    text = w"), "return text"),
+        (("['a', 'b']", "'ab'"), ("['x', 'y', 'z']", "'xyz'"), ("[]", "''"), ("['c', 'a']", "'ca'"), ("['k']", "'k'"),
+         ("['m', 'n', 'o']", "'mno'")),
+    ),
+    Program(
+        "middle", "items",
+        (("items = sorted(items)", "items = list(items)"),
+         ("return items[len(items) // 2]", "return items[len(items) // 2 - 1]", "return items[0]")),
+        (("[3, 1, 2]", "2"), ("[9, 5, 7]", "7"), ("[4]", "4"), ("[8, 1, 9, 2, 3]", "3"), ("[6, 0, 5]", "5"),
+         ("[7, 7, 1]", "7")),
+    ),
+    Program(
+        "gap", "a, b",
+        (("if a > b:", "if a < b:"), ("    return a - b", "    return a + b"), ("return b - a", "return a - b")),
+        (("5, 3", "2"), ("2, 6", "4"), ("1, 1", "0"), ("0, 9", "9"), ("8, 1", "7"), ("3, 4", "1")),
+    ),
+    Program(
+        "unique", "items",
+        ("seen = []", "for x in items:", ("    if x not in seen:", "    if x in seen:", "    if seen:"),
+         ("        seen.append(x)", "        seen.append(1)"), "return seen"),
+        (("[1, 1, 2]", "[1, 2]"), ("[3, 2, 3]", "[3, 2]"), ("[5]", "[5]"), ("[4, 4, 4]", "[4]"), ("[0, 1, 0]", "[0, 1]"),
+         ("[]", "[]")),
+    ),
+)  # fmt: skip
+
+PROGRAMS: Mapping[str, Program] = {program.name: program for program in _ALL}
+
+
+# level -> (number of modules, number of functions per module)
+SHAPES: Mapping[Level, tuple[int, int]] = {"tiny": (2, 1), "full": (4, 3)}
+# names of generated modules; Python's library has no modules with these names
+MODULES = ("bag", "box", "core", "data", "item", "num", "part", "shop", "tool", "unit")
+TEST = "tests.py"
+
+_RUNNER = """
+for call, want in CASES:
+    try:
+        got = eval(call)
+    except Exception as error:
+        got = error
+    if got != want:
+        print(call, "gave", repr(got) + ", not", repr(want))
+"""
+
+
+def make_task(level: Level, split: str, seed: int, index: int) -> Task:
+    """Returns task number ``index`` of a split.
+
+    A fault is a wrong form of a line. ``train`` and ``seen`` share faults, but no repository. ``unseen`` uses faults
+    that no training task contains, on lines that training tasks break in other ways.
+    """
+    attempt = 0
+    while True:
+        rng = random.Random(f"software {level} {split} {seed} {index} {attempt}")
+        data = _draw(*SHAPES[level], split == "unseen", rng)
+        if split == "unseen" or _is_seen(data) == (split == "seen"):
+            return Task("software", f"{split}/{level}/{seed}/{index:06d}", split, data)
+        attempt += 1
+
+
+def held_out(program: Program) -> list[tuple[int, int]]:
+    """Returns the faults of a function that are reserved for the split ``unseen``.
+
+    These are the last wrong forms of all lines with several wrong forms, as pairs (index of the line, index of its
+    form).
+    """
+    forms = {i: len(line) - 1 for i, line in enumerate(program.body) if isinstance(line, tuple)}
+    return [(i, last) for i, last in forms.items() if last > 1]
+
+
+BREAKABLE = tuple(sorted(name for name, program in PROGRAMS.items() if held_out(program)))
+"""Names of the functions that tasks of the split ``unseen`` can break."""
+
+
+def _is_seen(data: Mapping[str, Any]) -> bool:
+    """Returns whether a repository belongs to ``seen`` (about one in ten) and not to ``train``."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0] < 26
+
+
+def _draw(modules: int, functions: int, unseen: bool, rng: random.Random) -> dict[str, Any]:
+    """Returns the data of a task: a repository with ``functions`` functions in each module, its fault and its test
+    cases.
+    """
+    names = [f"{name}.py" for name in rng.sample(MODULES, modules)]
+    broken = PROGRAMS[rng.choice(BREAKABLE if unseen else sorted(PROGRAMS))]
+    chosen = [broken.name, *rng.sample(sorted(set(PROGRAMS) - {broken.name}), modules * functions - 1)]
+    fault = rng.choice([fault for fault in broken.faults() if (fault in held_out(broken)) == unseen])
+    line = broken.body[fault[0]]
+    places = {program: names[i // functions] for i, program in enumerate(chosen)}
+    files = {name: _module([PROGRAMS[p] for p in sorted(chosen) if places[p] == name], broken, fault) for name in names}
+    at = files[places[broken.name]].split(f"def {broken.name}(")[0].count("\n") + 2 + fault[0]
+    shown, held = [], []
+    for program in sorted(chosen):
+        cases = [(f"{places[program][:-3]}.{program}({given})", value) for given, value in PROGRAMS[program].cases]
+        first = _telling(PROGRAMS[program], fault, cases) if program == broken.name else cases[:1]
+        shown += first
+        held += [case for case in cases if case not in first]
+    files[TEST] = _tests(names, shown)
+    return {
+        "files": files,
+        "fault": {"path": places[broken.name], "line": at, "function": broken.name, "right": line[0].strip()},
+        "wrong": [form.strip() for form in line[1:] if form != line[fault[1]]],
+        "cases": [list(case) for case in shown + held],
+    }
+
+
+def _module(programs: list[Program], broken: Program, fault: tuple[int, int]) -> str:
+    return "\n\n".join(program.text(fault if program is broken else None) for program in programs)
+
+
+def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Returns the first element of ``cases`` for which the broken function gives a wrong value, as a list.
+
+    ``cases`` has one element for each test case of ``program``, in order. This function never executes code of the
+    policy.
+    """
+    names: dict[str, Any] = {}
+    exec(program.text(fault), names)
+    for (given, value), case in zip(program.cases, cases, strict=True):
+        try:
+            if eval(f"{program.name}({given})", names) != eval(value):
+                return [case]
+        except Exception:
+            return [case]
+    raise ValueError(f"{program.name}: no test case distinguishes the fault {fault} from the correct program")
+
+
+def _tests(names: list[str], cases: list[tuple[str, str]]) -> str:
+    imports = "\n".join(f"import {name[:-3]}" for name in sorted(names))
+    lines = "".join(f'    ("{call}", {value}),\n' for call, value in cases)
+    return f"{imports}\n\nCASES = [\n{lines}]\n{_RUNNER}"
+
+
+TOOLS = (
+    make_tool("search", "Lines of all files that hold a text.", text=("string", "what to look for")),
+    make_tool("open", "A file, its lines numbered.", path=("string", "the file")),
+    make_tool(
+        "edit",
+        "Replace one line of a file; a text without indentation takes the line's own.",
+        path=("string", "the file"),
+        line=("integer", "its number"),
+        text=("string", "what the line is to be"),
+    ),
+    make_tool("run", "Run the tests."),
+)
+_RULES = "You repair a repository of Python files. One line is wrong. The task is done as soon as all tests pass."
+_LIST = 8  # maximum number of lines that a search shows
+_FEW = 3  # a search that shows more than 3 lines counts as unspecific, for example the search for a single letter
+
+_MARK = "found: "
+# This script runs in the sandbox. It prints one JSON list with the result of each test case's call as text. The right
+# values stay outside the sandbox, so that the policy's code cannot read them.
+_JUDGE = """
+import importlib, json, sys
+sys.path.insert(0, "")
+names, found = {{}}, []
+for call in json.loads({calls!r}):
+    try:
+        name = call.split(".")[0]
+        names[name] = importlib.import_module(name)
+        found.append(repr(eval(call, names)))
+    except Exception as error:
+        found.append("raised " + type(error).__name__)
+print({mark!r} + json.dumps(found))
+"""
+
+
+class SoftwareSession(WorkspaceSession):
+    """A running episode of ``env=software``. It implements ``turnwise.env.Session``.
+
+    The task is solved when the code returns the right value in every test case, shown or hidden.
+
+    ``found`` says which part of the fault the observations have shown: 0 nothing, 1 the name of the function that
+    fails, 2 also its place, and 3 also its wrong line. The number stays 0 until an observation shows the name, even if
+    another observation has shown the place or the line.
+    """
+
+    def __init__(self, task: Task, box: Box, calls: Calls, horizon: int, shown: int) -> None:
+        try:
+            tree = tree_of(task.data["files"])
+            self.cases = dict(task.data["cases"])
+            self.fault = {key: task.data["fault"][key] for key in ("path", "line", "function")}
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"task data: a software task needs files, cases and a fault ({error!r})") from None
+        files = " ".join(path for path, entry in tree.items() if isinstance(entry, File))
+        request = f"repair the code so that the tests pass\nfiles: {files}"
+        super().__init__(task, tree, box, calls, horizon, shown, _RULES, request)
+        self.found = 0
+
+    def act(self, call: ToolCall) -> Step:
+        """Makes the policy's call. After an edit, all test cases are run."""
+        observation = cut(getattr(self, f"_{call.name}")(call.arguments), self.shown)
+        shows = self._shows(call, observation)
+        if shows == 1 or self.found:
+            self.found = max(self.found, shows)
+        won = call.name == "edit" and self._judged()
+        return Step(observation, float(won), won, won)
+
+    def refused(self, error: ToolCallError) -> str:
+        return cut(refusal(error), self.shown)
+
+    def lines(self, path: str) -> list[str]:
+        """Returns the lines of a file. Raises ``ToolCallError`` if there is no file with this path."""
+        entry = self.tree.get(path.removeprefix("./"))
+        if not isinstance(entry, File):
+            raise ToolCallError(f"no file {path[:80]}")
+        return entry.content.decode().splitlines()
+
+    def _shows(self, call: ToolCall, answer: str) -> int:
+        """Returns which part of the fault the observation ``answer`` shows, as a value of ``found``."""
+        path, number, function = self.fault["path"], self.fault["line"], self.fault["function"]
+        lines = answer.splitlines()
+        if call.name == "run":
+            return int(any(line.startswith(f"{path.removesuffix('.py')}.{function}(") for line in lines))
+        if call.name == "search":
+            if len(lines) > _FEW:
+                return 0
+            if any(line.startswith(f"{path}:{number}:") for line in lines):
+                return 3
+            return 2 * any(line.startswith(f"{path}:") and f" def {function}(" in line for line in lines)
+        if call.name == "open" and call.arguments["path"].removeprefix("./") == path:
+            return 3 * (f"{number} {self.lines(path)[number - 1]}" in lines)
+        return 0
+
+    def _search(self, arguments: Mapping[str, Any]) -> str:
+        text = arguments["text"]
+        found = [
+            f"{path}:{number}: {line.strip()}"
+            for path in self.tree
+            for number, line in enumerate(self.lines(path), start=1)
+            if text in line
+        ]
+        more = [f"[{len(found) - _LIST} more]"] if len(found) > _LIST else []
+        return "\n".join(found[:_LIST] + more) or "nothing found"
+
+    def _open(self, arguments: Mapping[str, Any]) -> str:
+        lines = self.lines(arguments["path"])
+        return "\n".join(f"{number} {line}" for number, line in enumerate(lines, start=1) if line)
+
+    def _edit(self, arguments: Mapping[str, Any]) -> str:
+        path, number, text = arguments["path"].removeprefix("./"), int(arguments["line"]), arguments["text"]
+        lines = self.lines(path)
+        if path == TEST:
+            raise ToolCallError("the tests are not to be changed")
+        if not 1 <= number <= len(lines):
+            raise ToolCallError(f"{path} has lines 1 to {len(lines)}")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ToolCallError("the text is no UTF-8") from None
+        old = lines[number - 1]
+        indent = "" if text[:1].isspace() else old[: len(old) - len(old.lstrip())]
+        lines[number - 1] = indent + text
+        self.tree = {**self.tree, path: File("".join(f"{line}\n" for line in lines).encode())}
+        return f"{number} {lines[number - 1]}"
+
+    def _run(self, arguments: Mapping[str, Any]) -> str:
+        outcome, _ = self.box.run(f"python3 {TEST}", self.tree)
+        if outcome.stopped:
+            return STOPPED[outcome.stopped]
+        text = outcome.output.rstrip()
+        return text.splitlines()[-1] if not outcome.ok and text else text or "all tests pass"
+
+    def _judged(self) -> bool:
+        """Runs all test cases in the sandbox and returns whether the code gives the right value in every test case."""
+        script = _JUDGE.format(calls=json.dumps(list(self.cases)), mark=_MARK)
+        tree = {**self.tree, "judge.py": File(script.encode())}
+        outcome, _ = self.box.run("python3 judge.py", tree)
+        lines = [line for line in outcome.output.splitlines() if line.startswith(_MARK)]
+        if not outcome.ok or len(lines) != 1:
+            return False
+        try:
+            found = json.loads(lines[0].removeprefix(_MARK))
+        except ValueError:
+            return False
+        return bool(found == list(self.cases.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Slips(Chances):
+    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn."""
+
+    again: float = 0.08  # runs the tests once more
+    astray: float = 0.12  # opens another file, or one that does not exist
+    lost: float = 0.06  # searches for a text that no file contains
+    wrong: float = 0.35  # when only the edit is left, edits the right line wrongly; the next action corrects it
+
+
+class GoodExpert(Expert[SoftwareSession]):
+    """An expert that runs the tests, opens the file of the function that fails, and corrects the line.
+
+    The seed decides whether the expert also searches for the function before it opens the file.
+    """
+
+    def __init__(self, session: SoftwareSession, seed: int | str) -> None:
+        super().__init__(session, seed)
+        self.fault: Mapping[str, Any] = session.task.data["fault"]
+        self.plan = ["run", *(["search"] if self.rng.random() < 0.5 else []), "open", "edit"]
+
+    def best(self, session: SoftwareSession) -> str:
+        step = self.plan.pop(0) if len(self.plan) > 1 else self.plan[0]
+        fault = self.fault
+        arguments: Mapping[str, tuple[Any, ...]] = {
+            "run": (),
+            "search": (f"def {fault['function']}",),
+            "open": (fault["path"],),
+            "edit": (fault["path"], fault["line"], fault["right"]),
+        }
+        return session.write(step, *arguments[step])
+
+
+class ClumsyExpert(Clumsy[SoftwareSession], GoodExpert):
+    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Slips`) and recovers from it."""
+
+    def _again(self, session: SoftwareSession) -> str:
+        return session.write("run")
+
+    def _astray(self, session: SoftwareSession) -> str:
+        others = [path for path in session.tree if path != self.fault["path"]]
+        return session.write("open", self.rng.choice([*others, f"{self.fault['function']}.py"]))
+
+    def _lost(self, session: SoftwareSession) -> str:
+        return session.write("search", f"class {self.fault['function']}")
+
+    def _wrong(self, session: SoftwareSession) -> str | None:
+        choices = session.task.data["wrong"]
+        if self.plan != ["edit"] or not choices:
+            return None
+        return session.write("edit", self.fault["path"], self.fault["line"], self.rng.choice(choices))
+
+
+Verifier = Literal["effect", "call", "name"]
+
+
+def effective(session: SoftwareSession, action: str) -> bool:
+    """Returns whether the policy's action repairs the code or shows more of the fault. ``session`` is not changed.
+
+    Raises:
+        EnvironmentFault: the sandbox failed.
+    """
+    if session.done:
+        return False
+    twin = session.fork()
+    twin.step(action)
+    return twin.won or twin.found > session.found
+
+
+def alike(session: SoftwareSession, action: str, expert: str, whole: bool) -> bool:
+    """Returns whether the policy's action and the expert's action are valid calls of one tool.
+
+    If ``whole`` is true, the arguments of the two calls must also be equal.
+    """
+    try:
+        ours, theirs = session.call(action), session.call(expert)
+    except ToolCallError:
+        return False
+    return ours.name == theirs.name and (not whole or ours.arguments == theirs.arguments)
+
+
+_SHOWN: Mapping[Level, int] = {"tiny": 400, "full": 2000}  # default of ``shown`` for each level, in characters
+
+
+class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
+    """An environment in which the policy repairs a code repository. Test cases, which run in the sandbox, judge it.
+
+    It implements ``turnwise.env.Environment``.
+
+    Args:
+        level: ``tiny`` (2 modules with 1 function each) or ``full`` (4 modules with 3 functions each).
+        horizon: maximum number of turns of an episode.
+        calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
+            level.
+        shown: maximum length of an observation in characters. None means 400 at the tiny level and 2000 at the full
+            level.
+        verifier: the functional verifier (``software.verifier``). ``effect`` accepts calls that bring the repair
+            forward. ``call`` accepts only the expert's call. ``name`` accepts calls of the tool that the expert calls.
+            None means effect at the tiny level and name at the full level.
+        slips: probabilities of the mistakes of the clumsy scripted expert.
+        box: the sandbox, which starts in :meth:`ready` or when it first runs code.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+
+    name = "software"
+    good, clumsy = GoodExpert, ClumsyExpert
+
+    def __init__(
+        self,
+        level: Level = "tiny",
+        horizon: int = 10,
+        calls: Style | None = None,
+        shown: int | None = None,
+        verifier: Verifier | None = None,
+        slips: Slips | None = None,
+        box: Box | None = None,
+    ) -> None:
+        if verifier not in (None, "effect", "call", "name"):
+            raise ValueError(f"verifier: must be effect, call or name, got {verifier!r}")
+        super().__init__(level, horizon, calls, TOOLS, False, shown, _SHOWN, slips or Slips(), box)
+        self.verifier = verifier or ("effect" if level == "tiny" else "name")
+
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        return [make_task(self.level, split, seed, index) for index in range(count)]
+
+    def begin(self, task: Task) -> SoftwareSession:
+        return SoftwareSession(task, self._box, self._calls, self.horizon, self.shown)
+
+    def accepts(self, session: SoftwareSession, action: str, expert: str) -> bool:
+        if self.verifier == "effect":
+            return effective(session, action)
+        return alike(session, action, expert, whole=self.verifier == "call")

@@ -1,0 +1,519 @@
+"""``env=tau2``: customer service with tools and rules: experts and verifier."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from statistics import fmean
+from typing import Any, Literal
+
+from turnwise.data.match_calls import same_value
+from turnwise.data.tool_schema import check_call
+from turnwise.data.toolcalls import ToolCallError
+from turnwise.env import Quality, check_horizon, first_tasks
+from turnwise.types import Task, ToolCall, Trajectory
+from turnwise_worlds.dialogues import Mistakes, Reply, drawn_of, mistake
+from turnwise_worlds.scripted import LastTasks, ScriptedEnv
+from turnwise_worlds.tau2.session import ENDING, EndpointUser, Reference, ScriptedUser, Tau2Session, User, asks, missing
+from turnwise_worlds.tau2.world import (
+    DOMAINS,
+    FAILED,
+    FREE,
+    READS,
+    TRANSFER,
+    Gold,
+    World,
+    by_phone,
+    problem_of,
+    root,
+    splits,
+    toolbox,
+)
+from turnwise_worlds.tools import check_format, played, read_calls
+
+_IDENTIFIERS = ("_id", "_ids", "flight_number")  # parameters with these endings take their values from a database
+_PHONE_CHECKS = (  # calls that check the customer's phone, the most informative calls first
+    "check_network_status", "check_sim_status", "check_network_mode_preference", "check_data_restriction_status",
+    "check_apn_settings", "check_wifi_calling_status", "check_vpn_status", "check_payment_request", "check_status_bar",
+    "can_send_mms", "run_speed_test",
+)  # fmt: skip
+
+
+def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
+    """Returns the identifiers in the arguments of ``calls``, and of the customer, that the agent has not read yet."""
+    needed = {value for call in calls for value in identifiers(call.arguments)}
+    if session.reference.customer:
+        needed.add(session.reference.customer)
+    return {value for value in needed if not any(value in text for text in session.shown)}
+
+
+def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | None:
+    """Returns the next read that a careful agent makes before ``call``; None if the agent needs no further read.
+
+    This is a read whose answer contains an identifier that the agent needs and does not know. If there is none and
+    ``writes`` says that ``call`` changes the state, this is the first read whose answer ``call`` would change, unless
+    the agent has already seen the present answer of this read.
+    """
+    before = session.world.fork()  # one copy is enough for all reads, because reads do not change it
+    reads = [read for read in _reads(session, call) if read != call]
+    if wanted := unknown(session, [call]):
+        for read in reads:
+            answer = "" if read.name in _PHONE_CHECKS else before.call(read)
+            if any(value in answer for value in wanted) and not (answer.startswith(FAILED) or seen(session, answer)):
+                return read
+    if not writes:
+        return None
+    after = session.world.fork()
+    after.call(call)
+    for read in reads:
+        answer = before.call(read)
+        if not answer.startswith(FAILED) and answer != after.call(read):
+            return None if seen(session, answer) else read
+    return None
+
+
+def seen(session: Tau2Session, answer: str) -> bool:
+    """Returns whether a text that the agent has read contains ``answer``, the answer of a tool."""
+    return any(answer in text for text in session.shown)
+
+
+def identifiers(arguments: Mapping[str, Any]) -> set[str]:
+    """Returns the values in a call's arguments that identify something in a database."""
+    found: set[str] = set()
+    for name, value in arguments.items():
+        if isinstance(value, list):
+            found |= {each for each in value if isinstance(each, str) and name.endswith(_IDENTIFIERS)}
+            found |= {each for item in value if isinstance(item, Mapping) for each in identifiers(item)}
+        elif isinstance(value, str) and (name == "id" or name.endswith(_IDENTIFIERS)):
+            found.add(value)
+    return found
+
+
+def _reads(session: Tau2Session, call: ToolCall) -> Iterator[ToolCall]:
+    """Yields reads about a call and the customer, with only identifiers that the agent already knows as arguments."""
+    found = {"airline": _airline, "retail": _retail, "telecom": _telecom}[session.reference.problem.domain]
+    for name, arguments in found(session, call.arguments):
+        read = ToolCall(name, arguments)
+        if all(any(value in text for text in session.shown) for value in identifiers(arguments)):
+            yield read
+
+
+def _retail(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    world, customer = session.reference.problem.start, session.reference.customer
+    if user := world.table("users").get(customer):
+        text = "\n".join(session.shown).lower()
+        if user.email.lower() in text:
+            yield "find_user_id_by_email", {"email": user.email}
+        if user.address.zip in text and user.name.last_name.lower() in text:
+            yield (
+                "find_user_id_by_name_zip",
+                {"first_name": user.name.first_name, "last_name": user.name.last_name, "zip": user.address.zip},
+            )
+        yield "get_user_details", {"user_id": customer}
+    if order := world.table("orders").get(str(given.get("order_id"))):
+        yield "get_order_details", {"order_id": order.order_id}
+        if given.get("new_item_ids"):
+            old = given.get("item_ids") or ()
+            products = dict.fromkeys(item.product_id for item in order.items if item.item_id in old)
+            yield from (("get_product_details", {"product_id": product}) for product in products)
+
+
+def _airline(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    world, customer = session.reference.problem.start, session.reference.customer
+    if customer:
+        yield "get_user_details", {"user_id": customer}
+    if given.get("reservation_id") in world.table("reservations"):
+        yield "get_reservation_details", {"reservation_id": given["reservation_id"]}
+    for flight in given.get("flights") or ():
+        if route := world.table("flights").get(flight.get("flight_number")):
+            yield (
+                "search_direct_flight",
+                {"origin": route.origin, "destination": route.destination, "date": flight.get("date")},
+            )
+
+
+def _telecom(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from ((read.name, dict(read.arguments)) for read in by_phone(session.reference.problem))
+    if "line_id" in given:
+        yield "get_details_by_id", {"id": given["line_id"]}
+        yield "get_data_usage", {"customer_id": given.get("customer_id"), "line_id": given["line_id"]}
+    if "bill_id" in given:
+        yield "get_details_by_id", {"id": given["bill_id"]}
+    if "app_name" in given:
+        yield "check_app_permissions", {"app_name": given["app_name"]}
+    yield from ((name, {}) for name in _PHONE_CHECKS)
+
+
+ASK = "I will help you with that. Could you tell me who you are, and everything else that I should know?"
+CLOSE = "All of this is done."
+HOLD = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
+_ROOM = 4  # number of spare turns that must be left after a mistake of the clumsy expert
+
+
+def good(session: Tau2Session) -> Iterator[Reply]:
+    """Yields the replies of the good expert. The caller applies each reply to ``session`` before it takes the next."""
+    solo = session.talk is None
+    if not solo:
+        yield [], ASK
+    confirmed = solo
+    for at, (gold, writes) in enumerate(session.reference.steps):
+        if not writes and not _new(session, gold):
+            continue
+        yield from _prepared(session, [(gold, writes)])
+        if writes and not confirmed:
+            changes = [step for step in session.reference.steps[at:] if step[1]]
+            yield from _prepared(session, changes)
+            yield [], _confirm([each for each, _ in changes])
+            confirmed = True
+        yield [gold.call], ""
+    if solo:
+        yield [ENDING], ""
+    else:
+        yield [], closing(session)
+
+
+def closing(session: Tau2Session) -> str:
+    """Returns the expert's last message, with all required information that the user has not got yet."""
+    moved = any(call.name == TRANSFER for call in session.made)
+    told = missing(session.reference.problem.said, session.said)
+    return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(told)}."] if told else [])])
+
+
+def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
+    """Yields the replies of :func:`good`, with occasional harmless mistakes before a tool call."""
+    planned = 2 * len(session.reference.steps)  # twice, because a look-up may precede each call
+    # these tools do not include ``done``, because ending the episode would not be harmless
+    tools = toolbox(session.reference.problem.domain).tools
+    for calls, text in good(session):
+        if calls and calls[0] != ENDING and session.horizon - session.turns - planned > _ROOM:
+            last = session.made[-1] if session.made else None
+            made = mistake(session.world, tools, calls[0], last, rng, drawn_of(rng, mistakes))
+            if made is not None:
+                yield [made], ""
+        yield calls, text
+
+
+def _new(session: Tau2Session, gold: Gold) -> bool:
+    """Returns whether the expert has to make a listed call that changes nothing in the databases.
+
+    This is so if the answer would be new to the expert, if the benchmark requires the call, or if the call transfers
+    the user to a human.
+    """
+    required = session.reference.problem.required and not any(gold.matches(call) for call in session.made)
+    return required or gold.call.name == TRANSFER or not seen(session, session.world.fork().call(gold.call))
+
+
+def _prepared(session: Tau2Session, steps: Sequence[tuple[Gold, bool]]) -> Iterator[Reply]:
+    """Yields the look-ups that the expert makes before the calls in ``steps``, one reply for each look-up."""
+    for gold, writes in steps:
+        while found := lookup(session, gold.call, writes):
+            yield [found], ""
+
+
+def _confirm(changes: Sequence[Gold]) -> str:
+    """Returns the expert's message that lists the planned changes and asks the user to confirm them."""
+    lines = [
+        f"- {gold.call.name.replace('_', ' ')}: "
+        + ", ".join(f"{name} {_plain(value)}" for name, value in gold.call.arguments.items())
+        for gold in changes
+    ]
+    return "This is what I will do:\n" + "\n".join(lines) + "\nDo you confirm (yes or no)?"
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+Due = list[tuple[Gold, bool]]
+"""One pair for each listed call that still has to be made: the call, and whether it changes the state."""
+
+
+def accepts(session: Tau2Session, action: str, expert: str) -> bool:
+    """Returns whether the verifier accepts the agent's reply ``action``. ``session`` is not changed.
+
+    Raises:
+        EnvironmentFault: the databases cannot be used.
+    """
+    if session.done:
+        return False
+    try:
+        reply = session.read(action)
+    except ToolCallError:
+        return False
+    if session.due is None:
+        session.due = tuple(still_due(session))
+    if not session.due:
+        return False
+    due = session.due[0]
+    if not reply.calls:
+        return _message(session, reply.content, expert, due)
+    if session.talk is None and reply.calls[0].name == "done":
+        return not session.reference.fault(session.world, session.made, ())
+    return _calls(session, reply.calls, due)
+
+
+def still_due(session: Tau2Session) -> Iterator[Due]:
+    """Yields at most one list: the listed calls that still have to be made to solve the task.
+
+    Calls that the agent has made are left out, and so are reads whose answers the agent has seen. If the remaining
+    calls do not pass the checks, the agent may have replaced one of them. Then one more call is left out. If no list
+    passes the checks, nothing is yielded.
+    """
+    due = list(session.reference.steps)
+    for call in session.made:
+        less = _without(due, call)
+        due = due if less is None else less
+    due = [(gold, writes) for gold, writes in due if writes or not _answered(session, gold)]
+    shorter = (due[:i] + due[i + 1 :] for i in range(len(due)))
+    choices = (rest for rest in (due, *shorter) if _leads(session, session.world, session.made, rest))
+    yield from islice(choices, 1)
+
+
+def _answered(session: Tau2Session, gold: Gold) -> bool:
+    if session.reference.problem.required or gold.call.name == TRANSFER:
+        return False
+    return seen(session, session.world.fork().call(gold.call))
+
+
+def _leads(session: Tau2Session, world: World, made: Sequence[ToolCall], due: Due) -> bool:
+    return session.reference.leads(world, made, [gold for gold, _ in due])
+
+
+def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
+    tools, world, rest = session.reference.problem.tools, session.world.fork(), due
+    agreed = session.talk is None or session.talk.agreed or not session.user.scripted
+    # whether the agent makes the changes in the benchmark's order; if so, the remaining calls pass the checks
+    in_order = True
+    for place, call in enumerate(calls):
+        if check_call({"name": call.name, "arguments": call.arguments}, tools):
+            return False
+        left = _without(rest, call)
+        before, untouched = world.state(), world.fork()
+        answer = world.call(call)
+        changed = world.state() != before
+        if changed and not agreed:
+            return False
+        if left is not None:
+            first = next((gold for gold, writes in rest if writes), None)
+            in_order &= (first is not None and _same(first, call)) or not (changed or _changes(rest, call))
+        elif changed:
+            made = [*session.made, *calls[: place + 1]]
+            left = _stands_for_one(session, world, untouched, made, rest)
+            if left is None:
+                return False
+        else:
+            if not call.name.startswith(READS) or answer.startswith(FAILED):
+                return False
+            if not _tells(session, untouched, call, answer, rest):
+                return False
+            left = [(gold, writes) for gold, writes in rest if writes or untouched.fork().call(gold.call) != answer]
+        if call.name == TRANSFER and left:
+            return False
+        rest = left
+    return in_order or _leads(session, world, [*session.made, *calls], rest)
+
+
+def _stands_for_one(
+    session: Tau2Session, world: World, untouched: World, made: Sequence[ToolCall], due: Due
+) -> Due | None:
+    """Returns ``due`` without the call that the agent's latest call replaces; None if it replaces no due call.
+
+    The latest call has changed the databases from ``untouched`` to ``world``.
+    """
+    for i, (_, writes) in enumerate(due):
+        rest = due[:i] + due[i + 1 :]
+        if writes and _leads(session, world, made, rest) and not _leads(session, untouched, made, rest):
+            return rest
+    return None
+
+
+def _without(due: Due, call: ToolCall) -> Due | None:
+    """Returns ``due`` without the given call; None if ``due`` does not contain the call."""
+    place = next((i for i, (gold, _) in enumerate(due) if _same(gold, call)), None)
+    return None if place is None else due[:place] + due[place + 1 :]
+
+
+def _changes(due: Due, call: ToolCall) -> bool:
+    """Returns whether the call in ``due`` that equals ``call`` changes the state."""
+    return next(writes for gold, writes in due if _same(gold, call))
+
+
+def _same(gold: Gold, call: ToolCall) -> bool:
+    """Returns whether a call of the agent is the listed call ``gold``.
+
+    If the benchmark names the arguments to compare, or if ``call`` transfers the user to a human, :meth:`Gold.matches`
+    decides. Otherwise all arguments must be equal.
+    """
+    if gold.compared is not None or call.name == TRANSFER:
+        return gold.matches(call)
+    return call.name == gold.call.name and same_value(dict(call.arguments), dict(gold.call.arguments))
+
+
+def _tells(session: Tau2Session, world: World, call: ToolCall, answer: str, due: Due) -> bool:
+    """Returns whether the answer of the read ``call`` is new to the agent and is useful.
+
+    An answer is useful if it is the answer of a due read, or if it contains an identifier that a due call needs or a
+    state that a due call changes. ``world`` is the state before the read.
+    """
+    if seen(session, answer):
+        return False
+    if any(value in answer for value in unknown(session, [gold.call for gold, _ in due])):
+        return True
+    for gold, writes in due:
+        after = world.fork()
+        told = after.call(gold.call)
+        if (after.call(call) != answer) if writes else (told == answer):
+            return True
+    return False
+
+
+def _message(session: Tau2Session, text: str, expert: str, due: Due) -> bool:
+    reference, talk = session.reference, session.talk
+    if talk is None:
+        return False
+    said = (*session.said, text)
+    if not reference.fault(session.world, session.made, said):
+        return True
+    before, after = missing(reference.problem.said, session.said), missing(reference.problem.said, said)
+    if len(after) < len(before) and all(writes for _, writes in due):
+        return True
+    if not session.user.scripted:
+        return read_calls(expert, session.form, reference.problem.tools) == ()
+    if not asks(text):
+        return False
+    answer = session.user.reply(talk, text, transferred=False, satisfied=False)
+    if answer.told != talk.told:
+        return True
+    changes = [gold.call for gold, writes in due if writes]
+    if talk.agreed or not answer.agreed or unknown(session, changes):
+        return False
+    return any(value in text for call in changes for value in identifiers(call.arguments))
+
+
+NAME = "tau2"
+
+
+class Tau2Env(ScriptedEnv[Tau2Session]):
+    """The environment of tau2-bench. It implements ``turnwise.env.Environment``.
+
+    The tasks are the benchmark's base set. Its tools and databases come from the package inspect-evals.
+
+    Args:
+        domains: the domains to use, out of ``airline``, ``retail`` and ``telecom``. In ``telecom`` the policy works
+            without a user (solo mode): it gets a ticket.
+        free: whether to keep the tasks that count as solved if the agent does nothing.
+        horizon: maximum number of turns of an episode.
+        format: the format in which the policy writes tool calls.
+        rules: whether the system message contains the company's rules, as in the benchmark.
+        user: how the user is simulated: ``scripted`` by rules, or ``endpoint`` by a model.
+        patience: number of consecutive messages of the agent without a new fact in the answer after which the scripted
+            user ends the conversation.
+        endpoint: the model that simulates the user.
+        mistakes: probabilities of the mistakes of the clumsy scripted expert.
+        kept: number of tasks whose start states and goal states are kept in memory.
+
+    Raises:
+        MissingTau2Error: the package is not installed; the message says how to install it.
+        ValueError: a number is below 1, a domain, format or user is unknown, or ``mistakes.early`` is above 0.
+    """
+
+    name = NAME
+    mistakes: Mistakes
+
+    def __init__(
+        self,
+        domains: Sequence[str] = DOMAINS,
+        free: bool = False,
+        horizon: int = 60,
+        format: str = "hermes",  # noqa: A002 - the configuration uses this name
+        rules: bool = True,
+        user: Literal["scripted", "endpoint"] = "scripted",
+        patience: int = 3,
+        endpoint: EndpointUser | None = None,
+        mistakes: Mistakes | None = None,
+        kept: int = 256,
+    ) -> None:
+        if not domains or set(domains) - set(DOMAINS):
+            raise ValueError(f"domains: name one or more of {', '.join(DOMAINS)}, got {list(domains)}")
+        if user not in ("scripted", "endpoint"):
+            raise ValueError(f"user: must be scripted or endpoint, got {user!r}")
+        if user == "endpoint" and endpoint is None:
+            raise ValueError("user: endpoint needs a model, but env.endpoint is null; set it, or set env.user=scripted")
+        if kept < 1:
+            raise ValueError(f"kept must be at least 1, got {kept}")
+        if mistakes is not None and mistakes.early:
+            raise ValueError(
+                "mistakes.early: must be 0, because tau2's expert does not make this mistake: an early goodbye ends "
+                "the conversation"
+            )
+        root()  # raises an error with the install command if the package is missing, before the package is used
+        self.domains, self.free, self.rules = tuple(dict.fromkeys(domains)), free, rules
+        self.horizon = check_horizon(horizon)
+        self.format = check_format(format)
+        self.user: User = endpoint if user == "endpoint" and endpoint is not None else ScriptedUser(patience)
+        self.waits = not self.user.scripted  # replies to the user then wait for a model
+        self.mistakes = mistakes or Mistakes()
+        self._references = LastTasks(_reference, kept)
+
+    @property
+    def left_out(self) -> Mapping[str, tuple[str, ...]]:
+        """Returns the tasks that count as solved if the agent does nothing and are left out: domain -> names."""
+        return {domain: () if self.free else FREE[domain] for domain in self.domains}
+
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        """Returns ``count`` tasks of a split, in an order that depends on the seed.
+
+        ``train`` is the shipped training split. The shipped test split is divided alternately between ``seen`` and
+        ``unseen``.
+        """
+        found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
+        random.Random(f"{seed}/{NAME}").shuffle(found)
+        chosen = first_tasks(found, count, f"split {split} of tau2 ({', '.join(self.domains)})")
+        return [Task(NAME, f"{domain}/{name}", split, {"domain": domain, "task": name}) for domain, name in chosen]
+
+    def _names(self, domain: str, split: str) -> list[str]:
+        shipped = splits(domain)["train" if split == "train" else "test"]
+        kept = [name for name in shipped if name not in self.left_out[domain]]
+        return kept if split == "train" else kept[split == "unseen" :: 2]
+
+    def begin(self, task: Task) -> Tau2Session:
+        reference = self._references(task)
+        talk = None if reference.problem.solo else self.user.begin(reference.problem.scenario)
+        return Tau2Session(task, reference, self.user, talk, self.format, self.horizon, self.rules)
+
+    def play(self, session: Tau2Session, quality: Quality, seed: int) -> Trajectory:
+        rng = random.Random(f"{seed}/{session.task.id}")
+        replies = good(session) if quality == "good" else clumsy(session, rng, self.mistakes)
+        return played(session, replies, self.format, quality, seed)
+
+    def accepts(self, session: Tau2Session, action: str, expert: str) -> bool:
+        return accepts(session, action, expert)
+
+
+def _reference(task: Task) -> Reference:
+    return Reference.of(problem_of(str(task.data.get("domain")), str(task.data.get("task"))))
+
+
+def by_domain(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Returns the success rate in each domain, and ``overall``, the unweighted mean of these rates, as the benchmark
+    does.
+
+    Args:
+        success: name of a task -> the outcomes of its episodes, each 0 or 1 (``Evaluation.success``). The outcomes of
+            each task are averaged first, then the tasks of a domain.
+
+    Raises:
+        ValueError: there are no tasks, a task belongs to none of tau2's domains, or a task has no outcomes.
+    """
+    found: dict[str, list[float]] = {}
+    for name, outcomes in success.items():
+        domain = name.partition("/")[0]
+        if domain not in DOMAINS:
+            raise ValueError(f"{name!r} is not a task of tau2; a task's id begins with one of {', '.join(DOMAINS)}")
+        found.setdefault(domain, []).append(fmean(outcomes))
+    if not found:
+        raise ValueError("no task of tau2 was played")
+    means = {domain: fmean(found[domain]) for domain in DOMAINS if domain in found}
+    return {**means, "overall": fmean(means.values())}

@@ -1,0 +1,491 @@
+"""An episode of ``env=tau2``: the user, the policy's tools, and the check at the end."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+from turnwise.data.toolcalls import PARSERS, Format, Reply, ToolCallError
+from turnwise.endpoints import Fault
+from turnwise.env import EnvironmentFault, Session, Step, check_open
+from turnwise.judges.chat import CachedModel, key_of
+from turnwise.types import Message, Task, ToolCall
+from turnwise_worlds.tau2.world import DONE, FAILED, TRANSFER, Gold, Tau2Problem, World, customer_of, of_package, policy
+from turnwise_worlds.tools import Tools, answered, opened, refusal, templated
+
+STOP, TRANSFERRED = "###STOP###", "###TRANSFER###"
+ENDS = (STOP, TRANSFERRED, "###OUT-OF-SCOPE###")  # the benchmark's markers for the end of a conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """The conversation between the user and the agent so far."""
+
+    scenario: Mapping[str, Any]
+    messages: tuple[tuple[str, str], ...] = ()  # (user or agent, text)
+    told: frozenset[int] = frozenset()  # numbers of the scenario's facts that the user has given
+    idle: int = 0  # number of the user's latest consecutive answers without a new fact
+    agreed: bool = False  # whether the user has agreed to the agent's changes
+    ended: bool = False
+
+    @property
+    def last(self) -> str:
+        """Returns the user's last message; empty if the conversation is over."""
+        return "" if self.ended or not self.messages else self.messages[-1][1]
+
+
+class User(Protocol):
+    """A simulated user, who answers the agent and does not see the agent's tool calls.
+
+    ``scripted`` says whether the user's answers cost nothing and depend only on the conversation. If so, a verifier may
+    compute the answer to a message that the agent has not sent.
+    """
+
+    scripted: ClassVar[bool]
+
+    def begin(self, scenario: Mapping[str, Any]) -> Talk:
+        """Returns a conversation that consists of the user's first message.
+
+        Raises:
+            EnvironmentFault: no answer of the user could be obtained. :meth:`reply` raises this error too.
+        """
+        ...
+
+    def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
+        """Returns the conversation with the agent's message and the user's answer added.
+
+        Args:
+            talk: the conversation so far.
+            message: the agent's message.
+            transferred: whether the agent has transferred the user to a human.
+            satisfied: whether all checks of the task pass.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ScriptedUser:
+    """A simulated user that follows rules. The answers depend only on the conversation.
+
+    The user has a list of facts: the sentences of the task's instructions, changed to the first person. The user begins
+    with the reason for the call. If the agent asks a question, the user gives the facts that share a word with the
+    question. If the agent asks who the user is, the user also gives the facts that identify the user. If the agent asks
+    for everything, the user gives all remaining facts. If no fact fits a question, the user gives the next fact. If the
+    agent asks for confirmation, the user agrees. The user ends the conversation when all checks of the task pass, after
+    a transfer to a human, or at the ``patience``-th consecutive message of the agent that brings out no new fact.
+
+    The user only compares words, and says more than people do, so it does not replace a person.
+
+    Raises:
+        ValueError: ``patience`` is below 1.
+    """
+
+    patience: int = 3
+    scripted: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise ValueError(f"patience: must be at least 1, got {self.patience}")
+
+    def begin(self, scenario: Mapping[str, Any]) -> Talk:
+        reason = first_person(str(_instructions(scenario).get("reason_for_call") or "").strip())
+        return Talk(scenario, (("user", reason or "Hello, I need your help."),))
+
+    def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
+        if transferred or satisfied:
+            return self._end(talk, message, TRANSFERRED if transferred else STOP)
+        known, others = facts(talk.scenario)
+        everything = [*known, *others]
+        left = [i for i in range(len(everything)) if i not in talk.told]
+        agreed = asks(message) and bool(_CONFIRM.search(message))
+        news: list[int] = []
+        if asks(message):
+            words, identity = _words(message), bool(_WHO.search(message))
+            news = [i for i in left if (identity and i < len(known)) or words & _words(everything[i])]
+            news = left if _ALL.search(message) else news or left[: not agreed]
+        if not (news or agreed) and talk.idle + 1 >= self.patience:
+            return self._end(talk, message, STOP)
+        answer = " ".join([*(["Yes, please."] if agreed else []), *(everything[i] for i in news)])
+        return Talk(
+            talk.scenario,
+            (*talk.messages, ("agent", message), ("user", answer or "I have told you all that I know. Please go on.")),
+            talk.told | set(news),
+            0 if news else talk.idle + 1,
+            talk.agreed or agreed,
+        )
+
+    @staticmethod
+    def _end(talk: Talk, message: str, word: str) -> Talk:
+        messages = (*talk.messages, ("agent", message), ("user", word))
+        return Talk(talk.scenario, messages, talk.told, talk.idle, talk.agreed, ended=True)
+
+
+def asks(message: str) -> bool:
+    """Returns whether an agent's message asks for something."""
+    return bool(_ASKS.search(message))
+
+
+def facts(scenario: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Returns the user's facts as two lists: the facts that identify the user, and all other facts."""
+    instructions = _instructions(scenario)
+    known = [instructions.get(key) for key in ("known_info", "unknown_info")]
+    return _sentences(*known), _sentences(instructions.get("task_instructions"))
+
+
+def first_person(text: str) -> str:
+    """Returns an instruction to the user ("you want ...") as the user would say it ("I want ...")."""
+    for pattern, mine in _PERSONS:
+        text = pattern.sub(partial(_replaced, mine), text)
+    return text
+
+
+def _replaced(mine: str, found: re.Match[str]) -> str:
+    after = found.expand(mine)
+    return after[:1].upper() + after[1:] if found.group(0)[:1].isupper() else after
+
+
+def _instructions(scenario: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = scenario["instructions"]
+    return found if isinstance(found, Mapping) else {"reason_for_call": found}
+
+
+def _sentences(*texts: str | None) -> list[str]:
+    parts = [part.strip() for text in texts if text for part in re.split(r"(?<=[.!?])\s+|\n+", text)]
+    return [first_person(part) for part in parts if re.search(r"\w", part)]
+
+
+def _words(text: str) -> set[str]:
+    found = {word.strip(".'").lower() for word in re.findall(r"[\w#@.'-]+", text)}
+    return {word for word in found if len(word) > 3 or any(sign.isdigit() for sign in word)} - _EMPTY
+
+
+_ASKS = re.compile(
+    r"\?|\b(?:please|could you|can you)\b.{0,99}\b(?:tell|give|provide|share|confirm|state|say)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_ALL = re.compile(r"\b(everything|all (the |your |of the )?(details|information)|anything else)\b", re.IGNORECASE)
+_WHO = re.compile(r"\b(who|name|e-?mail|zip|user id|identify|identity|verify|authenticate|account)\b", re.IGNORECASE)
+_CONFIRM = re.compile(
+    r"\b(confirm|proceed|go ahead|agree|shall i|should i|do you want me|would you like me|is (this|that) (correct|right|ok))\b",
+    re.IGNORECASE,
+)
+_EMPTY = {
+    "your", "have", "with", "that", "this", "what", "which", "would", "could", "should", "please", "will", "from",
+    "they", "them", "there", "then", "than", "want", "like", "know", "need", "help", "agent", "into", "about",
+    "also", "been", "some", "such", "only", "just", "more", "make", "tell", "asks", "does", "done", "were", "when",
+    "where", "i'm", "i've",
+}  # fmt: skip
+_PERSONS = tuple(
+    (re.compile(pattern, re.IGNORECASE), mine)
+    for pattern, mine in (
+        (r"\byou are\b", "I am"),
+        (r"\byou were\b", "I was"),
+        (r"\bare you\b", "am I"),
+        (r"\bwere you\b", "was I"),
+        (r"\byou(['\u2019](?:ve|d|ll))", r"I\1"),
+        (r"\byou['\u2019]re\b", "I'm"),
+        (r"\byou (?=name\b|user id\b|mobile\b|email\b)", "my "),
+        (r"\byourself\b", "myself"),
+        (r"\byours\b", "mine"),
+        (r"\byour\b", "my"),
+        (
+            r"\b(to|for|with|from|by|of|on|at|give|gives|tell|tells|ask|asks|help|helps|charge|refund|offers?|lets?) you\b",
+            r"\1 me",
+        ),
+        (r"\byou(?=\s*(?:[.,;:!?)]|$))", "me"),
+        (r"\byou\b", "I"),
+    )
+)
+
+
+@dataclass(slots=True)
+class EndpointUser(CachedModel):
+    """A simulated user who is played by a model. It implements ``turnwise_worlds.tau2.session.User``.
+
+    The model gets the benchmark's own instructions. If the model gives no answer, an ``EnvironmentFault`` is raised,
+    and the episode does not count as lost. With the cache, a repeated conversation gets the same answers.
+    """
+
+    what: ClassVar[str] = "tau2-user"
+    scripted: ClassVar[bool] = False
+    model: str = "user"
+    max_tokens: int = field(default=512, kw_only=True)
+
+    def begin(self, scenario: Mapping[str, Any]) -> Talk:
+        """Returns a conversation that consists of the model's first message.
+
+        Raises:
+            EnvironmentFault: the model gave no answer. :meth:`reply` raises this error too.
+            InputError: the cache cannot be opened. :meth:`reply` raises this error too.
+        """
+        return self._go_on(Talk(scenario))
+
+    def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
+        """Returns the conversation with the agent's message and the model's answer added.
+
+        ``transferred`` and ``satisfied`` are ignored.
+        """
+        return self._go_on(Talk(talk.scenario, (*talk.messages, ("agent", message))))
+
+    def _go_on(self, talk: Talk) -> Talk:
+        answer = self._ask(self._request(_messages(talk)))
+        over = any(word in answer for word in ENDS)
+        return Talk(talk.scenario, (*talk.messages, ("user", answer)), ended=over)
+
+    def _ask(self, request: dict[str, Any]) -> str:
+        loop, key = self.open(), key_of(request)
+        answer = self._cached(key)
+        if answer is None:
+            try:
+                text = loop.start(self._question(request)).result()
+            except Fault as fault:
+                raise EnvironmentFault(f"tau2: the model that plays the user did not answer ({fault.kind})") from None
+            answer = self._keep(key, self.model, {"text": text})
+        return str(answer["text"])
+
+    async def _question(self, request: dict[str, Any]) -> str:
+        reply = await self.client.ask(request)
+        if not reply.text.strip():
+            raise Fault("garbage", "an empty answer")
+        return reply.text.strip()
+
+
+def _messages(talk: Talk) -> list[dict[str, str]]:
+    scenario = of_package("data_model.tasks", "UserScenario").model_validate(dict(talk.scenario))
+    guidelines = of_package("utils", "USER_SIMULATOR_GUIDELINES")
+    # the model plays the user, so the user's messages have the role "assistant"
+    roles = {"user": "assistant", "agent": "user"}
+    return [
+        {"role": "system", "content": f"{guidelines}\n<scenario>\n{scenario}\n</scenario>\n"},
+        {"role": "user", "content": str(of_package("common.dataset", "USER_MESSAGE").text)},
+        *({"role": roles[who], "content": text} for who, text in talk.messages),
+    ]
+
+
+DATABASE, SAID, ACTIONS, ASSERTIONS, UNFINISHED = "database", "not_said", "action_missing", "assertion", "unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A task of tau2-bench, and the state to which the calls of its solution lead.
+
+    Attributes:
+        goal: the state of the databases after the calls in ``problem.gold``.
+        steps: a pair (call, whether it changes the state) for each call in ``problem.gold`` that succeeds or changes
+            the state. The benchmark ignores all other calls.
+        customer: the identifier of the customer; empty if the identifier is not known.
+    """
+
+    problem: Tau2Problem
+    goal: Mapping[str, Any]
+    steps: tuple[tuple[Gold, bool], ...]
+    customer: str
+
+    @classmethod
+    def of(cls, problem: Tau2Problem) -> Reference:
+        """Makes the calls in ``problem.gold`` on a copy of the start state.
+
+        Raises:
+            EnvironmentFault: the databases cannot be used.
+        """
+        world, state = problem.start.fork(), problem.start.state()
+        steps = []
+        for gold in problem.gold:
+            failed = world.call(gold.call).startswith(FAILED)
+            before, state = state, world.state()
+            if not failed or before != state:
+                steps.append((gold, before != state))
+        return cls(problem, state, tuple(steps), customer_of(problem))
+
+    def fault(self, world: World, calls: Sequence[ToolCall], said: Sequence[str]) -> str:
+        """Returns the name of the first check that an ended episode fails; empty if the episode is a success.
+
+        Args:
+            world: the databases at the end.
+            calls: all calls that the agent made.
+            said: all messages from the agent to the user.
+
+        Raises:
+            EnvironmentFault: the databases cannot be used.
+        """
+        problem = self.problem
+        if problem.required and any(not any(gold.matches(call) for call in calls) for gold in problem.gold):
+            return ACTIONS
+        if problem.assertions is None:
+            if world.state() != self.goal:
+                return DATABASE
+        elif not all(_holds(world, assertion) for assertion in problem.assertions):
+            return ASSERTIONS
+        return SAID if missing(problem.said, said) else ""
+
+    def leads(self, world: World, made: Sequence[ToolCall], due: Sequence[Gold]) -> bool:
+        """Returns whether all checks of the task pass if the calls in ``due`` are made after the calls ``made``.
+
+        ``world`` is the state after the calls ``made`` and is not changed. The method assumes that the agent gives the
+        user all required information.
+        """
+        world, calls = world.fork(), [gold.call for gold in due]
+        for call in calls:
+            world.call(call)
+        return self.fault(world, [*made, *calls], self.problem.said) == ""
+
+    @property
+    def free(self) -> bool:
+        """Returns whether the benchmark counts the task as solved if the agent does and says nothing."""
+        return not self.fault(self.problem.start, (), ())
+
+
+def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
+    """Returns the texts in ``wanted`` that no message in ``said`` contains.
+
+    As in the benchmark, the comparison ignores upper and lower case, and commas in the messages.
+    """
+    told = "\n".join(said).lower().replace(",", "")
+    return [each for each in wanted if each.lower() not in told]
+
+
+def _holds(world: World, assertion: Mapping[str, Any]) -> bool:
+    tools = world.opened()
+    side = tools.user_tools if assertion["env_type"] == "user" else tools.tools
+    check = getattr(side, assertion["func_name"])
+    from inspect_ai.tool import ToolError
+
+    try:
+        found = world.within(lambda: check(**assertion["arguments"]))
+    except ToolError:  # the object that the assertion names does not exist
+        return False
+    return bool(found == assertion.get("assert_value", True))
+
+
+ROLE = (
+    "You work in the customer service of a company and talk to a customer. Keep to the policy below. In a reply you either call "
+    "tools or write to the customer, never both; the customer sees nothing of your calls and their answers."
+)
+SOLO_ROLE = (
+    "You work in the customer service of a company and are given a ticket. Keep to the policy below. You cannot talk to the "
+    "customer: solve the ticket by calling tools, those of the customer's phone among them, and call done alone at the end."
+)
+
+
+class Tau2Session(Session):
+    """A running episode of ``env=tau2``. It implements ``turnwise.env.Session``.
+
+    A reply of the agent either makes tool calls or is a message to the user. The episode ends when the user ends the
+    conversation or, in solo mode, when the agent calls ``done``. After ``horizon`` turns, an episode ends and counts as
+    lost, as in the benchmark. The reward is 0 or 1 and comes at the end.
+    """
+
+    __slots__ = (
+        "done", "due", "fault", "form", "horizon", "made", "reference", "rules", "said", "shown", "talk", "task", "turns", "user",
+        "won", "world",
+    )  # fmt: skip
+
+    def __init__(
+        self, task: Task, reference: Reference, user: User, talk: Talk | None, form: Format, horizon: int, rules: bool
+    ) -> None:
+        self.task, self.reference, self.user = task, reference, user
+        self.form, self.horizon, self.rules = form, horizon, rules
+        self.world: World = reference.problem.start.fork()
+        self.talk = talk  # None in solo mode
+        self.made: tuple[ToolCall, ...] = ()
+        self.said: tuple[str, ...] = ()  # the agent's messages to the user so far
+        # all texts that the agent has read so far
+        self.shown: tuple[str, ...] = (talk.last if talk else reference.problem.ticket,)
+        # the calls that the verifier's function ``still_due`` found for this turn; None until they are computed
+        self.due: tuple[list[tuple[Gold, bool]], ...] | None = None
+        self.turns = 0
+        self.fault = ""
+        self.won = self.done = False
+
+    @property
+    def tools(self) -> Tools:
+        """Returns the tools that the chat template shows; empty if the system message lists the tools."""
+        return self.reference.problem.tools if templated(self.form) else ()
+
+    def opening(self) -> list[Message]:
+        """Returns the system message, followed by the user's first message or the ticket.
+
+        If the chat template does not show the tools, the system message lists the tools.
+        """
+        problem = self.reference.problem
+        system = [SOLO_ROLE if problem.solo else ROLE]
+        if self.rules:
+            system.append(f"<policy>\n{policy(problem.domain)}\n</policy>")
+        user = self.shown[0] if not problem.solo else f"<ticket>\n{problem.ticket}\n</ticket>"
+        return opened("\n\n".join(system), problem.tools, self.form, user)
+
+    def read(self, action: str) -> Reply:
+        """Parses a reply of the agent into its text and its tool calls.
+
+        Raises:
+            ToolCallError: the reply cannot be parsed or is empty. In solo mode also: the reply has no call, or ``done``
+                has arguments or comes with other calls.
+        """
+        reply = PARSERS[self.form](action, self.reference.problem.tools)
+        if not (reply.calls or reply.content):
+            raise ToolCallError("the reply is empty")
+        if self.talk is None:
+            ends = [call for call in reply.calls if call.name == "done"]
+            if not reply.calls:
+                raise ToolCallError("nobody reads this; call a tool, or done at the end")
+            if ends and (len(reply.calls) > 1 or ends[0].arguments):
+                raise ToolCallError("call done alone and without arguments")
+        return reply
+
+    def step(self, action: str) -> Step:
+        """Makes the tool calls in a reply, or sends its text to the user. Returns the answers of the tools or the user.
+
+        Raises:
+            RuntimeError: the episode is over.
+            EnvironmentFault: the databases or the user failed.
+        """
+        check_open(self.task, self.done, self.turns)
+        self.due = None
+        results: list[str] = []
+        observation = ""
+        try:
+            reply = self.read(action)
+        except ToolCallError as error:
+            results = [refusal(error)]
+        else:
+            if self.talk is None and reply.calls[0].name == "done":
+                self._end()
+            elif reply.calls:
+                results = [self.world.call(call) for call in reply.calls]
+                self.made += reply.calls
+            else:
+                observation = self._say(reply.content)
+        observation = "\n".join(results) if results else observation
+        self.turns += 1
+        self.shown += (observation,)
+        if self.turns >= self.horizon and not self.done:
+            self.fault, self.done = UNFINISHED, True
+        info = {"domain": self.reference.problem.domain, "fault": self.fault}
+        return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
+
+    def _say(self, text: str) -> str:
+        assert self.talk is not None  # in solo mode ``read`` refuses replies without calls
+        self.said += (text,)
+        satisfied = not self.reference.fault(self.world, self.made, self.said)
+        transferred = any(call.name == TRANSFER for call in self.made)
+        self.talk = self.user.reply(self.talk, text, transferred, satisfied)
+        if self.talk.ended:
+            self._end()
+        return self.talk.last
+
+    def _end(self) -> None:
+        self.fault = self.reference.fault(self.world, self.made, self.said)
+        self.done, self.won = True, not self.fault
+
+    def fork(self) -> Tau2Session:
+        """Returns an independent copy of the session with its own databases."""
+        twin = copy.copy(self)
+        twin.world = self.world.fork()
+        return twin
+
+
+ENDING = ToolCall(str(DONE["function"]["name"]), {})

@@ -1,0 +1,550 @@
+"""``env=terminal``: chores in a folder, done with bash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from rapidfuzz.distance import Levenshtein
+
+from turnwise.data.tool_schema import make_tool
+from turnwise.data.toolcalls import ToolCallError
+from turnwise.env import Level, Step
+from turnwise.types import Task, ToolCall
+from turnwise_worlds.boxed import STOPPED, Box, WorkspaceEnv, WorkspaceSession, cut
+from turnwise_worlds.sandbox.folder_value import File, Tree, tree_of
+from turnwise_worlds.sandbox.sandbox import CallResult
+from turnwise_worlds.scripted import Chances, Clumsy, Expert
+from turnwise_worlds.tools import Calls, Style, refusal
+
+
+class Goal:
+    """The goal of a terminal task, read from the task's data. A task consists of chores (small file tasks).
+
+    Attributes:
+        chores: the chores, in the order in which they are to be done.
+        request: the task in words.
+        start: the content of the folder at the start.
+        final: path -> text of the files that the folder must contain at the end: the results of the chores, and all
+            files that no chore changes.
+        gone: paths that must not exist at the end. Files that neither ``final`` nor ``gone`` names do not matter.
+
+    Raises:
+        ValueError: the data does not describe a terminal task.
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        try:
+            self.chores: list[Mapping[str, Any]] = list(data["chores"])
+            self.start: Tree = {**dict.fromkeys(data["folders"]), **tree_of(data["files"])}
+            final = dict(data["files"])
+            for chore in self.chores:
+                final = after(chore, final)
+            texts = [chore["text"] for chore in self.chores]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"task data: a terminal task needs files, folders and chores ({error!r})") from None
+        self.request = (
+            texts[0] if len(texts) == 1 else "\n".join(f"{i}. {text}" for i, text in enumerate(texts, start=1))
+        )
+        self.final = final
+        self.gone = [path for chore in self.chores for path in chore["gone"] if path not in final]
+
+    def missing(self, tree: Tree) -> int:
+        """Returns the number of files that do not have the required state; 0 if the task is done.
+
+        A file that must be moved counts as wrong until it exists at its new path. So deleting it makes no progress.
+        """
+        wrong = sum(not _holds(tree, path, text) for path, text in self.final.items())
+        for chore in self.chores:
+            lost = not self._met(tree, chore)
+            wrong += sum(path in tree or lost for path in chore["gone"] if path in self.gone)
+        return wrong
+
+    def unmet(self, tree: Tree) -> Mapping[str, Any] | None:
+        """Returns the first chore that is not done, or None if all chores are done."""
+        for chore in self.chores:
+            if not self._met(tree, chore) or any(path in tree for path in chore["gone"] if path in self.gone):
+                return chore
+        return None
+
+    def _met(self, tree: Tree, chore: Mapping[str, Any]) -> bool:
+        """Returns whether the files that a chore creates or changes have the required text.
+
+        Files that a later chore changes are not checked.
+        """
+        return all(_holds(tree, path, text) for path, text in chore["want"].items() if self.final.get(path) == text)
+
+
+def _holds(tree: Tree, path: str, text: str) -> bool:
+    """Returns whether a file exists with the given text. Blanks at the ends of lines and of the file are ignored."""
+    entry = tree.get(path)
+    return isinstance(entry, File) and _plain(entry.content) == _plain(text.encode())
+
+
+def _plain(content: bytes) -> list[bytes]:
+    return [line.rstrip() for line in content.rstrip().splitlines()]
+
+
+KINDS = ("create", "copy", "move", "delete", "count", "extract", "edit", "sort")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The words and the ranges of sizes from which the tasks of one level are drawn."""
+
+    folders: tuple[str, ...]
+    names: tuple[str, ...]
+    words: tuple[str, ...]
+    files: tuple[int, int]  # minimum and maximum number of files
+    lines: tuple[int, int]  # minimum and maximum number of lines of a file
+    chores: tuple[int, int]  # minimum and maximum number of chores
+
+
+_WORDS = (
+    *("apple", "bread", "cup", "desk", "egg", "fork", "glass", "knife", "lamp", "mug"),
+    *("pan", "plate", "pot", "soap", "spoon", "towel", "vase", "watch", "pen", "book"),
+)
+SIZES: Mapping[Level, Sizes] = {
+    "tiny": Sizes(("desk", "shelf", "drawer"), ("a", "b", "c", "d", "e", "f"), _WORDS[:10], (3, 4), (2, 3), (1, 2)),
+    "full": Sizes(
+        ("archive", "docs", "inbox", "logs", "notes", "reports", "src", "tmp"),
+        ("alpha", "budget", "draft", "index", "items", "log", "memo", "orders", "plan", "summary", "todo", "users"),
+        _WORDS,
+        (6, 12),
+        (3, 9),
+        (2, 3),
+    ),
+}
+
+
+def make_task(level: Level, split: str, seed: int, index: int) -> Task:
+    """Returns task number ``index`` of a split.
+
+    A hash of a task's content decides its split, so no two splits share a task.
+    """
+    attempt = 0
+    while True:
+        data = _draw(SIZES[level], random.Random(f"terminal {level} {split} {seed} {index} {attempt}"))
+        if split_of(data) == split:
+            chores = f"chores_{len(data['chores'])}"
+            return Task("terminal", f"{split}/{level}/{seed}/{index:06d}", split, data, chores)
+        attempt += 1
+
+
+def split_of(data: Mapping[str, Any]) -> str:
+    """Returns the split of a task. A hash puts 80% of all tasks into train, 10% into seen and 10% into unseen."""
+    share = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0]
+    return "unseen" if share < 26 else "seen" if share < 52 else "train"
+
+
+def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
+    """Returns the data of a task: the files and folders at the start, and chores on different files."""
+    files: dict[str, str] = {}
+    count = rng.randint(*sizes.files)
+    names = rng.sample(sizes.names, count)
+    words = rng.sample(sizes.words, min(len(sizes.words), count))
+    folders = rng.sample(sizes.folders, 2)
+    for i, name in enumerate(names):
+        lines = [rng.choice(sizes.words) for _ in range(rng.randint(*sizes.lines))]
+        mark = words[i % len(words)]
+        # the word with which a request describes a file must occur only in this file
+        lines = [word if word not in words else mark for word in lines]
+        lines[rng.randrange(len(lines))] = mark
+        files[f"{rng.choice(folders)}/{name}.txt"] = "\n".join(lines) + "\n"
+    targets = list(files)
+    rng.shuffle(targets)
+    now, chores = dict(files), []
+    for target in targets[: rng.randint(*sizes.chores)]:
+        kinds = rng.sample(KINDS, len(KINDS))
+        chores.append(next(chore for kind in kinds if (chore := _CHORES[kind](target, now, folders, sizes, rng))))
+        now = after(chores[-1], now)
+    return {"files": files, "folders": sorted(folders), "chores": chores}
+
+
+def after(chore: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, str]:
+    """Returns the files that the folder contains after a chore was done: path -> text."""
+    left = {path: text for path, text in files.items() if path not in chore["gone"]}
+    return left | chore["want"]
+
+
+def _mark(path: str, files: Mapping[str, str]) -> str | None:
+    """Returns a word that occurs only in the file at ``path``; None if every word of it occurs in another file."""
+    others = set(" ".join(text for other, text in files.items() if other != path).split())
+    return next((word for word in files[path].split() if word not in others), None)
+
+
+_Draw = Callable[[str, Mapping[str, str], list[str], Sizes, random.Random], "dict[str, Any] | None"]
+
+
+def _chore(kind: str, text: str, find: str | None, path: str, **rest: Any) -> dict[str, Any]:
+    """Returns the data of a chore.
+
+    Args:
+        kind: one of ``KINDS``.
+        text: the chore in words.
+        find: the word by which the policy finds the chore's file; None if the text gives the file's path.
+        path: the path of the chore's file.
+        rest: ``want`` (path -> text of the files that must exist after the chore), ``gone`` (paths that must not exist
+            after the chore) and ``command`` (the expert's command, in which ``{path}`` stands for the file's path).
+    """
+    return {"kind": kind, "text": text, "find": find, "path": path, "want": {}, "gone": [], **rest}
+
+
+def _place(path: str, files: Mapping[str, str], rng: random.Random) -> tuple[str | None, str]:
+    """Draws how the request refers to the file at ``path``.
+
+    Returns either (None, path), or (word, ``the file with <word>``) with a word that occurs only in this file.
+    """
+    word = _mark(path, files)
+    if word is None or rng.random() < 0.4:
+        return None, path
+    return word, f"the file with {word}"
+
+
+def _create(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    fresh = [f"{folder}/{name}.txt" for folder in folders for name in sizes.names]
+    place = rng.choice([f for f in fresh if f not in files])
+    word = rng.choice(sizes.words)
+    command = f"echo {word} > {place}"
+    return _chore("create", f"write {word} to {place}", None, place, want={place: f"{word}\n"}, command=command)
+
+
+def _carry(
+    kind: str, command: str, path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random
+) -> dict[str, Any] | None:
+    home, _, name = path.partition("/")
+    other = next((f for f in folders if f != home), home)
+    place = f"{other}/{name}"
+    if place in files:
+        return None
+    find, said = _place(path, files, rng)
+    gone = [path] if kind == "move" else []
+    want = {place: files[path]}
+    return _chore(
+        kind, f"{kind} {said} to {other}", find, path, want=want, gone=gone, command=f"{command} {{path}} {other}"
+    )
+
+
+def _delete(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    find, said = _place(path, files, rng)
+    return _chore("delete", f"delete {said}", find, path, gone=[path], command="rm {path}")
+
+
+def _count(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    if "count.txt" in files:
+        return None
+    find, said = _place(path, files, rng)
+    want = {"count.txt": f"{files[path].count(chr(10))}\n"}
+    return _chore(
+        "count",
+        f"count the lines of {said} into count.txt",
+        find,
+        path,
+        want=want,
+        command="wc -l < {path} > count.txt",
+    )
+
+
+def _extract(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    if "found.txt" in files:
+        return None
+    find, said = _place(path, files, rng)
+    word = rng.choice(files[path].split())
+    lines = [line for line in files[path].splitlines() if word in line]
+    return _chore(
+        "extract",
+        f"copy the lines with {word} of {said} into found.txt",
+        find,
+        path,
+        want={"found.txt": "".join(f"{line}\n" for line in lines)},
+        command=f"grep {word} {{path}} > found.txt",
+    )
+
+
+def _edit(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    find, said = _place(path, files, rng)
+    words = set(files[path].split())
+    old = rng.choice(sorted(words))
+    new = rng.choice([word for word in sizes.words if word not in words])
+    lines = [new if line == old else line for line in files[path].splitlines()]
+    return _chore(
+        "edit",
+        f"change {old} to {new} in {said}",
+        find,
+        path,
+        want={path: "".join(f"{line}\n" for line in lines)},
+        command=f"sed -i s/{old}/{new}/ {{path}}",
+    )
+
+
+def _sort(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    lines = files[path].splitlines()
+    if "sorted.txt" in files:
+        return None
+    find, said = _place(path, files, rng)
+    want = {"sorted.txt": "".join(f"{line}\n" for line in sorted(lines))}
+    return _chore("sort", f"sort {said} into sorted.txt", find, path, want=want, command="sort {path} > sorted.txt")
+
+
+_CHORES: Mapping[str, _Draw] = {
+    "create": _create,
+    "copy": partial(_carry, "copy", "cp"),
+    "move": partial(_carry, "move", "mv"),
+    "delete": _delete,
+    "count": _count,
+    "extract": _extract,
+    "edit": _edit,
+    "sort": _sort,
+}
+
+
+TOOLS = (make_tool("bash", "Run a command of bash in the work folder.", command=("string", "the command")),)
+_RULES = "You work in a folder through bash. The task is done as soon as the folder is as it was asked for."
+
+
+class TerminalSession(WorkspaceSession):
+    """A running episode of ``env=terminal``. It implements ``turnwise.env.Session``.
+
+    Each command runs in a new shell that starts in the work folder. ``located`` holds the paths of the files of chores
+    (small file tasks) that the observations so far have identified.
+    """
+
+    def __init__(self, task: Task, goal: Goal, box: Box, calls: Calls, horizon: int, shown: int) -> None:
+        super().__init__(task, goal.start, box, calls, horizon, shown, _RULES, goal.request)
+        self.goal = goal
+        self.won = self.done = goal.missing(self.tree) == 0
+        self.located: frozenset[str] = frozenset()
+
+    def command(self, action: str) -> str:
+        """Returns the bash command in an action. Raises ``ToolCallError`` if the action contains no command."""
+        return str(self.call(action).arguments["command"])
+
+    def act(self, call: ToolCall) -> Step:
+        """Runs the policy's bash command and checks whether the task is done."""
+        outcome, self.tree = self.box.run(str(call.arguments["command"]), self.tree)
+        won = self.goal.missing(self.tree) == 0
+        return Step(self.text_of(outcome), float(won), won, won)
+
+    def refused(self, error: ToolCallError) -> str:
+        return refusal(error)[: self.shown]
+
+    def step(self, action: str) -> Step:
+        """Applies one action. Adds the paths of the files that the observation identifies to ``located``."""
+        step = super().step(action)
+        self.located |= {c["path"] for c in self.goal.chores if c["find"] and _shows(action, step.observation, c)}
+        return step
+
+    def hidden(self, chore: Mapping[str, Any]) -> bool:
+        """Returns whether the policy still has to find the chore's file, because the request does not give its path."""
+        return chore["find"] is not None and chore["path"] not in self.located
+
+    def text_of(self, outcome: CallResult) -> str:
+        """Returns the output of a command, cut in the middle if it is long. After a failure, adds the exit status."""
+        end = STOPPED[outcome.stopped] if outcome.stopped else "" if outcome.ok else f"exit status {outcome.status}"
+        return "\n".join(filter(None, [cut(outcome.output.rstrip(), self.shown), end])) or "ok"
+
+
+def _shows(action: str, observation: str, chore: Mapping[str, Any]) -> bool:
+    """Returns whether an observation identifies the file of a chore.
+
+    The request describes the file by a word in it. The observation identifies the file in three cases: if a line
+    contains the file's path and the word, if exactly one line names a file and this line contains the path, or if the
+    action contains the path and the observation contains the word.
+    """
+    path, word = chore["path"], chore["find"]
+    named = [line for line in observation.splitlines() if ".txt" in line]
+    if any(path in line and word in line for line in named) or (len(named) == 1 and path in named[0]):
+        return True
+    return path in action and word in observation
+
+
+@dataclass(frozen=True, slots=True)
+class Slips(Chances):
+    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn."""
+
+    look: float = 0.12  # lists the folder, or reads a file
+    misspell: float = 0.1  # uses a path that does not exist
+    guess: float = 0.08  # searches for a word that no file contains
+    stray: float = 0.08  # creates a needless file, and removes it in the next turn
+
+
+class GoodExpert(Expert[TerminalSession]):
+    """An expert that does the chores (small file tasks) in order.
+
+    If the request describes a file only by a word in it, the expert first searches for the file.
+    """
+
+    def best(self, session: TerminalSession) -> str:
+        return session.write("bash", self.command(session))
+
+    def command(self, session: TerminalSession) -> str:
+        """Returns the bash command of the good expert in the present state of the episode."""
+        chore = session.goal.unmet(session.tree)
+        assert chore is not None
+        if session.hidden(chore):
+            return self.search(chore)
+        return str(chore["command"]).format(path=chore["path"])
+
+    def search(self, chore: Mapping[str, Any]) -> str:
+        """Returns a command that searches for the chore's file by the word that describes the file."""
+        return self.rng.choice(["grep -rl {}", "grep -r {}"]).format(chore["find"])
+
+
+class ClumsyExpert(Clumsy[TerminalSession], GoodExpert):
+    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Slips`) and recovers from it."""
+
+    stray: str | None = None  # path of a needless file, which the next command removes
+
+    def act(self, session: TerminalSession) -> str:
+        if self.stray is not None:
+            path, self.stray = self.stray, None
+            return session.write("bash", f"rm {path}")
+        planned = self.command(session)
+        return session.write("bash", self.mistake(session, planned) or planned)
+
+    def _look(self, session: TerminalSession, planned: str) -> str:
+        folders = [path for path, entry in session.tree.items() if entry is None]
+        return self.rng.choice(["ls", "pwd", *(f"ls {folder}" for folder in folders)])
+
+    def _misspell(self, session: TerminalSession, planned: str) -> str:
+        return planned.replace(".txt", ".text", 1) if planned.startswith(("cp", "mv", "rm", "sed")) else "cat note"
+
+    def _guess(self, session: TerminalSession, planned: str) -> str:
+        return "grep -r zebra"
+
+    def _stray(self, session: TerminalSession, planned: str) -> str:
+        self.stray = "x.txt"
+        return "touch x.txt"
+
+
+Verifier = Literal["effect", "similarity"]
+Judge = Callable[[str, str], bool]
+"""A function: (a command, the expert's command) -> whether the two commands are equivalent."""
+
+
+def effective(session: TerminalSession, action: str) -> bool:
+    """Returns whether the verifier ``effect`` accepts the policy's action. ``session`` is not changed.
+
+    Raises:
+        EnvironmentFault: the sandbox failed.
+    """
+    if session.done:
+        return False
+    chore = session.goal.unmet(session.tree)
+    before = session.goal.missing(session.tree)
+    twin = session.fork()
+    twin.step(action)
+    left = session.goal.missing(twin.tree)
+    if left == before and chore is not None and session.hidden(chore):
+        return not twin.hidden(chore)
+    return left < before
+
+
+def normalised(command: str) -> list[str]:
+    """Returns the words of a command without quotes, blanks and a leading ``./``.
+
+    Consecutive short flags are split into single letters and sorted.
+    """
+    try:
+        lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words = list(lexer)
+    except ValueError:  # a quote is not closed
+        words = command.split()
+    words = [word.removeprefix("./") if len(word) > 2 else word for word in words]
+    ordered: list[str] = []
+    flags: list[str] = []
+    for word in [*words, ""]:
+        if word.startswith("-") and not word.startswith("--") and word[1:].isalpha():
+            flags += [f"-{letter}" for letter in word[1:]]
+            continue
+        ordered += sorted(flags)
+        flags = []
+        ordered += [word] if word else []
+    return ordered
+
+
+def similar(session: TerminalSession, action: str, expert: str, threshold: float, judge: Judge | None = None) -> bool:
+    """Returns whether an action is a call whose similarity to the expert's call is at least ``threshold``.
+
+    The similarity is 1 - d / n, where d is the edit distance between the two commands as lists of words, and n is the
+    length of the longer list. If the similarity is below the threshold, ``judge`` decides if it is given.
+    """
+    try:
+        ours, theirs = session.command(action), session.command(expert)
+    except ToolCallError:
+        return False
+    if Levenshtein.normalized_similarity(normalised(ours), normalised(theirs)) >= threshold:
+        return True
+    return judge is not None and judge(ours, theirs)
+
+
+_SHOWN: Mapping[Level, int] = {"tiny": 200, "full": 2000}  # default of ``shown`` for each level, in characters
+
+
+class TerminalEnv(WorkspaceEnv[TerminalSession]):
+    """An environment in which the policy does small file tasks with bash.
+
+    It implements ``turnwise.env.Environment``.
+
+    Args:
+        level: ``tiny`` (3 or 4 files, 1 or 2 chores) or ``full`` (6 to 12 files, 2 or 3 chores).
+        horizon: maximum number of turns of an episode.
+        calls: the format of calls, ``short`` (the text is the command) or ``hermes``. None means short at the tiny
+            level and hermes at the full level.
+        shown: maximum length of an observation in characters. None means 200 at the tiny level and 2000 at the full
+            level.
+        verifier: the functional verifier (``terminal.verifier``). ``effect`` runs the policy's command and accepts it
+            if it makes progress. ``similarity`` compares the text of the policy's command with the expert's command.
+        threshold: minimum similarity, in (0, 1], at which the verifier ``similarity`` accepts a command.
+        judge: a function that decides whether two commands are equivalent if the similarity is below the threshold.
+            None means that they are not equivalent.
+        slips: probabilities of the mistakes of the clumsy scripted expert.
+        box: the sandbox, which starts in :meth:`ready` or at the first command.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+
+    name = "terminal"
+    good, clumsy = GoodExpert, ClumsyExpert
+
+    def __init__(
+        self,
+        level: Level = "tiny",
+        horizon: int = 10,
+        calls: Style | None = None,
+        shown: int | None = None,
+        verifier: Verifier = "effect",
+        threshold: float = 0.8,
+        judge: Judge | None = None,
+        slips: Slips | None = None,
+        box: Box | None = None,
+    ) -> None:
+        if verifier not in ("effect", "similarity"):
+            raise ValueError(f"verifier: must be effect or similarity, got {verifier!r}")
+        if judge is not None and not callable(judge):
+            raise ValueError(
+                f"judge: must be null or a function (set by _target_) that compares two commands, got {judge!r}"
+            )
+        if not 0 < threshold <= 1:
+            raise ValueError(f"threshold: must be in (0, 1], got {threshold}")
+        super().__init__(level, horizon, calls, TOOLS, True, shown, _SHOWN, slips or Slips(), box)
+        self.verifier, self.threshold, self._judge = verifier, threshold, judge
+
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        return [make_task(self.level, split, seed, index) for index in range(count)]
+
+    def begin(self, task: Task) -> TerminalSession:
+        return TerminalSession(task, Goal(task.data), self._box, self._calls, self.horizon, self.shown)
+
+    def accepts(self, session: TerminalSession, action: str, expert: str) -> bool:
+        if self.verifier == "effect":
+            return effective(session, action)
+        return similar(session, action, expert, self.threshold, self._judge)

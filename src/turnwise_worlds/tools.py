@@ -1,0 +1,384 @@
+"""Environments whose actions are tool calls: text formats, chat messages, and the base classes of sessions and environments."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+from turnwise.data.tool_schema import arguments_of, check_call, function_of, name_of, parameters_of, signature
+from turnwise.data.toolcalls import CLOSE, OPEN, PARSERS, Format, ToolCallError, hermes, split_thinking, write_calls
+from turnwise.env import Level, Quality, Session, Step, check_horizon, check_open, tools_of
+from turnwise.types import Message, Task, ToolCall, Trajectory
+from turnwise_worlds.scripted import S, ScriptedEnv, trajectory_of
+
+Style = Literal["short", "hermes"]
+_SHOWN = 160  # maximum length of an error message that the policy sees, in characters
+_DIGITS = 6  # maximum number of digits of a number in the short format
+
+
+class Calls(Protocol):
+    """A text format for tool calls."""
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Returns the definitions of the tools that can be called, as ``data.tool_schema.make_tool`` makes them."""
+        ...
+
+    def explain(self) -> str:
+        """Returns the part of the prompt that lists the tools and explains how to write a call."""
+        ...
+
+    def read(self, text: str) -> ToolCall:
+        """Returns the only tool call in a reply.
+
+        Raises:
+            ToolCallError: there is not exactly one call, or the call fits none of the tools. The policy sees the error
+                message.
+        """
+        ...
+
+    def write(self, call: ToolCall) -> str:
+        """Returns a tool call as text, which :meth:`read` parses back into an equal call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """The short format, for example ``edit bag.py 3 return y``: the tool's name, then its arguments in order.
+
+    The last argument takes the rest of the text, so it may contain spaces. If ``bare`` is true, there must be exactly
+    one tool, and its name is left out.
+    """
+
+    tools: Sequence[Mapping[str, Any]]
+    bare: bool = False
+
+    def explain(self) -> str:
+        return "Tools: " + ", ".join(f"{name_of(each)} ({', '.join(parameters_of(each))})" for each in self.tools)
+
+    def read(self, text: str) -> ToolCall:
+        rest = split_thinking(text)[1]
+        name = name_of(self.tools[0])
+        if not self.bare:
+            name, _, rest = rest.partition(" ")
+        chosen = next((each for each in self.tools if name_of(each) == name), None)
+        if chosen is None:
+            *names, last = map(name_of, self.tools)
+            raise ToolCallError(f"use {', '.join(names)} or {last}" if names else f"use {last}")
+        return ToolCall(name, _arguments(name, parameters_of(chosen), rest.strip()))
+
+    def write(self, call: ToolCall) -> str:
+        return " ".join(map(str, (*[call.name] * (not self.bare), *call.arguments.values())))
+
+
+def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str) -> dict[str, Any]:
+    """Parses ``text``, the arguments of a call in the short format. Returns parameter's name -> value.
+
+    Raises:
+        ToolCallError: the first argument is empty, the text for an integer parameter is not a number of 1 to 6 digits,
+            or a tool without parameters got an argument.
+    """
+    if not parameters and text:
+        raise ToolCallError(f"{name} takes no argument")
+    found: dict[str, Any] = {}
+    for place, (key, schema) in enumerate(parameters.items(), start=1):
+        word, _, text = (text, "", "") if place == len(parameters) else text.partition(" ")
+        number = schema["type"] == "integer"
+        if (not word and place == 1) or (number and not (word.isascii() and word.isdigit() and len(word) <= _DIGITS)):
+            raise ToolCallError(f"{name} takes {', '.join(parameters)}: no {key} in it")
+        found[key] = int(word) if number else word
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Hermes:
+    """The Hermes format of chat models: JSON between ``<tool_call>`` tags. Text around the call is ignored."""
+
+    tools: Sequence[Mapping[str, Any]]
+
+    def explain(self) -> str:
+        listed = "\n".join(map(json.dumps, self.tools))
+        form = f'{OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{CLOSE}'
+        return (
+            f"You can call these tools, one call in each reply:\n<tools>\n{listed}\n</tools>\nWrite a call as\n{form}"
+        )
+
+    def read(self, text: str) -> ToolCall:
+        try:
+            calls = hermes(text).calls
+        except ToolCallError as error:
+            raise ToolCallError(f"the call cannot be read: {error}") from None
+        if len(calls) != 1:
+            raise ToolCallError(f"one call a turn, got {len(calls)}")
+        (call,) = calls
+        if problems := check_call({"name": call.name, "arguments": call.arguments}, self.tools):
+            raise ToolCallError("; ".join(problems))
+        return call
+
+    def write(self, call: ToolCall) -> str:
+        text = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+        return f"{OPEN}\n{text}\n{CLOSE}"
+
+
+def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False) -> Calls:
+    """Returns the call format named ``style``. For ``bare`` see :class:`Short`.
+
+    Raises:
+        ValueError: there is no format of this name.
+    """
+    if style == "short":
+        return Short(tools, bare)
+    if style == "hermes":
+        return Hermes(tools)
+    raise ValueError(f"calls must be one of short, hermes, got {style!r}")
+
+
+def refusal(error: Exception) -> str:
+    """Returns what the policy reads after a reply without a valid call: the error message, cut to 160 characters."""
+    return f"Error: {str(error)[:_SHOWN]}."
+
+
+HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
+
+Tools = tuple[Mapping[str, Any], ...]
+
+
+def check_format(form: str) -> Format:
+    """Checks and returns the name of a format of tool calls.
+
+    Raises:
+        ValueError: there is no format of this name.
+    """
+    if form not in PARSERS:
+        raise ValueError(f"format: must be one of {', '.join(PARSERS)}, got {form!r}")
+    return form  # type: ignore[return-value]
+
+
+def templated(form: Format) -> bool:
+    """Returns whether the chat template writes the tools and calls, as in all formats except ``bfcl_python``."""
+    return form != "bfcl_python"
+
+
+def opened(system: str, tools: Sequence[Mapping[str, Any]], form: Format, user: str, how: str = HOW) -> list[Message]:
+    """Returns a system message and the user message ``user``.
+
+    The system message has the text ``system`` and, if the chat template does not write the tools, a list of the tools
+    and the text ``how``, which says how to call them. An empty system message is left out.
+    """
+    listed = ["\n".join(map(signature, tools)), how] if tools and not templated(form) else []
+    told = "\n\n".join(filter(None, [system, *listed]))
+    messages: list[Message] = [{"role": "system", "content": told}] if told else []
+    return [*messages, {"role": "user", "content": user}]
+
+
+def said(
+    calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, Any]] = (), thought: str = ""
+) -> Message:
+    """Returns an assistant message with the text ``thought`` and an expert's tool calls.
+
+    The calls are stored in ``tool_calls``. In three cases the calls are written as text, as the policy would write it:
+
+    - The format is ``bfcl_python``.
+    - A call does not fit ``tools``. Trajectory files may not hold an unfit call in ``tool_calls``.
+    - ``thought`` is not empty. Some chat templates drop the text of a message that has ``tool_calls``.
+    """
+    fit = not any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in calls)
+    if thought or not (templated(form) and fit):
+        return {"role": "assistant", "content": thought + write_calls(calls, form)}
+    made = [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]
+    return {"role": "assistant", "content": "", "tool_calls": made}
+
+
+def as_written(message: Message, form: Format) -> str:
+    """Returns an assistant message as the text that the policy would write. The inverse of :func:`said`."""
+    calls = [function_of(call) for call in message.get("tool_calls") or ()]
+    if not calls:
+        return str(message["content"])
+    return write_calls([ToolCall(str(call["name"]), arguments_of(call)) for call in calls], form)
+
+
+def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
+    """Returns one ``tool`` message for each answer. For ``bfcl_python`` a user message holds the answers instead."""
+    return tuple({"role": "tool", "content": result} for result in results) if templated(form) else ()
+
+
+def played(
+    session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format, quality: Quality, seed: int
+) -> Trajectory:
+    """Runs an expert's episode whose actions are tool calls, and returns the trajectory. See :func:`demonstration`.
+
+    Each element of ``replies`` is a pair (tool calls, text). The text is the thought before the calls; in a reply
+    without calls, the text is the whole reply.
+    """
+    messages = list(session.opening())
+    for calls, text in replies:
+        if session.done:
+            break
+        messages.append(said(calls, form, tools_of(session), text) if calls else {"role": "assistant", "content": text})
+        step = session.step(text + write_calls(calls, form) if calls else text)
+        if step.messages:
+            messages += step.messages
+        elif not step.done:
+            messages.append({"role": "user", "content": step.observation})
+    return trajectory_of(session, messages, quality, seed)
+
+
+def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall, ...] | None:
+    """Returns the tool calls in a reply; None if the reply cannot be parsed."""
+    try:
+        return PARSERS[form](text, tools).calls
+    except ToolCallError:
+        return None
+
+
+MAX_ARGUMENT = 20_000  # maximum length of a text argument, in characters
+
+
+class ToolSession(Session):
+    """Base class of episodes with tool calls. See ``turnwise.env.Session``.
+
+    Args:
+        calls: the format in which the policy writes calls.
+        system: the text of the system message. An explanation of the tools is appended to it.
+        user: the text of the user message, which follows the system message.
+    """
+
+    def __init__(self, task: Task, calls: Calls, horizon: int, system: str, user: str) -> None:
+        self.task, self.calls, self.horizon = task, calls, horizon
+        self.turns = 0
+        self.done = self.won = False
+        self._opening: tuple[Message, ...] = (
+            {"role": "system", "content": "\n".join(filter(None, [system, calls.explain()]))},
+            {"role": "user", "content": user},
+        )
+
+    @abstractmethod
+    def act(self, call: ToolCall) -> Step:
+        """Answers one tool call of the policy. If the returned step is ``done``, the episode ends.
+
+        :meth:`step` counts the turns and checks the horizon.
+
+        Raises:
+            ToolCallError: the call is refused. The policy reads the error message as its observation.
+            EnvironmentFault: the environment failed.
+        """
+
+    def opening(self) -> list[Message]:
+        """Returns the system message, which lists the tools, and the user's request."""
+        return [dict(message) for message in self._opening]
+
+    def call(self, action: str) -> ToolCall:
+        """Returns the tool call in an action.
+
+        Raises:
+            ToolCallError: there is not exactly one call, or the call does not fit its tool.
+        """
+        return self.calls.read(action)
+
+    def write(self, name: str, *arguments: Any) -> str:
+        """Returns a call of the tool ``name`` as the text that the policy would write. The inverse of :meth:`call`.
+
+        ``arguments`` holds values in the order of the tool's parameters.
+        """
+        (keys,) = (parameters_of(tool) for tool in self.calls.tools if name_of(tool) == name)
+        return self.calls.write(ToolCall(name, dict(zip(keys, arguments, strict=True))))
+
+    def refused(self, error: ToolCallError) -> str:
+        """Returns the observation that the policy gets after an action without a valid tool call."""
+        return refusal(error)
+
+    def step(self, action: str) -> Step:
+        """Applies one action and returns the environment's answer.
+
+        An action without a valid tool call gets an error message as answer and counts as a turn.
+
+        Raises:
+            RuntimeError: the episode is over.
+            EnvironmentFault: the environment failed.
+        """
+        check_open(self.task, self.done, self.turns)
+        info: dict[str, Any] = {"admissible": True}
+        try:
+            answer = self.act(self.call(action))
+        except ToolCallError as error:
+            answer = Step(self.refused(error))
+            info["admissible"] = False
+        self.turns += 1
+        self.won = answer.won
+        self.done = answer.done or self.turns >= self.horizon
+        return Step(answer.observation, answer.reward, self.done, answer.won, {**info, **answer.info})
+
+
+class TextSession(ToolSession):
+    """An episode in which each tool takes one text argument."""
+
+    @abstractmethod
+    def use(self, name: str, argument: str) -> Step:
+        """Returns the answer to a call of the tool ``name`` with a non-empty argument."""
+
+    def act(self, call: ToolCall) -> Step:
+        (argument,) = call.arguments.values()
+        return self.use(call.name, argument)
+
+    def call(self, action: str) -> ToolCall:
+        """Returns the tool call in an action, with surrounding whitespace removed from its argument.
+
+        Raises:
+            ToolCallError: there is no call, or its argument is empty or longer than 20,000 characters.
+        """
+        call = super().call(action)
+        ((key, value),) = call.arguments.items()
+        argument = str(value).strip()
+        if not argument:
+            raise ToolCallError("the argument is empty")
+        if len(argument) > MAX_ARGUMENT:
+            raise ToolCallError(f"the argument has {len(argument)} characters, more than {MAX_ARGUMENT}")
+        return ToolCall(call.name, {key: argument})
+
+    def read(self, action: str) -> tuple[str, str] | None:
+        """Returns the name of the tool that an action calls and its argument; None if the action is not a call."""
+        try:
+            call = self.call(action)
+        except ToolCallError:
+            return None
+        (argument,) = call.arguments.values()
+        return call.name, argument
+
+
+FEWEST = 20  # minimum value of ``shown``, the maximum length of an observation in characters
+
+
+class ToolEnv(ScriptedEnv[S]):
+    """Base class of environments in which an action is a tool call. The sessions are subclasses of
+    :class:`~turnwise_worlds.tools.ToolSession`.
+
+    Args:
+        level: the level of difficulty. ``full`` has larger tasks and longer texts than ``tiny``.
+        horizon: maximum number of turns of an episode.
+        calls: the format of tool calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the
+            full level.
+        tools: the tool definitions, made with ``turnwise.data.tool_schema.make_tool``.
+        bare: whether calls in the short format leave out the tool's name. There must then be exactly one tool.
+
+    Raises:
+        ValueError: the level or the format of calls is unknown, or the horizon is below 1.
+    """
+
+    def __init__(
+        self, level: Level, horizon: int, calls: Style | None, tools: Sequence[Mapping[str, Any]], bare: bool = False
+    ) -> None:
+        if level not in get_args(Level):
+            raise ValueError(f"level: must be {' or '.join(get_args(Level))}, got {level!r}")
+        self.level: Level = level
+        self.horizon = check_horizon(horizon)
+        self.calls = calls or ("short" if level == "tiny" else "hermes")
+        self._calls = calls_of(self.calls, tools, bare)
+
+
+def check_shown(shown: int | None) -> None:
+    """Raises ``ValueError`` if ``shown``, the maximum length of an observation, is below 20 characters."""
+    if shown is not None and shown < FEWEST:
+        raise ValueError(f"shown: must be at least {FEWEST} characters, got {shown}")

@@ -1,0 +1,406 @@
+"""``env=verifiers``: an installed environment of the verifiers library, which runs and scores the episodes.
+
+The library's own rollout runs with a client that waits for the policy's replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from turnwise.data.tool_schema import signature
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
+from turnwise.env import (
+    EnvironmentFault,
+    Quality,
+    Step,
+    check_horizon,
+    check_tasks,
+    first_tasks,
+    same_text,
+)
+from turnwise.errors import InputError
+from turnwise.types import Message, Task, Trajectory
+from turnwise_worlds import workers
+from turnwise_worlds.replayed import ReplayedEnv, ReplayedSession
+from turnwise_worlds.scripted import check_quality, demonstration
+from turnwise_worlds.tools import HOW, Tools, check_format, templated
+
+INSTALL = "`make verifiers` installs it"
+_FOLD = 10  # without an evaluation set, the first of every ten rows is in the split seen, and the sixth in unseen
+_PASS = 0.5  # the library's default of ``pass_threshold``
+
+
+class VerifiersEnv(ReplayedEnv):
+    """An environment of the verifiers library. ``conf/env/verifiers.yaml`` explains the arguments."""
+
+    name = "verifiers"
+
+    def __init__(
+        self,
+        id: str | None = None,  # noqa: A002 - the library uses this name
+        args: Mapping[str, Any] | None = None,
+        horizon: int | None = None,
+        format: str = "hermes",  # noqa: A002 - the configuration uses this name
+        threshold: float | None = None,
+        expert: str | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        if timeout <= 0:
+            raise ValueError(f"timeout is {timeout} s; it must be above 0")
+        self.format = check_format(format)
+        if not id:
+            raise InputError("env.id: name an installed environment to play, as env.id=my-environment")
+        self._environment = load(id, args or {})
+        turns = int(self._environment.max_turns) if horizon is None else horizon
+        if horizon is None and turns < 1:
+            raise InputError(f"env.horizon: the environment {id!r} does not limit the number of turns; set env.horizon")
+        self.horizon = self._environment.max_turns = check_horizon(turns)
+        own = getattr(self._environment, "pass_threshold", _PASS)
+        self.threshold = float(own if threshold is None else threshold)
+        self.id, self.expert, self.timeout = id, expert, timeout
+        self.settings = json.dumps(args or {}, sort_keys=True, default=str)
+        self._rows = cache(self._listed)
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """Returns the first ``count`` rows of a split as tasks."""
+        check_tasks(split, count)
+        return first_tasks(self._rows(split), count, f"split {split} of {self.id}")
+
+    def _listed(self, split: str) -> list[Task]:
+        return [
+            Task(self.name, name, split, row, str(row["task"]) if isinstance(row.get("task"), str) else "")
+            for name, row in rows(self._environment, split)
+        ]
+
+    def open_episode(self, task: Task) -> VerifiersEpisode:
+        where = f"env.id={self.id}, task {task.id}"
+        return VerifiersEpisode(self._environment, task.data, self.format, self.threshold, self.timeout, where)
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """Plays the replies in the column ``expert`` of the task's row. Both qualities give these replies.
+
+        Raises:
+            InputError: ``expert`` is not set, or the row has no such column.
+        """
+        check_quality(quality)
+        column = None if self.expert is None else task.data.get(self.expert)
+        replies = [column] if isinstance(column, str) else column
+        if not isinstance(replies, list) or not replies or not all(isinstance(reply, str) for reply in replies):
+            raise InputError(
+                f"env.expert: {self.expert!r} is no column of {self.id} with a reply or a list of replies (task "
+                f"{task.id}); name one, set data.file to trajectories, or choose a method that needs none (method=grpo)"
+            )
+        turns = iter(replies)
+        return demonstration(self.reset(task), lambda: next(turns, None), quality, seed)
+
+    def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
+        """Returns whether the policy's reply equals the expert's reply, or wins at once by the environment's rubric."""
+        return same_text(action, expert) or session.fork().step(action).won
+
+
+class _Asked:
+    """The queues between the library's rollout and the episode. They must be created in the event loop."""
+
+    def __init__(self) -> None:
+        self.prompts: asyncio.Queue[tuple[Sequence[Any], Sequence[Any]]] = asyncio.Queue()
+        self.replies: asyncio.Queue[Any] = asyncio.Queue()
+        self.rollout: asyncio.Task[Any] | None = None
+
+
+@cache
+def _client() -> type:
+    """Returns a subclass of the library's client, which gets each reply from the queues of an :class:`_Asked`."""
+    from verifiers import Client
+
+    class Policy(Client):  # type: ignore[misc]
+        async def get_response(
+            self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **more: Any
+        ) -> Any:
+            self.client.prompts.put_nowait((list(prompt), list(tools or ())))
+            return await self.client.replies.get()
+
+        async def close(self) -> None:
+            pass
+
+        def _unused(self, *given: Any, **named: Any) -> Any:
+            raise NotImplementedError("the policy's replies are not messages of a model provider")
+
+        setup_client = to_native_tool = to_native_prompt = get_native_response = _unused
+        raise_from_native_response = from_native_response = _unused
+
+    return Policy
+
+
+async def _start(environment: Any, row: Mapping[str, Any]) -> _Asked:
+    asked = _Asked()
+    asked.rollout = asyncio.create_task(_rollout(environment, row, asked))
+    return asked
+
+
+async def _rollout(environment: Any, row: Mapping[str, Any], asked: _Asked) -> Any:
+    state = await environment.rollout(dict(row), _client()(asked), "policy", {})
+    await environment.rubric.score_rollout(state)
+    await environment.rubric.cleanup(state)
+    return state
+
+
+async def _next(asked: _Asked) -> tuple[Sequence[Any], Sequence[Any]] | None:
+    """Returns the messages and tools of the rollout's next request to its model; None if the rollout has ended."""
+    assert asked.rollout is not None
+    prompt = asyncio.ensure_future(asked.prompts.get())
+    try:
+        await asyncio.wait({prompt, asked.rollout}, return_when=asyncio.FIRST_COMPLETED)
+        return prompt.result() if prompt.done() else None
+    finally:
+        prompt.cancel()
+
+
+class VerifiersEpisode:
+    """A rollout of the verifiers library as an episode (``turnwise_worlds.replayed.Episode``)."""
+
+    def __init__(
+        self, environment: Any, row: Mapping[str, Any], form: Format, threshold: float, seconds: float, where: str
+    ) -> None:
+        self.form, self.threshold, self.seconds, self.where = form, threshold, seconds, where
+        self._owner = os.getpid()
+        self._asked = workers.run(_start(environment, row), seconds, where)
+        try:
+            asked = self._wait()
+        except BaseException:
+            self.close()
+            raise
+        if asked is None:
+            raise EnvironmentFault(f"{where}: the rollout ended before it requested a reply from the policy")
+        self._prompt, tools = asked
+        self._tools: Tools = tuple(
+            {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
+            for t in tools
+        )
+
+    @property
+    def tools(self) -> Tools:
+        return self._tools if templated(self.form) else ()
+
+    def opening(self) -> list[Message]:
+        messages = self._plain(self._prompt)
+        if self._tools and not templated(self.form):
+            listed = "\n".join([*map(signature, self._tools), HOW])
+            if messages and messages[0]["role"] == "system":
+                messages[0] = {"role": "system", "content": f"{messages[0]['content']}\n\n{listed}"}
+            else:
+                messages.insert(0, {"role": "system", "content": listed})
+        return messages
+
+    def act(self, text: str) -> Step:
+        before = len(self._prompt)
+        workers.soon(lambda: self._asked.replies.put_nowait(self._response(text)))
+        asked = self._wait()
+        if asked is None:
+            return self._ended()
+        prompt, _ = asked
+        if len(prompt) <= before or prompt[before].role != "assistant" or list(prompt[:before]) != list(self._prompt):
+            raise InputError(
+                f"{self.where}: the environment changed earlier messages of the conversation, but it may only append "
+                "messages; choose another environment"
+            )
+        self._prompt = prompt
+        return self._shown(self._plain(prompt[before + 1 :]))
+
+    def close(self) -> None:
+        if (rollout := self._asked.rollout) is not None and os.getpid() == self._owner:
+            workers.soon(rollout.cancel)
+
+    def _wait(self) -> tuple[Sequence[Any], Sequence[Any]] | None:
+        return workers.run(_next(self._asked), self.seconds, self.where)
+
+    def _ended(self) -> Step:
+        from verifiers.errors import ToolError
+
+        assert self._asked.rollout is not None
+        try:
+            state = self._asked.rollout.result()
+        except asyncio.CancelledError:
+            raise EnvironmentFault(f"{self.where}: the rollout was closed") from None
+        except Exception as error:
+            raise EnvironmentFault(f"{self.where}: {type(error).__name__}: {error}") from error
+        if (failed := state.get("error")) is not None and not isinstance(failed, ToolError):
+            raise EnvironmentFault(f"{self.where}: {type(failed).__name__}: {failed.__cause__ or failed}")
+        reward = float(state["reward"])
+        if not math.isfinite(reward):
+            raise EnvironmentFault(
+                f"{self.where}: the rubric returned the reward {reward}, which is not a finite number"
+            )
+        won = reward >= self.threshold
+        last = self._shown(self._plain(_final(state)))
+        metrics = {name: float(value) for name, value in (state.get("metrics") or {}).items()}
+        info = {"stopped": state.get("stop_condition"), **metrics}
+        return Step(last.observation, reward, True, won, info, last.messages)
+
+    def _response(self, text: str) -> Any:
+        """Returns the policy's reply in the library's format: with its calls if they can be parsed, else as text."""
+        from verifiers.types import Response, ResponseMessage, ToolCall, Usage
+
+        content, thinking, calls = text, None, None
+        if self._tools:
+            try:
+                reply = PARSERS[self.form](text, self._tools)
+            except ToolCallError:  # a reply without readable calls is passed on as text
+                reply = None
+            if reply is not None and reply.calls:
+                content, thinking = reply.content, reply.thinking or None
+                calls = [
+                    ToolCall(id=f"call_{place}_{len(self._prompt)}", name=call.name, arguments=_json(call.arguments))
+                    for place, call in enumerate(reply.calls)
+                ]
+        message = ResponseMessage(
+            content=content,
+            reasoning_content=thinking,
+            tool_calls=calls,
+            finish_reason="tool_calls" if calls else "stop",
+            is_truncated=False,
+        )
+        usage = Usage(prompt_tokens=0, reasoning_tokens=0, completion_tokens=0, total_tokens=0)
+        return Response(id=uuid.uuid4().hex, created=int(time.time()), model="policy", usage=usage, message=message)
+
+    def _shown(self, messages: list[Message]) -> Step:
+        """The answer keeps its separate messages if it has tool messages and the chat template shows them. Otherwise it
+        becomes one user message.
+        """
+        text = "\n".join(str(message["content"]) for message in messages)
+        kept = any(message["role"] != "user" for message in messages) and templated(self.form)
+        return Step(text, messages=tuple(messages) if kept else ())
+
+    def _plain(self, messages: Sequence[Any]) -> list[Message]:
+        return [{"role": message.role, "content": self._text(message.content)} for message in messages]
+
+    def _text(self, content: Any) -> str:
+        if content is None or isinstance(content, str):
+            return content or ""
+        parts = [part.get("text") if part.get("type") == "text" else None for part in content]
+        if None in parts:
+            raise InputError(
+                f"{self.where}: a message has a part that is not text (a picture, a sound); choose a text environment"
+            )
+        return "".join(map(str, parts))
+
+
+def _final(state: Any) -> Sequence[Any]:
+    """Returns the environment's last messages; empty if there are none."""
+    from verifiers.utils.message_utils import maybe_normalize_messages
+
+    said = state.get("final_env_response")
+    return maybe_normalize_messages(said, field_name="final_env_response") if said else ()
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(dict(value), ensure_ascii=False)
+
+
+def load(name: str, arguments: Mapping[str, Any]) -> Any:
+    """Loads an environment; raises an ``InputError`` if it cannot be loaded, or not be used here."""
+    if find_spec("verifiers") is None:
+        raise InputError(f"env=verifiers needs the package verifiers, which is not installed here; {INSTALL}")
+    import verifiers
+
+    try:
+        load_environment = verifiers.load_environment
+    except AttributeError as error:
+        cause = f" ({error.__cause__})" if error.__cause__ else ""
+        raise InputError(
+            f"env=verifiers: the installed version of verifiers has no load_environment{cause}; use version 0.2 or "
+            f"0.3: {INSTALL}"
+        ) from error
+    if "VF_LOG_LEVEL" not in os.environ:
+        verifiers.setup_logging("WARNING")
+    try:
+        with _signals_kept():
+            environment = load_environment(name, **arguments)
+    except Exception as error:  # the module may raise any exception
+        raise InputError(
+            f"env.id: {name!r} cannot be loaded ({error}); install its package, or correct env.args"
+        ) from error
+    if not isinstance(environment, verifiers.MultiTurnEnv):
+        raise InputError(
+            f"env.id: {name!r} is a {type(environment).__name__}, which cannot be used; choose a single-turn, "
+            "multi-turn or tool environment"
+        )
+    if getattr(environment, "requires_group_rollouts", False):
+        raise InputError(
+            f"env.id: the rubric of {name!r} compares the rollouts of a group and cannot be used; choose an "
+            "environment whose rubric scores each rollout alone"
+        )
+    return environment
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Restores the handlers of SIGINT and SIGTERM at the end of a ``with`` block.
+
+    The library's environments set handlers that would end the process at once.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the id and the content of each row of a split, in the order of the data set.
+
+    If the environment has an evaluation set, ``train`` is the whole training set, and the rows of the evaluation set
+    are alternately in ``seen`` and ``unseen``. Otherwise 10% of the training set are in ``seen``, 10% in ``unseen``,
+    and 80% in ``train``. A row of ``seen`` or ``unseen`` is left out if a row of ``train`` has the same prompt,
+    question and answer.
+
+    Raises:
+        InputError: a row contains values that JSON cannot represent, or no row of ``seen`` or ``unseen`` is left.
+    """
+    trained, held_out = environment.build_dataset(), environment.build_eval_dataset()
+    every = range(len(trained) if trained is not None else 0)
+    if held_out is not None:
+        parts: Mapping[str, Sequence[int]] = {
+            "train": every,
+            "seen": range(0, len(held_out), 2),
+            "unseen": range(1, len(held_out), 2),
+        }
+    else:
+        parts = {"seen": every[::_FOLD], "unseen": every[_FOLD // 2 :: _FOLD]}
+        parts = {**parts, "train": sorted(set(every).difference(*parts.values()))}
+    data, source = (trained, "train") if split == "train" or held_out is None else (held_out, "eval")
+    chosen = parts[split]
+    if split != "train":
+        learned = {_question(trained[place]) for place in parts["train"]}
+        chosen = [place for place in parts[split] if _question(data[place]) not in learned]
+        if parts[split] and not chosen:
+            raise InputError(
+                f"env.id: every row of the split {split} is a training row too, so nothing is held out for evaluation; "
+                "give the environment an evaluation set with other rows"
+            )
+    for place in chosen:
+        row = data[place]
+        try:
+            yield f"{source}/{place}", json.loads(json.dumps(row, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"env.id: row {place} of the environment's {source} set cannot be written as JSON ({error})"
+            ) from None
+
+
+def _question(row: Mapping[str, Any]) -> str:
+    """Returns the row's prompt, question and answer as one text."""
+    return json.dumps([row.get("prompt"), row.get("question"), row.get("answer")], sort_keys=True, default=str)
