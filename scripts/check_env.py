@@ -27,13 +27,13 @@ from typing import Any
 
 from rich.table import Table
 
-from turnwise.config.build_alone import build_alone
-from turnwise.config.programs import program
+from turnwise.config.overrides import build_alone
 from turnwise.console import Terminal, sized
 from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay, steps_per_second
 from turnwise.envs.checks.cases import case_file
 from turnwise.envs.environment import Environment, EnvironmentFault, Step
 from turnwise.errors import InputError, refuse_twice
+from turnwise.programs import program
 from turnwise.types import Task
 
 CONF = Path(__file__).resolve().parent.parent / "conf"

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from turnwise.config.programs import program
 from turnwise.console import sized, until_stopped
 from turnwise.errors import InputError, refuse_twice
 from turnwise.files import atomic_write
+from turnwise.programs import program
 
 if TYPE_CHECKING:
     from turnwise.rollouts.check_architecture import FamilyVerdict

@@ -15,8 +15,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from turnwise.config.programs import options, program
 from turnwise.console import until_stopped
+from turnwise.programs import options, program
 from turnwise.reports.inspect_log import write_logs
 
 

@@ -24,7 +24,6 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet as pq
 
-from turnwise.config.programs import options, program
 from turnwise.data.disk_list import Names
 from turnwise.data.foreign import structured_text
 from turnwise.data.parse_trajectory import parse_trajectory
@@ -35,6 +34,7 @@ from turnwise.data.read_records import UnusableError, read_records
 from turnwise.data.steps import steps_of
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, refuse_same
+from turnwise.programs import options, program
 from turnwise.types import Pivot
 
 SHOWN = 20  # greatest number of places that are listed for one reason; all places are counted

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from turnwise.algo.losses.loss import Counts, Loss, LossInputs, Mean
 from turnwise.algo.states.state_rule import Profile
-from turnwise.config.programs import options, program
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
+from turnwise.programs import options, program
 from turnwise.reports.markdown import cell, facts, table, write_section
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update, pack

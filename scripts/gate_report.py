@@ -28,9 +28,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.programs import program
 from turnwise.console import sized
 from turnwise.errors import InputError, refuse_twice
+from turnwise.programs import program
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.gates.report_tables import gate_tables
 from turnwise.reports.tables import to_rich

@@ -14,10 +14,10 @@ import json
 import sys
 from pathlib import Path
 
-from turnwise.config.programs import options, program
 from turnwise.envs.data_files import ENDINGS, read_data_file
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, refuse_same
+from turnwise.programs import options, program
 
 
 @program()

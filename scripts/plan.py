@@ -25,11 +25,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnwise.config.programs import options, program
 from turnwise.console import number, sized
 from turnwise.errors import InputError, refuse_twice
 from turnwise.files import atomic_write
 from turnwise.planning.gpus import GPUS, Gpu
+from turnwise.programs import options, program
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     console = sized(180)
     if any(word.startswith("power=") for word in args.overrides):
         return of_power(args.overrides)
-    from turnwise.config.launchers import is_sweep
+    from turnwise.config.overrides import is_sweep
     from turnwise.planning.busy_figure import busy
     from turnwise.planning.plan import plan
     from turnwise.planning.plan_tables import notes, plan_tables, resting, simulated_table
@@ -138,7 +138,7 @@ def of_power(arguments: Sequence[str]) -> int:
     Raises:
         InputError: the power is not a share, there is no sweep, or there is no folder of runs.
     """
-    from turnwise.config.launchers import is_sweep
+    from turnwise.config.overrides import is_sweep
     from turnwise.experiments.command_line import ask
     from turnwise.reports.arguments import read_words
     from turnwise.reports.entries import read_entry
@@ -174,7 +174,7 @@ def composed(overrides: Sequence[str]) -> Any:
     from omegaconf.errors import OmegaConfBaseException
 
     from turnwise.config.check import check_config
-    from turnwise.config.hydra_errors import explain
+    from turnwise.config.overrides import explain
     from turnwise.config.schema import compose_config
 
     try:

@@ -13,9 +13,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from turnwise.config.programs import options, program
 from turnwise.console import number
 from turnwise.errors import InputError
+from turnwise.programs import options, program
 
 NOT_LOGGED_IN = (
     "not logged in to Weights & Biases: run `wandb login`, or set WANDB_API_KEY; or give --offline, and upload the bundle "

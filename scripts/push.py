@@ -18,8 +18,8 @@ from pathlib import Path
 
 from huggingface_hub import get_token
 
-from turnwise.config.programs import options, program
 from turnwise.console import until_stopped
+from turnwise.programs import options, program
 from turnwise.reports.push_to_hub import Parcel, parcel, push
 from turnwise.text import plain
 

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from turnwise.config.programs import options, program
 from turnwise.console import Terminal, number
 from turnwise.data.trajectories import read_trajectories
 from turnwise.errors import InputError
@@ -27,6 +26,7 @@ from turnwise.files import atomic_write, refuse_same
 from turnwise.judges.cache import Cache
 from turnwise.judges.client import ChatClient
 from turnwise.judges.rationales import DemonstratedTurn, Written, steps, write_rationales, write_reasoned
+from turnwise.programs import options, program
 
 
 @program()

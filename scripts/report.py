@@ -19,14 +19,14 @@ from pathlib import Path
 
 from rich.progress import track
 
-from turnwise.config.launchers import is_sweep
-from turnwise.config.programs import program
+from turnwise.config.overrides import is_sweep
 from turnwise.console import Terminal, sized, until_stopped
 from turnwise.errors import InputError
 from turnwise.experiments.claims import SCALES
 from turnwise.experiments.command_line import Asked, ask
 from turnwise.experiments.row_hashes import RowHashes
 from turnwise.experiments.sweep_file import Sweep, read_sweep, sweep_names
+from turnwise.programs import program
 from turnwise.reports.against_setting import differences, swept
 from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers
 from turnwise.reports.comparison_page import comparison_figures, comparison_page

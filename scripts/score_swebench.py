@@ -12,10 +12,10 @@ import json
 import sys
 from pathlib import Path
 
-from turnwise.config.programs import options, program
 from turnwise.data.read_records import UnusableError, read_records
 from turnwise.envs.software.swebench import Harness
 from turnwise.errors import InputError
+from turnwise.programs import options, program
 
 
 @program()

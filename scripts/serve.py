@@ -20,13 +20,13 @@ import urllib.request
 from pathlib import Path
 from typing import NoReturn
 
-from turnwise.config.programs import options, program
 from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
 from turnwise.engines.vllm.faults import ServerError
 from turnwise.engines.vllm.local import Local, Process
 from turnwise.errors import InputError
 from turnwise.models.shipped import weights_of
+from turnwise.programs import options, program
 
 KEY = "TURNWISE_VLLM_KEY"
 POLL, TELL = 0.5, 10.0  # seconds between two checks, and between two lines of progress

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.config.programs import options, program
 from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
 from turnwise.envs.search.encyclopaedia import Encyclopaedia
@@ -32,6 +31,7 @@ from turnwise.envs.search.retrieval_server import make_app, serving
 from turnwise.envs.search.retrievers import KEY
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
+from turnwise.programs import options, program
 
 CHUNK = 1 << 20  # number of pages that are scored at once
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from turnwise.config.build_part import build
 from turnwise.config.check import check_config
-from turnwise.config.schema import compose_config
+from turnwise.config.schema import build, compose_config
 from turnwise.types import RolloutTree, State, Task, Turn
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
-from turnwise.config.hydra_errors import explain
+from turnwise.config.overrides import explain
 from turnwise.config.schema import compose_config
 from turnwise.models.shipped import WORLDS
 from turnwise.runs.config_hash import config_hash

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from tests.configuration_files import READ
+from turnwise.config.signature import signature_of
 
 from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
-from turnwise.config.signature import signature_of
 
 CONF = Path(__file__).parents[2] / "conf"
 FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))

@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from turnwise.config.hydra_errors import explain
+from turnwise.config.overrides import explain
 from turnwise.config.schema import compose_config
 from turnwise.experiments.command_line import Asked, picked
 from turnwise.experiments.jobs import Job, job_of

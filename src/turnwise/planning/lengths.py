@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
-from turnwise.config.build_part import build_node
+from turnwise.config.schema import build_node
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.dialect import dialect_of
 from turnwise.data.trajectories import read_trajectories

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.config.build_part import build
+from turnwise.config.schema import build
 from turnwise.evaluation.skills import SKILLS
 from turnwise.planning.lengths import Lengths
 from turnwise.rollouts.pack import row_limit

@@ -20,8 +20,8 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.algo.losses.loss import Loss
 from turnwise.algo.rewards.reward import Reward
-from turnwise.config.build_part import build
-from turnwise.config.part_conflicts import forking_parts
+from turnwise.config.conflicts import forking_parts
+from turnwise.config.schema import build
 from turnwise.config.settings import (
     DataSettings,
     EvaluationSettings,

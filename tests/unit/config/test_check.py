@@ -7,11 +7,11 @@ from typing import Any, Literal
 import pytest
 from omegaconf import OmegaConf
 from tests.configuration_files import READ
+from turnwise.config.hints import suggest
+from turnwise.config.type_annotations import describe, matches
 
 from turnwise.config.check import check_config
-from turnwise.config.hints import suggest
 from turnwise.config.schema import ConfigError, compose_config
-from turnwise.config.type_annotations import describe, matches
 
 CONF = Path(__file__).parents[3] / "conf"
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 from tests.configuration_files import READ
+from turnwise.config.hints import _ELSEWHERE, keys_of, meant
 
 from turnwise.config.check import check_config
-from turnwise.config.hints import _ELSEWHERE, keys_of, meant
 from turnwise.config.schema import ConfigError, compose_config
 
 CONF = Path(__file__).parents[3] / "conf"

@@ -7,7 +7,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from tests.configuration_files import READ
 
-from turnwise.config.hydra_errors import explain
+from turnwise.config.overrides import explain
 from turnwise.config.schema import compose_config
 
 CONF = Path(__file__).parents[3] / "conf"

@@ -6,7 +6,7 @@ import pytest
 from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
-from turnwise.config.part_conflicts import impossible_combinations
+from turnwise.config.conflicts import impossible_combinations
 from turnwise.config.schema import ConfigError, compose_config
 
 CONF = Path(__file__).parents[3] / "conf"

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from turnwise.config.programs import options, program
 from turnwise.errors import InputError
+from turnwise.programs import options, program
 
 
 @pytest.mark.parametrize(

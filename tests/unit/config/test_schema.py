@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tests.configuration_files import READ
 
-from turnwise.config.build_part import build
-from turnwise.config.schema import LONGEST_NAME, ConfigError, compose_config, run_name
+from turnwise.config.schema import LONGEST_NAME, ConfigError, build, compose_config, run_name
 from turnwise.errors import InputError
 
 CONF = Path(__file__).parents[3] / "conf"

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 from tests.configuration_files import READ
+from turnwise.config.secrets import refuse_secrets, secrets_in
 
 from turnwise.config.check import check_config
 from turnwise.config.schema import ConfigError, compose_config
-from turnwise.config.secrets import refuse_secrets, secrets_in
 
 CONF = Path(__file__).parents[3] / "conf"
 SECRET = "hunter2"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-
 from turnwise.config.signature import TargetError, signature_of
 
 PACKAGE = {

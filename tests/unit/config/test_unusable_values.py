@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 from tests.configuration_files import READ
-
-from turnwise.config.build_part import build
-from turnwise.config.check import check_config
-from turnwise.config.hydra_errors import refuse_overrides
-from turnwise.config.schema import ConfigError, compose_config
 from turnwise.config.unusable_values import too_large
+
+from turnwise.config.check import check_config
+from turnwise.config.overrides import refuse_overrides
+from turnwise.config.schema import ConfigError, build, compose_config
 
 ROOT = Path(__file__).parents[3]
 CONF = ROOT / "conf"
@@ -61,7 +60,7 @@ def test_a_value_that_no_part_can_use_is_refused_by_its_key(override: str) -> No
     ],
 )
 def test_a_world_refuses_what_it_cannot_use(overrides: list[str], key: str) -> None:
-    from turnwise.config.build_alone import build_alone
+    from turnwise.config.overrides import build_alone
 
     with pytest.raises(ConfigError, match=key):
         build_alone("env", overrides, CONF)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnwise.config.build_alone import build_alone
+from turnwise.config.overrides import build_alone
 from turnwise.config.schema import ConfigError
 from turnwise.data.trajectories import read_trajectories
 from turnwise.envs.browse import BrowseEnv

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.rollouts.episodes_after import after
 
-from turnwise.config.part_conflicts import forking_parts
+from turnwise.config.conflicts import forking_parts
 from turnwise.envs.environment import EnvironmentFault, Step, check_forkable, check_ready
 from turnwise.envs.replay import ReplayDiffersError, ReplayedEnv, ReplayedSession
 from turnwise.errors import InputError

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.configuration_files import READ
 
-from turnwise.config.build_part import build
-from turnwise.config.schema import compose_config
+from turnwise.config.schema import build, compose_config
 from turnwise.runs.config_hash import config_hash
 from turnwise.training import first_lines
 from turnwise.training.first_lines import duration_line, opening_lines

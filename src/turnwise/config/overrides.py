@@ -1,13 +1,17 @@
-"""Explains Hydra's errors in one message that names every bad override and the nearest valid name. This module also
-refuses overrides that Hydra would misread.
+"""Everything about a command line: explains Hydra's errors with the nearest valid names, refuses overrides that Hydra
+would misread, launchers that cannot start and secrets, and makes the text of ``--help`` (Hydra's own takes a second).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from textwrap import fill
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
@@ -16,9 +20,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException, ValidationError
 from yaml import YAMLError
 
-from turnwise.config.check import check_config
-from turnwise.config.hints import meant, suggest
-from turnwise.config.schema import ConfigError, compose_config
+from turnwise.config.check import ADDRESS, VARIABLE, check_config, credentials, holds_user, meant, no_variable, suggest
+from turnwise.config.schema import ConfigError, build, compose_config
+from turnwise.files import read_yaml
 
 MOST = 10_000  # largest number of runs that one command may start
 
@@ -30,6 +34,19 @@ _OF_HYDRA = {  # settings of Hydra -> what to do instead
 }
 _SEVERAL = ("callbacks", "logger")  # groups from which a run may choose several options
 _OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups from which a run may choose no option
+_NAMED = re.compile(r"key_variable['\"]?\s*[=:]\s*(?P<value>[^\s,}]*)")
+# Hydra's name of a launcher -> the module and the package that provide it
+_PLUGINS = {
+    "joblib": ("hydra_plugins.hydra_joblib_launcher", "hydra-joblib-launcher"),
+    "submitit_local": ("hydra_plugins.hydra_submitit_launcher", "hydra-submitit-launcher"),
+    "submitit_slurm": ("hydra_plugins.hydra_submitit_launcher", "hydra-submitit-launcher"),
+    "ray": ("hydra_plugins.hydra_ray_launcher", "hydra-ray-launcher"),
+}
+_NUMBERS = """
+    RANK LOCAL_RANK NODE_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_PORT JSM_NAMESPACE_RANK
+    SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS
+"""  # environment variables with which a launcher tells each process its rank and the number of processes
+_LOOKS_ONLY = {"--dry-run", "--cfg", "-c", "--help", "-h", "--info", "-i"}
 
 
 def explain(error: Exception, arguments: Sequence[str], folder: Path) -> ConfigError:
@@ -207,3 +224,164 @@ def _folders(places: str) -> list[Path]:
     """Returns the folders in a value of ``hydra.searchpath`` such as ``[file://mine/conf,pkg://theirs.conf]``."""
     named = [place.strip(" '\"").removeprefix("file://") for place in places.strip("[] ").split(",")]
     return [Path(place) for place in named if "://" not in place]
+
+
+def is_sweep(arguments: Iterable[str]) -> bool:
+    return any(argument.startswith("sweep=") for argument in arguments)
+
+
+def refuse_config_of_many(arguments: Sequence[str]) -> None:
+    """Refuses to print the configuration of several runs, because Hydra prints that of one run only."""
+    shown = next((a for a in arguments if a.partition("=")[0] in ("--cfg", "-c", "--info", "-i")), None)
+    if shown is None:
+        return
+    if is_sweep(arguments):
+        remedy = "sweep= starts many: --dry-run lists them, and conf/sweep/ has the overrides of each row"
+    elif any(a in ("-m", "--multirun") for a in arguments):
+        remedy = "leave out -m, and give one value for each key"
+    else:
+        return
+    raise ConfigError([f"{shown}: it prints the configuration of one run; {remedy}"])
+
+
+def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
+    """Refuses a launcher whose package is not installed, and a Slurm launcher on a machine without Slurm. The
+    ConfigError says what to install, or where to start the command. ``folder`` is the configuration folder.
+    """
+    given = [argument.partition("=")[2] for argument in arguments if argument.startswith("hydra/launcher=")]
+    if not given:
+        return
+    found = _stands_on(given[-1], folder)
+    module, package = _PLUGINS.get(found, (None, ""))
+    if module is not None and find_spec(module) is None:
+        raise ConfigError(
+            [f"hydra/launcher={given[-1]}: this needs {package}, which is not installed here; pip install {package}"]
+        )
+    launches = any(a in ("-m", "--multirun") for a in arguments) or is_sweep(arguments)
+    if found == "submitit_slurm" and launches and not _LOOKS_ONLY & set(arguments) and shutil.which("srun") is None:
+        raise ConfigError(
+            [
+                f"hydra/launcher={given[-1]}: srun is not on this machine's PATH, so no job can be submitted to Slurm; "
+                "start the command on a login node of the cluster, or choose hydra/launcher=local_jobs"
+            ]
+        )
+
+
+def refuse_processes(environment: Mapping[str, str]) -> None:
+    """Raises a ConfigError if environment variables of torchrun or Slurm are inconsistent: if one of them is not a
+    whole number, or if a rank is not below the number of processes. Lightning would fail, or a process would wait for
+    other processes that do not exist.
+    """
+    remedy = "start the run with torchrun or srun, or unset the variable to run one process"
+    for name in _NUMBERS.split():
+        if name in environment and not environment[name].isdecimal():
+            raise ConfigError(
+                [f"the environment variable {name}={environment[name]!r} is not a whole number; {remedy}"]
+            )
+    processes = environment.get("WORLD_SIZE", "1")
+    for name, count in (("RANK", processes), ("LOCAL_RANK", environment.get("LOCAL_WORLD_SIZE", processes))):
+        if int(environment.get(name, "0")) >= int(count):
+            raise ConfigError(
+                [
+                    f"the environment variable {name}={environment[name]} must be below the number of processes, "
+                    f"{count}; {remedy}"
+                ]
+            )
+
+
+def took_no_job(error: BaseException) -> bool:
+    """Returns whether an error means that Slurm refused a job, for example because of an unknown account."""
+    return type(error).__module__.startswith("submitit.") and type(error).__name__ == "FailedJobError"
+
+
+def _stands_on(name: str, folder: Path) -> str:
+    """Returns the name of the Hydra launcher on which the file ``conf/hydra/launcher/<name>.yaml`` is based, or
+    ``name`` if there is no such file.
+    """
+    for _ in range(8):  # Hydra itself refuses files that refer to each other in a circle
+        path = folder / "hydra" / "launcher" / f"{name}.yaml"
+        content = read_yaml(path) if path.is_file() else None
+        below = content.get("defaults") if isinstance(content, dict) else None
+        if not (isinstance(below, list) and below and isinstance(below[0], str)):
+            break
+        name = below[0]
+    return name
+
+
+def refuse_secrets(arguments: Iterable[str]) -> None:
+    """Refuses overrides that hold a password or an API key, because Hydra's own messages would repeat them. The
+    ConfigError names the key of each of these overrides but no part of its value.
+    """
+    mistakes = [mistake for argument in arguments for mistake in _in_override(argument)]
+    if mistakes:
+        raise ConfigError(list(dict.fromkeys(mistakes)))
+
+
+def _in_override(argument: str) -> Iterator[str]:
+    key, equals, value = argument.partition("=")
+    place = key.lstrip("+~") if equals and re.fullmatch(r"[+~]*[\w./-]+", key) else "an argument"
+    bare = ADDRESS.search(place) and any("@" in item.split("/")[0] for item in re.split(r"[\[\],'\"]+", value))
+    if bare or holds_user(argument):
+        yield credentials(place)
+    whole = [value] if place.endswith("key_variable") else [named["value"] for named in _NAMED.finditer(argument)]
+    for given in (item.strip("'\" ") for text in whole for item in text.split(",")):
+        if given not in ("null", "???") and not given.startswith("${") and not VARIABLE.fullmatch(given):
+            yield no_variable(place)
+
+
+def build_alone(key: str, overrides: Sequence[str], folder: Path) -> Any:
+    """Composes the configuration with ``overrides`` (in the form ``key=value``), and checks and builds only its part
+    under ``key``, such as ``env``. ``folder`` is the configuration folder.
+
+    Raises:
+        ConfigError: Hydra cannot compose the configuration, or the part cannot be built. The message names the key and
+            the remedy.
+    """
+    try:
+        cfg = compose_config(overrides, folder)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, overrides, folder) from error
+    part = OmegaConf.create({key: OmegaConf.to_container(cfg, resolve=True)[key]})  # type: ignore[index, call-overload]
+    check_config(part)
+    return build(part, key)
+
+
+_TEXT = """\
+Turnwise, turn-level reinforcement learning for language-model agents.
+
+  python train.py                                       method=pivotrl on the shipped policy, minutes on two cores
+  python train.py method=selective                      likewise sft, grpo, awpo, trace and all other methods
+  python train.py method=sft seed=1 data.trajectories=100
+  python train.py method=grpo policy=qwen3_4b trainer=gpu
+  python train.py -m method=pivotrl,local,sft seed=0,1,2
+  python train.py sweep=pivotrl_tab4                    a table of the paper, row by row
+  python train.py debug=tiny method=pivotrl             a short run that checks every stage
+
+The files of a run are in outputs/<name>/seed<seed>. The same command resumes the run. name=... chooses another folder;
+fresh=true renames the existing folder and starts the run again.
+
+Choose one option of each group (group=option)
+
+{groups}
+
+These launchers can start the runs of -m or sweep=
+{launchers}
+
+All keys of a run, with their values: python train.py method=pivotrl --cfg job"""
+
+
+def help_text(folder: Path) -> str:
+    """Returns the help text of ``train.py``, with the options of every group."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.rglob("*.yaml")):
+        group = path.parent.relative_to(folder).as_posix()
+        if group != ".":
+            found.setdefault(group, []).append(path.stem)
+    groups = [_line(group, names) for group, names in found.items() if not group.startswith(("hydra", "at/"))]
+    launchers = _line("hydra/launcher", found.get("hydra/launcher", []))
+    return _TEXT.format(groups="\n".join(groups), launchers=launchers)
+
+
+def _line(group: str, names: list[str]) -> str:
+    line = f"{group}: {', '.join(names)}"
+    return fill(line, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
