@@ -41,8 +41,8 @@ from household import Work
 from peers_generate import GenerateEngine
 from peers_served import Continuous, Vllm, serve, vllm_absent
 from planned import planned_sampling
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.never import Never
+from turnwise.algo.allocators.allocator import Uniform
+from turnwise.algo.gates.rules import Never
 from turnwise.engines.engine import Engine
 from turnwise.engines.lanes import Lanes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from turnwise.algo.gates.signals import SIGNALS
+from turnwise.algo.gates.gate import SIGNALS
 from turnwise.data.tool_schema import make_tool
 
 TOOLS = [make_tool("find", "Finds.", city=("string", "a city"), days=("integer", "how many"))]

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from turnwise.algo.gates.prefixes import symbol
+from turnwise.algo.gates.gate import symbol
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, read_yaml
 from turnwise.runs.json_lines import ZIPPED, checked_lines

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
-from turnwise.algo.gates.never import Never
+from turnwise.algo.gates.rules import Never
 from turnwise.errors import Stopped
 from turnwise.runs.json_lines import append_lines, cut_lines
 from turnwise.training.gate_savings import gate_result

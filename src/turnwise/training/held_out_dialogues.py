@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.never import Never
+from turnwise.algo.allocators.allocator import Uniform
+from turnwise.algo.gates.rules import Never
 from turnwise.data.steps import TurnInContext
 from turnwise.engines.engine import Sampling
 from turnwise.evaluation.reply_statistics import Reply

@@ -53,8 +53,8 @@ def mistakes(*overrides: str) -> list[str]:
         ("eval.tasks=???", "eval.tasks: this key has no value; set eval.tasks=..."),
         ("~eval.tasks", "eval.tasks: EvaluationSettings requires this parameter; set eval.tasks=..."),
         (
-            "gate._target_=turnwise.algo.gates.never.Nver",
-            "gate._target_: module 'turnwise.algo.gates.never' does not define 'Nver'",
+            "gate._target_=turnwise.algo.gates.rules.Nver",
+            "gate._target_: module 'turnwise.algo.gates.rules' does not define 'Nver'",
         ),
         ("+trainer.max_epoch=3", "trainer.max_epoch: Trainer has no such parameter; did you mean 'max_epochs'?"),
         ("trainer.max_epochs=many", "trainer.max_epochs: expected int or null, got 'many'"),
@@ -71,7 +71,7 @@ def test_one_mistake_is_one_message(override: str, message: str) -> None:
 
 
 def test_a_key_that_yaml_reads_as_a_truth_value_is_told() -> None:
-    cfg = OmegaConf.create({"gate": {"_target_": "turnwise.algo.gates.never.Never", False: 1}})
+    cfg = OmegaConf.create({"gate": {"_target_": "turnwise.algo.gates.rules.Never", False: 1}})
     with pytest.raises(ConfigError, match=r"^gate.False: Never has no such parameter; "):
         check_config(cfg)
 
@@ -111,7 +111,7 @@ def test_a_broken_reference_names_its_key() -> None:
 
 
 def test_lists_of_parts_are_walked() -> None:
-    cfg = OmegaConf.create({"items": [{"deep": {"_target_": "turnwise.algo.gates.never.Never", "x": 1}}]})
+    cfg = OmegaConf.create({"items": [{"deep": {"_target_": "turnwise.algo.gates.rules.Never", "x": 1}}]})
     with pytest.raises(ConfigError, match=r"items\.0\.deep\.x: Never has no such parameter"):
         check_config(cfg)
 

@@ -62,8 +62,8 @@ def test_precedence_is_command_line_then_experiment_then_method_then_part() -> N
 def test_build_makes_a_part_or_none_and_says_which_key_it_refused() -> None:
     cfg = OmegaConf.create(
         {
-            "allocator": {"_target_": "turnwise.algo.allocators.uniform.Uniform", "group_size": 0},
-            "gate": {"_target_": "turnwise.algo.gates.never.Never"},
+            "allocator": {"_target_": "turnwise.algo.allocators.allocator.Uniform", "group_size": 0},
+            "gate": {"_target_": "turnwise.algo.gates.rules.Never"},
             "judge": None,
             "later": {"_target_": "fractions.Fraction", "_partial_": True},
         }

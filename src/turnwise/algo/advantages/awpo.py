@@ -7,8 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from turnwise.algo.advantages.advantage import Credited, finite_rewards, leaf_rewards, mean, spread, std
-from turnwise.algo.advantages.statistics import ZeroVariance, check_settings, normalised
+from turnwise.algo.advantages.advantage import (
+    Credited,
+    ZeroVariance,
+    check_settings,
+    finite_rewards,
+    leaf_rewards,
+    mean,
+    normalised,
+    spread,
+    std,
+)
 from turnwise.types import Credit, Rewards, RolloutTree
 
 PEAK = "peak_outcome"  # the rule's memory stores R_max (the highest mean outcome of any group so far) under this key

@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.algo.advantages.advantage import finite_rewards, mean, spread, std
-from turnwise.algo.advantages.statistics import ZeroVariance, check_settings
+from turnwise.algo.advantages.advantage import ZeroVariance, check_settings, finite_rewards, mean, spread, std
 from turnwise.types import Credit, Rewards, RolloutTree
 
 
@@ -27,7 +26,7 @@ class GroupAdvantage:
         baseline: ``mean`` is the mean of the whole group. ``leave_one_out`` is the mean of the other leaves (RLOO,
             arXiv:2402.14740).
         zero_variance: what to do with a group whose advantages are all 0
-            (:data:`turnwise.algo.advantages.statistics.ZeroVariance`).
+            (:data:`turnwise.algo.advantages.advantage.ZeroVariance`).
     """
 
     eps: float = 1e-6

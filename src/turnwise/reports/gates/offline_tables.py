@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from turnwise.algo.gates.signals import DISTANCE, SIGNALS, TERMINATION
+from turnwise.algo.gates.gate import DISTANCE, SIGNALS, TERMINATION
 from turnwise.reports.gates.cut_counts import Row, counts
 from turnwise.reports.gates.rank_correlation import p_value, placed_statistics, places, rank_statistics
 from turnwise.reports.gates.recorded_groups import LABELS, Buffer

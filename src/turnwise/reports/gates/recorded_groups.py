@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from turnwise.algo.gates.predicted import mixed_probability
-from turnwise.algo.gates.prefixes import prefixes
-from turnwise.algo.gates.signals import SIGNALS
+from turnwise.algo.gates.gate import SIGNALS, prefixes
+from turnwise.algo.gates.rules import mixed_probability
 from turnwise.errors import InputError
 from turnwise.reports.recorded_paths import paths_of
 from turnwise.runs.json_lines import checked_lines

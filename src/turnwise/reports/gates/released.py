@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from turnwise.algo.gates.signals import SIGNALS, TERMINATION
+from turnwise.algo.gates.gate import SIGNALS, TERMINATION
 from turnwise.errors import InputError
 from turnwise.reports.gates.recorded_groups import LABELS, Buffer, Group
 

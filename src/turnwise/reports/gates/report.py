@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from turnwise.algo.gates.signals import DISTANCE
+from turnwise.algo.gates.gate import DISTANCE
 from turnwise.errors import InputError
 from turnwise.files import written
 from turnwise.reports.gates import tuning

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from turnwise.algo.gates.signals import DISTANCE, TERMINATION
+from turnwise.algo.gates.gate import DISTANCE, TERMINATION
 from turnwise.reports.gates.cut_counts import Row, counts
 from turnwise.reports.gates.recorded_groups import Buffer
 from turnwise.reports.gates.resample import intervals

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turnwise.algo.gates.signals import DISTANCE
+from turnwise.algo.gates.gate import DISTANCE
 from turnwise.reports.gates.recorded_groups import Buffer
 
 ROUNDS = 20  # largest number of rounds of coordinate ascent; a round without improvement ends it earlier

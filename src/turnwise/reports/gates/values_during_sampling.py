@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from turnwise.algo.gates.signals import DISTANCE, SIGNALS
+from turnwise.algo.gates.gate import DISTANCE, SIGNALS
 from turnwise.reports.gates.offline_tables import Row, rank_rows
 from turnwise.reports.gates.recorded_groups import KNOWN, Buffer
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.algo.advantages.trees import flat, mirrored, tree_of, trees
 
-from turnwise.algo.advantages.gigpo import GiGPO
 from turnwise.algo.advantages.group import GroupAdvantage
+from turnwise.algo.advantages.turns import GiGPO
 from turnwise.types import RolloutTree
 
 HALL = [["hall", "won"], ["hall", "yard", "lost"]]  # the second turn of both rollouts stands in the hall

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.algo.advantages.trees import flat, mirrored, tree_of, trees
 
 from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.advantages.monte_carlo import MonteCarlo
+from turnwise.algo.advantages.trees import MonteCarlo
 from turnwise.types import RolloutTree
 
 

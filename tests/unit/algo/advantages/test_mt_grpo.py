@@ -10,7 +10,7 @@ from tests.unit.algo.advantages.trees import flat, mirrored, tree_of, trees
 
 from turnwise.algo.advantages.advantage import BatchAdvantage
 from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.advantages.mt_grpo import MTGRPO
+from turnwise.algo.advantages.turns import MTGRPO
 from turnwise.errors import InputError
 from turnwise.types import RolloutTree
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.advantages.tree_grpo import TreeGRPO
-from turnwise.algo.advantages.treerpo import TreeRPO
+from turnwise.algo.advantages.trees import TreeGRPO, TreeRPO
 from turnwise.types import RolloutTree, State, Task, Turn
 
 

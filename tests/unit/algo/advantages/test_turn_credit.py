@@ -9,7 +9,7 @@ from tests.unit.algo.advantages.trees import flat, mirrored, tree_of, trees
 
 from turnwise.algo.advantages.advantage import BatchAdvantage
 from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.advantages.turn_credit import TurnCredit, smeared
+from turnwise.algo.advantages.turns import TurnCredit, smeared
 from turnwise.types import RolloutTree
 
 

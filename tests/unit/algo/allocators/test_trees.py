@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from turnwise.algo.allocators.pcl import Pcl
-from turnwise.algo.allocators.trace import Trace
-from turnwise.algo.allocators.treepo import TreePO
+from turnwise.algo.allocators.allocator import TreePO
+from turnwise.algo.allocators.trace import Pcl, Trace
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
 WON = {"a": [1.0, 0.0], "b": [1.0, 1.0, 0.0]}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.allocators.allocator import Uniform
 from turnwise.types import RolloutTree, State, Task, Turn
 
 

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnwise.algo.gates.divergence import Divergence
-from turnwise.algo.gates.either import Either
-from turnwise.algo.gates.never import Never
-from turnwise.algo.gates.oracle import Oracle
-from turnwise.algo.gates.random_cut import RandomCut
-from turnwise.algo.gates.sequential import Sequential
-from turnwise.algo.gates.signal import Signal
+from turnwise.algo.gates.rules import Divergence, Either, Never, Oracle, RandomCut, Sequential, Signal
 from turnwise.training.frozen_buffer import Shadow
 from turnwise.types import RolloutTree, Turn
 

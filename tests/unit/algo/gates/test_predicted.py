@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.algo.gates.predicted import MIXED, Predicted, mixed_probability
+from turnwise.algo.gates.rules import MIXED, Predicted, mixed_probability
 from turnwise.types import RolloutTree
 
 Grow = Callable[..., RolloutTree]

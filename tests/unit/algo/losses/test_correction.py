@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.losses.correction import Correction
+from turnwise.algo.losses.clipped import Clipped, Correction
 from turnwise.algo.losses.loss import Counts, LossInputs
 
 OPEN = {"mask_low": None, "mask_high": None}

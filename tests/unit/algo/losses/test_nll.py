@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from turnwise.algo.losses.loss import Counts, LossInputs, merge_metrics
-from turnwise.algo.losses.nll import Nll
+from turnwise.algo.losses.loss import Counts, LossInputs, Nll, merge_metrics
 
 
 def batch(keep=slice(None)) -> LossInputs:

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from turnwise.algo.rewards.exact import Exact
-from turnwise.algo.rewards.functional import Functional
-from turnwise.algo.rewards.outcome import Outcome
+from turnwise.algo.rewards.actions import Exact, Functional
+from turnwise.algo.rewards.reward import Outcome
 from turnwise.types import RolloutTree, State, Task, Turn
 
 

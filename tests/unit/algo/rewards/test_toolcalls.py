@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from turnwise.algo.rewards.toolcalls import ToolCalls
+from turnwise.algo.rewards.actions import ToolCalls
 from turnwise.errors import InputError
 from turnwise.types import RolloutTree, State, Task, Turn
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.algo.gates.signals import SIGNALS
+from turnwise.algo.gates.gate import SIGNALS
 
 ROOT = Path(__file__).parents[4]
 RELEASED = Path(os.environ.get("TURNWISE_SELECTIVE_ROLLOUT", ROOT / "data" / "selective-rollout"))

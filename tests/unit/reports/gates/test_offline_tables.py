@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from turnwise.algo.gates.signals import DISTANCE, TERMINATION
+from turnwise.algo.gates.gate import DISTANCE, TERMINATION
 from turnwise.reports.gates.offline_tables import (
     labels_table,
     peak_row,

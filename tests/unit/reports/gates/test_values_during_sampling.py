@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from turnwise.algo.gates.signals import DISTANCE, SIGNALS
+from turnwise.algo.gates.gate import DISTANCE, SIGNALS
 from turnwise.reports.gates.recorded_groups import KNOWN, Buffer, read_recorded
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.gates.values_during_sampling import looks_table

@@ -1,4 +1,4 @@
-"""The reward of one step with tool calls, which compares the policy's calls with the demonstrated calls."""
+"""Rewards that compare a single action with the demonstrated one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,34 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from turnwise.algo.rewards.reward import check_form, demonstrated_calls, made_calls, single_actions
+from turnwise.algo.rewards.reward import check_form, demonstrated_calls, made_calls, recorded_locally, single_actions
 from turnwise.data.toolcalls.formats import Format
 from turnwise.data.toolcalls.match import equivalent, identical
 from turnwise.types import Rewards, RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Returns the reward ``strict``: 1 if the action a is exactly the demonstrated action a*(s) of the state s, else 0
+    (PivotRL Eq. 2). The value was recorded in ``turn.info["strict"]`` when the action was sampled.
+    """
+
+    most: ClassVar[float] = 1.0
+
+    def __call__(self, tree: RolloutTree) -> Rewards:
+        return recorded_locally(tree, "strict", "exact")
+
+
+@dataclass(frozen=True, slots=True)
+class Functional:
+    """Returns the reward ``functional``: 1 if the action a is in M(s), the set of acceptable actions in the state s,
+    else 0 (PivotRL Eq. 6). The value was recorded in ``turn.info["functional"]`` when the action was sampled.
+    """
+
+    most: ClassVar[float] = 1.0
+
+    def __call__(self, tree: RolloutTree) -> Rewards:
+        return recorded_locally(tree, "functional", "functional")
 
 
 @dataclass(frozen=True, slots=True)
