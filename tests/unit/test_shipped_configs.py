@@ -89,10 +89,8 @@ def test_every_experiment_passes_at_both_scales(experiment: str, scale: str) -> 
 
 def test_two_values_of_a_key_are_two_folders() -> None:
     folders = {compose_config([f"loss.clip_high={value}"], CONF, read=READ).paths.out for value in (0.2, 0.3)}
-    folders |= {
-        compose_config(["experiment=pivotrl/tab4/full", f"seed={n}"], CONF, read=READ).paths.out for n in (0, 1)
-    }
-    folders |= {compose_config(["experiment=pivotrl/tab4/full", "scale=paper"], CONF, read=READ).paths.out}
+    folders |= {compose_config(["method=pivotrl", f"seed={n}"], CONF, read=READ).paths.out for n in (0, 1)}
+    folders |= {compose_config(["method=pivotrl", "scale=paper"], CONF, read=READ).paths.out}
     assert len(folders) == 5
 
 

@@ -115,7 +115,7 @@ def test_a_finished_run_says_where_its_report_lies(tmp_path: Path, monkeypatch: 
 def test_a_sweep_says_where_its_rows_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A finished row is one that `train.py` itself would call finished: the same folder, the same configuration."""
     monkeypatch.chdir(tmp_path)
-    row = ["experiment=pivotrl/tab4/sft", "scale=tiny_pivotrl", "data.trajectories=300"]
+    row = ["method=sft", "scale=tiny_pivotrl", "data.trajectories=300"]
     row += ["eval.seed=1", "env.verifier=demonstrated", "trainer.max_epochs=24"]
     cfg = compose_config(row, ROOT / "conf")
     with claim(cfg):

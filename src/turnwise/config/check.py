@@ -15,7 +15,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
 from hydra.utils import get_object
@@ -162,7 +163,9 @@ def _mismatch(value: Any, hint: Any) -> str | None:
     """Returns what is wrong with a value from a YAML file for a parameter with the annotation ``hint``, or None."""
     if hint is Any or value == _UNSET or _holds_part(value):
         return None
-    if isinstance(value, Mapping) and any(map(dataclasses.is_dataclass, (hint, *get_args(hint)))):
+    if get_origin(hint) in (Union, UnionType):  # pydantic would make a dataclass from a mapping
+        hint = Union[tuple(kind for kind in get_args(hint) if not dataclasses.is_dataclass(kind))]  # noqa: UP007
+    elif dataclasses.is_dataclass(hint):
         return "must be a part with a _target_"
     try:
         adapter = TypeAdapter(hint, config=_STRICT)

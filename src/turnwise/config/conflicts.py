@@ -128,7 +128,7 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
     (lambda s: s["rollout.turns"] is not None and (first := _first_decision(s)) is not None and first >= s["rollout.turns"],
      "gate: it first decides when all rollouts of rollout.turns={rollout.turns} have ended; set gate=never, or let the gate "
      "decide after an earlier turn"),
-    (lambda s: s["rollout.trajectories"] > s["rollout.states"],
+    (lambda s: s["rollout.trajectories"] > s["rollout.states"] > 0,
      "rollout.trajectories: {rollout.trajectories} trajectories must be at most rollout.states={rollout.states}, so that "
      "each trajectory has a state; lower rollout.trajectories, or set it to null"),
     (lambda s: s["rollout.max_length"] <= s["rollout.sampling.max_tokens"],
@@ -241,7 +241,10 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
     (lambda s: s["rollout.frozen"] is not None and s["advantage.zero_variance"] == "refill",
      "advantage.zero_variance: with rollout.frozen, refill would use up groups of other iterations; set "
      "advantage.zero_variance to drop or keep, or set rollout.frozen=null"),
-    # checkpoints
+    # the trainer
+    (lambda s: s["trainer.accelerator"] == "cpu" and s["trainer.devices"] not in (None, "auto")
+     and (isinstance(s["trainer.devices"], list) or s["trainer.devices"] < 1),
+     "trainer.devices: with accelerator=cpu this is the number of processes; set it to at least 1, got {trainer.devices}"),
     (lambda s: s["trainer"] and "callbacks" in s and not s["callbacks.checkpoint"],
      "callbacks.checkpoint: a killed run resumes from this checkpoint; set it as in conf/callbacks/default.yaml"),
     (lambda s: s["callbacks.checkpoint"] == "ModelCheckpoint"

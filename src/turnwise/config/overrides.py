@@ -33,7 +33,7 @@ _OF_HYDRA = {  # settings of Hydra -> what to do instead
     "hydra.mode": "the argument -m starts several runs; leave out this setting",
 }
 _SEVERAL = ("callbacks", "logger")  # groups from which a run may choose several options
-_OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups from which a run may choose no option
+_OPTIONAL = (*_SEVERAL, "cluster", "debug")  # groups from which a run may choose no option
 _NAMED = re.compile(r"key_variable['\"]?\s*[=:]\s*(?P<value>[^\s,}]*)")
 # Hydra's name of a launcher -> the module and the package that provide it
 _PLUGINS = {
@@ -377,11 +377,11 @@ def help_text(folder: Path) -> str:
         group = path.parent.relative_to(folder).as_posix()
         if group != ".":
             found.setdefault(group, []).append(path.stem)
-    groups = [_line(group, names) for group, names in found.items() if not group.startswith(("hydra", "at/"))]
-    launchers = _line("hydra/launcher", found.get("hydra/launcher", []))
+    groups = [_wrapped(group, names) for group, names in found.items() if not group.startswith(("hydra", "at/"))]
+    launchers = _wrapped("hydra/launcher", found.get("hydra/launcher", []))
     return _TEXT.format(groups="\n".join(groups), launchers=launchers)
 
 
-def _line(group: str, names: list[str]) -> str:
+def _wrapped(group: str, names: list[str]) -> str:
     line = f"{group}: {', '.join(names)}"
     return fill(line, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -50,11 +50,11 @@ def test_composing_names_the_run_and_leaves_hydra_as_it_was() -> None:
 def test_precedence_is_command_line_then_experiment_then_method_then_part() -> None:
     assert compose_config(["method=grpo"], CONF, read=READ).loss.kl_beta == 0
     assert compose_config(["method=pivotrl"], CONF, read=READ).loss.kl_beta > 0
-    experiment = compose_config(["experiment=pivotrl/tab4/no_filter"], CONF, read=READ)
+    experiment = compose_config(["method=pivotrl states=expert_turns"], CONF, read=READ)
     assert experiment.method == "pivotrl"
     assert experiment.states._target_.endswith("ExpertTurns")
     override = compose_config(
-        ["experiment=pivotrl/tab4/no_filter", "states=pivots", "states.keep=mixed"], CONF, read=READ
+        ["method=pivotrl states=expert_turns", "states=pivots", "states.keep=mixed"], CONF, read=READ
     )
     assert override.states.keep == "mixed"
 

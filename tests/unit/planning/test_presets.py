@@ -22,7 +22,7 @@ MODELS = {"0_6b": "Qwen3-0.6B", "4b": "Qwen3-4B", "8b": "Qwen3-8B", "14b": "Qwen
 
 @pytest.mark.parametrize(("model", "gpus"), product(MODELS, (1, 8, 16)))
 def test_every_preset_is_what_its_name_says(composed, model: str, gpus: int) -> None:
-    cfg = composed("method=grpo", f"scale=qwen3_{model}_{gpus}gpu")
+    cfg = composed("method=grpo", "scale=qwen3", f"policy=qwen3_{model}", f"cluster={gpus}gpu")
     check_config(cfg)
     assert cfg.policy.model == f"Qwen/{MODELS[model]}" and gpus_of(cfg) == gpus
     assert sharding(cfg) == (gpus if model in ("14b", "30b_a3b") else 1, False)
@@ -34,7 +34,7 @@ def test_every_preset_is_what_its_name_says(composed, model: str, gpus: int) -> 
 def test_shards_divide_what_is_resident(composed, gpu) -> None:
     """Qwen3-14B, all weights in float32: 14.77 B x 4 bytes, of which a GPU of eight keeps an eighth, and its gradients and
     moments likewise; what is gathered stands beside."""
-    full = ["scale=qwen3_14b_8gpu", "policy.lora.r=0", "policy.dtype=float32"]
+    full = ["scale=qwen3", "policy=qwen3_14b", "cluster=8gpu", "policy.lora.r=0", "policy.dtype=float32"]
     sharded = plan(composed(*full), gpu)
     whole = plan(composed(*full, "trainer.strategy=ddp"), gpu)
     assert sharded.memory is not None and whole.memory is not None and whole.shape is not None
@@ -52,7 +52,7 @@ def test_shards_divide_what_is_resident(composed, gpu) -> None:
 
 
 def test_servers_take_nothing_of_a_trainers_gpu(composed, gpu) -> None:
-    found = plan(composed("method=grpo", "scale=qwen3_14b_8gpu", "engine=vllm"), gpu).memory
+    found = plan(composed("method=grpo", "scale=qwen3", "policy=qwen3_14b", "cluster=8gpu", "engine=vllm"), gpu).memory
     assert found is not None and found.copy == found.cache == found.drawing == 0
     assert found.peak < 80e9
 
@@ -60,22 +60,28 @@ def test_servers_take_nothing_of_a_trainers_gpu(composed, gpu) -> None:
 @pytest.mark.parametrize("method", ["sft", "grpo", "pivotrl", "selective"])
 def test_the_largest_preset_of_one_machine_fits_beside_its_own_servers(composed, gpu, method: str) -> None:
     """As the comment of its servers says. A copy of the weights on each GPU would need 85 GB, and sample 17 times slower."""
-    cfg = composed(f"method={method}", "scale=qwen3_30b_a3b_8gpu", "data.trajectories=20")
+    cfg = composed(f"method={method}", "scale=qwen3", "policy=qwen3_30b_a3b", "cluster=8gpu", "data.trajectories=20")
     found = plan(cfg, gpu)
     assert found.memory is not None and found.memory.peak < 21e9 and found.work is not None
     assert not [told for told in found.missing if not told.startswith(("policy.model", "engine.local.python"))]
     assert found.work.gpu_hours["sampling"] < 300
-    check_config(composed(f"method={method}", "scale=qwen3_30b_a3b_8gpu", "engine=tree"))  # takes no key of the servers
+    check_config(
+        composed(f"method={method}", "scale=qwen3", "policy=qwen3_30b_a3b", "cluster=8gpu", "engine=tree")
+    )  # takes no key of the servers
 
 
 def test_a_copy_that_is_not_asked_for_is_not_planned(composed, gpu) -> None:
-    found = plan(composed("method=grpo", "scale=qwen3_4b_1gpu", "engine.copy=false"), gpu).memory
+    found = plan(
+        composed("method=grpo", "scale=qwen3", "policy=qwen3_4b", "cluster=1gpu", "engine.copy=false"), gpu
+    ).memory
     assert found is not None and found.copy == 0
 
 
 def test_recomputing_keeps_less(composed, gpu) -> None:
     kept = [
-        plan(composed("method=grpo", "scale=qwen3_4b_1gpu", f"update.recompute={again}"), gpu).memory.activations  # type: ignore[union-attr]
+        plan(
+            composed("method=grpo", "scale=qwen3", "policy=qwen3_4b", "cluster=1gpu", f"update.recompute={again}"), gpu
+        ).memory.activations  # type: ignore[union-attr]
         for again in ("true", "false")
     ]
     assert kept[0] < kept[1] / 8  # of 36 layers one is whole
@@ -84,7 +90,9 @@ def test_recomputing_keeps_less(composed, gpu) -> None:
 @pytest.mark.slow
 def test_what_waits_in_the_cpus_memory_is_not_on_the_gpu(composed, gpu) -> None:
     kept = [
-        plan(composed("method=grpo", "scale=qwen3_4b_1gpu", f"update.offload={away}"), gpu).memory.activations  # type: ignore[union-attr]
+        plan(
+            composed("method=grpo", "scale=qwen3", "policy=qwen3_4b", "cluster=1gpu", f"update.offload={away}"), gpu
+        ).memory.activations  # type: ignore[union-attr]
         for away in ("false", "true")
     ]
     entries = 2560 * 2  # bytes of one token's hidden state
@@ -92,7 +100,9 @@ def test_what_waits_in_the_cpus_memory_is_not_on_the_gpu(composed, gpu) -> None:
 
 
 def test_gpus_share_the_hours(composed, gpu) -> None:
-    one, eight = (plan(composed("method=grpo", f"scale=qwen3_4b_{n}gpu"), gpu).work for n in (1, 8))
+    one, eight = (
+        plan(composed("method=grpo", "scale=qwen3", "policy=qwen3_4b", f"cluster={n}gpu"), gpu).work for n in (1, 8)
+    )
     assert one is not None and eight is not None
     for part in ("forward", "backward"):  # hours of GPUs, not of a clock
         assert eight.gpu_hours[part] == pytest.approx(one.gpu_hours[part])

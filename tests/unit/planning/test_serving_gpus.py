@@ -42,7 +42,7 @@ def test_servers_on_all_gpus_of_the_trainer(composed, gpu, arguments, found) -> 
     [
         (*PAPER, "engine.urls=[http://node9:8100]"),
         ("method=selective", "scale=paper_selective"),  # trains on GPU 0 and samples on GPU 1
-        ("method=grpo", "scale=qwen3_4b_8gpu"),  # no servers
+        ("method=grpo", "scale=qwen3", "policy=qwen3_4b", "cluster=8gpu"),  # no servers
         ("method=grpo", "engine=vllm", "data.trajectories=20"),  # trains on the CPU
     ],
 )

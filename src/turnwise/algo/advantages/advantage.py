@@ -176,11 +176,3 @@ def normalised(group: Mapping[int, float], eps: float, tolerance: float) -> dict
         return None
     centre = mean(group.values())
     return {key: (value - centre) / (spread + eps) for key, value in group.items()}
-
-
-def check_settings(eps: float, tolerance: float, zero_variance: str) -> None:
-    """Raises a ValueError that names the wrong setting if one of the settings is out of range."""
-    if not (eps >= 0 and tolerance >= 0):
-        raise ValueError(f"eps and tolerance must be at least 0, got {eps} and {tolerance}")
-    if zero_variance not in ("keep", "drop", "refill"):
-        raise ValueError(f"zero_variance must be keep, drop or refill, got {zero_variance!r}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from turnwise.algo.advantages.advantage import (
     ZeroVariance,
     branch_credit,
-    check_settings,
     finite_rewards,
     mean,
     normalised,
@@ -38,12 +39,9 @@ class TreeRPO:
             child (:data:`turnwise.algo.advantages.advantage.ZeroVariance`).
     """
 
-    eps: float = 1e-6
-    tolerance: float = 1e-6
+    eps: Annotated[float, Ge(0)] = 1e-6
+    tolerance: Annotated[float, Ge(0)] = 1e-6
     zero_variance: ZeroVariance = "drop"
-
-    def __post_init__(self) -> None:
-        check_settings(self.eps, self.tolerance, self.zero_variance)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
@@ -86,15 +84,10 @@ class TreeGRPO:
             (:data:`turnwise.algo.advantages.advantage.ZeroVariance`).
     """
 
-    eps: float = 1e-6
-    tolerance: float = 1e-6
+    eps: Annotated[float, Ge(0)] = 1e-6
+    tolerance: Annotated[float, Ge(0)] = 1e-6
     intra: Literal["siblings", "tree"] = "siblings"
     zero_variance: ZeroVariance = "drop"
-
-    def __post_init__(self) -> None:
-        check_settings(self.eps, self.tolerance, self.zero_variance)
-        if self.intra not in ("siblings", "tree"):
-            raise ValueError(f"intra must be siblings or tree, got {self.intra!r}")
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
@@ -153,12 +146,9 @@ class MonteCarlo:
     """
 
     scale: bool = True
-    eps: float = 1e-6
-    tolerance: float = 1e-6
+    eps: Annotated[float, Ge(0)] = 1e-6
+    tolerance: Annotated[float, Ge(0)] = 1e-6
     zero_variance: ZeroVariance = "drop"
-
-    def __post_init__(self) -> None:
-        check_settings(self.eps, self.tolerance, self.zero_variance)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""

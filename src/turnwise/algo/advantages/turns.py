@@ -6,12 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
+
+from annotated_types import Ge, Interval
 
 from turnwise.algo.advantages.advantage import (
     Credited,
     ZeroVariance,
-    check_settings,
     finite_rewards,
     mean,
     normalised,
@@ -74,12 +75,6 @@ def credit_and_tell(
     return Credited(
         credits, memory, {METRIC: mean([any(r + offset for r in paid(tree, leaf, of)) for tree, leaf in leaves])}
     )
-
-
-def check_discount(gamma: float) -> None:
-    """Raises a ValueError if the discount ``gamma`` is outside [0, 1]."""
-    if not 0 <= gamma <= 1:
-        raise ValueError(f"gamma must be in [0, 1], got {gamma}")
 
 
 def rollout_moments(paths: Collection[Sequence[float]]) -> tuple[float, float]:
@@ -152,23 +147,15 @@ class TurnCredit:
     """
 
     form: Literal["smeared", "to_go"] = "smeared"
-    gamma: float = 0.95
-    beta: float = 1.0
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.95
+    beta: Annotated[float, Ge(0)] = 1.0
     turn_reward: str = PAID
     turn_offset: float = 0.0
-    eps: float = 1e-6
-    tolerance: float = 1e-6
+    eps: Annotated[float, Ge(0)] = 1e-6
+    tolerance: Annotated[float, Ge(0)] = 1e-6
     zero_variance: ZeroVariance = "drop"
 
     def __post_init__(self) -> None:
-        check_settings(self.eps, self.tolerance, self.zero_variance)
-        check_discount(self.gamma)
-        if self.form not in ("smeared", "to_go"):
-            raise ValueError(f"form must be smeared or to_go, got {self.form!r}")
-        if not self.beta >= 0:
-            raise ValueError(f"beta must be at least 0, got {self.beta}")
-        if not math.isfinite(self.turn_offset):
-            raise ValueError(f"turn_offset must be a finite number, got {self.turn_offset}")
         if self.form == "to_go" and (self.turn_reward != PAID or self.turn_offset):
             raise ValueError(
                 f"with form=to_go, turn_reward must be {PAID} and turn_offset must be 0, because the rewards of the "
@@ -218,9 +205,6 @@ def smeared(progress: Sequence[float], gamma: float) -> list[float]:
     return to_go([value / math.fsum(gamma**d for d in range(k)) for k, value in enumerate(progress, start=1)], gamma)
 
 
-_Paths = dict[int, list[float]]  # leaf -> a number for each turn of its path
-
-
 @dataclass(frozen=True, slots=True)
 class MTGRPO:
     """Computes advantages from the rewards of turns and the outcome, in one of two forms.
@@ -263,21 +247,12 @@ class MTGRPO:
     """
 
     form: Literal["naive", "unbiased"] = "naive"
-    outcome_weight: float = 1.0
+    outcome_weight: Annotated[float, Ge(0)] = 1.0
     turn_reward: str = PAID
     turn_offset: float = 0.0
-    eps: float = 1e-6
-    tolerance: float = 1e-6
+    eps: Annotated[float, Ge(0)] = 1e-6
+    tolerance: Annotated[float, Ge(0)] = 1e-6
     zero_variance: ZeroVariance = "drop"
-
-    def __post_init__(self) -> None:
-        check_settings(self.eps, self.tolerance, self.zero_variance)
-        if self.form not in ("naive", "unbiased"):
-            raise ValueError(f"form must be naive or unbiased, got {self.form!r}")
-        if not self.outcome_weight >= 0:
-            raise ValueError(f"outcome_weight must be at least 0, got {self.outcome_weight}")
-        if not math.isfinite(self.turn_offset):
-            raise ValueError(f"turn_offset must be a finite number, got {self.turn_offset}")
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
         """Returns the credit of each tree, and the metric ``turns_paid`` (:func:`credit_and_tell`)."""
@@ -363,21 +338,13 @@ class GiGPO:
             (:data:`turnwise.algo.advantages.advantage.ZeroVariance`).
     """
 
-    omega: float = 1.0
-    gamma: float = 0.95
+    omega: Annotated[float, Ge(0)] = 1.0
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.95
     scale: bool = True
     anchor: Literal["observation", "history"] = "observation"
-    eps: float = 1e-6
-    tolerance: float = 1e-6
+    eps: Annotated[float, Ge(0)] = 1e-6
+    tolerance: Annotated[float, Ge(0)] = 1e-6
     zero_variance: ZeroVariance = "drop"
-
-    def __post_init__(self) -> None:
-        check_settings(self.eps, self.tolerance, self.zero_variance)
-        check_discount(self.gamma)
-        if not self.omega >= 0:
-            raise ValueError(f"omega must be at least 0, got {self.omega}")
-        if self.anchor not in ("observation", "history"):
-            raise ValueError(f"anchor must be observation or history, got {self.anchor!r}")
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""

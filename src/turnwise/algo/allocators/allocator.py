@@ -6,7 +6,9 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from annotated_types import Interval
 
 from turnwise.types import RolloutTree, State
 
@@ -40,11 +42,7 @@ class Uniform:
     A group of one rollout has no baseline, so advantage rules that compare rollouts learn nothing from it.
     """
 
-    group_size: int = 8
-
-    def __post_init__(self) -> None:
-        if self.group_size < 1:
-            raise ValueError(f"group_size must be at least 1, got {self.group_size}")
+    group_size: Annotated[int, Interval(ge=1, le=2**16)] = 8
 
     def __call__(self, states: Sequence[State]) -> list[int]:
         return [self.group_size] * len(states)
@@ -63,13 +61,9 @@ class TreePO:
     state. If no rollout of the state has a turn to branch at, the continuations start at the root.
     """
 
-    roots: int = 4
-    branches: int = 2
+    roots: Annotated[int, Interval(ge=1, le=2**16)] = 4
+    branches: Annotated[int, Interval(ge=0, le=2**16)] = 2
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.roots < 1 or self.branches < 0:
-            raise ValueError(f"roots must be at least 1 and branches at least 0, got {self.roots} and {self.branches}")
 
     def __call__(self, states: Sequence[State]) -> list[int]:
         return [self.roots] * len(states)

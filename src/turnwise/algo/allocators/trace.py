@@ -6,9 +6,10 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from turnwise.algo.allocators.allocator import anchors
@@ -227,24 +228,12 @@ class Trace:
 
     value: Value
     reward: Judge
-    budget: int | None = None
-    expansion: int = 2
+    budget: Annotated[int, Interval(ge=2, le=10**7)] | None = None
+    expansion: Annotated[int, Interval(ge=0, le=2**16)] = 2
     root: Literal["predicted", "uniform"] = "predicted"
     prefix: Literal["predicted", "random"] = "predicted"
-    group_size: int = 4
+    group_size: Annotated[int, Interval(ge=2, le=2**16)] = 4
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.budget is not None and self.budget < 2:
-            raise ValueError(f"budget must be at least 2, the smallest group, got {self.budget}")
-        if self.expansion < 0:
-            raise ValueError(f"expansion must be at least 0, got {self.expansion}")
-        if self.group_size < 2:
-            raise ValueError(f"group_size must be at least 2, got {self.group_size}")
-        if self.root not in ("predicted", "uniform"):
-            raise ValueError(f"root must be predicted or uniform, got {self.root!r}")
-        if self.prefix not in ("predicted", "random"):
-            raise ValueError(f"prefix must be predicted or random, got {self.prefix!r}")
 
     def __call__(self, states: Sequence[State]) -> list[int]:
         """Returns for each state the number m of rollouts to start from its root."""
@@ -286,14 +275,8 @@ class Pcl:
     """Gives ``group_size`` rollouts to each of the ``prompts`` states whose predicted success is nearest to 1/2."""
 
     value: Value
-    prompts: int = 32
-    group_size: int = 16
-
-    def __post_init__(self) -> None:
-        if self.prompts < 1 or self.group_size < 1:
-            raise ValueError(
-                f"prompts and group_size must be at least 1, got prompts={self.prompts} and group_size={self.group_size}"
-            )
+    prompts: Annotated[int, Interval(ge=1, le=2**16)] = 32
+    group_size: Annotated[int, Interval(ge=1, le=2**16)] = 16
 
     def __call__(self, states: Sequence[State]) -> list[int]:
         values = [value[0] for value in self.value([RolloutTree(state) for state in states])]

@@ -217,15 +217,6 @@ class AtStep(Gate):
         return group is not None and noted(tree, self.decision(tree, group))
 
 
-def check_settings(k: int, **shares: float) -> None:
-    """Raises a ValueError that names the setting if ``k`` is below 1, or if another setting is not in [0, 1]."""
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    for name, value in shares.items():
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name} must be in [0, 1], got {value}")
-
-
 def noted(tree: RolloutTree, decision: GateDecision) -> bool:
     """Appends a gate's decision to ``tree.looks``, which reports read. Returns whether the decision stops the tree."""
     tree.looks.append(decision)

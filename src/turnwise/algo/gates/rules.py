@@ -8,8 +8,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import fmean
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from annotated_types import Ge, Interval
 from rapidfuzz.distance import Levenshtein, Prefix
 
 from turnwise.algo.gates.gate import (
@@ -19,7 +20,6 @@ from turnwise.algo.gates.gate import (
     AtStep,
     Gate,
     Prefixes,
-    check_settings,
     noted,
     prefix_edit_distance,
     symbol,
@@ -98,12 +98,9 @@ class Divergence(AtStep):
             tier does. By default it keeps this tree: stopping it would save nothing, and its rewards are known.
     """
 
-    k: int = 10
-    threshold: float = 0.12
+    k: Annotated[int, Ge(1)] = 10
+    threshold: Annotated[float, Interval(ge=0, le=1)] = 0.12
     over: bool = False
-
-    def __post_init__(self) -> None:
-        check_settings(self.k, threshold=self.threshold)
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         distance = prefix_edit_distance(group)
@@ -128,13 +125,10 @@ class Either(AtStep):
         over: whether the gate also decides on a group whose rollouts have all ended by step K.
     """
 
-    k: int = 10
-    threshold: float = 0.12
-    ended: float = 0.9
+    k: Annotated[int, Ge(1)] = 10
+    threshold: Annotated[float, Interval(ge=0, le=1)] = 0.12
+    ended: Annotated[float, Interval(ge=0, le=1)] = 0.9
     over: bool = False
-
-    def __post_init__(self) -> None:
-        check_settings(self.k, threshold=self.threshold, ended=self.ended)
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         distance, ended = prefix_edit_distance(group), termination_fraction(group)
@@ -157,19 +151,14 @@ class Sequential(AtStep):
         thresholds: one threshold for each step. With 0 the gate never stops a group at that step.
     """
 
-    steps: Sequence[int]
-    thresholds: Sequence[float]
+    steps: Sequence[Annotated[int, Ge(1)]]
+    thresholds: Sequence[Annotated[float, Interval(ge=0, le=1)]]
 
     def __post_init__(self) -> None:
-        steps, thresholds = list(self.steps), list(self.thresholds)
-        if not steps or steps[0] < 1 or any(a >= b for a, b in pairwise(steps)):
-            raise ValueError(f"steps must be increasing numbers of turns, each at least 1, got {steps}")
-        if len(thresholds) != len(steps):
-            raise ValueError(
-                f"thresholds must have one number for each of the {len(steps)} steps, got {len(thresholds)} numbers"
-            )
-        if not all(0 <= threshold <= 1 for threshold in thresholds):
-            raise ValueError(f"thresholds must be shares in [0, 1], got {thresholds}")
+        if not self.steps or any(a >= b for a, b in pairwise(self.steps)):
+            raise ValueError(f"steps must be increasing numbers of turns, got {self.steps}")
+        if len(self.thresholds) != len(self.steps):
+            raise ValueError(f"thresholds must have one number for each of the {len(self.steps)} steps")
 
     def looks_at(self, step: int) -> bool:
         return step in self.steps
@@ -194,12 +183,9 @@ class RandomCut(AtStep):
     batch size, and also after an interruption.
     """
 
-    share: float = 0.2
-    k: int = 10
+    share: Annotated[float, Interval(ge=0, le=1)] = 0.2
+    k: Annotated[int, Ge(1)] = 10
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_settings(self.k, share=self.share)
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         draw = random.Random(f"{self.seed} {tree.version} {tree.state.id}").random()
@@ -220,12 +206,7 @@ class Oracle(AtStep):
     """
 
     zero_variance: Sequence[str] = ()
-    k: int = 10
-
-    def __post_init__(self) -> None:
-        if isinstance(self.zero_variance, str):
-            raise ValueError(f"zero_variance must be a list of state ids, got {self.zero_variance!r}")
-        check_settings(self.k)
+    k: Annotated[int, Ge(1)] = 10
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         return GateDecision(self.k, {}, tree.state.id in self.zero_variance)
@@ -244,14 +225,13 @@ class Signal(AtStep):
     """
 
     signal: str
-    k: int = 10
-    threshold: float = 0.12
+    k: Annotated[int, Ge(1)] = 10
+    threshold: Annotated[float, Interval(ge=0, le=1)] = 0.12
     below: bool = True
 
     def __post_init__(self) -> None:
         if self.signal not in SIGNALS:
             raise ValueError(f"signal must be one of {', '.join(SIGNALS)}, got {self.signal!r}")
-        check_settings(self.k, threshold=self.threshold)
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         value = SIGNALS[self.signal](group)
@@ -279,11 +259,8 @@ class Predicted(AtStep):
 
     value: Value
     reward: Judge
-    k: int = 10
-    threshold: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_settings(self.k, threshold=self.threshold)
+    k: Annotated[int, Ge(1)] = 10
+    threshold: Annotated[float, Interval(ge=0, le=1)] = 0.1
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         step = group.step

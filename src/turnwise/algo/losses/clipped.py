@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from turnwise.algo.losses.loss import AGGREGATIONS, Aggregation, LossInputs, LossOutput, Max, Mean, Metrics, token_scale
+from annotated_types import Ge, Gt, Interval
+
+from turnwise.algo.losses.loss import Aggregation, LossInputs, LossOutput, Max, Mean, Metrics, token_scale
 from turnwise.models.segment_sum import segment_sum
 
 if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked without it
@@ -47,22 +49,10 @@ class Correction:
     ``cap=None`` every weight is 1. With ``mask_low=None`` or ``mask_high=None`` that limit of the mask does not apply.
     """
 
-    cap: float | None = 2.0
+    cap: Annotated[float, Ge(1)] | None = 2.0
     level: Level = "token"
-    mask_low: float | None = 0.99
-    mask_high: float | None = 1.01
-
-    def __post_init__(self) -> None:
-        if self.cap is not None and not self.cap >= 1:
-            raise ValueError(
-                f"cap must be null or at least 1 (the importance ratio of two equal policies), got {self.cap}"
-            )
-        if self.level not in ("token", "action", "sequence"):
-            raise ValueError(f"level must be token, action or sequence, got {self.level!r}")
-        if self.mask_low is not None and not 0 <= self.mask_low <= 1:
-            raise ValueError(f"mask_low must be in [0, 1] or null, got {self.mask_low}")
-        if self.mask_high is not None and not self.mask_high >= 1:
-            raise ValueError(f"mask_high must be at least 1 or null, got {self.mask_high}")
+    mask_low: Annotated[float, Interval(ge=0, le=1)] | None = 0.99
+    mask_high: Annotated[float, Ge(1)] | None = 1.01
 
     def __call__(self, batch: LossInputs, old_K: Tensor, near_K: Tensor) -> Weights:
         """Returns the weights of a micro-batch of trained tokens. ``old_K`` holds the log-probs that the sampler
@@ -129,34 +119,20 @@ class Clipped:
     ``correction_masked``.
     """
 
-    clip_low: float = 0.2
-    clip_high: float = 0.2
+    clip_low: Annotated[float, Interval(ge=0, le=1)] = 0.2
+    clip_high: Annotated[float, Interval(ge=0, le=1000)] = 0.2
     ratio: RatioLevel = "token"
     aggregation: Aggregation = "seq_mean_token_mean"
-    constant_length: float | None = None
-    kl_beta: float = 0.0
+    constant_length: Annotated[float, Gt(0)] | None = None
+    kl_beta: Annotated[float, Interval(ge=0, le=1000)] = 0.0
     kl_estimator: KlEstimator = "k3"
     kl_importance: bool = True
-    entropy_coef: float = 0.0
+    entropy_coef: Annotated[float, Interval(ge=-1000, le=1000)] = 0.0
     correction: Correction | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.clip_low <= 1:
-            raise ValueError(f"clip_low must be in [0, 1], got {self.clip_low}")
-        if not self.clip_high >= 0:
-            raise ValueError(f"clip_high must be at least 0, got {self.clip_high}")
-        if not self.kl_beta >= 0:
-            raise ValueError(f"kl_beta must be at least 0, got {self.kl_beta}")
-        if self.ratio not in ("token", "sequence", "action"):
-            raise ValueError(f"ratio must be token, sequence or action, got {self.ratio!r}")
-        if self.aggregation not in AGGREGATIONS:
-            raise ValueError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, got {self.aggregation!r}")
-        if self.kl_estimator not in ("k1", "k2", "k3"):
-            raise ValueError(f"kl_estimator must be k1, k2 or k3, got {self.kl_estimator!r}")
         if (self.constant_length is not None) != (self.aggregation == "constant"):
             raise ValueError("constant_length and aggregation=constant require each other: set both or neither")
-        if self.constant_length is not None and not self.constant_length > 0:
-            raise ValueError(f"constant_length must be positive, got {self.constant_length}")
 
     @property
     def needs_reference(self) -> bool:

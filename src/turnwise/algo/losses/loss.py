@@ -208,10 +208,6 @@ class Nll:
     needs_reference: ClassVar[bool] = False
     needs_entropy: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        if self.aggregation not in ("token_mean", "turn_mean_token_mean"):
-            raise ValueError(f"aggregation must be token_mean or turn_mean_token_mean, got {self.aggregation!r}")
-
     def __call__(self, batch: LossInputs) -> LossOutput:
         batch = batch.trained()
         loss = -(batch.logprobs_K * token_scale(batch, self.aggregation)).sum()

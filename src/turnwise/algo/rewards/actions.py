@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from turnwise.algo.rewards.reward import check_form, demonstrated_calls, made_calls, recorded_locally, single_actions
+from turnwise.algo.rewards.reward import demonstrated_calls, made_calls, recorded_locally, single_actions
 from turnwise.data.toolcalls.formats import Format
 from turnwise.data.toolcalls.match import equivalent, identical
 from turnwise.types import Rewards, RolloutTree
@@ -56,9 +56,6 @@ class ToolCalls:
     format: Format | None = "hermes"
     exact: bool = False
     most: ClassVar[float] = 1.0
-
-    def __post_init__(self) -> None:
-        check_form(self.format)
 
     def __call__(self, tree: RolloutTree) -> Rewards:
         """Returns the rewards of a tree whose rollouts have one turn each.

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from turnwise.data.toolcalls.formats import PARSERS, Format, parser_of
+from turnwise.data.toolcalls.formats import Format, parser_of
 from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.errors import InputError
 from turnwise.types import Rewards, RolloutTree, State, ToolCall
@@ -66,12 +66,6 @@ def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
     return {key: values, "total": values}
 
 
-def check_form(form: str | None) -> None:
-    """Raises ValueError if ``form`` is neither a format of tool calls nor None."""
-    if form is not None and form not in PARSERS:
-        raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {form!r}")
-
-
 def demonstrated_calls(state: State, form: Format | None) -> tuple[ToolCall, ...]:
     """Returns the tool calls of the state's demonstrated action, which is written in the format ``form``.
 
@@ -107,10 +101,6 @@ class Outcome:
     """
 
     of: Literal["won", "return"] = "won"
-
-    def __post_init__(self) -> None:
-        if self.of not in ("won", "return"):
-            raise ValueError(f"of must be won or return, got {self.of!r}")
 
     @property
     def most(self) -> float | None:

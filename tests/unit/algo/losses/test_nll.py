@@ -47,11 +47,6 @@ def test_micro_batches_add_up(loss) -> None:
     assert merge_metrics(part.metrics for part in parts) == whole.metrics
 
 
-def test_unknown_aggregation_is_named() -> None:
-    with pytest.raises(ValueError, match="aggregation must be token_mean or turn_mean_token_mean, got 'mean'"):
-        Nll(aggregation="mean")
-
-
 def test_needs_neither_reference_nor_entropy() -> None:
     loss = Nll()
     assert not loss.needs_reference and not loss.needs_entropy
