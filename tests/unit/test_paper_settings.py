@@ -10,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
-from turnwise.config.overrides import explain
-from turnwise.config.schema import ConfigError, compose_config
+from turnwise.config.schema import compose_config
 from turnwise.experiments.command_line import ask
 from turnwise.experiments.jobs import job_of
 
@@ -164,14 +163,3 @@ def test_the_predictor_of_a_scale_is_that_of_its_file() -> None:
     short = compose_config(["method=trace", "scale=paper_trace"], CONF, read=READ)
     whole = compose_config(["method=trace", "scale=paper_trace", "predictor=qwen3_0_6b"], CONF, read=READ)
     assert short.predictor == whole.predictor
-
-
-@pytest.mark.parametrize("model", ["14b", "30b_a3b"])
-@pytest.mark.parametrize("method", ["sft", "grpo", "pivotrl", "awpo", "trace", "selective"])
-def test_every_method_starts_at_a_preset_whose_weights_are_sharded(method: str, model: str) -> None:
-    try:
-        cfg = compose_config([f"method={method}", f"scale=qwen3_{model}_8gpu"], CONF, read=READ)
-        check_config(cfg)
-    except ConfigError as error:
-        pytest.fail(str(explain(error, [], CONF)))
-    assert cfg.eval.every == 20

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.configuration_files import READ
 
-from turnwise.config import launchers as module
+from turnwise.config import overrides as module
 from turnwise.config.overrides import help_text, refuse_launcher, refuse_processes
 from turnwise.config.schema import ConfigError, run_name
 
