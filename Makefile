@@ -107,7 +107,7 @@ test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same 
 	TURNWISE_ALFWORLD_PYTHON=.venv-alfworld/bin/python $(BIN)/python -m pytest tests/conformance $(ARGS)
 
 test-vllm: $(VENV)/.dev ## engine=vllm over vLLM itself (TURNWISE_VLLM_PYTHON=..., by default .venv-vllm/bin/python; minutes)
-	TURNWISE_VLLM_PYTHON=$${TURNWISE_VLLM_PYTHON:-.venv-vllm/bin/python} $(BIN)/python -m pytest tests/conformance/test_vllm.py tests/conformance/test_vllm_failover.py tests/integration/test_vllm_processes.py $(ARGS)
+	TURNWISE_VLLM_PYTHON=$${TURNWISE_VLLM_PYTHON:-.venv-vllm/bin/python} $(BIN)/python -m pytest tests/conformance/test_vllm.py tests/integration/test_vllm_processes.py $(ARGS)
 
 test-slurm: $(VENV)/.dev ## jobs of a Slurm of one node that the test starts (apt-get install slurm-wlm munge; minutes)
 	$(BIN)/python -m pytest tests/conformance/test_slurm.py $(ARGS)

@@ -4,9 +4,8 @@ python benchmarks/gpu_rows.py pivotrl --folder outputs/gpu/paper_pivotrl
 python benchmarks/gpu_rows.py trace --device cpu --iterations 2 --folder outputs/gpu-dry/paper_trace
 
 Data and servers are synthetic (paper_rows.py). The policy has the row's model family with random weights: the sizes of
-Qwen3-0.6B on CUDA, tiny sizes on a CPU. All changes of the row are listed under `changed` in the last line. On CUDA,
-vLLM samples on the device of the training if it is installed in its own Python environment; otherwise the tree engine
-samples. A run that is not finished at --limit is stopped by an interrupt signal; the same command resumes it.
+Qwen3-0.6B on CUDA, tiny sizes on a CPU. All changes of the row are listed under `changed` in the last line. The
+tree engine samples. A run that is not finished at --limit is stopped by an interrupt signal; the same command resumes it.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ import torch
 
 from common import machine, positive
 from devices import free
-from gpu_parts import VLLM
 from paper_models import model_folder
-from paper_rows import NO_LOCAL, PAPERS, SHRUNK, Row
+from paper_rows import PAPERS, SHRUNK, Row
 from turnwise.config.schema import compose_config
 from turnwise.planning.gpus import GPUS, Gpu
 from turnwise.planning.plan import plan
@@ -46,19 +44,18 @@ def main() -> None:
         print(json.dumps({"benchmark": "row", "not_here": "bfcl-eval is not installed; `make bfcl` does it"}))
         return
     cuda = args.device == "cuda"
-    engine = "vllm" if cuda and VLLM.exists() else "tree"
     folder = args.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     with PAPERS[args.paper](folder, large=cuda) as row:
         model = folder / "model"
         if not (model / "config.json").exists():
             model_folder(row.family, model, large=cuda, device=args.device)
-        changed = changes(args, row, engine)
-        place = folder / f"run-{engine}"
+        changed = changes(args)
+        place = folder / "run"
         places = [f"policy.model={model}", f"paths.out={place}", f"paths.cache={folder / 'cache'}", "name=gpu"]
         places += ["logger.wandb=null"]
         places += ["fresh=true"] if args.fresh else []
-        given = [item for item in row.overrides(changed) if item != NO_LOCAL or engine == "tree"]
+        given = row.overrides(changed)
         planned = planned_peak([*given, *places])
         free()
         with Watched(cuda) as device:
@@ -67,7 +64,7 @@ def main() -> None:
     if status not in (0, None) or not done:
         ended = f"ended with status {status}" if status is not None else f"was stopped at its limit of {args.limit} s"
         sys.exit(f"train.py {ended} after {len(done)} iterations: {said}")
-    found = told(args, row, engine, changed, done, seconds)
+    found = told(args, row, changed, done, seconds)
     print(json.dumps(found | {"device_bytes": device.most, "planned_bytes": planned}))
 
 
@@ -101,8 +98,8 @@ def planned_peak(overrides: Sequence[str]) -> int | None:
     return memory.peak if memory else None
 
 
-def changes(args: argparse.Namespace, row: Row, engine: str) -> list[str]:
-    """Returns the overrides that make a row small enough for this machine."""
+def changes(args: argparse.Namespace) -> list[str]:
+    """Returns the overrides that make a row small enough for this machine, on which no server runs."""
     # with random weights, all rewards of a group are equal, and these groups would otherwise be left out of the update
     always = [f"trainer.max_epochs={args.iterations}", "advantage.zero_variance=keep"]
     if args.device == "cpu":
@@ -119,11 +116,7 @@ def changes(args: argparse.Namespace, row: Row, engine: str) -> list[str]:
     smaller += ["trainer.num_nodes=1", f"trainer.devices={devices}"] + (
         [] if devices > 1 else ["trainer.strategy=auto"]
     )
-    if engine == "tree":
-        return [*smaller, "engine=tree"]
-    # one device serves and trains; the server takes a share of its memory
-    shared = ["engine.local.devices=null", "engine.local.eager=true", f"engine.local.python={VLLM}"]
-    return [*smaller, *shared, 'engine.local.arguments=["--gpu-memory-utilization=0.3"]']
+    return [*smaller, "engine=tree"]
 
 
 def train(overrides: Sequence[str], limit: float) -> tuple[float, int | None, str]:
@@ -155,7 +148,7 @@ def trained(path: Path) -> list[dict[str, Any]]:
 
 
 def told(
-    args: argparse.Namespace, row: Row, engine: str, changed: Sequence[str], done: list[dict[str, Any]], seconds: float
+    args: argparse.Namespace, row: Row, changed: Sequence[str], done: list[dict[str, Any]], seconds: float
 ) -> dict[str, Any]:
     """Returns the object of the last output line."""
     rollouts, updates = ([item.get(f"seconds/{name}", 0.0) for item in done] for name in ("rollout", "update"))
@@ -165,7 +158,7 @@ def told(
         "paper": args.paper,
         "sweep": row.sweep,
         "row": row.name,
-        "engine": engine,
+        "engine": "tree",
         "iterations": len(done),
         "asked": args.iterations,
         "rollout_seconds": round(statistics.median(rollouts), 3),
@@ -176,7 +169,7 @@ def told(
         "halvings": last.get("train/halvings"),
         "seconds": round(seconds, 1),
         "devices": torch.cuda.device_count() if args.device == "cuda" else 0,
-        "changed": [*changed, *(item for item in row.smaller if item != NO_LOCAL or engine == "tree")],
+        "changed": [*changed, *row.smaller],
         "machine": machine(),
     }
     if len(done) < args.iterations:

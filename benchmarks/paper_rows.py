@@ -39,7 +39,6 @@ SHRUNK = {
     "eval.attempts=1": "beside the greedy one",
     "eval.items=1": "of each suite that is out of domain",
 }
-NO_LOCAL = "~engine.local"  # removes the settings of vLLM that three scales set
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ def awpo(folder: Path, large: bool = False) -> Iterator[Row]:
     with serve(answer=lambda messages: '{"score": 0.5}') as server:
         file = conversations(folder / "reasoned.jsonl", 64 if large else 8)
         given = (f"data.file={file}", f"judge.client.url={server.url}")
-        smaller = ("allocator.group_size=4", f"rollout.states={64 if large else 8}", "env.horizon=2", NO_LOCAL)
+        smaller = ("allocator.group_size=4", f"rollout.states={64 if large else 8}", "env.horizon=2")
         yield Row("awpo_tab2", "awpo_4b", "qwen3_instruct", given, smaller, server=server)
 
 
@@ -195,7 +194,7 @@ def trace(folder: Path, large: bool = False) -> Iterator[Row]:
         given = (f"env.files={{{named}}}", f"env.retriever={url}")
         smaller = [f"allocator.budget={budget}", f"states.count={budget}", f"predictor.model={critic}"]
         smaller += [f"rollout.states={budget // 2}"] if large else []
-        yield Row("trace_tab1", "active_active", "qwen3", given, (*smaller, "predictor.autocast=false", NO_LOCAL))
+        yield Row("trace_tab1", "active_active", "qwen3", given, (*smaller, "predictor.autocast=false"))
 
 
 @contextmanager
@@ -205,7 +204,7 @@ def selective(folder: Path, large: bool = False, python: str | None = None) -> I
     ``python`` is the interpreter of an environment with ALFWorld's engine (an extra with GPL parts). If it is None, the
     household replaces ALFWorld.
     """
-    smaller = [NO_LOCAL, f"states.count={60 if large else 8}", f"env.python={python}" if python else "env=household"]
+    smaller = [f"states.count={60 if large else 8}", f"env.python={python}" if python else "env=household"]
     smaller += ["env.horizon=8"] if large else ["env.horizon=3", "allocator.group_size=2", "gate.k=1"]
     given = ("env.games=null",)  # generated games for the same engine, because the official games must be downloaded
     yield Row(

@@ -1,9 +1,9 @@
 """Compares one run with each of two engines, the tree engine and vLLM, to check that the runs learn equally well.
 
-python benchmarks/same_run.py
+python benchmarks/same_run.py --url http://127.0.0.1:8000
 python benchmarks/same_run.py --tasks 24 --overrides trainer.max_epochs=2
 
-vLLM is taken from the environment that TURNWISE_VLLM_PYTHON names (docs/engines.md) and is started by the run itself.
+A vLLM server for the shipped policy must run at --url (docs/engines.md).
 Both runs have the same seed, hence the same tasks and demonstrations; the random draws of the engines differ. Held-out
 success after training is compared task by task with the paired bootstrap of docs/evaluation.md. The last line is one
 JSON object. Its key `apart` is vLLM's success minus that of the tree engine in points. The object also holds the 95 %
@@ -30,7 +30,7 @@ from turnwise.training.evaluate import load_evaluation
 from turnwise.training.run_result import comparison
 
 ROOT = Path(__file__).resolve().parents[1]
-ENGINES = {"tree": ["engine.lanes=1"], "vllm": ["engine=vllm", "engine.local.eager=true", "engine.local.kv_gb=1"]}
+ENGINES = {"tree": ["engine.lanes=1"], "vllm": ["engine=vllm"]}
 SMALL = [
     *("method=pivotrl", "data.trajectories=30", "states.k=4", "states.keep=mixed", "rollout.states=8"),
     *("rollout.trajectories=null", "allocator.group_size=8", "trainer.max_epochs=4"),
@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
         default=48,
         help="number of held-out tasks of each split, with one attempt each (default 48)",
     )
+    add("--url", default="http://127.0.0.1:8000", help="address of the vLLM server (default http://127.0.0.1:8000)")
     add("--overrides", nargs="*", default=[], help="additional settings of both runs")
     return parser
 
@@ -74,6 +75,7 @@ def trained(args: argparse.Namespace, folder: Path, engine: str) -> dict[str, An
         *(sys.executable, str(ROOT / "train.py"), *SMALL, *ENGINES[engine], f"seed={args.seed}", f"paths.out={out}"),
         *(f"paths.cache={folder / 'cache'}", f"eval.tasks={args.tasks}", "eval.attempts=1", "eval.items=1"),
         *("logger.wandb=null", *args.overrides),
+        *([f"engine.url={args.url}"] if engine == "vllm" else []),
     ]
     began = time.monotonic()
     environment = {"OMP_NUM_THREADS": "1", **os.environ}

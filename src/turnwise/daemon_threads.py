@@ -1,12 +1,63 @@
-"""Runs functions in daemon threads, for which a process that ends does not wait."""
+"""Runs functions and event loops in daemon threads, for which a process that ends does not wait."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class EventLoop:
+    """An event loop that runs coroutines in a daemon thread, so that ordinary threads can use asynchronous clients.
+
+    The thread starts with the first coroutine. After a fork, the child process gets a loop of its own.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._running: dict[int, tuple[asyncio.AbstractEventLoop, threading.Thread]] = {}  # by process id
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Starts a coroutine and returns its future without waiting."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop())
+
+    def soon(self, act: Callable[[], object]) -> None:
+        """Asks the loop to call ``act`` and returns at once. A finalizer may use this method."""
+        self._loop().call_soon_threadsafe(act)
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        if (running := self._running.get(os.getpid())) is not None:
+            return running[0]  # no lock here: a finalizer may call this method while its thread holds the lock
+        with self._lock:
+            if os.getpid() not in self._running:
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=loop.run_forever, name=self._name, daemon=True)
+                self._running[os.getpid()] = loop, thread
+                thread.start()
+            return self._running[os.getpid()][0]
+
+    def close(self, last: Coroutine[Any, Any, Any]) -> None:
+        """Cancels the running coroutines, waits for their end, runs ``last`` and ends the thread."""
+        self.start(_cancel_others()).result()
+        self.start(last).result()
+        loop, thread = self._running.pop(os.getpid())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class DaemonThreads:

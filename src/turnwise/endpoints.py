@@ -1,24 +1,25 @@
-"""Code that all clients of HTTP services share: checks of addresses, API keys, limits, and a background event loop."""
+"""The HTTP client that judges, vLLM and retrievers share: checks of addresses, keys, limits, and repeated requests."""
 
 from __future__ import annotations
 
-import asyncio
 import email.utils
 import os
-import threading
+import random
 import time
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from turnwise.text import said
 
 MAX_PAUSE = 60.0  # longest time in seconds that a client waits when a server sends a Retry-After header
 _READ, _SHOWN = 4096, 300  # greatest number of bytes that are read of an error response, and of characters shown
 _LOCAL = ("localhost", "127.0.0.1", "::1")
+_JITTER = random.SystemRandom()  # independent of the run's seeds, so that pauses cannot change what a run draws
 T = TypeVar("T")
 
 
@@ -50,37 +51,6 @@ def is_local(url: str) -> bool:
     return urlsplit(url).hostname in _LOCAL
 
 
-def open_session(url: str, key: str | None, connections: int) -> aiohttp.ClientSession:
-    """Returns an HTTP session whose requests carry the API key ``key``. The session uses the proxies that environment
-    variables name, but no proxy for a URL on this machine.
-    """
-    return aiohttp.ClientSession(
-        headers={"Authorization": f"Bearer {key}"} if key else None,
-        connector=aiohttp.TCPConnector(limit=connections),
-        trust_env=not is_local(url),
-        cookie_jar=aiohttp.DummyCookieJar(),
-    )
-
-
-class TooLargeError(ValueError):
-    """Raised if the answer of a server has more bytes than the client accepts."""
-
-
-async def bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Returns the body of a server's answer.
-
-    Raises:
-        TooLargeError: the body has more than ``most`` bytes.
-        aiohttp.ClientError, TimeoutError, OSError: the body does not arrive completely.
-    """
-    body = bytearray()
-    async for piece in response.content.iter_chunked(2**16):
-        body += piece
-        if len(body) > most:
-            raise TooLargeError(f"the answer is larger than {most} bytes")
-    return bytes(body)
-
-
 def key_from(variable: str) -> str | None:
     """Returns the API key in an environment variable, or None if the variable is unset or empty."""
     return os.environ.get(variable) or None
@@ -110,8 +80,6 @@ Kind = Literal[
     "missing",  # HTTP status 404
     "rejected",  # another HTTP status that is not 200, or the server cannot serve the client; a retry is useless
     "garbage",  # the answer is not what was asked for
-    "skipped",  # the request was not sent, because the server has just failed too often
-    "budget",  # the request was not sent, because the budget is spent or the cost is unknown
 ]
 
 
@@ -130,14 +98,75 @@ class Fault(Exception):
         return f"{self.kind}: {self.args[0]}"
 
     @property
-    def asks_to_wait(self) -> bool:
-        """Whether the server works, but asks clients to send the request again later."""
-        return self.kind == "rate_limited" or bool(self.after)
-
-    @property
     def whole(self) -> str:
-        """Returns the fault in words, with the beginning of the server's answer. Logs must not contain the answer."""
+        """The fault in words, with the beginning of the server's answer. Logs must not contain the answer."""
         return f"{self}; the server answered: {self.said}" if self.said else str(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often and after which pauses a failed request is sent again. All times are in seconds.
+
+    Args:
+        attempts: greatest number of attempts, including the first.
+        backoff: pause after the first attempt, doubled after each further one and shortened at random by up to half. A
+            Retry-After header takes precedence.
+        longest: greatest pause without a Retry-After header.
+        limit: no attempt begins later than this after the first failure.
+        patient: whether an unreachable server, and a server that asks to wait, is asked until ``limit``, without
+            counting these attempts.
+    """
+
+    attempts: int = 4
+    backoff: float = 0.5
+    longest: float = 30.0
+    limit: float = 120.0
+    patient: bool = False
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"attempts must be at least 1, got {self.attempts}")
+        for name in ("backoff", "longest"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be at least 0 seconds, got {getattr(self, name)}")
+
+    async def send(self, request: Callable[[], Awaitable[T]], failed: Callable[[Fault], object]) -> T:
+        """Awaits ``request()`` until it succeeds, and returns its result. ``failed`` is called with each fault.
+
+        Raises:
+            Fault: the last fault, when a further attempt is useless (``rejected``) or not allowed.
+        """
+        counted, first_failure = 0, 0.0
+
+        async def attempt() -> T:
+            try:
+                return await request()
+            except Fault as fault:
+                failed(fault)
+                raise
+
+        def stop(state: RetryCallState) -> bool:
+            nonlocal counted, first_failure
+            fault, now = _fault(state), time.monotonic()
+            first_failure = first_failure or now
+            waits = self.patient and (fault.kind in ("unreachable", "rate_limited") or bool(fault.after))
+            counted += not waits
+            return counted >= self.attempts or now + state.upcoming_sleep - first_failure > self.limit
+
+        def pause(state: RetryCallState) -> float:
+            if after := _fault(state).after:
+                return max(after, self.backoff)
+            doubled = self.backoff * 2.0 ** min(state.attempt_number - 1, 64)
+            return min(self.longest, doubled) * _JITTER.uniform(0.5, 1.0)
+
+        useful = retry_if_exception(lambda error: isinstance(error, Fault) and error.kind != "rejected")
+        return await AsyncRetrying(retry=useful, stop=stop, wait=pause, reraise=True)(attempt)
+
+
+def _fault(state: RetryCallState) -> Fault:
+    error = state.outcome.exception() if state.outcome else None
+    assert isinstance(error, Fault)  # nothing else is tried again
+    return error
 
 
 class Connection:
@@ -145,16 +174,15 @@ class Connection:
 
     Args:
         url: base address, to which the paths of requests are appended, such as ``http://127.0.0.1:8000``.
-        key: the access token or API key; None: no key is sent.
-        key_variable: name of the environment variable in which users set the key; error messages name it.
+        key_variable: name of the environment variable with the key; if it is unset, no key is sent.
         connections: greatest number of concurrent requests.
         most: greatest size of an answer in bytes.
     """
 
-    def __init__(self, url: str, key: str | None, key_variable: str, connections: int, most: int = 64 * 2**20) -> None:
+    def __init__(self, url: str, key_variable: str, connections: int = 1, most: int = 64 * 2**20) -> None:
         check_url(url, key_variable)
         self.url = url.rstrip("/")
-        self._key, self._key_variable, self._connections, self._most = key, key_variable, connections, most
+        self._key_variable, self._connections, self._most = key_variable, connections, most
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, path: str, limit: float, body: Any = None) -> bytes:
@@ -167,7 +195,13 @@ class Connection:
             Fault: the request failed, or the answer's status is not 200.
         """
         if self._session is None:
-            self._session = open_session(self.url, self._key, self._connections)
+            key = key_from(self._key_variable)
+            self._session = aiohttp.ClientSession(
+                headers={"Authorization": f"Bearer {key}"} if key else None,
+                connector=aiohttp.TCPConnector(limit=self._connections),
+                trust_env=not is_local(self.url),  # the proxies of the environment, but none for this machine
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
         try:
             async with self._session.request(
                 "GET" if body is None else "POST",
@@ -178,13 +212,16 @@ class Connection:
             ) as response:
                 if response.status != 200:
                     raise await self._refusal(response)
-                return await bounded(response, self._most)
+                answer = bytearray()
+                async for piece in response.content.iter_chunked(2**16):
+                    answer += piece
+                    if len(answer) > self._most:
+                        raise Fault("garbage", f"the answer is larger than {self._most} bytes")
+                return bytes(answer)
         except TimeoutError:
             raise Fault("timeout", f"no answer within {limit:.3g} s") from None
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
             raise Fault("unreachable", type(error).__name__) from None
-        except TooLargeError as error:
-            raise Fault("garbage", str(error)) from None
         except aiohttp.ClientError as error:  # for example, an invalid status line or header
             raise Fault("garbage", type(error).__name__) from None
 
@@ -200,40 +237,5 @@ class Connection:
             named += f": the server refuses the key; {remedy}"
         kinds: dict[int, Kind] = {404: "missing", 408: "timeout", 429: "rate_limited"}
         kind = kinds.get(status, "server_error" if status >= 500 else "rejected")
-        words = said(await response.content.read(_READ), self._key, most=_SHOWN)
+        words = said(await response.content.read(_READ), key_from(self._key_variable), most=_SHOWN)
         return Fault(kind, named, retry_after(response.headers.get("Retry-After")), words)
-
-
-class Background:
-    """An event loop that runs coroutines in a daemon thread. The process does not wait for this thread when it ends."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Starts the coroutine ``work`` in the background thread, and returns its future without waiting."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def close(self, last: Coroutine[Any, Any, Any]) -> None:
-        """Cancels the running coroutines, waits for their end, runs the coroutine ``last`` and stops the thread."""
-        self.submit(_cancel_others()).result()
-        self.submit(last).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-async def run_all(work: Sequence[Any]) -> None:
-    """Runs all coroutines concurrently. When all have ended, the first error in the order of ``work`` is raised."""
-    for result in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
-
-
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)

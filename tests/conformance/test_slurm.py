@@ -171,26 +171,23 @@ def test_the_job_script_requeues_itself_and_goes_on(cluster: Cluster, tmp_path: 
     assert told.count("Report:") == 1  # two tasks, and two starts, are one run
 
 
-def test_the_job_script_starts_servers_and_trains_beside_them(cluster: Cluster, tmp_path: Path) -> None:
-    stand_in = tmp_path / "python"  # plays vLLM: nodes that have it are few
+def test_the_job_script_starts_a_server_and_trains_beside_it(cluster: Cluster, tmp_path: Path) -> None:
+    stand_in = tmp_path / "vllm"  # plays vLLM: nodes that have it are few
     served = ROOT / "tests" / "unit" / "engines" / "vllm" / "served.py"
     stand_in.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S {shlex.quote(str(served))} "$@"\n')
     stand_in.chmod(stand_in.stat().st_mode | stat.S_IXUSR)
     port = 20000 + os.getpid() % 10000
     variables = {
         "SERVE": "1",
-        "SERVE_GPUS": "0 1",
         "SERVE_PORT": str(port),
-        "SERVE_OPTIONS": "--model tiny --max-length 4096",
-        "TURNWISE_VLLM_PYTHON": str(stand_in),
+        "SERVE_OPTIONS": "tiny --max-model-len 4096",
+        "VLLM": str(stand_in),
     }
     folder = tmp_path / "served" / "run"
     told = finished(cluster, batched(cluster, folder, 1, **variables), folder)
     host = cluster.run(
         "scontrol", "show", "hostnames", cluster.run("sinfo", "--noheader", "--format=%N").strip()
     ).strip()
-    assert [f"http://{host}:{port + place}" for place in (0, 1)] == list(
-        OmegaConf.load(folder / "config.yaml").engine.urls
-    )
+    assert OmegaConf.load(folder / "config.yaml").engine.url == f"http://{host}:{port}"
     assert "Report:" in told
     wait(lambda: not cluster.run("squeue", "--noheader").strip(), 60)  # no server outlives its job

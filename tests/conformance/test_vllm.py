@@ -5,18 +5,15 @@ TURNWISE_VLLM_PYTHON names the Python of vLLM's environment (`make test-vllm`); 
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import threading
 import time
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
+from tests.conformance.vllm_server import KEY, PYTHON, free_port, serving, start, wait
 
 from turnwise.algo.allocators.allocator import Uniform
 from turnwise.algo.gates.rules import Never
@@ -24,16 +21,14 @@ from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.engines.vllm.engine import VllmEngine
-from turnwise.engines.vllm.local import Local
-from turnwise.engines.vllm.patience import Patience
+from turnwise.engines.vllm import VllmEngine
+from turnwise.engines.vllm_client import save
 from turnwise.envs.household import HouseholdEnv
 from turnwise.models.policy import load_policy, plain_copy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 
-PYTHON = os.environ.get("TURNWISE_VLLM_PYTHON")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.vllm,
@@ -42,7 +37,7 @@ pytestmark = [
 ]
 ENV = HouseholdEnv(horizon=20)
 NEAR = 1e-3
-SLOW = Patience(start_limit=3000.0, attempt_limit=3000.0)  # a machine may do other things meanwhile
+SLOW = {"attempt_limit": 3000.0, "wait_limit": 3000.0}  # a machine may do other things meanwhile
 
 
 def policy(rank: int, seed: int = 0):
@@ -56,17 +51,24 @@ def policy(rank: int, seed: int = 0):
     return model, ChatTokens(tokenizer)
 
 
-def engine_of(rank: int, folder: Path) -> VllmEngine:
-    local = Local(str(PYTHON), lora_rank=rank, kv_gb=1, eager=True)
-    _, chat = policy(rank)
-    return VllmEngine(chat.stop_ids, str(tiny_path()), folder, print, local, SLOW)
+def engine_of(url: str, folder: Path) -> VllmEngine:
+    return VllmEngine(policy(0)[1].stop_ids, str(tiny_path()), folder, print, url, **SLOW)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def key():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TURNWISE_VLLM_KEY", KEY)
+        yield
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
-    engine = engine_of(16, tmp_path_factory.mktemp("vllm"))
-    yield engine
-    engine.shutdown()
+    folder = tmp_path_factory.mktemp("vllm")
+    with serving(str(tiny_path()), str(tiny_path()), folder) as url:
+        engine = engine_of(url, folder)
+        yield engine
+        engine.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +105,7 @@ def sampled(engine: VllmEngine, histories, sampling: Sampling, **options) -> lis
 
 
 def metric(engine: VllmEngine, name: str) -> float:
-    page = urllib.request.urlopen(f"{engine.servers[0].connection.url}/metrics", timeout=30).read().decode()
+    page = urllib.request.urlopen(f"{engine.url}/metrics", timeout=30).read().decode()
     return sum(float(value) for value in re.findall(rf"^vllm:{name}\{{.*\}} (\S+)$", page, re.MULTILINE))
 
 
@@ -155,14 +157,8 @@ def test_each_version_is_sampled_from_its_own_weights(engine, histories):
         model, _ = policy(16, seed=version)
         engine.load_weights(model, version)
         assert worst(model, histories, sampled(engine, histories, Sampling()), 1.0) < NEAR
-        page = urllib.request.Request(
-            f"{engine.servers[0].connection.url}/v1/models",
-            headers={"Authorization": f"Bearer {engine.servers[0].process.key}"},
-        )
-        served = re.findall(r"v\d+-[0-9a-f]{16}", urllib.request.urlopen(page, timeout=30).read().decode())
-        server = engine.servers[0]
-        name = server.model(server.snapshot)
-        assert set(served) == {name}
+        page = urllib.request.Request(f"{engine.url}/v1/models", headers={"Authorization": f"Bearer {KEY}"})
+        (name,) = set(re.findall(r"v\d+-[0-9a-f]{16}", urllib.request.urlopen(page, timeout=30).read().decode()))
         assert name.startswith(f"v{version}-")
         names.append(name)
     assert len(set(names)) == 3
@@ -199,56 +195,44 @@ def test_a_closed_node_is_given_up_by_the_server(engine, histories):
         engine.end_ids = ends
 
 
-def server_pids(engine: VllmEngine) -> dict[int, str]:
-    """All processes of the server and their command lines, the one that listens first."""
-    found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    rows = [(int(pid), int(parent), line) for pid, parent, line in (row.split(None, 2) for row in found.splitlines())]
-    pids = {engine.servers[0].process.pid: ""}
-    for _ in rows:  # children may stand before their parents
-        pids |= {pid: line for pid, parent, line in rows if parent in pids}
-    del pids[engine.servers[0].process.pid]
-    return pids
-
-
-@pytest.mark.parametrize("victim", ["api_server", "EngineCore"])
-def test_a_killed_server_comes_back_and_nothing_changes(engine, histories, victim):
+def test_a_server_that_is_killed_and_started_again_changes_nothing(histories, tmp_path):
+    port, log = free_port(), tmp_path / "vllm.log"
     model, _ = policy(16)
-    engine.load_weights(model, 0)
     rolled = [history for history in histories for _ in range(8)]
-    right = sampled(engine, rolled, Sampling())
-    pids = server_pids(engine)
-    target = next(pid for pid, line in pids.items() if victim in line)
-    restarts = engine.report().get("restarts", 0)
-    killed = threading.Event()
+    process = start(str(tiny_path()), str(tiny_path()), port, log)
+    try:
+        wait(process, port, log)
+        engine = engine_of(f"http://127.0.0.1:{port}", tmp_path)
+        engine.load_weights(model, 0)
+        right = sampled(engine, rolled, Sampling())
+        killed = threading.Event()
 
-    def kill(place: int, sample: Sample) -> None:
-        if not killed.is_set():
-            killed.set()
-            os.kill(target, signal.SIGKILL)
+        def kill(place: int, sample: Sample) -> None:
+            if not killed.is_set():
+                killed.set()
+                process.kill()
 
-    first = sampled(engine, rolled, Sampling(), on_sample=kill)
-    second = sampled(engine, rolled, Sampling())
-    assert [sample.ids for sample in first] == [sample.ids for sample in second] == [sample.ids for sample in right]
-    assert worst(model, rolled, second, 1.0) < NEAR
-    assert engine.report()["restarts"] == restarts + 1
-    deadline = time.monotonic() + 30
-    while any(_lives(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def _lives(pid: int) -> bool:
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    return False
+        samples: list[list[Sample]] = []
+        thread = threading.Thread(target=lambda: samples.append(sampled(engine, rolled, Sampling(), on_sample=kill)))
+        thread.start()
+        assert killed.wait(600)
+        process.wait(timeout=60)
+        process = start(str(tiny_path()), str(tiny_path()), port, log)
+        thread.join(timeout=3000)
+        assert [sample.ids for sample in samples[0]] == [sample.ids for sample in right]
+        assert worst(model, rolled, samples[0], 1.0) < NEAR
+        engine.shutdown()
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
 
 
 def test_all_weights_are_reloaded(histories, tmp_path):
-    engine = engine_of(0, tmp_path)
-    try:
+    snapshot = save(policy(0)[0], 0, tmp_path / "start")  # with an output head of its own, as a run writes its weights
+    with serving(str(snapshot.folder), str(tiny_path()), tmp_path, rank=0) as url:
+        engine = engine_of(url, tmp_path)
         for version in range(3):
             model, _ = policy(0, seed=version)
             engine.load_weights(model, version)
             assert worst(model, histories, sampled(engine, histories, Sampling()), 1.0) < NEAR
-    finally:
         engine.shutdown()

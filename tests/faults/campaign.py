@@ -7,8 +7,8 @@ python tests/faults/report.py                                writes docs/reliabi
 Each of the runs is one of the scenes (scenes.py) under one of its faults (injuries.py), both drawn from the seed and the run's
 number. In the end weights, metrics, rollouts and result must equal those of an undisturbed run, bit for bit, whose process was
 started afresh; disturbed ones are forked from a process that has imported what a run imports. Two things may differ
-(verdict.py): last digits where vLLM samples, and what comes after a rollout that was drawn anew because its world was killed.
-The scene `served` needs TURNWISE_VLLM_PYTHON, as `make test-vllm` does. The last line is one JSON object: `runs` in which
+(verdict.py): last digits where batches differ, and what comes after a rollout that was drawn anew because its world was killed.
+The last line is one JSON object: `runs` in which
 something was hurt, `lost` and `wrong` ones, and `unclear` ones, which ended without a result and without a clear message. The
 exit status is 1 where one of the three is not 0.
 """
@@ -37,7 +37,7 @@ from processes import PATIENCE, Start, preload  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: E402
 from scenes import SCENES, Scene  # noqa: E402
-from servers import Server, Vllm  # noqa: E402
+from servers import Server  # noqa: E402
 from trial import Trial, Unclear  # noqa: E402
 from verdict import RECORDS, faults_of, metrics  # noqa: E402
 
@@ -198,10 +198,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit status: 1 where a run was lost, wrong or unclear."""
     args = parser().parse_args(arguments)
     preload()
-    if any(SCENES[name].server is Vllm for name in args.scenes) and "TURNWISE_VLLM_PYTHON" not in os.environ:
-        raise SystemExit(
-            "the scene served needs TURNWISE_VLLM_PYTHON, the Python of vLLM's environment; --scenes leaves it out"
-        )
     campaign = Campaign(Path(args.out), args.seed, args.forked)
     records = {record["run"]: record for record in read(campaign.records)}
     console = Console(stderr=True)

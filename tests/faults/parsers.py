@@ -11,7 +11,6 @@ from typing import Any
 
 from outside_texts import (
     CALLS,
-    CARDS,
     CHAT,
     COMPLETION,
     EPISODE,
@@ -37,8 +36,7 @@ from turnwise.data.toolcalls.formats import PARSERS
 from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.data.trajectories import read_trajectories
 from turnwise.endpoints import Fault, retry_after
-from turnwise.engines.vllm.completions import first_logprob, sample_of
-from turnwise.engines.vllm.served_weights import cards_of, parsed
+from turnwise.engines.vllm_client import sample_of
 from turnwise.envs.apibank.public import FILES, PublicTasks, read_request
 from turnwise.envs.browse import BrowseEnv
 from turnwise.envs.calls import calls_of
@@ -49,7 +47,7 @@ from turnwise.envs.search.question_files import read_pages, read_questions
 from turnwise.envs.search.retrievers import pages_of
 from turnwise.errors import InputError
 from turnwise.experiments.sweep_file import read_sweep
-from turnwise.judges.client import ChatClient
+from turnwise.judges.chat import ChatClient
 from turnwise.judges.prompt import AnswerError, read_score
 from turnwise.reports.gates.recorded_groups import read_recorded
 from turnwise.reports.gates.released import FEATURES, read_features
@@ -146,8 +144,6 @@ def targets() -> list[Target]:
         Target("judge answer", _text(read_score), AnswerError, ['<think>so</think>```json\n{"score": 0.5}\n```']),
         Target("judge reply", lambda d, f: ChatClient("http://127.0.0.1:1/v1")._read(d), Fault, [CHAT]),
         Target("vllm reply", lambda d, f: sample_of(d, REQUEST, 1000), Fault, [COMPLETION]),
-        Target("vllm models", lambda d, f: cards_of(parsed(d, "/v1/models")), Fault, [CARDS]),
-        Target("vllm probe", lambda d, f: first_logprob(d), Fault, [COMPLETION]),
         Target("retriever reply", lambda d, f: pages_of(d, 3), ValueError, [PAGES]),
         Target("retry-after header", _text(retry_after), (), ["2.5", "Wed, 21 Oct 2026 07:28:00 GMT"]),
         Target("trajectories", _file("t.jsonl", read_trajectories), InputError, [TRAJECTORY, OURS]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers import Judge, Server, Vllm
+from servers import Judge, Server
 
 EVERYWHERE = [
     "logger.wandb=null",
@@ -126,7 +126,6 @@ SCENES = {
                 "judge.client.backoff=0.1",
                 "judge.client.attempt_limit=2",  # below the longest stall
                 "judge.client.time_limit=900",
-                "judge.client.give_up_after=1000",
                 "rollout.states=4",
                 "allocator.group_size=4",
                 "rollout.sampling.max_tokens=24",
@@ -134,13 +133,6 @@ SCENES = {
             ),
             ("trainer", "job", "server", "stall", "torn"),
             server=Judge,
-        ),
-        Scene(  # single turns that vLLM samples: the same actions each time, with log-probs whose last digits differ
-            "served",
-            (*PIVOTS, "engine=vllm", f"rollout.max_length={Vllm.LENGTH}", "engine.patience.away_limit=3000"),
-            ("trainer", "job", "server", "stall"),
-            server=Vllm,
-            near=1e-3,
         ),
     )
 }

@@ -1,8 +1,7 @@
-"""Servers of the fault campaign: a judge behind HTTP and vLLM, ended, stopped and started again."""
+"""Servers of the fault campaign: a judge behind HTTP, ended, stopped and started again."""
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import socket
@@ -12,7 +11,7 @@ import urllib.request
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from processes import PATIENCE, ROOT, descendants, die_with_parent
+from processes import ROOT, die_with_parent
 
 
 class Server(ABC):
@@ -83,52 +82,3 @@ class Judge(Server):
     def start(self) -> None:
         self._begin("benchmarks/judge_server.py", ready=b"http")
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self.url}/v1", timeout=60).read()
-
-
-class Vllm(Server):
-    """vLLM (scripts/serve.py), with the Python that TURNWISE_VLLM_PYTHON names."""
-
-    LENGTH = 1024  # rollout.max_length of its runs
-
-    @property
-    def address(self) -> str:
-        return f"engine.urls=[{self.url}]"
-
-    def start(self) -> None:
-        options = {"max-length": self.LENGTH, "kv-gb": 1, "folder": self.folder, "start-limit": 3000}
-        self._begin(
-            "scripts/serve.py", "--eager", *(f"--{name}={value}" for name, value in options.items()), ready=b"ready"
-        )
-
-    def hold(self) -> None:
-        self._all(signal.SIGSTOP)
-
-    def release(self) -> None:
-        self._all(signal.SIGCONT)
-
-    def _all(self, number: signal.Signals) -> None:
-        for pid in (self.process.pid, *descendants(self.process.pid)):
-            os.kill(pid, number)
-
-    def kill(self, rng: random.Random) -> None:
-        """One of its processes, whichever; the others must notice, and end. Two serve nothing: Python's resource tracker, and the
-        guard's twin, which waits for the guard to be killed.
-        """
-        below = [
-            pid
-            for pid in descendants(self.process.pid)
-            if b"resource_tracker" not in _command(pid)
-            and not (b"guard.py" in _command(pid) and not [*descendants(pid)])
-        ]
-        os.kill(rng.choice([self.process.pid, *below]), signal.SIGKILL)
-        try:
-            self.process.communicate(timeout=PATIENCE)
-        except subprocess.TimeoutExpired as error:
-            raise SystemExit("serve.py runs on although its vLLM was killed") from error
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""

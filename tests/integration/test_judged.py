@@ -112,7 +112,6 @@ def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_
                 "judge=endpoint",
                 f"judge.client.url={endpoint.url}",
                 "judge.client.attempts=1",
-                "judge.client.give_up_after=1000",
             )
         )
         with claim(cfg):

@@ -71,7 +71,7 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
         (
             "engines",
             ["engine=vllm", "loss=corrected"],
-            ("engine.urls", "engine.in_flight", "engine.local.", "engine.patience.", "loss.correction."),
+            ("engine.url", "engine.in_flight", "engine.attempt", "engine.wait_limit", "loss.correction."),
         ),
         ("environments", ["env=household"], ("env.worlds", "env.horizon")),
         ("environments", ["env=search"], ("env.",)),

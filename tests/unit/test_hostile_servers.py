@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
-from turnwise.endpoints import Connection, Fault
-from turnwise.engines.vllm.served_weights import parsed
+from turnwise.endpoints import Connection, Fault, Retries
+from turnwise.engines.vllm_client import Snapshot, VllmClient
 from turnwise.envs.search.retrievers import KEY, Served
-from turnwise.judges.client import ChatClient
+from turnwise.judges.chat import ChatClient
 
 SECRET = "k-7Q2m_left.right+9"
 Answer = Callable[[bytes], Iterator[bytes]]
@@ -47,7 +48,7 @@ def judge(url: str, limit: float) -> None:
     async def ask() -> None:
         client = ChatClient(f"{url}/v1", key_variable=KEY, attempts=1, attempt_limit=limit)
         try:
-            await client.ask({"model": "m", "messages": []}, time.monotonic() + 30)
+            await client.ask({"model": "m", "messages": []})
         finally:
             await client.close()
 
@@ -56,11 +57,11 @@ def judge(url: str, limit: float) -> None:
 
 def engine(url: str, limit: float) -> None:
     async def ask() -> None:
-        connection = Connection(url, SECRET, "SOME_KEY", 1)
+        client = VllmClient(Connection(url, KEY), Retries(attempts=1), limit, 64, "m", print, "vllm serve")
         try:
-            parsed(await connection.ask("/v1/completions", limit, {}), "/v1/completions")
+            await client.load(Snapshot("v0", 0, Path(), 1, 8, "float32"), [])
         finally:
-            await connection.close()
+            await client.connection.close()
 
     asyncio.run(ask())
 

@@ -142,7 +142,7 @@ def test_help_says_what_can_be_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["method=grpo", "engine.urls=http://user:hunter2@host:8000"],  # no key of this engine
+        ["method=grpo", "engine.url=http://user:hunter2@host:8000"],  # no key of this engine
         ["method=awpo", "judge=endpoint", "judge.client.url=http://user:hunter2@host/v1?{"],  # and not Hydra's grammar
         ["method=awpo", "judge=endpoint", "judge.client.key_variable=hunter2"],
         ["sweep=awpo_tab1", "judge.client.url=http://hunter2@host/v1"],

@@ -62,11 +62,6 @@ def _several_processes(s: Settings) -> bool:
     return any(isinstance(count, int) and count > 1 for count in counts)
 
 
-def _lora_rank_differs(s: Settings) -> bool:
-    held, rank = s["engine.local.lora_rank"], s["policy.lora.r"] or 0
-    return not s["engine.urls"] and isinstance(held, int) and (held < rank or (held > 0) != (rank > 0))
-
-
 def _sharded(s: Settings) -> bool:
     return bool(s["trainer.strategy"] == "FullySharded")
 
@@ -184,9 +179,6 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
      and not 0.01 <= s["rollout.sampling.temperature"] <= 2,
      "rollout.sampling.temperature: vLLM accepts 0.01 to 2 and would silently change other values; set it in this range, "
      "got {rollout.sampling.temperature}"),
-    (lambda s: _serves(s) and s["allocator"] and _lora_rank_differs(s),
-     "engine.local.lora_rank: the vLLM server is set up for LoRA rank {engine.local.lora_rank}, but "
-     "policy.lora.r={policy.lora.r}; set engine.local.lora_rank to the rank of the policy"),
     (lambda s: _in_flight(s) and not s["rollout.staleness"],
      f"engine.in_flight: with rollout.staleness=0 no rollout runs while weights change; {_STILL}"),
     (lambda s: _in_flight(s) and s["engine.schedule"] == "rounds",

@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from turnwise.daemon_threads import EventLoop
 from turnwise.envs.environment import EnvironmentFault
 
 T = TypeVar("T")
 
 _ALIVE = 1.0  # time in seconds within which an event loop answers if it is not blocked
 
-_lock = threading.Lock()
-# One loop for each process id, because after a fork the child has no thread that runs the parent's loop.
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    if (running := _loops.get(os.getpid())) is not None:
-        return running  # no lock here: a finalizer may call this function while its thread holds the lock
-    with _lock:
-        loop = _loops.get(os.getpid())
-        if loop is None:
-            loop = _loops[os.getpid()] = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="environment-clients", daemon=True).start()
-        return loop
-
-
-def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-    """Starts a coroutine on the event loop and returns its future at once."""
-    return asyncio.run_coroutine_threadsafe(coroutine, _loop())
-
-
-def soon(act: Callable[[], object]) -> None:
-    """Asks the event loop to call ``act`` and returns at once. A finalizer may use this function."""
-    _loop().call_soon_threadsafe(act)
+_loop = EventLoop("environment-clients")
+start, soon = _loop.start, _loop.soon
 
 
 def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:

@@ -10,14 +10,12 @@ from typing import Any, ClassVar
 
 from turnwise.endpoints import Fault, key_from
 from turnwise.errors import InputError
-from turnwise.judges.cache import key_of
-from turnwise.judges.cached_model import CachedModel
-from turnwise.judges.judge import Candidate, gather
-from turnwise.judges.prompt import AnswerError, Structured, question, read_score, repair, response_format
-from turnwise.judges.rubric import Rubric, load_rubric, snap
-from turnwise.judges.untrusted_text import new_code
+from turnwise.judges.chat import CachedModel, key_of
+from turnwise.judges.judge import Candidate, Rubric, gather, load_rubric, snap
+from turnwise.judges.prompt import AnswerError, Structured, new_code, question, read_score, repair, response_format
 from turnwise.text import said
 
+_REQUESTS = ("calls", "answered", "prompt_tokens", "completion_tokens")
 _COUNTS = ("asked", "scored", "failed", "cached", "shared", "repaired", "cache_errors")
 
 
@@ -52,22 +50,18 @@ class EndpointJudge(CachedModel):
         Raises:
             InputError: the cache cannot be opened. This can happen only at the first candidate.
         """
-        return self.open().submit(self._judge(candidate))
+        return self.open().start(self._judge(candidate))
 
     def __call__(self, candidates: Iterable[Candidate]) -> list[float | None]:
         return gather(self, candidates)
 
-    def prove(self, candidate: Candidate) -> str | None:
-        """Tests the endpoint with one question. The candidate is not counted as scored, but its cost is counted.
-
-        Returns:
-            A warning if the score came from the cache and the server does not respond, otherwise None.
+    def prove(self, candidate: Candidate) -> None:
+        """Tests the endpoint with one question, which is not counted as a candidate.
 
         Raises:
             InputError: the question got no score. The error message contains the server's answer with secrets masked.
         """
         score = self.submit(candidate).result()
-        known = self._counts["cached"]
         self._counts.clear()
         if score is None:
             self.close()
@@ -77,17 +71,11 @@ class EndpointJudge(CachedModel):
                 f"judge.client.attempt_limit ({self.client.attempt_limit:g} s) and the key in {self.client.key_variable}, "
                 "or choose judge=offline"
             )
-        away = self.open().submit(self.client.away()).result() if known else None
-        return (
-            f"judge at {self.client.url} does not answer ({away}); only replies that are in judge.cache get a score"
-            if away
-            else None
-        )
 
     def report(self) -> dict[str, float]:
         counts = {name: self._counts[name] for name in _COUNTS}
         reasons = {name: count for name, count in sorted(self._counts.items()) if name.startswith("failed/")}
-        return {**counts, **reasons, **self.client.tally.report(), "cost": self.client.cost}
+        return {**counts, **reasons, **dict.fromkeys(_REQUESTS, 0), **self.client.tally}
 
     async def _judge(self, candidate: Candidate) -> float | None:
         self._counts["asked"] += 1
@@ -115,14 +103,13 @@ class EndpointJudge(CachedModel):
             return snap(stored["score"]), ""
         messages = question(self._rubric, candidate, new_code())
         try:
-            async with self.client.place() as deadline:
-                reply = await self.client.ask(self._request(messages), deadline)
-                try:
-                    raw = read_score(reply.text)
-                except AnswerError as error:
-                    self._counts["repaired"] += 1
-                    reply = await self.client.ask(self._request(repair(messages, reply.text, error)), deadline)
-                    raw = read_score(reply.text)
+            reply = await self.client.ask(self._request(messages))
+            try:
+                raw = read_score(reply.text)
+            except AnswerError as error:
+                self._counts["repaired"] += 1
+                reply = await self.client.ask(self._request(repair(messages, reply.text, error)))
+                raw = read_score(reply.text)
         except Fault as fault:
             self._why = fault.whole
             return None, fault.kind

@@ -15,9 +15,16 @@ from rapidfuzz.distance import LCSseq
 from scipy.optimize import linear_sum_assignment
 
 from turnwise.data.tool_schema import function_of
-from turnwise.judges.judge import Candidate, gather
+from turnwise.judges.judge import (
+    PARAMETER_DIFFERS,
+    TOOL_INVENTED,
+    TOOL_MISSING,
+    WEIGHTS,
+    Candidate,
+    gather,
+    snap,
+)
 from turnwise.judges.prompt import calls_text, transcript
-from turnwise.judges.rubric import PARAMETER_DIFFERS, TOOL_INVENTED, TOOL_MISSING, WEIGHTS, snap
 from turnwise.types import ToolCall
 
 _WORD = re.compile(r"[^\W_]+")

@@ -1,18 +1,22 @@
-"""Writes the prompt for a judging model, and parses the model's answer strictly."""
+"""Writes the prompt for a judging model, and parses the model's answer strictly.
+
+The reply may address the judge, so untrusted text is fenced: markers with a random code stand around it, every line of
+it gets a prefix (spotlighting, arXiv:2403.14720), and control tokens and invisible characters become plain text.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnwise.json_and_yaml import once
-from turnwise.judges.judge import Candidate
-from turnwise.judges.rubric import Rubric
-from turnwise.judges.untrusted_text import fenced
+from turnwise.judges.judge import Candidate, Rubric
 from turnwise.types import Message, ToolCall
 
 Structured = Literal["json_schema", "json_object", "none"]
@@ -27,6 +31,14 @@ _CODE_BLOCK = re.compile(
     r"\A```(?:json)?(.*)```\Z", re.DOTALL
 )  # has only one repetition, because several would take cubic time on blank text
 _QUOTED = 500  # maximum number of characters that the second question quotes from the unusable first answer
+PREFIX = "| "
+_LINE_ENDS = re.compile("\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")
+# control tokens of chat templates, and the markers of this module
+_CONTROL = re.compile(
+    r"<\||\|>|<\uff5c|\uff5c>|<<+|>>+|</?s>|<[be]os>|</?(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|\[/?SYSTEM_PROMPT\]",
+    re.IGNORECASE,
+)
+_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs"}  # Unicode categories: control, format, unassigned, private use, surrogates
 
 
 class AnswerError(ValueError):
@@ -41,6 +53,33 @@ class _Verdict(BaseModel):
     model_config = ConfigDict(strict=True)
 
     score: float = Field(ge=0, le=1, allow_inf_nan=False)
+
+
+def new_code() -> str:
+    """Returns a random code of 64 bits as hex digits."""
+    return secrets.token_hex(8)
+
+
+def neutral(text: str) -> str:
+    """Returns ``text`` without characters that could hide or imitate instructions.
+
+    Unusual line ends become newlines, control tokens are broken up by spaces, and invisible characters are replaced by
+    escape sequences. Applying the function twice has the same effect as applying it once.
+    """
+    shown = _CONTROL.sub(lambda found: " ".join(found[0]), _LINE_ENDS.sub("\n", text))
+    return "".join(
+        _escape(char) if char not in "\n\t" and unicodedata.category(char) in _HIDDEN else char for char in shown
+    )
+
+
+def fenced(name: str, text: str, code: str) -> str:
+    """Returns ``text`` with a prefix before each line, between markers that contain ``name`` and ``code``."""
+    lines = "\n".join(PREFIX + line for line in neutral(text).split("\n"))
+    return f"<<<BEGIN {name} {code}>>>\n{lines}\n<<<END {name} {code}>>>"
+
+
+def _escape(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 def question(

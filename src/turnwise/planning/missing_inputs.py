@@ -16,7 +16,6 @@ from turnwise.planning.gpus import Gpu
 from turnwise.planning.lengths import Lengths
 from turnwise.planning.memory import Memory, gpus_of, sharding
 from turnwise.planning.parameter_counts import Shape
-from turnwise.planning.serving_gpus import server_conflicts
 from turnwise.runs.config_hash import flat
 
 PAGE = "docs/cluster.md"
@@ -59,7 +58,6 @@ def missing(
         found += [at_step(reason, "models") for reason in _checkpoint(key, source)]
     found += [at_step(reason, "judges-and-users") for reason in _credentials(cfg)]
     if memory is not None and shape is not None:
-        found += [at_step(reason, "servers-in-a-job") for reason in server_conflicts(cfg, shape, memory, gpu)]
         limits += _memory(memory, gpu, sharded=sharding(cfg)[0] > 1)
         limits += _training(cfg, shape)
     return found + [at_step(reason, "what-fits") for reason in limits]

@@ -17,8 +17,6 @@ from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, Judge
 from turnwise.types import Rewards, RolloutTree, State, ToolCall
 
-NOT_SUMS = ("calls_per_s", "tokens_per_s", "latency_p50", "latency_p95")  # entries of a report that are not summed
-
 
 @dataclass(slots=True)
 class Judged:

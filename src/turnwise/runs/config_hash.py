@@ -18,13 +18,12 @@ _SHOWN_ONLY = (
     "table",
     "judge.client",  # the same model may answer at another address
     "judge.cache",
-    "engine.urls",  # the same weights may be served at another address
+    "engine.url",  # the same weights may be served at another address
     "engine.lanes",
     "rollout.environment_threads",
     "rollout.spool",  # only decides how a killed run resumes
     "engine.key_variable",
-    "engine.patience",
-    *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "ahead", "eager")),
+    *(f"engine.{name}" for name in ("concurrency", "attempts", "attempt_limit", "wait_limit", "backoff")),
     "update.max_skips",  # only decides when a run gives up
     "update.allow_empty",
     "callbacks.progress",

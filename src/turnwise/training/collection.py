@@ -13,7 +13,6 @@ from turnwise.algo.states.batches import Batches
 from turnwise.errors import InputError
 from turnwise.rollouts.collect import Collector, Experience, Memory
 from turnwise.rollouts.demonstrate import demonstrated_paths, demonstration
-from turnwise.rollouts.judge_scores import NOT_SUMS
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.player import Player
 from turnwise.training.build_parts import Parts, Settings
@@ -25,8 +24,6 @@ from turnwise.training.recorder import Gathered, Recorder
 from turnwise.training.reprofile import Reprofile
 from turnwise.training.stale_mismatch import stale_mismatch
 from turnwise.types import Credit, Rewards, RolloutTree, State
-
-SLOWEST = [name for name in NOT_SUMS if name.startswith("latency")]
 
 
 class Imitation:
@@ -150,7 +147,7 @@ class Collection:
         if self.reprofile is not None:
             learned |= self.reprofile.collected(experience)
         cost = self._add(gathered.cost)
-        judge = self._add(gathered.judge, largest=SLOWEST) if self.parts.judged else {}
+        judge = self._add(gathered.judge) if self.parts.judged else {}
         whole = replace(gathered, cost=cost, judge=judge, seconds=seconds)
         self.recorder.collected(iteration, whole, packed, learned, cpu_began, done - began)
         self.ahead.taken(iteration, self.memory)
@@ -186,11 +183,11 @@ class Collection:
         engine = player.engine.report() if self.sampled else {}
         return Gathered(experience, cost, time.monotonic() - began, judge, engine)
 
-    def _add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Returns the sum of each count over all processes, or the maximum for the names in ``largest``. If the first
-        process collects for all processes (``handed``), ``mine`` is returned.
+    def _add(self, mine: Mapping[str, float]) -> dict[str, float]:
+        """Returns the sum of each count over all processes. If the first process collects for all processes
+        (``handed``), ``mine`` is returned.
         """
-        return dict(mine) if self.handed else self.distributed.add(mine, largest)
+        return dict(mine) if self.handed else self.distributed.add(mine)
 
     def _stale(self, experience: Experience) -> tuple[int, float]:
         """Returns by how many training iterations the policies that sampled are behind the current policy: the number

@@ -79,17 +79,14 @@ class DistributedContext:
         dist.all_gather_object(every, mine, group=self.group)
         return [item for part in every for item in part]
 
-    def add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Returns for each name the sum of its values over all processes, or the maximum for the names in ``largest``.
-        A name may be missing in some processes.
-        """
+    def add(self, mine: Mapping[str, float]) -> dict[str, float]:
+        """Returns for each name the sum of its values over all processes. A name may be missing in some of them."""
         if self.world == 1:
             return dict(mine)
         whole: dict[str, float] = {}
         for part in self.gather([dict(mine)]):
             for name, value in part.items():
-                both = (whole.get(name, value if name in largest else 0), value)
-                whole[name] = max(both) if name in largest else sum(both)
+                whole[name] = whole.get(name, 0) + value
         return whole
 
     def summed(self, tensors: list[Tensor]) -> list[Tensor]:

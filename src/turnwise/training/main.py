@@ -43,7 +43,7 @@ from turnwise.training.state_choice import Choice
 
 PHASES = ["read", "evaluate base", "profile", "record", "train", "evaluate after", "report"]
 TWINS = {"evaluate after": "evaluate base"}
-SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines that run in servers, outside the run's processes
+SERVED = {"turnwise.engines.vllm.VllmEngine"}  # engines that run in servers, outside the run's processes
 
 
 def run(cfg: DictConfig, began: float | None = None) -> None:

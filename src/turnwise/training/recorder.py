@@ -15,7 +15,6 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.judge_scores import NOT_SUMS
 from turnwise.rollouts.pack import Update
 from turnwise.runs.json_lines import append_lines, cut_lines, each_line
 from turnwise.training.branch_metrics import branch_metrics, trajectories
@@ -95,8 +94,7 @@ class Recorder(Callback):
     @property
     def judge(self) -> dict[str, float]:
         """The judge's report over all starts of the run. Empty without a judge."""
-        sums = {key.removeprefix(JUDGE): value for key, value in self.counters.items() if key.startswith(JUDGE)}
-        return sums | {key: self._judge[key] for key in NOT_SUMS if key in self._judge}
+        return {key.removeprefix(JUDGE): value for key, value in self.counters.items() if key.startswith(JUDGE)}
 
     def result(self, profiled: Mapping[str, float]) -> dict[str, Any]:
         """Returns entries of ``result.json``: the judge's report if there is a judge, and the counts of the verifier's
@@ -153,8 +151,7 @@ class Recorder(Callback):
         if cost["turns"]:  # groups of a frozen buffer were counted when they were sampled
             self.add(gate_counts([*experience.trees, *(tree for tree, _ in experience.replaced)]))
         for name, value in judge.items():
-            if name not in NOT_SUMS:
-                self.counters[JUDGE + name] = self.counters.get(JUDGE + name, 0) + value - self._judge.get(name, 0)
+            self.counters[JUDGE + name] = self.counters.get(JUDGE + name, 0) + value - self._judge.get(name, 0)
         self._judge = dict(judge)
         verdicts = count_verdicts(experience)
         self.add({VERIFIER + name: count for name, count in verdicts.items()})

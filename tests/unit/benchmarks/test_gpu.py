@@ -16,7 +16,7 @@ import gpu
 import gpu_rows
 from gpu_parts import BENCHMARKS, LIMITS, WHOLE, Outcome, Part, parts_of
 from gpu_report import page
-from paper_rows import NO_LOCAL, PAPERS
+from paper_rows import PAPERS
 from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
 
@@ -148,20 +148,19 @@ def test_the_page_shows_utilisation_and_planned_memory() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("devices", "engine"), [(1, "tree"), (1, "vllm"), (8, "vllm")])
+@pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_rows_of_a_device_pass_the_check(
-    paper: str, devices: int, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    paper: str, devices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: devices)
     args: Any = SimpleNamespace(device="cuda", iterations=10)
     with PAPERS[paper](tmp_path, large=True) as row:
-        given = row.overrides(gpu_rows.changes(args, row, engine))
-        given = [item for item in given if item != NO_LOCAL or engine == "tree"]
+        given = row.overrides(gpu_rows.changes(args))
         cfg = compose_config([*given, "policy.model=tiny", f"paths.out={tmp_path / 'run'}"], ROOT / "conf")
         check_config(cfg)
     assert cfg.scale == "paper" and cfg.trainer.max_epochs == 10 and cfg.trainer.accelerator == "gpu"
-    assert ("vllm" in cfg.engine._target_) == (engine == "vllm") and cfg.trainer.devices == devices
+    assert "vllm" not in cfg.engine._target_ and cfg.trainer.devices == devices
 
 
 @pytest.mark.slow

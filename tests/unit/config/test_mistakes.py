@@ -244,7 +244,7 @@ SECRETS = [  # argument, key
     (f"judge.client.url=http://user:{SECRET}@host/v1", "judge.client.url"),
     (f"judge.client.url=http://user:{SECRET}/x@host/v1", "judge.client.url"),  # the slash ends no password
     (f"judge.client.url=user:{SECRET}@host:80", "judge.client.url"),
-    (f"engine.urls=[http://one:8000,http://u:{SECRET}@two:8000]", "engine.urls"),
+    (f"engine.url=http://u:{SECRET}@two:8000", "engine.url"),
     (f"+env.retriever=http://u:{SECRET}@host/retrieve", "env.retriever"),
     (f"http://u:{SECRET}@host", "an argument"),
     (f"judge.client.key_variable=TURNWISE_KEY,sk-{SECRET}", "judge.client.key_variable"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.judges.client import ChatClient
+from turnwise.judges.chat import ChatClient
 from turnwise.judges.endpoint import EndpointJudge
 from turnwise.judges.judge import Candidate
 from turnwise.types import ToolCall
@@ -59,7 +59,7 @@ def make_judge() -> Iterator[Callable[..., EndpointJudge]]:
     judges = []
 
     def make(url: str, client: dict[str, Any] | None = None, **settings: Any) -> EndpointJudge:
-        quick = {"attempts": 2, "attempt_limit": 20.0, "time_limit": 40.0, "backoff": 0.01, "give_up_after": 1000}
+        quick = {"attempts": 2, "attempt_limit": 20.0, "time_limit": 40.0, "backoff": 0.01}
         judge = EndpointJudge(ChatClient(url, **{**quick, **(client or {})}), "naive", **settings)
         judges.append(judge)
         return judge

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any, Protocol
 
-import aiohttp
 import numpy as np
 
-from turnwise.endpoints import TooLargeError, bounded, check_url, key_from, open_session
+from turnwise.endpoints import Connection, Fault, Retries, check_url, key_from
 from turnwise.envs import event_loop
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.search.pages_and_questions import Page, Pages
@@ -94,7 +91,8 @@ class Served:
             check_url(url, KEY)
         except ValueError as error:
             raise ValueError(f"retriever: {error}; write the address as http://127.0.0.1:8000/retrieve") from None
-        self._url, self._timeout, self._retries, self._pause = url, timeout, retries, pause
+        self._url, self._timeout = url, timeout
+        self._retries = Retries(retries + 1, pause, limit=timeout * (retries + 1))
         self._worked = False
         self._logged: set[str] = set()
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
@@ -132,39 +130,20 @@ class Served:
         self._worked = True
 
     def _found(self, query: str, k: int) -> tuple[Page, ...]:
-        answer = event_loop.start(self._asked({"queries": [query], "topk": k, "return_scores": True})).result()
+        body = {"queries": [query], "topk": k, "return_scores": True}
         try:
-            return pages_of(answer, k)
+            return pages_of(event_loop.start(self._ask(body)).result(), k)
+        except Fault as fault:
+            raise EnvironmentFault(f"{self._url}: {fault.whole}") from fault
         except ValueError as error:
             raise EnvironmentFault(f"{self._url}: the answer is not in the /retrieve format ({error})") from error
 
-    async def _asked(self, body: Mapping[str, Any]) -> bytes:
-        reason = ""
-        for attempt in range(self._retries + 1):
-            if attempt:
-                await asyncio.sleep(self._pause * 2 ** (attempt - 1))
-            try:
-                status, answer = await self._attempt(body)
-            except TimeoutError:
-                reason = f"the answer was not complete within {self._timeout:g} s"
-            except (aiohttp.ClientError, OSError, TooLargeError) as error:
-                reason = f"{type(error).__name__}: {said(str(error), key_from(KEY))}"
-            else:
-                if status == 200:
-                    return answer
-                reason = f"HTTP {status}: {said(answer, key_from(KEY))}"
-                if status in (401, 403):
-                    raise EnvironmentFault(f"{self._url}: {reason}; set {KEY} to the token that the server requires")
-        raise EnvironmentFault(f"{self._url}: no answer after {self._retries + 1} attempts ({reason})")
-
-    async def _attempt(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        limit = aiohttp.ClientTimeout(total=self._timeout)
-        async with (
-            open_session(self._url, key_from(KEY), connections=1) as session,
-            # a redirect could send the token to another server
-            session.post(self._url, json=body, timeout=limit, allow_redirects=False) as response,
-        ):
-            return response.status, await bounded(response, MAX_BODY)
+    async def _ask(self, body: dict[str, Any]) -> bytes:
+        connection = Connection(self._url, KEY, most=MAX_BODY)
+        try:
+            return await self._retries.send(lambda: connection.ask("", self._timeout, body), lambda fault: None)
+        finally:
+            await connection.close()
 
     def _log(self, fault: str) -> None:
         if fault not in self._logged and len(self._logged) < _LOGGED:

@@ -10,8 +10,7 @@ from turnwise.endpoints import Fault
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.tau2.package import of_package
 from turnwise.envs.tau2.user import ENDS, Talk
-from turnwise.judges.cache import key_of
-from turnwise.judges.cached_model import CachedModel
+from turnwise.judges.chat import CachedModel, key_of
 
 
 @dataclass(slots=True)
@@ -49,19 +48,18 @@ class EndpointUser(CachedModel):
         return Talk(talk.scenario, (*talk.messages, ("user", answer)), ended=over)
 
     def _ask(self, request: dict[str, Any]) -> str:
-        background, key = self.open(), key_of(request)
+        loop, key = self.open(), key_of(request)
         answer = self._cached(key)
         if answer is None:
             try:
-                said = background.submit(self._question(request)).result()
+                said = loop.start(self._question(request)).result()
             except Fault as fault:
                 raise EnvironmentFault(f"tau2: the model that plays the user did not answer ({fault.kind})") from None
             answer = self._keep(key, self.model, {"text": said})
         return str(answer["text"])
 
     async def _question(self, request: dict[str, Any]) -> str:
-        async with self.client.place() as deadline:
-            reply = await self.client.ask(request, deadline)
+        reply = await self.client.ask(request)
         if not reply.text.strip():
             raise Fault("garbage", "an empty answer")
         return reply.text.strip()

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.engines.vllm.engine import VllmEngine
-from turnwise.engines.vllm.local import Local
-from turnwise.engines.vllm.patience import Patience
+from turnwise.engines.vllm import VllmEngine
 
-QUICK = Patience(attempts=3, attempt_limit=20.0, backoff=0.01, health_limit=5.0, start_limit=20.0, away_limit=20.0)
+QUICK: dict[str, Any] = {"attempts": 3, "attempt_limit": 20.0, "backoff": 0.01, "wait_limit": 20.0}
 
 
 @pytest.fixture(scope="session")
@@ -31,13 +29,13 @@ def served() -> ModuleType:
 
 @pytest.fixture
 def make_engine(served: ModuleType, tmp_path: Path) -> Iterator[Callable[..., VllmEngine]]:
-    """(urls, settings) -> an engine, shut down with the test. What it says is kept in its list ``said``."""
+    """(url, settings) -> an engine, shut down with the test. What it says is kept in its list ``said``."""
     engines = []
 
-    def make(*urls: str, **settings: Any) -> Any:
+    def make(url: str, **settings: Any) -> Any:
         said: list[str] = []
-        given = {"local": Local(), "patience": QUICK, "max_length": 64, "say": said.append, **settings}
-        engine: Any = VllmEngine([served.END], "policy", tmp_path / "engine", urls=urls, **given)
+        given = {**QUICK, "max_length": 64, "say": said.append, **settings}
+        engine: Any = VllmEngine([served.END], "policy", tmp_path / "engine", url=url, **given)
         engine.said = said
         engines.append(engine)
         return engine

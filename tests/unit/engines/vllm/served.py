@@ -154,8 +154,6 @@ class _Handler(BaseHTTPRequestHandler):
         server = self.server
         names = ["policy", *server.adapters]
         match self.path:
-            case "/pid":
-                self._answer(200, str(os.getpid()).encode())
             case "/health":
                 self._answer(200, b"")
             case "/v1/models":
@@ -261,10 +259,8 @@ def serve(**settings: Any) -> Iterator[Server]:
 
 
 def main(arguments: list[str]) -> None:
-    """In a process of its own, called as vLLM is: ``--model MODEL --port N --max-model-len N ...``."""
+    """In a process of its own, called as vLLM is: ``serve MODEL --port N --max-model-len N ...``."""
     given = dict(pairwise(arguments))
-    if os.environ.get("SERVED_BREAKS"):
-        sys.exit("ValueError: no such architecture")
     settings = {"max_model_len": int(given["--max-model-len"]), "mode": given["--logprobs-mode"]}
     Server(int(given["--port"]), os.environ["VLLM_API_KEY"], given["--host"], **settings).serve_forever()
 

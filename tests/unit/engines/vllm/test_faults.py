@@ -6,14 +6,14 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.vllm.faults import ServerError
-from turnwise.engines.vllm.patience import Patience
+from turnwise.engines.vllm_client import ServerError
 
 Make = Callable[..., Any]
 SAMPLING = Sampling(max_tokens=8)
@@ -62,11 +62,10 @@ def test_a_fault_is_asked_again_and_changes_nothing(
     served: ModuleType, make_engine: Make, policy: Any, fault: str
 ) -> None:
     def sometimes(path: str, nth: int) -> str | None:
-        return fault if path == "/v1/completions" and nth > 2 and nth % 3 == 0 else None  # two are the examination
+        return fault if path == "/v1/completions" and nth % 5 == 3 else None  # two are the examination
 
-    patience = Patience(attempts=6, attempt_limit=0.5 if fault == "hang" else 20.0, backoff=0.01, health_limit=5.0)
     with served.serve(fault=sometimes) as server:
-        engine = make_engine(server.url, patience=patience)
+        engine = make_engine(server.url, attempts=6, attempt_limit=0.5 if fault == "hang" else 20.0)
         engine.load_weights(policy, 0)
         # seeds whose actions have several tokens, so that one that is cut short is seen
         seeds = [s for s in range(60) if len(served.written(name_of(server), [4, 5], s, 8)[0]) > 1][:12]
@@ -74,73 +73,46 @@ def test_a_fault_is_asked_again_and_changes_nothing(
         assert samples == [expected(served, name_of(server), [4, 5], seed) for seed in seeds]
         report = engine.report()
         assert report["requests"] == 12
-        assert report[f"faults/{KINDS[fault]}"] == report["retries"] > 0
+        assert report[f"faults/{KINDS[fault]}"] > 0
 
 
-def test_a_server_that_always_fails_is_told_in_one_message(served: ModuleType, make_engine: Make, policy: Any) -> None:
-    with served.serve(fault=lambda path, nth: "500" if path == "/v1/completions" and nth > 2 else None) as server:
-        engine = make_engine(server.url)
-        engine.load_weights(policy, 0)
-        with pytest.raises(ServerError, match=f"vLLM at {server.url} failed a request 3 times.*status 500"):
-            engine.sample([engine.open([4])], SAMPLING, [0])
+def test_only_attempts_that_make_sense_are_made(served: ModuleType, make_engine: Make, policy: Any) -> None:
+    for fault, requests in (("500", 3), ("400", 1)):
+        with served.serve(
+            fault=lambda path, nth, fault=fault: fault if path == "/v1/completions" and nth > 2 else None
+        ) as server:
+            engine = make_engine(server.url)
+            engine.load_weights(policy, 0)
+            with pytest.raises(ServerError) as caught:
+                engine.sample([engine.open([4])], SAMPLING, [0])
+            assert server.url in str(caught.value) and fault in str(caught.value)
+            assert server.seen["/v1/completions"] == 2 + requests
 
 
-def test_retry_after_is_kept(served: ModuleType, make_engine: Make, policy: Any) -> None:
-    with served.serve(fault=lambda path, nth: "429:0.3" if path == "/v1/completions" and nth == 3 else None) as server:
-        engine = make_engine(server.url)
-        engine.load_weights(policy, 0)
-        began = time.monotonic()
-        engine.sample([engine.open([4])], SAMPLING, [0])
-        assert time.monotonic() - began >= 0.3
-
-
-@pytest.mark.parametrize("answer", ["503:0.02", "429"])
+@pytest.mark.parametrize(("answer", "pause"), [("503:0.05", 0.5), ("429", 0.0)])
 def test_a_server_that_asks_to_wait_is_waited_for(
-    served: ModuleType, make_engine: Make, policy: Any, answer: str
+    served: ModuleType, make_engine: Make, policy: Any, answer: str, pause: float
 ) -> None:
+    """More often than ``attempts``."""
+
     def busy(path: str, nth: int) -> str | None:
         return answer if path == "/v1/completions" and 2 < nth <= 12 else None
 
-    patience = Patience(attempts=3, backoff=0.01, longest_backoff=0.05, health_limit=5.0)
     with served.serve(fault=busy) as server:
-        engine = make_engine(server.url, patience=patience)
+        engine = make_engine(server.url, backoff=0.001)
         engine.load_weights(policy, 0)
+        began = time.monotonic()
         assert engine.sample([engine.open([4])], SAMPLING, [0]) == [expected(served, name_of(server), [4], 0)]
-        assert engine.report()["retries"] == 10
-        assert [line for line in engine.said if "asks to wait" in line and "engine.patience.away_limit" in line]
+        assert time.monotonic() - began >= pause
 
 
-def test_a_server_that_asks_to_wait_when_the_run_starts_is_waited_for(
-    served: ModuleType, make_engine: Make, policy: Any
-) -> None:
-    with served.serve(fault=lambda path, nth: "429" if path == "/v1/completions" and nth <= 10 else None) as server:
-        engine = make_engine(server.url, patience=Patience(attempts=3, backoff=0.01, longest_backoff=0.05))
-        engine.load_weights(policy, 0)
-        assert server.seen["/v1/completions"] == 12
-
-
-def test_pauses_stay_finite_however_often_a_server_asks_to_wait() -> None:
-    assert 0.25 <= Patience(longest_backoff=0.5).pause(5000, None) <= 0.5
-    assert Patience(backoff=0.0).pause(5000, None) == 0.0
-
-
-def test_a_server_that_asks_to_wait_for_too_long_ends_the_run(
-    served: ModuleType, make_engine: Make, policy: Any
-) -> None:
+def test_waiting_ends(served: ModuleType, make_engine: Make, policy: Any) -> None:
     with served.serve(fault=lambda path, nth: "429" if path == "/v1/completions" and nth > 2 else None) as server:
-        engine = make_engine(server.url, patience=Patience(attempts=3, backoff=0.05, away_limit=0.3))
+        engine = make_engine(server.url, wait_limit=0.3)
         engine.load_weights(policy, 0)
-        with pytest.raises(ServerError, match=r"failed a request \d+ times .*engine.patience.away_limit.*status 429"):
+        with pytest.raises(ServerError, match=r"engine\.wait_limit"):
             engine.sample([engine.open([4])], SAMPLING, [0])
-
-
-def test_a_refusal_is_not_asked_again(served: ModuleType, make_engine: Make, policy: Any) -> None:
-    with served.serve(fault=lambda path, nth: "400" if path == "/v1/completions" and nth == 3 else None) as server:
-        engine = make_engine(server.url)
-        engine.load_weights(policy, 0)
-        with pytest.raises(ServerError, match=r"refuses a request.*status 400.*as asked"):
-            engine.sample([engine.open([4])], SAMPLING, [0])
-        assert server.seen["/v1/completions"] == 3
+        assert server.seen["/v1/completions"] > 6
 
 
 @pytest.mark.parametrize("how", ["from on_sample", "from another thread"])
@@ -193,7 +165,7 @@ def test_a_server_that_comes_back_empty_gets_its_adapter_again(
     engine_thread: list[list[Sample]] = []
     thread = threading.Thread(target=lambda: engine_thread.append(engine.sample([node], SAMPLING, [1])))
     thread.start()
-    until(lambda: any("does not answer" in line for line in engine.said))
+    until(lambda: engine.said)
     with served.serve(port=port) as again:
         thread.join(timeout=30)
         assert again.adapters.keys() == {name}
@@ -201,19 +173,21 @@ def test_a_server_that_comes_back_empty_gets_its_adapter_again(
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "remedy"),
     [
         ({"key": "secret"}, "TURNWISE_VLLM_KEY"),
-        ({"mode": "raw_logprobs"}, "processed_logprobs"),
-        ({"max_model_len": 32}, "max-model-len is 32, but the run needs rollout.max_length=64"),
+        ({"mode": "raw_logprobs"}, "--logprobs-mode processed_logprobs"),
+        ({"max_model_len": 32}, "--max-model-len"),
         ({"max_model_len": "4096"}, "max_model_len"),
+        ({"fault": lambda path, nth: "404" if "lora" in path else None}, "--enable-lora"),
     ],
 )
 def test_a_server_that_does_not_fit_is_refused(
-    served: ModuleType, make_engine: Make, policy: Any, settings: dict[str, Any], message: str
+    served: ModuleType, make_engine: Make, policy: Any, settings: dict[str, Any], remedy: str
 ) -> None:
-    with served.serve(**settings) as server, pytest.raises(ServerError, match=message):
+    with served.serve(**settings) as server, pytest.raises(ServerError) as caught:
         make_engine(server.url).load_weights(policy, 0)
+    assert remedy in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -231,38 +205,43 @@ def test_weights_that_a_server_says_it_loaded_are_asked_for(
 
 
 def test_an_examination_is_tried_again(served: ModuleType, make_engine: Make, policy: Any) -> None:
-    with served.serve(fault=lambda path, nth: "500" if path == "/v1/models" and nth == 1 else None) as server:
-        make_engine(server.url).load_weights(policy, 0)
-        assert server.adapters
-
-
-def test_a_server_that_is_not_there_is_told(make_engine: Make, policy: Any, served: ModuleType) -> None:
-    with served.serve() as server:
-        url = server.url
-    with pytest.raises(ServerError, match=f"no vLLM server answered at {url}.*serve.py"):
-        make_engine(url, patience=Patience(away_limit=0.1, backoff=0.01)).load_weights(policy, 0)
-
-
-def test_a_server_that_goes_while_it_is_examined_is_waited_for(
-    served: ModuleType, make_engine: Make, policy: Any
-) -> None:
     unanswered = iter(range(8))  # from the first probe on, whoever asks
+    begun: list[str] = []
 
     def away(path: str, nth: int) -> str | None:
+        if path == "/v1/models" and nth == 1:
+            return "500"
         begun.extend([path] if path == "/v1/completions" else [])
         return "refuse" if begun and next(unanswered, None) is not None else None
 
-    begun: list[str] = []
     with served.serve(fault=away) as server:
-        engine = make_engine(server.url, patience=Patience(attempts=2, backoff=0.01, health_limit=5.0))
+        engine = make_engine(server.url)
         engine.load_weights(policy, 0)
         assert engine.sample([engine.open([4, 5])], SAMPLING, [0])[0].ids
 
 
-def test_requests_wait_together_for_a_server_that_is_lost(served: ModuleType, make_engine: Make, policy: Any) -> None:
+@pytest.mark.parametrize("lora", [True, False])
+def test_a_server_that_is_not_there_is_told_with_the_command(
+    make_engine: Make, make_model: Make, served: ModuleType, lora: bool
+) -> None:
+    with served.serve() as server:
+        url = server.url
+    engine = make_engine(url, wait_limit=0.1)
+    with pytest.raises(ServerError) as caught:
+        engine.load_weights(make_model("qwen3", lora=lora), 0)
+    _, _, command = str(caught.value).partition("vllm serve ")
+    words = command.split()
+    assert url in str(caught.value) and ["--port", url.rpartition(":")[2]] == words[words.index("--port") :][:2]
+    assert ("--enable-lora" in words) == lora
+    assert words[0] == "policy" if lora else (Path(words[0]) / "model-head.safetensors").exists()
+
+
+def test_requests_wait_together_for_a_server_that_is_lost_and_is_back_later(
+    served: ModuleType, make_engine: Make, policy: Any
+) -> None:
     lost = threading.Event()
     with served.serve(fault=lambda path, nth: "refuse" if lost.is_set() else None) as server:
-        engine = make_engine(server.url, patience=Patience(backoff=0.01, health_limit=5.0, away_limit=0.5))
+        engine = make_engine(server.url, wait_limit=0.5)
         engine.load_weights(policy, 0)
         nodes = [engine.open([4, n]) for n in range(8)]
         lost.set()
@@ -275,26 +254,9 @@ def test_requests_wait_together_for_a_server_that_is_lost(served: ModuleType, ma
         assert all(isinstance(error, ServerError) for error in asyncio.run(all_of_them()))
         assert time.monotonic() - began < 3  # one after the other would be 4 s
         assert len(engine.said) == 1
-
-
-@pytest.mark.parametrize("again", ["load_weights", "sample"])
-def test_a_server_that_was_given_up_and_is_back_is_waited_for_again(
-    served: ModuleType, make_engine: Make, policy: Any, again: str
-) -> None:
-    lost = threading.Event()
-    with served.serve(fault=lambda path, nth: "refuse" if lost.is_set() else None) as server:
-        engine = make_engine(server.url, patience=Patience(backoff=0.01, health_limit=5.0, away_limit=1.0))
-        engine.load_weights(policy, 0)
-        node = engine.open([4])
+        lost.clear()
+        assert engine.sample(nodes[:1], SAMPLING, [0])[0].ids
         lost.set()
-        with pytest.raises(ServerError, match="no vLLM server answered"):
-            engine.sample([node], SAMPLING, [0])
-        if again == "sample":
-            lost.clear()
-            engine.sample([node], SAMPLING, [0])
-            lost.set()
-        threading.Timer(0.3, lost.clear).start()
-        if again == "load_weights":
-            engine.load_weights(policy, 1)
-        else:
-            assert engine.sample([node], SAMPLING, [1])[0].ids
+        threading.Timer(0.2, lost.clear).start()
+        engine.load_weights(policy, 1)
+        assert name_of(server).startswith("v1-")

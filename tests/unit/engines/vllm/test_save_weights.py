@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from turnwise.engines.vllm.save_weights import forget, save
+from turnwise.engines.vllm_client import forget, save
 
 Make = Callable[..., Any]
 
@@ -25,7 +25,7 @@ def logits(model: Any) -> torch.Tensor:
 def test_an_adapter_is_what_peft_reads(make_model: Make, tmp_path: Path) -> None:
     model = make_model("qwen3", lora=True)
     snapshot = save(model, 4, tmp_path)
-    assert snapshot.adapter and snapshot.folder == (tmp_path / snapshot.name).resolve()
+    assert snapshot.rank and snapshot.folder == (tmp_path / snapshot.name).resolve()
     assert {file.name for file in snapshot.folder.iterdir()} >= {"adapter_config.json", "adapter_model.safetensors"}
     again = PeftModel.from_pretrained(make_model("qwen3", lora=False), snapshot.folder)
     assert torch.allclose(logits(again), logits(model), atol=1e-6)
@@ -44,7 +44,7 @@ def test_all_weights_are_a_model_with_a_head_of_its_own(
         )
     snapshot = save(model, 0, tmp_path)
     again = AutoModelForCausalLM.from_pretrained(snapshot.folder)
-    assert not snapshot.adapter and not again.config.tie_word_embeddings
+    assert not snapshot.rank and not again.config.tie_word_embeddings
     assert again.lm_head.weight.data_ptr() != again.model.embed_tokens.weight.data_ptr()
     assert torch.equal(logits(again), logits(model))
     assert model.config.tie_word_embeddings  # the policy itself stays as it is

@@ -124,9 +124,9 @@ def test_a_server_that_fails_is_a_fault_and_never_an_empty_result(script: Module
     url = serve(script.make_app(script.Index(Letters(), PAGES, "", "", None)))
     (page,) = Served(url)("lenbury town", 1)
     assert page.title == "Lenbury" and "<|" not in page.text
-    with pytest.raises(InputError, match=r"HTTP 400: .*topk"):
+    with pytest.raises(InputError, match=r"400.*topk"):
         Served(url)("x", 5000)
-    with pytest.raises(InputError, match="HTTP 404"):
+    with pytest.raises(InputError, match="404"):
         Served(url + "x")("x", 1)
     with pytest.raises(InputError, match=r"127\.0\.0\.1:9/retrieve"):
         Served("http://127.0.0.1:9/retrieve", timeout=2, retries=1)("x", 1)
@@ -231,9 +231,7 @@ def test_an_address_with_a_secret_is_refused_without_repeating_it() -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("piece", "pause", "why"), [(b"x" * 2**20, 0.0, "larger than"), (b"x", 0.1, "not complete within")]
-)
+@pytest.mark.parametrize(("piece", "pause", "why"), [(b"x" * 2**20, 0.0, "larger than"), (b"x", 0.1, "timeout")])
 def test_an_answer_without_end_is_given_up(piece: bytes, pause: float, why: str) -> None:
     class Endless(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -278,7 +276,7 @@ def test_a_server_that_has_worked_and_one_query_that_it_refuses_are_faults_that_
         with pytest.raises(EnvironmentFault, match="I refuse"):
             find(f"bad {n}", 1)
     assert [record.getMessage().count(url) for record in caplog.records if "I refuse" in record.getMessage()] == [1]
-    assert len(asked) == 3 * 2 + 1  # ours once, for it worked
+    assert len(asked) == 3 + 1  # ours once, for it worked; a refusal is not asked again
     assert find("\ud800" + "x" * 10_000, 1)[0].title == "Comet" and asked[-1] == "?" + "x" * (MAX_QUERY - 1)
 
 

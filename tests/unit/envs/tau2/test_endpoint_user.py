@@ -12,7 +12,7 @@ import pytest
 
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.tau2 import EndpointUser, Tau2Env
-from turnwise.judges.client import ChatClient
+from turnwise.judges.chat import ChatClient
 from turnwise.rollouts.openings import Openings
 
 TICKET = "[service_issue]airplane_mode_on|lock_sim_card_pin[PERSONA:Easy]"  # without a user
@@ -50,7 +50,7 @@ def make(server, tmp_path):
     users = []
 
     def build(**client):
-        quick = {"attempts": 2, "backoff": 0.01, "give_up_after": 100} | client
+        quick = {"attempts": 2, "backoff": 0.01} | client
         users.append(EndpointUser(ChatClient(server[0], **quick), cache=str(tmp_path / "user.sqlite")))
         return Tau2Env(format="bfcl_python", user="endpoint", endpoint=users[-1])
 

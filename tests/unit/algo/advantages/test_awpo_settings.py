@@ -1,3 +1,0 @@
-"""Settings of AWPO's advantage that are refused."""
-
-from __future__ import annotations
