@@ -2,11 +2,14 @@
 PYTHON ?= $(firstword $(foreach p,python3.11 python3 python3.12 python3.13,$(shell $(p) -c 'import sys, venv; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 VENV := .venv
 BIN := $(VENV)/bin
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# uv where it is installed, pip where not; both take the versions of requirements.lock.
+PIP = $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check)
+# what an extra of pyproject.toml names
+NAMED = $(BIN)/python -c 'import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]])'
 CHECKED := src tests scripts benchmarks recipes notebooks docs/site train.py
 PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations 5
 JOBS ?= logical
-EXTRAS := agent dense inspect lmeval mcp openenv published reasoning_gym tau2 textarena trackio verifiers
+EXTRAS := agent lmeval mcp published reasoning_gym tau2 verifiers
 ARGS ?=
 
 # One core a process: the tests run side by side, and a tiny model gains nothing from more.
@@ -17,7 +20,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train results sandbox compiler escapes test test-fast test-extras golden properties lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny docs audit clean
+.PHONY: help setup train results sandbox compiler escapes test test-fast test-extras golden properties mutants lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny docs audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -59,6 +62,9 @@ golden: $(VENV)/.dev ## twelve tiny runs against the metrics and weights recorde
 properties: $(VENV)/.dev ## the property tests on examples that no run has seen (minutes); a find becomes an @example
 	$(PYTEST) -m "hypothesis and not gpu and not alfworld" --hypothesis-profile search $(ARGS)
 
+mutants: $(VENV)/.dev ## faulty edits, one at a time, and which test finds each (minutes); ARGS="kl_sign" picks
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 lint: $(VENV)/.dev ## style, without changing a file
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
@@ -81,27 +87,14 @@ bfcl: $(VENV)/.bfcl ## what env=bfcl needs, without the pins that it would bring
 
 tau2: $(VENV)/.tau2 ## what env=tau2 needs, without what it would bring
 
-agent: $(VENV)/.agent ## what the example of env=agent needs, and the Agents SDK of OpenAI
+$(EXTRAS): %: $(VENV)/.%
 
-dense: $(VENV)/.dense ## what the dense retriever of scripts/serve_retrieval.py needs
-
-lmeval: $(VENV)/.lmeval ## what scripts/evaluate_general.py needs, without what lm-eval would bring
-
-mcp: $(VENV)/.mcp ## what env=mcp needs
-
-inspect: $(VENV)/.inspect ## what scripts/export_inspect.py and its viewer need, without what inspect-ai would bring
-
-trackio: $(VENV)/.trackio ## what logger=trackio and its dashboard need, without what trackio would bring
-
-reasoning_gym: $(VENV)/.reasoning-gym ## what env=reasoning_gym needs (a C compiler too)
-
-textarena: $(VENV)/.textarena ## what env=textarena needs, without what it would bring
-
-openenv: $(VENV)/.openenv ## what env=openenv needs, without what it would bring
-
-verifiers: $(VENV)/.verifiers ## what env=verifiers needs, without what it would bring
-
-published: $(VENV)/.published ## an environment for env=verifiers that others published; tests play it
+lock: ## requirements.lock anew, with uv (PYTHON_FROM=3.11.5 is the oldest Python that it is for)
+	{ cat requirements.txt; for extra in dev docs; do $(NAMED) $$extra | tr ' ' '\n'; done; } > build.in
+	sed -n '/^# Extras that are/,$$p' requirements.lock > build.tail
+	sed -n '1,2p' requirements.lock > build.head
+	uv pip compile build.in -c requirements.lock --universal --python-version $${PYTHON_FROM:-3.11.5} --no-header --no-annotate -q -o build.lock
+	cat build.head build.lock build.tail > requirements.lock && rm build.in build.lock build.head build.tail
 
 test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same games, same answers
 	TURNWISE_ALFWORLD_PYTHON=.venv-alfworld/bin/python $(BIN)/python -m pytest tests/conformance $(ARGS)
@@ -133,7 +126,7 @@ docs: $(VENV)/.docs ## the documentation as a site in build/site, for a browser 
 UNREACHED = ConnectionError|Max retries|timed out|not found on PyPI
 
 audit: .venv-audit/.done ## known holes in the pinned libraries; needs the network, and says so where it reaches none (an error, unless OFFLINE=ok)
-	@for file in requirements.lock requirements-*.txt; do \
+	@for file in requirements.lock requirements/*.lock; do \
 		rm -f .venv-audit/report.json; \
 		.venv-audit/bin/pip-audit -r $$file --strict --no-deps --disable-pip --progress-spinner off -f json \
 			-o .venv-audit/report.json 2> .venv-audit/said && continue; \
@@ -155,56 +148,39 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: requirements.txt requirements.lock pyproject.toml | $(BIN)/python
+	@echo "make setup: installing the libraries of a run into $(VENV) (a few minutes the first time)"
 	$(PIP) -r requirements.txt -c requirements.lock
 	$(PIP) --no-deps --editable .
 	@touch $@
+	@echo "make setup: done; 'make train' trains, or: . $(BIN)/activate && python train.py --help"
 
-$(VENV)/.dev: requirements-dev.txt $(VENV)/.run
-	$(PIP) -r requirements-dev.txt -c requirements.lock
+$(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.run
+	$(PIP) $$($(NAMED) $*) -r requirements.txt -c requirements.lock
 	@touch $@
 
-$(VENV)/.agent $(VENV)/.dense $(VENV)/.mcp $(VENV)/.reasoning-gym: $(VENV)/.%: requirements-%.txt $(VENV)/.run
-	$(PIP) -r $<
+$(EXTRAS:%=$(VENV)/.%) $(VENV)/.bfcl: $(VENV)/.%: $(VENV)/.run
+	$(PIP) --no-deps $$($(NAMED) $*) -c requirements.lock
 	@touch $@
 
-$(VENV)/.reasoning-gym: | compiler
-
-$(VENV)/.docs: requirements-docs.txt $(VENV)/.run
-	$(PIP) -r requirements-docs.txt
-	@touch $@
-
-NO_DEPS := bfcl inspect lmeval tau2 textarena trackio
-$(NO_DEPS:%=$(VENV)/.%): $(VENV)/.%: requirements-%.txt $(VENV)/.run
-	$(PIP) --no-deps -r $<
-	@touch $@
-
-$(VENV)/.verifiers: requirements-verifiers.txt $(VENV)/.mcp
-	$(PIP) -c requirements.lock datasets
-	$(PIP) --no-deps -r $<
-	@touch $@
-
-$(VENV)/.openenv: $(VENV)/.mcp
+$(VENV)/.reasoning_gym: | compiler
 $(VENV)/.published: $(VENV)/.verifiers
-$(VENV)/.openenv $(VENV)/.published: $(VENV)/.%: requirements-%.txt
-	$(PIP) --no-deps -r $<
-	@touch $@
 
 .venv-audit/.done: | $(BIN)/python
 	$(BIN)/python -m venv .venv-audit
 	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 	@touch $@
 
-.venv-vllm/.done: requirements-vllm.txt requirements-vllm.lock | $(BIN)/python
+.venv-vllm/.done: requirements/vllm.lock | $(BIN)/python
 	$(BIN)/python -m venv .venv-vllm
-	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -r $< -c requirements-vllm.lock
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 # A folder, no environment: one file of the package is read, and nothing of it is imported (benchmarks/grouper.py).
-.venv-unsloth/.done: requirements-unsloth.txt | $(BIN)/python
+.venv-unsloth/.done: requirements/unsloth.lock | $(BIN)/python
 	$(PIP) --no-deps --target .venv-unsloth --upgrade -r $<
 	@touch $@
 
-.venv-alfworld/.done: requirements-alfworld.txt | $(BIN)/python
+.venv-alfworld/.done: requirements/alfworld.lock | $(BIN)/python
 	$(BIN)/python -m venv .venv-alfworld
 	.venv-alfworld/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@

@@ -75,7 +75,7 @@ def main() -> None:
         shares: list[float] = []
         contenders = [ours(run, tasks, cfg, shares)]
         if find_spec("trl") is None:
-            absent["x_trl"] = "trl: not installed; it is in requirements-dev.txt"
+            absent["x_trl"] = "trl: not installed; `make test` installs it"
         elif chosen(args, "trl"):
             contenders.append(trl(args, run, tasks, cfg, device))
         alternate(contenders, args.rounds)

@@ -98,7 +98,7 @@ def main() -> None:
 def missing(args: argparse.Namespace, name: str) -> str | None:
     """Returns the reason why a peer is not measured, or None."""
     if name == "trl" and find_spec("trl") is None:
-        return "trl: not installed; it is in requirements-dev.txt"
+        return "trl: not installed; `make test` installs it"
     return vllm_absent(args.vllm_python) if name == "vllm" else None
 
 

@@ -104,7 +104,7 @@ def missing(args: argparse.Namespace, way: str) -> str | None:
     if not chosen(args, way):
         return "not chosen"
     if way.startswith("trl") and find_spec("trl") is None:
-        return "trl: not installed; it is in requirements-dev.txt"
+        return "trl: not installed; `make test` installs it"
     if way in ("trl_trie", "unsloth") and args.device == "cpu" and args.peers is None:
         return "not chosen"
     return grouper_absent(args.device) if way == "unsloth" else None

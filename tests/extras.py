@@ -14,16 +14,11 @@ import pytest
 # target of make -> what it brings that must be there; the second name tells a part of it that another extra brings from the whole
 EXTRAS = {
     "agent": ("agents",),
-    "dense": ("sentence_transformers",),
-    "inspect": ("inspect_ai", "s3fs"),
     "lmeval": ("lm_eval",),
     "mcp": ("mcp",),
-    "openenv": ("openenv", "fastmcp"),
     "published": ("verifiers", "agents", "sophistry_bench"),
     "reasoning_gym": ("reasoning_gym",),
     "tau2": ("inspect_evals", "inspect_ai"),
-    "textarena": ("textarena",),
-    "trackio": ("trackio",),
     "verifiers": ("verifiers", "agents"),
 }
 

@@ -1,4 +1,4 @@
-"""The Agents SDK of OpenAI (requirements-agent.txt) against the gateway: its own loop, both interfaces, streamed and whole."""
+"""The Agents SDK of OpenAI (make agent) against the gateway: its own loop, both interfaces, streamed and whole."""
 
 from __future__ import annotations
 

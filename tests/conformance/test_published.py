@@ -1,4 +1,4 @@
-"""env=verifiers over an environment that others published (requirements-published.txt): by its name, and without a network."""
+"""env=verifiers over an environment that others published (make published): by its name, and without a network."""
 
 from __future__ import annotations
 

@@ -100,6 +100,15 @@ def test_several_steps_on_a_collection_leave_its_ratios_at_1_no_longer(
         assert row["train/ratio_max"] > 1.001  # of the second and the third
 
 
+def test_a_run_trains_at_the_temperature_at_which_it_samples(
+    small: Overrides, composed: Compose, tmp_path: Path
+) -> None:
+    """Otherwise the policy that is trained is not the policy that sampled, and no ratio begins at 1."""
+    run(composed(small("pivotrl", "policy.model=tiny", "rollout.sampling.temperature=0.7", "trainer.max_epochs=1")))
+    (row,) = (row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train")
+    assert row["train/mismatch_mean"] < 1e-4 and row["train/ratio_max"] == pytest.approx(1, abs=1e-3)
+
+
 @pytest.mark.slow
 def test_an_evaluation_in_the_middle_is_no_part_of_an_iterations_time(
     small: Overrides, composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -23,13 +23,14 @@ def chromium() -> Iterator[Any]:
 
 
 def built(source: Path, to: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", "docs/site/mkdocs.yml", "--site-dir", str(to)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    command += ["--config-file", "docs/site/mkdocs.yml", "--site-dir", str(to)]
     return subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("mkdocs", reason="needs requirements-docs.txt (make docs)")
+    pytest.importorskip("mkdocs", reason="needs make docs")
     to = tmp_path_factory.mktemp("site")
     done = built(ROOT, to)
     assert done.returncode == 0, done.stderr

@@ -10,8 +10,6 @@ import pytest
 from tests.extras import EXTRAS, need
 
 ROOT = Path(__file__).parents[2]
-BESIDE = ("bfcl", "docs", "dev")  # what else goes into the same environment
-
 
 def test_a_missing_package_skips_a_test_and_fails_it_where_it_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXTRAS, "nothing", ("pytest", "no_such_package"))
@@ -42,13 +40,3 @@ def test_no_test_skips_for_want_of_an_extra_by_other_means() -> None:
 def test_make_installs_every_extra() -> None:
     (listed,) = re.findall(r"^EXTRAS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert listed.split() == sorted(EXTRAS)
-
-
-def test_the_extras_fit_beside_each_other_and_change_no_pinned_version() -> None:
-    pinned: dict[str, dict[str, str]] = {}
-    names = [f"requirements-{name.replace('_', '-')}.txt" for name in (*EXTRAS, *BESIDE)]
-    for name in ("requirements.lock", "requirements.txt", *names):
-        for package, version in re.findall(r"^([\w.-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE):
-            pinned.setdefault(re.sub(r"[-_.]+", "-", package).lower(), {})[name] = version
-    assert not {package: places for package, places in pinned.items() if len(set(places.values())) > 1}
-    assert len(pinned) > 200

@@ -10,7 +10,7 @@ from typing import Any
 
 from turnwise.errors import InputError
 
-INSTALL = "`make lmeval` installs it (pip install --no-deps -r requirements-lmeval.txt)"
+INSTALL = "`make lmeval` installs it"
 
 
 def evaluate(

@@ -24,7 +24,7 @@ from turnwise.runs.json_lines import checked_lines
 from turnwise.runs.result_file import ResultError, read_result
 
 REMEDY = (
-    "logs of Inspect need inspect-ai: `make inspect` installs it (pip install --no-deps -r requirements-inspect.txt)"
+    "logs of Inspect need inspect-ai: `make inspect` installs it"
 )
 Message = tuple[str, str]
 """A chat message as a pair (role, text)."""

@@ -77,8 +77,9 @@ def contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:
     leaves have different rewards (TRACE Eq. 20).
 
     A branch point is a turn after which several rollouts continue. A leaf counts once for each branch point above it.
+    Rollouts whose environment failed are left out, as in :func:`branches`.
     """
-    children = tree.children()
+    children = children_of(tree)
     below: dict[int, list[float]] = {turn: [] for turn, born in children.items() if turn >= 0 and len(born) > 1}
     for leaf, reward in zip(tree.leaves(), total, strict=True):
         for turn in () if leaf in tree.invalid else tree.path(leaf)[:-1]:

@@ -80,6 +80,27 @@ def test_a_refilled_batch_is_credited_as_one() -> None:
     assert len(found.rewards) == len(found.credits) == 2
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_refill_never_plays_a_state_that_is_already_kept(seed: int) -> None:
+    """Otherwise one state would have two groups, and count twice in the loss."""
+    played: list[tuple[object, str]] = []
+
+    def noted(states: Sequence[State], key: object) -> list[RolloutTree]:
+        played.extend((key, state.id) for state in states)
+        return play(states, key)
+
+    names = ["easy", "same", "hard"]
+    made = collector(names, ["easy", "hard", "other"], GroupAdvantage(zero_variance="refill"))
+    found = replace(made, play=noted, seed=seed).collect(5)
+    assert [tree.state.id for tree in found.trees] == ["easy", "hard", "other"]
+    assert played == [((5, 0), name) for name in names] + [((5, 1), "other")]  # with a key, and so draws, of its own
+    played.clear()
+    made = collector(["easy", "same"], ["easy"], GroupAdvantage(zero_variance="refill"), refills=3)
+    found = replace(made, play=noted, seed=seed).collect(0)
+    assert [tree.state.id for tree in found.trees] == ["easy"]
+    assert played == [((0, 0), "easy"), ((0, 0), "same")]  # nothing else is left to draw
+
+
 def test_refills_are_bounded_and_a_tree_rule_needs_no_memory() -> None:
     rule = GroupAdvantage(zero_variance="refill")
     found = collector(["same", "hard"], ["same"], rule, refills=3).collect(0, lambda: {"kept": 1.0})

@@ -14,6 +14,9 @@ from turnwise.algo.advantages.advantage import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import Loss, LossInputs, Nll
 from turnwise.config.settings import UpdateSettings
+from turnwise.engines.engine import Sampling
+from turnwise.engines.tree_engine import TreeEngine
+from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.module import PolicyModule
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
@@ -108,7 +111,7 @@ def test_views_stand_beside_the_advantage_they_differ_from() -> None:
 
 
 def unpacked(
-    model: Any, trees: list[RolloutTree], credits: list[Credit]
+    model: Any, trees: list[RolloutTree], credits: list[Credit], temperature: float = 1.0
 ) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
     """Log-probs of every turn, policy and reference, each from a plain forward pass over its own path."""
     found = {}
@@ -120,7 +123,7 @@ def unpacked(
             ids = torch.tensor([history + node.action_ids])
 
             def logprobs(ids: Tensor = ids, start: int = len(history), node: Turn = node) -> Tensor:
-                logits = model(input_ids=ids).logits[0, start - 1 : -1].float()
+                logits = model(input_ids=ids).logits[0, start - 1 : -1].float() / temperature
                 return logits.log_softmax(-1).gather(1, torch.tensor(node.action_ids)[:, None])[:, 0]
 
             reference = torch.zeros(0)
@@ -186,8 +189,6 @@ def test_packed_equals_unpacked(make_model: MakeModel, kind: str, lora: bool, sh
     expected = loss(plain)
     expected.loss.backward()
 
-    from turnwise.models.attention import use_tree_attention
-
     use_tree_attention(model.get_base_model() if lora else model)
     update = pack(trees, credits, row_tokens=row_tokens, batch_tokens=120)
     parts = packed_inputs(model, loss, update)
@@ -202,6 +203,54 @@ def test_packed_equals_unpacked(make_model: MakeModel, kind: str, lora: bool, sh
     mine, theirs = gradients(model), gradients(plain_model)
     assert ((mine - theirs).norm() / theirs.norm()).item() < 1e-5
     assert theirs.norm() > 1e-3
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.7])
+def test_log_probs_are_those_at_the_sampling_temperature(make_model: MakeModel, kind: str, temperature: float) -> None:
+    """The policy's and the reference's, each against a plain pass whose logits are divided by the temperature."""
+    rng = random.Random(8)
+    trees = branching(rng)
+    credits = credit_of(trees, rng)
+    model = make_model(kind, lora=True)
+    found = unpacked(make_model(kind, lora=True), trees, credits, temperature)
+    paths = [trees[0].path(leaf) for leaf in trees[0].leaves()]
+    order = list(dict.fromkeys(place for path in paths for place in path))  # turns as they are packed
+    use_tree_attention(model.get_base_model())
+    module = PolicyModule(model, Clipped(kl_beta=0.1), UpdateSettings(1e-4), temperature=temperature)
+    update = pack(trees, credits)
+    (batch,), (reference_U,) = update.batches, module.references(update)
+    inputs = module.loss_inputs(batch, update, reference_U)
+    for mine_K, which in ((inputs.logprobs_K, 0), (inputs.ref_logprobs_K, 1)):
+        assert mine_K is not None
+        theirs_K = torch.cat([found["branching", place][which] for place in order])
+        torch.testing.assert_close(mine_K.detach(), theirs_K.detach(), rtol=1e-5, atol=1e-4)
+    at_one = PolicyModule(model, Clipped(), UpdateSettings(1e-4)).loss_inputs(batch, update)
+    assert (inputs.logprobs_K - at_one.logprobs_K).abs().max() > 0.1  # or the comparison could not tell
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+def test_training_gives_sampled_tokens_the_log_probs_that_the_engine_gave(
+    make_model: MakeModel, temperature: float
+) -> None:
+    """Otherwise the first ratio of every update is not 1, and clipping starts from a distribution that nobody sampled."""
+    rng = random.Random(9)
+    model = make_model("qwen3", lora=True)
+    engine = TreeEngine([5])
+    engine.load_weights(model, 0)
+    tree = RolloutTree(State("sampled", TASK, tuple(tokens(rng, 12))))
+    nodes = {-1: engine.open(tree.state.ids)}
+    for place, parent in enumerate((-1, -1, 0, 0, 1)):
+        nodes[place] = engine.fork(nodes[parent])
+        (sample,) = engine.sample([nodes[place]], Sampling(temperature=temperature, max_tokens=6), [place])
+        tree.turns.append(Turn(parent, sample.ids, sample.logprobs, observation_ids=tokens(rng, 3)))
+        engine.extend(nodes[place], tree.turns[-1].observation_ids)
+    use_tree_attention(model.get_base_model())
+    module = PolicyModule(model, Clipped(), UpdateSettings(1e-4), temperature=temperature)
+    update = pack([tree], [spread(tree, {2: 1.0, 3: -1.0, 4: 0.5})])
+    (batch,) = update.batches
+    inputs = module.loss_inputs(batch, update)
+    assert inputs.old_logprobs_K is not None and len(inputs.old_logprobs_K) >= 5
+    torch.testing.assert_close(inputs.logprobs_K.detach(), inputs.old_logprobs_K, rtol=1e-5, atol=1e-4)
 
 
 def test_sharing_saves_tokens_and_merging_can_be_switched_off() -> None:

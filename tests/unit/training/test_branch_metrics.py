@@ -38,9 +38,19 @@ def test_contrast_counts_leaves_below_branched_turns() -> None:
     assert contrast(grown(), [1, 1, 0, 1, 1]) == (7, 4)  # 6 alone lost: turn 0 disagrees, turn 2 does not
     assert contrast(grown(), [0, 1, 1, 0, 1]) == (7, 7)
     assert contrast(grown(), [0, 1, 1, 1, 1]) == (7, 0)
+
+
+def test_a_turn_below_which_one_rollout_is_valid_is_no_branch_point() -> None:
     tree = grown()
-    tree.invalid = {6}
-    assert contrast(tree, [0, 1, math.nan, 1, 1]) == (6, 0)
+    tree.invalid = {6}  # turn 0 has one child left; below turn 2 are 4, 7 and 8
+    assert branches(tree) == [(2, 2 / 3), (2, 2 / 3)]
+    assert contrast(tree, [0, 1, math.nan, 1, 1]) == (3, 0)
+    assert contrast(tree, [0, 1, math.nan, 0, 1]) == (3, 3)
+    tree.invalid = {6, 7}  # and one of three has failed: turn 2 still branches
+    assert contrast(tree, [0, 1, math.nan, math.nan, 0]) == (2, 2)
+    pair = tree_of(-1, 0, 0)
+    pair.invalid = {2}
+    assert branches(pair) == [] and contrast(pair, [1.0, math.nan]) == (0, 0)
 
 
 def test_rollouts_whose_environment_failed_are_not_counted() -> None:

@@ -1,4 +1,4 @@
-"""``env=alfworld``: the original ALFWorld engine, an optional dependency (see ``requirements-alfworld.txt``)."""
+"""``env=alfworld``: the original ALFWorld engine, an optional dependency (see ``requirements/alfworld.lock``)."""
 
 from turnwise.envs.alfworld.environment import AlfworldEnvironment
 from turnwise.envs.alfworld.session import AlfworldSession

@@ -16,7 +16,7 @@ from turnwise.errors import InputError
 SCRIPT = Path(__file__).with_name("engine.py")
 INSTALL = (
     "env=alfworld needs a Python interpreter with the ALFWorld engine. Run 'make alfworld', which creates "
-    ".venv-alfworld/bin/python; or run 'pip install -r requirements-alfworld.txt' with another interpreter and set "
+    ".venv-alfworld/bin/python; or run 'pip install -r requirements/alfworld.lock' with another interpreter and set "
     "env.python to it. Both ways need a C++ compiler, because parts of the engine are compiled"
 )
 

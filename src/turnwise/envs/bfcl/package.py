@@ -16,7 +16,7 @@ from turnwise.data.tool_schema import json_schema
 from turnwise.envs.tool_messages import Tools
 from turnwise.errors import InputError
 
-INSTALL = "install bfcl-eval with `make bfcl` (pip install --no-deps -r requirements-bfcl.txt)"
+INSTALL = "install bfcl-eval with `make bfcl`"
 SUBSETS = ("base", "miss_func", "miss_param", "long_context")
 
 _MODULES = {  # class of an API -> the name of its module, and of the file that describes its functions

@@ -17,7 +17,7 @@ from turnwise.envs.mcp.connection import Connection
 from turnwise.envs.tool_messages import Tools
 from turnwise.errors import InputError
 
-INSTALL = "`make mcp` installs it (pip install -r requirements-mcp.txt)"
+INSTALL = "`make mcp` installs it"
 
 
 class Server(BaseModel):

@@ -22,7 +22,7 @@ from typing import Any
 from turnwise.envs.reasoning_gym.own_scores import OWN_SCORES
 from turnwise.errors import InputError
 
-INSTALL = "`make reasoning_gym` installs it (pip install -r requirements-reasoning-gym.txt)"
+INSTALL = "`make reasoning_gym` installs it"
 NUMBERS = 2**31 - 1  # number of items of a data set; the items are numbered from 0
 LONGEST = 10_000  # maximum length of an answer in characters; a longer answer scores 0
 _EVALUATES = "its scorer evaluates the answer as Python"

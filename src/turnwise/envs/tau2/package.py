@@ -20,7 +20,7 @@ from typing import Any
 from turnwise.envs.tool_messages import Tools
 from turnwise.errors import InputError
 
-INSTALL = "install the required versions with `make tau2` (pip install --no-deps -r requirements-tau2.txt)"
+INSTALL = "install the required versions with `make tau2`"
 DOMAINS = ("airline", "retail", "telecom")
 SOLO = ("telecom",)  # domains with a ticket and without a user; the agent itself operates the customer's phone
 FREE: Mapping[str, tuple[str, ...]] = {  # tasks that the benchmark counts as solved if the agent does and says nothing

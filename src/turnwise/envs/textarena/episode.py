@@ -18,7 +18,7 @@ from turnwise.envs.replay import ReplayedSession
 from turnwise.errors import InputError
 from turnwise.types import Message
 
-INSTALL = "`make textarena` installs it (pip install --no-deps -r requirements-textarena.txt)"
+INSTALL = "`make textarena` installs it"
 LONGEST = 2_000  # maximum length of an action in characters; a longer action is cut off before the game gets it
 
 

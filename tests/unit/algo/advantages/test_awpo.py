@@ -50,6 +50,25 @@ def test_behind_a_solved_group_the_saturation_indicator_changes_nothing(
     assert with_it.metrics["mix_weight"] == without.metrics["mix_weight"]
 
 
+def test_the_gate_is_shut_where_rho_equals_its_threshold() -> None:
+    """Eq. 21 wants rho < epsilon_mix. Mixed rewards 0 and 3 have s_mix = 3/2: rho = (3/2) / (1/2 + 3/2) = 3/4 exactly."""
+    equal = {"outcome": [0, 1], "reasoning": [0, 2]}
+    at, above = (over(Awpo(epsilon_mix=e, **EXACT), equal, memory={PEAK: 1.0}).metrics for e in (0.75, 0.7500001))
+    assert (at["mix_weight"], at["gate_open"], at["gate_shut"]) == (0, 0, 1)
+    assert (above["mix_weight"], above["gate_open"], above["gate_shut"]) == (0.75, 1, 0)
+    inverse = over(Awpo(gate="inverse", **EXACT), equal, memory={PEAK: 1.0})
+    assert inverse.metrics["mix_weight"] == 0.75
+
+
+def test_the_peak_counts_this_batch_before_any_group_is_weighed() -> None:
+    """Means 1/2 and 3/2 after a peak of 1/4: the first is above the old peak and below the new one."""
+    better = {name: [value + 1 for value in values] for name, values in AGREES.items()}
+    found = over(Awpo(difficulty=False, **EXACT), AGREES, better, memory={PEAK: 0.25})
+    assert found.memory == {PEAK: 1.5}
+    assert found.metrics["gate_open"] == 1 / 2  # rho is 0.6 in both, and the second group is the peak
+    assert found.metrics["mix_weight"] == pytest.approx(0.6 / 2)
+
+
 def test_a_group_below_the_peak_by_hand() -> None:
     found = over(Awpo(**EXACT), NOISY, memory={PEAK: 2.0})
     rho = math.sqrt(0.5) / (0.5 + math.sqrt(0.5))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.algo.advantages.trees import tree_of as nested
+from tests.unit.algo.advantages.trees import trees
 
 from turnwise.algo.advantages.group import GroupAdvantage
 from turnwise.algo.advantages.trees import TreeGRPO, TreeRPO
@@ -43,6 +46,38 @@ def test_treerpo_backs_up_plain_means_whatever_the_number_of_leaves() -> None:
     assert out.advantage[4:7] == [0, 0, 0] and out.weight[4:7] == [0, 0, 0]  # three winners are no contrast
     assert TreeRPO(zero_variance="keep")(grown(), {"total": [0.0] * 4}).weight == [1] * 8
     assert TreeRPO()(grown(), {"total": [0.0] * 4}).weight == [0] * 8
+
+
+def test_treerpo_on_nested_unbalanced_trees_by_hand() -> None:
+    """Roots 0, 1 and 2. Turn 0 has the children 3 (lost) and 4, turn 4 the children 5 (lost) and 6, turn 6 four winners."""
+    tree = nested(-1, -1, -1, 0, 0, 4, 4, 6, 6, 6, 6)  # leaves 1, 2, 3, 5, 7, 8, 9, 10
+    out = TreeRPO(eps=0.0)(tree, {"total": [0.0, 0.5, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]})
+    # R: 6 = 1, 4 = (0 + 1)/2 = 1/2, 0 = (0 + 1/2)/2 = 1/4, the mean of the roots' values 1/4, 0 and 1/2. By leaves
+    # R(0) would be 4/6, and the first root would look better than the mean.
+    assert out.advantage[:3] == pytest.approx([0, -math.sqrt(3 / 2), math.sqrt(3 / 2)])
+    assert out.advantage[3:7] == [-1, 1, -1, 1]
+    assert out.weight == [1] * 7 + [0] * 4
+
+
+@given(trees())
+def test_treerpo_against_the_recursion_of_eq_45(drawn: tuple[RolloutTree, list[float]]) -> None:
+    tree, total = drawn
+    of_leaf = dict(zip(tree.leaves(), total, strict=True))
+    children = {place: [i for i, turn in enumerate(tree.turns) if turn.parent == place] for place in range(-1, 14)}
+
+    def value(place: int) -> float:
+        return of_leaf[place] if place in of_leaf else statistics.fmean(map(value, children[place]))
+
+    def advantage(place: int) -> float:
+        parent = tree.turns[place].parent
+        siblings = [value(child) for child in children[parent]]
+        if len(siblings) == 1 and parent >= 0:
+            return advantage(parent)  # no branch point: the turn belongs to its parent's branch
+        spread = statistics.pstdev(siblings)
+        return (value(place) - statistics.fmean(siblings)) / spread if spread > 1e-6 else 0.0
+
+    out = TreeRPO(eps=0.0)(tree, {"total": total})
+    assert out.advantage == pytest.approx([advantage(place) for place in range(len(tree.turns))], abs=1e-9)
 
 
 def test_treerpo_leaves_out_what_failed() -> None:
