@@ -23,18 +23,19 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from turnwise.config.check import check_config
-from turnwise.config.help import help_text
-from turnwise.config.hydra_errors import explain, refuse_overrides
-from turnwise.config.launchers import (
+from turnwise.config.machine import check_machine
+from turnwise.config.overrides import (
+    explain,
+    help_text,
     is_sweep,
     refuse_config_of_many,
     refuse_launcher,
+    refuse_overrides,
     refuse_processes,
+    refuse_secrets,
     took_no_job,
 )
-from turnwise.config.machine import check_machine
 from turnwise.config.schema import ConfigError, register
-from turnwise.config.secrets import refuse_secrets
 from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError, RowsFailed, Stopped
 from turnwise.files import no_room, out_of_reach
@@ -66,6 +67,7 @@ def job(cfg: DictConfig) -> None:
                 return
             from turnwise.training.main import run
 
+            check_config(cfg)  # again, because now the parts that need torch can be checked
             run(cfg, began)
     except InputError as error:
         if _developer():

@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from turnwise.config.build_part import build
+from turnwise.config.schema import build
 from turnwise.files import read_yaml
 from turnwise_worlds.household.environment import HouseholdEnv, makes_progress
 

@@ -40,8 +40,8 @@ from floor import Counted, ModelSize, calibrate, count
 from household import Work
 from peers_generate import GenerateEngine
 from peers_served import Continuous, Vllm, serve, vllm_absent
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.never import Never
+from turnwise.algo.allocators.allocator import Uniform
+from turnwise.algo.gates.rules import Never
 from turnwise.engines.engine import Engine
 from turnwise.engines.lanes import Lanes
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import sys
 
-from turnwise.config.programs import program
 from turnwise.console import until_stopped
 from turnwise.errors import InputError, refuse_twice
+from turnwise.programs import program
 
 
 @program(__doc__)

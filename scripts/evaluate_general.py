@@ -21,10 +21,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from turnwise.config.programs import options, program
 from turnwise.errors import InputError
 from turnwise.evaluation.lm_eval_benchmarks import evaluate, headline
 from turnwise.models.shipped import weights_of
+from turnwise.programs import options, program
 from turnwise.runs.result_file import read_result, write_result
 
 

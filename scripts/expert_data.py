@@ -25,13 +25,13 @@ from pathlib import Path
 
 from rich.progress import track
 
-from turnwise.config.build_alone import build_alone
-from turnwise.config.programs import program
+from turnwise.config.overrides import build_alone
 from turnwise.console import Terminal
 from turnwise.data.foreign import KEYS
 from turnwise.data.trajectories import write_trajectories
 from turnwise.env import Environment, EnvironmentFault, Quality, tried
 from turnwise.errors import InputError, refuse_twice
+from turnwise.programs import program
 from turnwise.types import Task, Trajectory
 
 CONF = Path(__file__).resolve().parent.parent / "conf"

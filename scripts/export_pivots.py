@@ -23,7 +23,6 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet as pq
 
-from turnwise.config.programs import options, program
 from turnwise.data.foreign import structured_text
 from turnwise.data.pivot_rows import ACTION, AGENT_NAME, check_row, is_row, rated, row_of
 from turnwise.data.read_records import UnusableError, read_records
@@ -31,6 +30,7 @@ from turnwise.data.steps import steps_of
 from turnwise.data.trajectories import parse_trajectory
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, refuse_same
+from turnwise.programs import options, program
 from turnwise.types import Pivot
 
 SHOWN = 20  # greatest number of places that are listed for one reason; all places are counted

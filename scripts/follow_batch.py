@@ -23,9 +23,9 @@ from torch import Tensor
 
 from turnwise.algo.losses.loss import Counts, Loss, LossInputs, Mean
 from turnwise.algo.states.state_rule import Profile
-from turnwise.config.programs import options, program
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
+from turnwise.programs import options, program
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.candidates import Candidates, read_candidates

@@ -27,9 +27,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.programs import program
 from turnwise.console import sized
 from turnwise.errors import InputError, refuse_twice
+from turnwise.programs import program
 from turnwise.runs.archive import RunPath
 from turnwise_study.gates.report import Settings, gate_report, gate_tables
 from turnwise_study.tables import to_rich

@@ -14,9 +14,9 @@ import json
 import sys
 from pathlib import Path
 
-from turnwise.config.programs import options, program
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, refuse_same
+from turnwise.programs import options, program
 from turnwise_worlds.data_files import ENDINGS, read_data_file
 
 

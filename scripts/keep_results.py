@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from turnwise.config.programs import options, program
+from turnwise.programs import options, program
 from turnwise.runs.keep_results import finished, keep
 
 

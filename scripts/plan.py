@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.programs import options, program
 from turnwise.console import number, sized
+from turnwise.programs import options, program
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 LENGTHS = {
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
         parser.add_argument(f"--{name}", type=number(0.001, 1), default=share, help="share reached (%(default)s)")
     args = parser.parse_intermixed_args(arguments)
 
-    from turnwise.config.launchers import is_sweep  # slow libraries are imported after the arguments are parsed
+    from turnwise.config.overrides import is_sweep
     from turnwise.errors import InputError
     from turnwise_study.planning import GPUS, Gpu, plan
     from turnwise_study.tables import Table, to_rich
@@ -89,7 +89,7 @@ def composed(overrides: Sequence[str]) -> Any:
     from omegaconf.errors import OmegaConfBaseException
 
     from turnwise.config.check import check_config
-    from turnwise.config.hydra_errors import explain
+    from turnwise.config.overrides import explain
     from turnwise.config.schema import compose_config
 
     try:

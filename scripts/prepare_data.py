@@ -21,12 +21,12 @@ from typing import Any, get_args
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from turnwise.config.programs import options, program
 from turnwise.console import Terminal, sized
 from turnwise.data.foreign import KEYS, Calls, Importer
 from turnwise.data.trajectories import BadTrajectory, DataError, write_trajectories
 from turnwise.errors import InputError
 from turnwise.files import refuse_same
+from turnwise.programs import options, program
 from turnwise.types import Trajectory
 
 SHOWN = 20  # greatest number of places that are listed for one reason; all places are counted

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from turnwise.config.programs import options, program
 from turnwise.errors import InputError
+from turnwise.programs import options, program
 
 
 @program()

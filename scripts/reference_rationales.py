@@ -21,7 +21,6 @@ from typing import Any
 
 from rich.progress import Progress
 
-from turnwise.config.programs import options, program
 from turnwise.console import Terminal, number
 from turnwise.data.steps import reasoning_of
 from turnwise.data.trajectories import read_trajectories, write_trajectories
@@ -30,6 +29,7 @@ from turnwise.errors import InputError
 from turnwise.files import refuse_same
 from turnwise.judges.chat import Cache, ChatClient, key_of
 from turnwise.judges.prompt import fenced, new_code, tools_text, transcript
+from turnwise.programs import options, program
 from turnwise.types import Trajectory
 
 VERSION = "rationale-v1"

@@ -38,10 +38,10 @@ from typing import NamedTuple
 
 from rich.progress import track
 
-from turnwise.config.launchers import is_sweep
-from turnwise.config.programs import program
+from turnwise.config.overrides import is_sweep
 from turnwise.console import Terminal, sized, until_stopped
 from turnwise.errors import InputError, refuse_twice
+from turnwise.programs import program
 from turnwise.runs.archive import RunPath
 from turnwise_study.comparison import comparison_figures, comparison_page, footer, provenance, run_table
 from turnwise_study.entries import Entry, as_json, counted, read_entry

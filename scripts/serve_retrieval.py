@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.config.programs import options, program
 from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
+from turnwise.programs import options, program
 from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Page
 from turnwise_worlds.search.retrieval import KEY, read_pages
 from turnwise_worlds.search.retrieval_server import make_app, serving

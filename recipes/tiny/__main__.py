@@ -29,8 +29,7 @@ from recipes.tiny.recipe import Recipe, Training, make_tokenizer
 from recipes.tiny.toolworlds import ToolWorlds, llama, thinking
 from transformers import AutoTokenizer, GenerationConfig
 
-from turnwise.config.build_part import build
-from turnwise.config.schema import compose_config
+from turnwise.config.schema import build, compose_config
 from turnwise.models.shipped import ASSETS, BASES
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

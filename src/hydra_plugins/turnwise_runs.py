@@ -51,7 +51,7 @@ class RunsSweeper(BasicSweeper):
             ConfigError: a range or pattern names no values, they make more runs than anyone waits for, or the command
                 asks for several batches.
         """
-        from turnwise.config.hydra_errors import MOST, swept
+        from turnwise.config.overrides import MOST, swept
         from turnwise.config.schema import ConfigError
 
         if max_batch_size is not None:  # a batch with a failed run would end the command before the next batch

@@ -30,7 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
-from turnwise.config.build_part import build, build_node
+from turnwise.config.schema import build, build_node
 from turnwise.config.settings import LoraSettings
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.dialect import dialect_of

@@ -15,8 +15,8 @@ import pytest
 import torch
 from tests.conformance.vllm_server import KEY, PYTHON, free_port, serving, start, wait
 
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.never import Never
+from turnwise.algo.allocators.allocator import Uniform
+from turnwise.algo.gates.rules import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sample, Sampling

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
-from turnwise.config.launchers import is_sweep
+from turnwise.config.overrides import is_sweep
 from turnwise.config.schema import compose_config
 from turnwise_study.sweeps.jobs import ask, jobs
 

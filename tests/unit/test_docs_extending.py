@@ -15,9 +15,8 @@ import pytest
 from tests.unit.envs.demonstrations import check_forks, replay
 from tests.unit.envs.hostile import check_hostile
 
-from turnwise.config.build_part import build
 from turnwise.config.check import check_config
-from turnwise.config.schema import compose_config
+from turnwise.config.schema import build, compose_config
 from turnwise.types import RolloutTree, State, Task, Turn
 
 ROOT = Path(__file__).parents[2]

@@ -27,9 +27,6 @@ from turnwise.config.schema import register
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE, CONF, PAGES = ROOT / "src" / "turnwise", ROOT / "conf", ROOT / "docs" / "methods"
 BOXES = {f"{path.parent.name}={path.stem}": path for path in sorted((CONF / "method").glob("*.yaml"))}
-BOXES |= {
-    f"experiment=composed/{path.stem}": path for path in sorted((CONF / "experiment" / "composed").glob("*.yaml"))
-}
 GROUPS = ("states", "allocator", "gate", "reward", "advantage", "loss", "judge", "predictor")
 ABSENT = {"gate": "never"}  # what stands in a group that a method does not use; ``none`` in the others
 BUT = re.compile(r"^# The algorithm is that of (\w+), but for these steps:$", re.MULTILINE)

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
-from turnwise.config.hydra_errors import explain
+from turnwise.config.overrides import explain
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise_study.sweeps.jobs import ask, job_of
 

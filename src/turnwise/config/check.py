@@ -1,34 +1,55 @@
-"""Checks a configuration before anything is loaded, and reports all mistakes at once, with the nearest valid names."""
+"""Checks a configuration before torch is loaded, and reports all mistakes at once, with the nearest valid names.
+
+The keys of a part are the parameters of its constructor, and the annotations of these parameters (for example
+``Annotated[float, Gt(0)]``) are the allowed values: :mod:`pydantic` compares both with the configuration. Parts whose
+import needs torch are left out until torch is loaded; until then, Hydra compares their keys with those of their file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+import dataclasses
+import inspect
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+from urllib.parse import urlsplit
 
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from turnwise.config.execution_conflicts import impossible_execution
-from turnwise.config.hints import meant
-from turnwise.config.parameter_mistakes import parameter_mistakes
-from turnwise.config.part_conflicts import impossible_combinations
-from turnwise.config.schema import ConfigError, RunConfig
-from turnwise.config.secrets import secrets_in
-from turnwise.config.trainer_arguments import impossible_trainer, lost_checkpoints
-from turnwise.config.unusable_values import bad_name, bad_seed, too_large
+from turnwise.config.conflicts import conflicts
+from turnwise.config.schema import ConfigError, RunConfig, build_node
+from turnwise.config.settings import CheckpointSettings, TrainerSettings
 from turnwise.errors import first_line
 
 _NEEDED = ("env", "data", "states", "gate", "rollout", "loss", "update", "policy", "engine", "trainer", "eval")
+_OF_TORCH = ("lightning", "turnwise.engines", "turnwise.models", "turnwise.training")  # modules that import torch
+_LIGHT = ("turnwise.engines.engine",)  # modules below these that do not
+_IN_PLACE_OF = {  # a part of Lightning -> the settings of it that a run may change
+    "lightning.pytorch.Trainer": TrainerSettings,
+    "lightning.pytorch.callbacks.ModelCheckpoint": CheckpointSettings,
+}
+_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
+_UNSET = "???"
+
+# matches //user:password@ in an address; the password may contain a slash
+_USER = re.compile(r"//[^\s/?#]*@|//[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")
+ADDRESS = re.compile(r"(?:^|[._])(?:urls?|retriever)(?:\.\d+)?$")  # keys whose values are addresses
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
+_NAMED = re.compile(r"key_variable['\"]?\s*[=:]\s*(?P<value>[^\s,}]*)")
 
 
 def check_config(cfg: DictConfig) -> None:
     """Refuses a configuration that cannot run. The ConfigError lists all mistakes.
 
-    The settings of every part with a ``_target_``, at any depth, are compared with the signature of the part's
-    constructor. This finds unknown and missing parameters, wrong types and wrong ``Literal`` values. A part that is a
-    dataclass of Turnwise is built once, so that its own range checks run. Parts that cannot work together are reported
-    too.
+    Called again after torch has been loaded, it also checks the parts that need torch.
     """
     try:
         tree: Any = OmegaConf.to_container(cfg, resolve=True)
@@ -36,43 +57,266 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError([f"{error.full_key or 'config'}: {first_line(error)}"]) from error
     if secrets := list(secrets_in(tree)):  # reported alone, because other messages repeat values
         raise ConfigError(secrets)
-    mistakes = [*_unknown_or_missing(tree), *bad_name(tree.get("name"))]
+    mistakes = list(_top_level(tree))
     mistakes += [f"{key}: this key has no value; set {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
-    mistakes += _walk(tree, "")
+    mistakes += _mistakes(tree, "")
     reported = {mistake.split(":")[0] for mistake in mistakes}
-    later = impossible_trainer(tree) + lost_checkpoints(tree) + too_large(tree) + bad_seed(tree.get("seed"))
-    later += impossible_combinations(tree) + impossible_execution(tree)
-    mistakes += [mistake for mistake in later if mistake.split(":")[0] not in reported]
+    mistakes += [mistake for mistake in conflicts(tree) if mistake.split(":")[0] not in reported]
     if mistakes:
-        raise ConfigError(list(dict.fromkeys(mistakes)))  # two checks may report the same mistake
+        raise ConfigError(list(dict.fromkeys(mistakes)))
 
 
-def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
-    """Reports top-level keys that nothing reads (for example from ``+key=...``), missing parts that every run needs,
-    and loggers and callbacks without a ``_target_``.
-    """
-    known = {field.name for field in fields(RunConfig)}
-    extra = [str(key) for key in tree if key not in known]
+def _top_level(tree: Mapping[str, Any]) -> Iterator[str]:
+    known = {field.name for field in dataclasses.fields(RunConfig)}
     own = {str(key): value for key, value in tree.items() if key in known}
-    mistakes = [f"{key}: there is no key '{key}'{meant(key, own)}" for key in extra]
-    mistakes += [
-        f"{key}: every run needs this part; do not remove it with ~{key} or {key}=null"
-        for key in _NEEDED
-        if "callbacks" in own and own.get(key) is None  # a configuration without callbacks is only a part of a run
-    ]
+    for key in tree:
+        if key not in known:
+            yield f"{key}: there is no key '{key}'{meant(key, own)}"
+    if "callbacks" in own:  # a configuration without callbacks is only a part of a run
+        for key in _NEEDED:
+            if own.get(key) is None:
+                yield f"{key}: every run needs this part; do not remove it with ~{key} or {key}=null"
     for group in ("logger", "callbacks"):
         for name, part in (own.get(group) or {}).items():
             if part and not (isinstance(part, Mapping) and "_target_" in part):
-                mistakes.append(f"{group}.{name}: must be a part with a _target_, or null for none; got {part!r}")
-    return mistakes
+                yield f"{group}.{name}: must be a part with a _target_, or null for none; got {part!r}"
 
 
-def _walk(node: Any, path: str) -> list[str]:
-    """Returns the mistakes in a node and in all nodes below it."""
-    mistakes: list[str] = []
+def _mistakes(node: Any, path: str) -> list[str]:
     children = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ()
+    mistakes: list[str] = []
     for key, child in children:
-        mistakes += _walk(child, f"{path}.{key}" if path else str(key))
+        place = f"{path}.{key}" if path else str(key)
+        if isinstance(child, float) and not math.isfinite(child):
+            mistakes.append(f"{place}: must be a finite number, got {child}")
+        elif isinstance(child, str) and not child.strip() and not path.startswith(("logger", "paths")):
+            # usually from a shell variable that was not set
+            mistakes.append(f"{place}: the value is empty; give a value, or {place}=null if this setting may be null")
+        mistakes += _mistakes(child, place)
     if isinstance(node, Mapping) and "_target_" in node:
-        mistakes += parameter_mistakes(node, path, not mistakes)
+        mistakes += _of_part(node, path, mistakes)
     return mistakes
+
+
+def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[str]:
+    """Yields the mistakes in the settings of one part. ``within`` holds those of its values and of parts inside it."""
+    target = str(node["_target_"])
+    unloaded = target.startswith(_OF_TORCH) and target.rpartition(".")[0] not in sys.modules
+    if unloaded and not target.startswith(_LIGHT) and target not in _IN_PLACE_OF:
+        return
+    try:
+        part = _IN_PLACE_OF.get(target) or get_object(target)
+        parameters = inspect.signature(part).parameters
+    except Exception as error:  # whatever the import of a module may raise
+        yield f"{path}._target_: {first_line(error)}"
+        return
+    given = {
+        key: value for key, value in node.items() if key not in ("_target_", "_partial_", "_convert_", "_recursive_")
+    }
+    hints = _annotations(part)
+    reported = {mistake.split(":")[0] for mistake in within}
+    sound = not within
+    for name, value in given.items():
+        if name not in parameters:
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+                sound = False
+                yield f"{path}.{name}: {target.rpartition('.')[2]} has no such parameter{suggest(str(name), parameters)}"
+        elif f"{path}.{name}" not in reported and (mistake := _mismatch(value, hints.get(name, Any))):
+            sound = False
+            yield f"{path}.{name}: {mistake}, got {value!r}"
+    for name, parameter in parameters.items():
+        optional = parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        )
+        if not optional and name not in given and not node.get("_partial_"):
+            sound = False
+            yield f"{path}.{name}: {target.rpartition('.')[2]} requires this parameter; set {path}.{name}=..."
+    if sound and hasattr(part, "__post_init__") and not node.get("_partial_") and _UNSET not in given.values():
+        try:  # checks that concern several parameters are in the part itself
+            build_node(node, path)
+        except ConfigError as error:
+            yield from error.mistakes
+
+
+def _annotations(part: Any) -> dict[str, Any]:
+    """Returns the annotations of a constructor's parameters; ``Any`` for types that are imported for type checking only."""
+    if dataclasses.is_dataclass(part):
+        owners = [
+            (vars(base).get("__annotations__", {}), vars(sys.modules[base.__module__]))
+            for base in reversed(part.__mro__)
+        ]  # type: ignore[union-attr]
+    else:
+        function = part.__init__ if inspect.isclass(part) else part
+        owners = [(getattr(function, "__annotations__", {}), getattr(function, "__globals__", {}))]
+    hints: dict[str, Any] = {}
+    for own, scope in owners:
+        for name, annotation in own.items():
+            try:
+                hints[name] = eval(annotation, scope) if isinstance(annotation, str) else annotation
+            except (NameError, AttributeError, TypeError):
+                hints[name] = Any
+    return hints
+
+
+def _mismatch(value: Any, hint: Any) -> str | None:
+    """Returns what is wrong with a value from a YAML file for a parameter with the annotation ``hint``, or None."""
+    if hint is Any or value == _UNSET or _holds_part(value):
+        return None
+    if get_origin(hint) in (Union, UnionType):  # pydantic would make a dataclass from a mapping
+        hint = Union[tuple(kind for kind in get_args(hint) if not dataclasses.is_dataclass(kind))]  # noqa: UP007
+    elif dataclasses.is_dataclass(hint):
+        return "must be a part with a _target_"
+    try:
+        adapter = TypeAdapter(hint, config=_STRICT)
+    except Exception:  # a type that pydantic cannot check
+        return None
+    try:
+        adapter.validate_json(json.dumps(value))  # as JSON, a list may become a tuple and a text a path
+    except ValidationError as error:
+        messages = dict.fromkeys(
+            "must be a part with a _target_" if one["type"] == "needs_python_object" else one["msg"]
+            for one in error.errors()
+        )
+        return " or ".join(messages).replace("Input should", "must")
+    except (TypeError, ValueError):
+        return None
+    return None
+
+
+def _holds_part(value: Any) -> bool:
+    children = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return (isinstance(value, Mapping) and "_target_" in value) or any(map(_holds_part, children))
+
+
+# key of Turnwise -> names of the same setting in TRL, verl, transformers and other libraries
+_ELSEWHERE = {
+    "update.learning_rate": "lr actor_lr",
+    "update.warmup": "warmup_steps num_warmup_steps lr_warmup_steps warmup_ratio",
+    "update.clip_norm": "max_grad_norm grad_clip gradient_clip_val",
+    "update.batch_tokens": "per_device_train_batch_size micro_batch_size gradient_accumulation_steps accumulate_grad_batches",
+    "update.recompute": "gradient_checkpointing",
+    "trainer.max_epochs": "epochs num_epochs num_train_epochs total_epochs steps max_steps total_steps iterations num_iterations",
+    "trainer.devices": "gpus n_gpus num_gpus n_gpus_per_node num_processes nproc_per_node",
+    "trainer.num_nodes": "nodes nnodes",
+    "trainer.precision": "bf16 fp16",
+    "rollout.states": "batch_size train_batch_size global_batch_size prompts num_prompts",
+    "rollout.max_length": "max_seq_length max_seq_len max_model_len max_prompt_length max_context_length",
+    "rollout.turns": "max_turns num_turns",
+    "rollout.sampling.max_tokens": "max_new_tokens max_completion_length response_length max_response_length",
+    "allocator.group_size": "num_generations num_return_sequences num_rollouts rollouts n_samples num_samples n g",
+    "loss.kl_beta": "beta kl_coef kl_loss_coef kl_penalty",
+    "loss.clip_high": "epsilon eps clip_range cliprange clip_ratio clip_eps epsilon_high",
+    "loss.clip_low": "epsilon_low",
+    "loss.aggregation": "loss_type loss_agg_mode",
+    "policy.model": "model model_name model_path model_name_or_path model_id pretrained checkpoint",
+    "policy.dtype": "torch_dtype",
+    "policy.lora.r": "lora_r lora_rank rank",
+    "policy.lora.alpha": "lora_alpha",
+    "policy.lora.dropout": "lora_dropout",
+    "data.file": "dataset dataset_name dataset_path data_path train_file train_files data_files",
+    "eval.every": "eval_steps eval_every eval_interval test_freq val_check_interval",
+    "paths.out": "output_dir out_dir save_dir default_local_dir",
+    "logger.wandb.project": "project project_name wandb_project",
+    "name": "run_name experiment_name exp_name",
+    "method": "algorithm algo trainer_type adv_estimator",
+    "env": "environment env_name world task",
+    "fresh": "overwrite overwrite_output_dir force",
+}
+_HERE = {word: key for key, words in _ELSEWHERE.items() for word in words.split()}
+
+
+def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
+    """Returns the text that follows "there is no key ``word``" in an error message. The text suggests the key that was
+    probably meant. If no key is similar, it lists all keys of the group.
+
+    ``tree`` is the configuration without the unknown key. ``holder`` is the dotted key of the group in which ``word``
+    was looked for; it is empty for the top level.
+    """
+    plain = word.lower().replace("-", "_")
+    known = _HERE.get(plain, "")
+    if known and (not holder or known.startswith(f"{holder}.")):
+        above, _, last = known.rpartition(".")
+        if last in _at(tree, above):
+            return f"; did you mean '{known}'?"
+        return f"; this setting is called '{known}' here and belongs to a part that this run does not use"
+    names = [str(name) for name in _at(tree, holder) if not str(name).startswith("_")]
+    if near := get_close_matches(word, names, n=1, cutoff=0.6):
+        return f"; did you mean '{near[0]}'?"
+    leaves = [key for key in keys_of(tree) if "." in key]
+    last_words = sorted({key.rpartition(".")[2] for key in leaves})
+    near = [plain] if plain in last_words else get_close_matches(plain, last_words, n=1, cutoff=0.8)
+    if same := [key for key in leaves if near and key.rpartition(".")[2] == near[0]]:
+        return f"; did you mean {' or '.join(repr(key) for key in sorted(same, key=len)[:3])}?"
+    return f"; choose one of {', '.join(sorted(names))}" if names else "; leave out this key"
+
+
+def keys_of(tree: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
+    """Yields the dotted key of every group and every value of a configuration, without Hydra's own keys."""
+    for key, value in tree.items():
+        if not str(key).startswith("_"):
+            yield f"{prefix}{key}"
+            if isinstance(value, Mapping):
+                yield from keys_of(value, f"{prefix}{key}.")
+
+
+def _at(tree: Mapping[str, Any], dotted: str) -> Mapping[str, Any]:
+    node: Any = tree
+    for key in dotted.split(".") if dotted else ():
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node if isinstance(node, Mapping) else {}
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Returns ``; did you mean 'x'?`` for the known name closest to ``name``, or a list of all if none is similar."""
+    names = sorted(known)
+    if near := get_close_matches(name, names, n=1, cutoff=0.6):
+        return f"; did you mean '{near[0]}'?"
+    return f"; choose one of {', '.join(names)}" if names else "; leave out this key"
+
+
+def secrets_in(tree: Any, path: str = "") -> Iterator[str]:
+    """Yields a message for each address that contains a user or a password or has an invalid port, and for each value
+    of ``key_variable`` that is not the name of an environment variable.
+    """
+    children = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in children:
+        place = f"{path}.{key}" if path else str(key)
+        if str(key) == "key_variable" and isinstance(value, str):
+            if not VARIABLE.fullmatch(value):
+                yield no_variable(place)
+        elif isinstance(value, str):
+            if holds_user(value) or (ADDRESS.search(place) and "@" in value.split("/")[0]):
+                yield credentials(place)
+            elif value.startswith(("http://", "https://")):
+                yield from _misplaced(value, place)
+        else:
+            yield from secrets_in(value, place)
+
+
+def holds_user(text: str) -> bool:
+    return _USER.search(text) is not None
+
+
+def _misplaced(value: str, place: str) -> Iterator[str]:
+    try:
+        port = urlsplit(value).port
+    except ValueError:  # for example an IPv6 address without its closing bracket
+        yield f"{place}: the address needs a valid host and port; a port is a number from 1 to 65535"
+        return
+    if port == 0:
+        yield f"{place}: the port of the address must be a number from 1 to 65535, got 0"
+
+
+def credentials(place: str) -> str:
+    return (
+        f"{place}: the address contains a user name or a password, which would be saved with the run; leave out both, "
+        "and put the key into the environment variable that key_variable names"
+    )
+
+
+def no_variable(place: str) -> str:
+    return (
+        f"{place}: give the NAME of an environment variable (capital letters, digits and _), not the key itself; "
+        "export the key under a name such as TURNWISE_JUDGE_KEY and give that name"
+    )

@@ -10,11 +10,11 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.schema import ConfigError
-from turnwise.config.trainer_arguments import ON_GPU, places
 from turnwise.errors import InputError
 from turnwise.models.hub import at_hand
 from turnwise.models.shipped import BASES
 
+_ON_GPU = ("gpu", "cuda")
 _PROCESSES = 16  # number of processes that a run may start on any machine, also on a machine with fewer cores
 _LONGEST = 255  # largest length of a file name in bytes
 
@@ -25,14 +25,14 @@ def check_machine(cfg: DictConfig) -> None:
     This check is made when a run starts and not when its configuration is composed, because a plan or a sweep may be
     composed on another machine.
     """
-    mistakes = [*_gpus(cfg), *_cores(cfg), *_folders(cfg), *_models(cfg)]
+    mistakes = [*_gpus(cfg), *_cores(cfg), *_folders(cfg), *_data(cfg), *_models(cfg)]
     if mistakes:
         raise ConfigError(mistakes)
 
 
 def _gpus(cfg: DictConfig) -> list[str]:
     accelerator, devices = (OmegaConf.select(cfg, f"trainer.{name}") for name in ("accelerator", "devices"))
-    if accelerator not in ON_GPU:
+    if accelerator not in _ON_GPU:
         return []
     installed = version("torch")
     if not installed.endswith("+cpu"):  # with a torch for CPUs, the answer is known without the slow import
@@ -44,7 +44,7 @@ def _gpus(cfg: DictConfig) -> list[str]:
         ]
     # A launcher may have made only one GPU visible to this process.
     started = any(name in os.environ for name in ("LOCAL_RANK", "SLURM_PROCID"))
-    needed = devices if isinstance(devices, int) else 1 + max(devices, default=0) if places(devices) else 0
+    needed = devices if isinstance(devices, int) else 0 if isinstance(devices, str) else 1 + max(devices, default=0)
     there = torch.cuda.device_count()
     return (
         [f"trainer.devices={devices}: this machine has only {there} GPUs; choose GPUs that it has"]
@@ -88,6 +88,12 @@ def _folders(cfg: DictConfig) -> list[str]:
             "all runs share the cache; name a folder outside the run's folder"
         )
     return mistakes
+
+
+def _data(cfg: DictConfig) -> Iterator[str]:
+    file = OmegaConf.select(cfg, "data.file")
+    if file is not None and not Path(file).is_file():
+        yield f"data.file={file}: no such file; correct data.file (the current folder is {Path.cwd()})"
 
 
 def _models(cfg: DictConfig) -> Iterator[str]:

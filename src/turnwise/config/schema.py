@@ -1,4 +1,4 @@
-"""Declares the top-level keys of every configuration, names runs, and composes configurations.
+"""Declares the top-level keys of every configuration, names runs, composes configurations and builds their parts.
 
 The keys of a part are the parameters of its constructor (:mod:`turnwise.config.check`) and not declared here.
 """
@@ -6,9 +6,12 @@ The keys of a part are the parameters of its constructor (:mod:`turnwise.config.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import pickle
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,12 @@ from hydra._internal.config_repository import CachingConfigRepository, IConfigRe
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
 from hydra.plugins.config_source import ConfigResult
+from hydra.utils import instantiate
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
-from turnwise.errors import InputError
+from turnwise.errors import InputError, first_line
 
 
 class ConfigError(InputError):
@@ -131,7 +136,7 @@ def compose_config(overrides: Sequence[str], folder: Path, read: dict[str, bytes
 
     Raises:
         HydraException, OmegaConfBaseException: Hydra cannot compose the configuration;
-            ``turnwise.config.hydra_errors.explain`` turns the error into a clear message.
+            ``turnwise.config.overrides.explain`` turns the error into a clear message.
     """
     register()
     hydra_config = HydraConfig.instance()
@@ -150,3 +155,36 @@ def compose_config(overrides: Sequence[str], folder: Path, read: dict[str, bytes
         finally:
             hydra_config.cfg = outer
     return cfg
+
+
+_FULL_KEY = re.compile(r"^full_key: (\S+)$", re.MULTILINE)  # a line in Hydra's messages
+
+
+def build(cfg: DictConfig, key: str, **given: Any) -> Any:
+    """Builds the part of the configuration under the dotted ``key`` (such as ``logger.wandb``) with its constructor, or
+    returns None if the configuration lacks the part. Raises a ConfigError if the constructor refuses its arguments.
+
+    ``given`` holds objects that only the program can supply. A part with ``_partial_`` in its file receives those
+    objects whose names are parameters of its constructor.
+    """
+    node = OmegaConf.select(cfg, key)
+    return None if node is None else build_node(node, key, **given)
+
+
+def build_node(node: Any, key: str, **given: Any) -> Any:
+    """Builds a part from its settings ``node``, as :func:`build` does; ``key`` is the part's key."""
+    try:
+        part = instantiate(node)
+        if not isinstance(part, partial):
+            return part
+        named = inspect.signature(part.func).parameters
+        return part(**{name: value for name, value in given.items() if name in named})
+    except InputError:
+        raise
+    except ValueError as error:  # raised by a partial part, which gets its last arguments only here
+        raise ConfigError([f"{key}: {first_line(error)}"]) from error
+    except InstantiationException as error:
+        reason = error.__cause__ if isinstance(error.__cause__, ValueError | TypeError) else error
+        within = _FULL_KEY.search(str(error))  # names a part that is nested in another one
+        place = within[1] if within and within[1].startswith(f"{key}.") else key
+        raise ConfigError([f"{place}: {first_line(reason)}"]) from error

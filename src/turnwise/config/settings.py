@@ -1,11 +1,15 @@
-"""Defines the settings of a run's policy, data, rollouts, update, evaluation and predictor, and checks their ranges."""
+"""Defines the settings of a run's policy, data, rollouts, update, evaluation and predictor.
+
+The ranges are annotations. :mod:`turnwise.config.check` compares a composed configuration with them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Interval
 
 from turnwise.data.match_calls import MOST
 from turnwise.data.toolcalls import Format, Thinking
@@ -15,17 +19,13 @@ from turnwise.rollouts.demonstrated_reply import Anchored, Kind
 MOST_TASKS = 10**6  # largest number of tasks of an evaluation; all tasks are drawn before the first one is run
 WIDEST = 4096  # largest rank of an adapter; a larger one exceeds the width of most layers
 
-
-def _at_least(minimum: float, **values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not minimum <= value < inf:
-            raise ValueError(f"{name} must be at least {minimum} and finite, got {value}")
-
-
-def _above_zero(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 < value < inf:
-            raise ValueError(f"{name} must be above 0 and finite, got {value}")
+# A number far above these limits would never end or would exhaust the memory, and is a slip of the keyboard.
+Count = Annotated[int, Interval(ge=0, le=10**7)]
+AtLeastOne = Annotated[int, Interval(ge=1, le=10**7)]
+Share = Annotated[float, Interval(ge=0, le=1)]
+Rate = Annotated[float, Interval(gt=0, le=10)]
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,9 @@ class LoraSettings:
     all weights are trained without an adapter.
     """
 
-    r: int = 16
-    alpha: float = 32
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.r <= WIDEST:
-            raise ValueError(f"r must be a rank from 0 (all weights are trained) to {WIDEST}, got {self.r}")
-        _at_least(0, alpha=self.alpha)
-        if self.dropout:
-            raise ValueError(
-                "dropout must be 0: with dropout the trained policy would differ from the policy that sampled the "
-                f"rollouts, and a resumed run would use other masks; got {self.dropout}"
-            )
+    r: Annotated[int, Interval(ge=0, le=WIDEST)] = 16
+    alpha: NotNegative = 32
+    dropout: float = 0.0  # dropout would make the trained policy differ from the one that sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +53,6 @@ class PolicySettings:
     lora: LoraSettings
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     start: str | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.lora, LoraSettings):
-            raise ValueError(f"lora must be a part with r and alpha (r=0 trains all weights), got {self.lora!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,30 +79,17 @@ class DataSettings:
     """
 
     file: str | None = None
-    trajectories: int = 300
-    good: float = 0.5
+    trajectories: AtLeastOne = 300
+    good: Share = 0.5
     strict: bool = False
-    held_out: float = 0.1
+    held_out: Annotated[float, Interval(ge=0, le=0.5)] = 0.1
     verifier: Kind | None = None
-    similarity: float = 0.8
-    word_overlap: float = 0.1
+    similarity: Annotated[float, Interval(gt=0, le=1)] = 0.8
+    word_overlap: Annotated[float, Interval(ge=0, le=MOST)] = 0.1
     pass_rates: bool = True
     thinking: Thinking | None = None
     tools_as_text: bool | None = None
     format: Format | None = None
-
-    def __post_init__(self) -> None:
-        _at_least(1, trajectories=self.trajectories)
-        if not 0 <= self.good <= 1:
-            raise ValueError(f"good must be a share in [0, 1], got {self.good}")
-        if not 0 <= self.held_out <= 0.5:
-            raise ValueError(f"held_out must be a share in [0, 0.5], got {self.held_out}")
-        if not 0 < self.similarity <= 1:
-            raise ValueError(f"similarity must be in (0, 1], got {self.similarity}")
-        if not 0 <= self.word_overlap <= MOST:
-            raise ValueError(
-                f"word_overlap must be in [0, {MOST}], the overlap of two equal texts, got {self.word_overlap}"
-            )
 
     def judging(self, form: Format) -> Anchored:
         """Returns the verifier of replies in dialogues without an environment. ``form`` is the format of tool calls."""
@@ -146,37 +119,18 @@ class RolloutSettings:
             trains on ``states`` of these groups. With None, each iteration samples its own rollouts.
     """
 
-    states: int
+    states: AtLeastOne
     sampling: Sampling
-    turns: int | None = None
-    trajectories: int | None = None
-    max_refills: int = 4
-    max_length: int = 4096
-    retries: int = 2
-    environment_seconds: float | None = 120.0
-    environment_threads: int = 8
-    recorded: int = 4
-    staleness: int = 0
-    frozen: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.environment_seconds is not None and not self.environment_seconds > 0:
-            raise ValueError(
-                f"environment_seconds must be above 0, or null for no limit, got {self.environment_seconds}"
-            )
-        if self.environment_threads < 0:
-            raise ValueError(f"environment_threads must be at least 0, got {self.environment_threads}")
-        _at_least(0, max_refills=self.max_refills, retries=self.retries, recorded=self.recorded)
-        if not 0 <= self.staleness <= 8:
-            raise ValueError(f"staleness must be from 0 to 8, got {self.staleness}")
-        _at_least(self.sampling.max_tokens + 1, max_length=self.max_length)
-        _at_least(1, states=self.states, turns=self.turns, trajectories=self.trajectories)
-        if self.trajectories is not None and self.trajectories > self.states:
-            raise ValueError(
-                f"trajectories ({self.trajectories}) must be at most states ({self.states}), so that each trajectory has "
-                "a state; lower trajectories, or set it to null"
-            )
-        _at_least(self.states, frozen=self.frozen)
+    turns: AtLeastOne | None = None
+    trajectories: AtLeastOne | None = None
+    max_refills: Count = 4
+    max_length: AtLeastOne = 4096
+    retries: Count = 2
+    environment_seconds: Positive | None = 120.0
+    environment_threads: Annotated[int, Interval(ge=0, le=1024)] = 8
+    recorded: Count = 4
+    staleness: Annotated[int, Interval(ge=0, le=8)] = 0
+    frozen: AtLeastOne | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,29 +153,18 @@ class UpdateSettings:
         offload: whether the layer inputs kept by ``recompute`` are in CPU memory, two copies per layer and micro-batch.
     """
 
-    learning_rate: float
-    steps: int = 1
-    warmup: int = 0
-    decay: float = 0.0
-    clip_norm: float = 1.0
-    weight_decay: float = 0.0
-    max_skips: int = 5
+    learning_rate: Rate
+    steps: AtLeastOne = 1
+    warmup: Count = 0
+    decay: Share = 0.0
+    clip_norm: Positive = 1.0
+    weight_decay: NotNegative = 0.0
+    max_skips: AtLeastOne = 5
     allow_empty: bool = False
-    row_tokens: int = 2048
-    batch_tokens: int = 8192
+    row_tokens: AtLeastOne = 2048
+    batch_tokens: AtLeastOne = 8192
     recompute: bool = False
     offload: bool = False
-
-    def __post_init__(self) -> None:
-        _above_zero(learning_rate=self.learning_rate, clip_norm=self.clip_norm)
-        _at_least(0, warmup=self.warmup, weight_decay=self.weight_decay)
-        if not 0 <= self.decay <= 1:
-            raise ValueError(f"decay must be a share in [0, 1], got {self.decay}")
-        if self.offload and not self.recompute:
-            raise ValueError("offload moves the layer inputs that recompute stores, so set recompute to true as well")
-        _at_least(
-            1, steps=self.steps, max_skips=self.max_skips, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,19 +185,13 @@ class EvaluationSettings:
             decoding.
     """
 
-    tasks: int
-    attempts: int = 2
-    items: int = 200
-    every: int = 0
-    seed: int = 0
+    tasks: Annotated[int, Interval(ge=1, le=MOST_TASKS)]
+    attempts: Count = 2
+    items: Count = 200
+    every: Count = 0
+    seed: Count = 0
     environment: bool | None = None
     suites: Mapping[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.tasks <= MOST_TASKS:
-            shortest = "eval.tasks=1 eval.attempts=0 eval.items=0 is the shortest evaluation"
-            raise ValueError(f"tasks must be 1 to {MOST_TASKS}, got {self.tasks}; {shortest}")
-        _at_least(0, attempts=self.attempts, items=self.items, every=self.every, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,21 +210,50 @@ class PredictorSettings:
     """
 
     model: str
-    layers: int | None = None
+    layers: AtLeastOne | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     autocast: bool = False
-    learning_rate: float = 3e-5
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
-    epochs: int = 2
-    prefix_share: float = 0.06
-    reward_max: float = 1.0
-    batch: int = 32
-    batch_tokens: int = 4096
+    learning_rate: Rate = 3e-5
+    weight_decay: NotNegative = 0.0
+    clip_norm: Positive = 1.0
+    epochs: Count = 2
+    prefix_share: Annotated[float, Interval(ge=0, lt=1)] = 0.06
+    reward_max: Positive = 1.0
+    batch: AtLeastOne = 32
+    batch_tokens: AtLeastOne = 4096
 
-    def __post_init__(self) -> None:
-        _above_zero(learning_rate=self.learning_rate, clip_norm=self.clip_norm, reward_max=self.reward_max)
-        _at_least(0, epochs=self.epochs, weight_decay=self.weight_decay)
-        _at_least(1, layers=self.layers, batch=self.batch, batch_tokens=self.batch_tokens)
-        if not 0 <= self.prefix_share < 1:
-            raise ValueError(f"prefix_share must be in [0, 1), got {self.prefix_share}")
+
+@dataclass(frozen=True, slots=True)
+class TrainerSettings:
+    """The arguments of Lightning's Trainer that a configuration may set, for the check without Lightning. The run sets
+    the others itself.
+    """
+
+    accelerator: Literal["cpu", "gpu", "cuda", "auto"] = "auto"
+    strategy: Literal["auto", "ddp", "ddp_find_unused_parameters_true", "ddp_find_unused_parameters_false"] = "auto"
+    devices: AtLeastOne | Literal["auto", -1] | Sequence[Count] = "auto"
+    num_nodes: Annotated[int, Interval(ge=1, le=10**4)] = 1
+    # Float16 scales the loss, so update.clip_norm would be the limit of scaled gradients. Lightning's bf16-true fails
+    # on the data of an update; policy.dtype=bfloat16 sets the type of the weights.
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    max_epochs: Count = 1
+    log_every_n_steps: Count = 1
+    reload_dataloaders_every_n_epochs: Literal[1] = 1  # each iteration collects new rollouts
+    num_sanity_val_steps: Literal[0] = 0  # the run itself evaluates the base policy
+    deterministic: bool | Literal["warn"] | None = None
+    benchmark: bool | None = None
+    detect_anomaly: bool = False
+    profiler: Literal["simple", "advanced", "pytorch"] | None = None
+    sync_batchnorm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """What ``callbacks.checkpoint`` may set: with other values, a resumed run would not find its last checkpoint."""
+
+    dirpath: str
+    filename: Literal["last"] = "last"
+    save_top_k: Literal[1] = 1
+    save_on_train_epoch_end: Literal[True] = True
+    enable_version_counter: Literal[False] = False
+    every_n_epochs: Annotated[int, Ge(1)] = 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+from annotated_types import Ge, Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,20 +14,14 @@ class Sampling:
     """Settings for sampling actions. ``temperature=0`` means greedy decoding."""
 
     temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0  # 0: no limit
-    min_p: float = 0.0
-    max_tokens: int = 24
+    top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Ge(0)] = 0  # 0: no limit
+    min_p: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    max_tokens: Annotated[int, Interval(ge=1, le=2**20)] = 24
 
     def __post_init__(self) -> None:
         if self.temperature and not 0.001 <= self.temperature <= 100:
             raise ValueError(f"temperature must be 0 (greedy), or from 0.001 to 100, got {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
-        if self.top_k < 0 or not 0 <= self.min_p <= 1:
-            raise ValueError(f"top_k must be at least 0 and min_p in [0, 1], got {self.top_k} and {self.min_p}")
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
 
 
 @dataclass(slots=True)

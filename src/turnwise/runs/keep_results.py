@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from turnwise.algo.gates.prefixes import symbol
+from turnwise.algo.gates.gate import symbol
 from turnwise.errors import InputError
 from turnwise.files import read_yaml
 from turnwise.runs.archive import write_archive

@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.config.build_part import build
+from turnwise.config.schema import build
 from turnwise.errors import InputError
 from turnwise.runs.json_lines import json_object, paths_of
 from turnwise.runs.result_file import ResultError, read_result

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.never import Never
+from turnwise.algo.allocators.allocator import Uniform
+from turnwise.algo.gates.rules import Never
 from turnwise.config.settings import DataSettings
 from turnwise.data.chat_tokens import ChatTemplateError
 from turnwise.data.demonstrations import Demonstrations

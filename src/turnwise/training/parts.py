@@ -18,7 +18,7 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.algo.losses.loss import Loss
 from turnwise.algo.rewards.reward import Reward
-from turnwise.config.build_part import build
+from turnwise.config.schema import build
 from turnwise.config.settings import (
     DataSettings,
     EvaluationSettings,

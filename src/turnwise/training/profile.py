@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from lightning import Callback
 
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.never import Never
+from turnwise.algo.allocators.allocator import Uniform
+from turnwise.algo.gates.rules import Never
 from turnwise.algo.states.batches import Batches
 from turnwise.algo.states.pivots import ProfileSummary, summarise
 from turnwise.algo.states.refresh import Refresh

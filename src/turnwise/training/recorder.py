@@ -15,7 +15,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
-from turnwise.algo.gates.never import Never
+from turnwise.algo.gates.rules import Never
 from turnwise.errors import Stopped
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update

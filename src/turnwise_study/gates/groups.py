@@ -13,9 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy import special
 
-from turnwise.algo.gates.predicted import mixed_probability
-from turnwise.algo.gates.prefixes import prefixes
-from turnwise.algo.gates.signals import SIGNALS
+from turnwise.algo.gates.gate import SIGNALS, prefixes
+from turnwise.algo.gates.rules import mixed_probability
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import wilson
 from turnwise.runs.json_lines import checked_lines, paths_of

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from turnwise.algo.gates.signals import DISTANCE
+from turnwise.algo.gates.gate import DISTANCE
 from turnwise.errors import InputError
 from turnwise.files import KeptValues, checksum, read_yaml, written
 from turnwise.runs.keep_results import finished

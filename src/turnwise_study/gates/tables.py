@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.algo.gates.signals import DISTANCE, SIGNALS, TERMINATION
+from turnwise.algo.gates.gate import DISTANCE, SIGNALS, TERMINATION
 from turnwise_study.gates.groups import (
     KNOWN,
     LABELS,

@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from turnwise.config.hydra_errors import explain
+from turnwise.config.overrides import explain
 from turnwise.config.schema import compose_config
 from turnwise.files import KeptValues, checksum
 from turnwise.runs.config_hash import config_hash

@@ -19,8 +19,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from turnwise.config.check import check_config
-from turnwise.config.hydra_errors import explain
-from turnwise.config.launchers import took_no_job
+from turnwise.config.overrides import explain, took_no_job
 from turnwise.config.schema import ConfigError
 from turnwise.console import Terminal
 from turnwise.errors import InputError, RowsFailed

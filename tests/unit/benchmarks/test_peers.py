@@ -11,8 +11,8 @@ from common import model_of, tokenizer_of
 from household import Work, long_trajectories, states_by_turn
 from peers_generate import GenerateEngine
 from peers_served import Continuous, serve, vllm_absent
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.never import Never
+from turnwise.algo.allocators.allocator import Uniform
+from turnwise.algo.gates.rules import Never
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from tests.configuration_files import READ
 
-from turnwise.config import launchers as module
-from turnwise.config.help import help_text
-from turnwise.config.launchers import refuse_launcher, refuse_processes
+from turnwise.config import overrides as module
+from turnwise.config.overrides import help_text, refuse_launcher, refuse_processes
 from turnwise.config.schema import ConfigError, run_name
 
 CONF = Path(__file__).parents[3] / "conf"

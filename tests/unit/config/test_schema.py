@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.core.hydra_config import HydraConfig
@@ -9,8 +10,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tests.configuration_files import READ
 
-from turnwise.config.build_part import build
-from turnwise.config.schema import LONGEST_NAME, ConfigError, compose_config, run_name
+from turnwise.config.schema import LONGEST_NAME, ConfigError, build, compose_config, run_name
 from turnwise.errors import InputError
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -48,23 +48,24 @@ def test_composing_names_the_run_and_leaves_hydra_as_it_was() -> None:
     assert HydraConfig.instance().cfg is before
 
 
-def test_precedence_is_command_line_then_experiment_then_method_then_part() -> None:
-    assert compose_config(["method=grpo"], CONF, read=READ).loss.kl_beta == 0
-    assert compose_config(["method=pivotrl"], CONF, read=READ).loss.kl_beta > 0
-    experiment = compose_config(["experiment=pivotrl/tab4/no_filter"], CONF, read=READ)
-    assert experiment.method == "pivotrl"
-    assert experiment.states._target_.endswith("ExpertTurns")
-    override = compose_config(
-        ["experiment=pivotrl/tab4/no_filter", "states=pivots", "states.keep=mixed"], CONF, read=READ
-    )
-    assert override.states.keep == "mixed"
+def test_of_two_settings_the_later_in_the_list_of_precedence_wins() -> None:
+    def composed(*overrides: str) -> Any:
+        return compose_config(overrides, CONF, read=READ)
+
+    assert composed("method=grpo").loss.kl_beta == 0 < composed("method=pivotrl").loss.kl_beta  # part < method
+    assert composed("method=selective").rollout.states == 16  # method < scale
+    assert composed("method=selective", "scale=paper_selective").rollout.states == 10
+    assert composed("method=trace", "scale=paper_trace", "env=math").rollout.max_length == 16384  # scale < its option
+    assert composed("scale=qwen3").trainer.devices == 1 < composed("scale=qwen3", "cluster=8gpu").trainer.devices
+    typed = composed("scale=qwen3", "cluster=16gpu", "trainer=ddp", "trainer.num_nodes=4")  # all < command line
+    assert (typed.trainer.strategy, typed.trainer.num_nodes) == ("ddp", 4)
 
 
 def test_build_makes_a_part_or_none_and_says_which_key_it_refused() -> None:
     cfg = OmegaConf.create(
         {
-            "allocator": {"_target_": "turnwise.algo.allocators.uniform.Uniform", "group_size": 0},
-            "gate": {"_target_": "turnwise.algo.gates.never.Never"},
+            "advantage": {"_target_": "turnwise.algo.advantages.awpo.Awpo", "tau_low": 9},
+            "gate": {"_target_": "turnwise.algo.gates.rules.Never"},
             "judge": None,
             "later": {"_target_": "fractions.Fraction", "_partial_": True},
         }
@@ -72,8 +73,8 @@ def test_build_makes_a_part_or_none_and_says_which_key_it_refused() -> None:
     assert build(cfg, "judge") is None
     assert type(build(cfg, "gate")).__name__ == "Never"
     assert build(cfg, "later", numerator=3, somebody_elses=1).numerator == 3
-    with pytest.raises(ConfigError, match=r"^allocator: group_size must be at least 1, got 0$") as caught:
-        build(cfg, "allocator")
+    with pytest.raises(ConfigError) as caught:
+        build(cfg, "advantage")
     assert isinstance(caught.value, InputError)
 
 

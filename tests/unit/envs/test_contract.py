@@ -19,7 +19,7 @@ from tests.unit.envs.demonstrations import Replayed, check_forks, replay
 from tests.unit.envs.hostile import check_hostile
 from tests.unit.envs.verifier_cases import read_cases
 
-from turnwise.config.build_alone import build_alone
+from turnwise.config.overrides import build_alone
 from turnwise.env import SPLITS, Environment
 from turnwise.errors import InputError
 from turnwise.types import Task

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.envs.demonstrations import check_forks, replay
 from tests.unit.envs.hostile import check_hostile
 
-from turnwise.config.build_alone import build_alone
+from turnwise.config.overrides import build_alone
 from turnwise.config.schema import ConfigError
 from turnwise.data.trajectories import read_trajectories
 from turnwise.env import Environment, environment_of, environments_of

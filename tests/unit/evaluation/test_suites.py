@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from tests.configuration_files import READ
 
-from turnwise.config.build_part import build
 from turnwise.config.check import check_config
-from turnwise.config.schema import compose_config
+from turnwise.config.schema import build, compose_config
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from turnwise.config.launchers import is_sweep
+from turnwise.config.overrides import is_sweep
 from turnwise_study.sweeps.jobs import for_hydra, typed
 
 

@@ -46,7 +46,7 @@ def test_a_sweeps_rows_lead_somewhere(name: str) -> None:
 def test_rows_that_train_nothing_say_so(name: str) -> None:
     for row in find_sweep(name, CONF).rows.values():
         words = row.overrides or ()
-        base = any(word == "trainer.max_epochs=0" or re.fullmatch(r"experiment=.*/base", word) for word in words)
+        base = "trainer.max_epochs=0" in words
         assert row.trains == (not base), row.label
 
 

@@ -11,10 +11,10 @@ import pytest
 from tests.unit.rollouts.episodes_after import after
 
 from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.never import Never
+from turnwise.algo.allocators.allocator import Uniform
+from turnwise.algo.gates.rules import Never
 from turnwise.algo.losses.loss import Counts
-from turnwise.algo.rewards.outcome import Outcome
+from turnwise.algo.rewards.reward import Outcome
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling

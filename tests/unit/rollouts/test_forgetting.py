@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.never import Never
+from turnwise.algo.allocators.allocator import Uniform
+from turnwise.algo.gates.rules import Never
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.rollouts import player as playing
 from turnwise.rollouts.player import Player

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.algo.allocators.treepo import TreePO
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.divergence import Divergence
+from turnwise.algo.allocators.allocator import TreePO, Uniform
 from turnwise.algo.gates.gate import Gate
-from turnwise.algo.gates.never import Never
+from turnwise.algo.gates.rules import Divergence, Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling

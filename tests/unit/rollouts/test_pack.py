@@ -12,8 +12,7 @@ from torch import Tensor
 
 from turnwise.algo.advantages.advantage import spread
 from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.losses.loss import Loss, LossInputs
-from turnwise.algo.losses.nll import Nll
+from turnwise.algo.losses.loss import Loss, LossInputs, Nll
 from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from turnwise.algo.allocators.treepo import TreePO
-from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.allocators.allocator import TreePO, Uniform
 from turnwise.algo.gates.gate import Gate
-from turnwise.algo.gates.never import Never
+from turnwise.algo.gates.rules import Never
 from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling

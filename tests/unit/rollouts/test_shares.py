@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.configuration_files import READ
 
-from turnwise.algo.advantages.tree_grpo import TreeGRPO
+from turnwise.algo.advantages.trees import TreeGRPO
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import Aggregation, Loss, LossInputs
 from turnwise.config.schema import compose_config

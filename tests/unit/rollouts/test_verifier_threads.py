@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.never import Never
+from turnwise.algo.allocators.allocator import Uniform
+from turnwise.algo.gates.rules import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.theory import trace
 
-from turnwise.algo.allocators.prefix import prefix_allocation, same_outcome
-from turnwise.algo.allocators.root import root_allocation
+from turnwise.algo.allocators.trace import prefix_allocation, root_allocation, same_outcome
 
 SEEDS = range(12)
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.algo.rewards.exact import Exact
+from turnwise.algo.rewards.actions import Exact, ToolCalls
 from turnwise.algo.rewards.graded import Graded
 from turnwise.algo.rewards.reward import demonstrated_calls
-from turnwise.algo.rewards.toolcalls import ToolCalls
 from turnwise.errors import InputError
 from turnwise.training.own_data import call_format, check_readable, in_format
 from turnwise.types import State, Task

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.algo.advantages.advantage import spread
-from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.allocators.allocator import Uniform
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import merge_metrics
 from turnwise.config.settings import UpdateSettings

@@ -16,15 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.divergence import Divergence
-from turnwise.algo.gates.gate import Gate
-from turnwise.algo.gates.never import Never
-from turnwise.algo.gates.prefixes import group_at
-from turnwise.algo.gates.sequential import Sequential
-from turnwise.algo.gates.signals import DISTANCE
+from turnwise.algo.allocators.allocator import Uniform
+from turnwise.algo.gates.gate import DISTANCE, Gate, group_at
+from turnwise.algo.gates.rules import Divergence, Never, Sequential
 from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.rewards.outcome import Outcome
+from turnwise.algo.rewards.reward import Outcome
 from turnwise.algo.states.batches import Batches
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.config.settings import UpdateSettings

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.algo.gates.divergence import Divergence
-from turnwise.algo.gates.never import Never
+from turnwise.algo.gates.rules import Divergence, Never
 from turnwise.errors import Stopped
 from turnwise.training.recorder import IN_A_ROW, Health, Recorder, likely_cause
 

@@ -15,8 +15,7 @@ import torch
 from tests.unit import quiet
 
 from turnwise.algo.advantages.advantage import spread
-from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.losses.correction import Correction
+from turnwise.algo.losses.clipped import Clipped, Correction
 from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Update, pack

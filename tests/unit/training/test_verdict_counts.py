@@ -5,9 +5,7 @@ import math
 
 import pytest
 
-from turnwise.algo.rewards.exact import Exact
-from turnwise.algo.rewards.functional import Functional
-from turnwise.algo.rewards.toolcalls import ToolCalls
+from turnwise.algo.rewards.actions import Exact, Functional, ToolCalls
 from turnwise.algo.states.state_rule import Profile
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.environment_steps import Answers

@@ -1,11 +1,13 @@
-"""The interface of an advantage rule, and functions that pass the advantages of leaves to the turns above them."""
+"""The interface of an advantage rule, statistics of groups, and functions that pass the advantages of leaves to the turns
+above them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from turnwise.types import Credit, Rewards, RolloutTree
 
@@ -156,3 +158,21 @@ def std(values: Collection[float]) -> float:
     """Returns the population standard deviation of ``values``."""
     centre = mean(values)
     return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / len(values))
+
+
+ZeroVariance = Literal["keep", "drop", "refill"]
+"""The ways to handle a group whose rewards are equal. ``keep`` gives it advantage 0 (it counts in every mean and
+receives the KL term). ``drop`` gives it weight 0. ``refill`` drops it and, if the whole tree is dropped, samples
+rollouts from another state instead (DAPO, arXiv:2503.14476).
+"""
+
+
+def normalised(group: Mapping[int, float], eps: float, tolerance: float) -> dict[int, float] | None:
+    """Returns (value - mean) / (std + eps) of each value of a group, or None for fewer than two values or a std of at
+    most ``tolerance``.
+    """
+    spread = std(group.values()) if len(group) > 1 else 0.0
+    if spread <= tolerance:
+        return None
+    centre = mean(group.values())
+    return {key: (value - centre) / (spread + eps) for key, value in group.items()}

@@ -5,10 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
-from turnwise.algo.advantages.advantage import Credited, finite_rewards, leaf_rewards, mean, spread, std
-from turnwise.algo.advantages.statistics import ZeroVariance, check_settings, normalised
+from annotated_types import Ge, Gt, Interval
+
+from turnwise.algo.advantages.advantage import (
+    Credited,
+    ZeroVariance,
+    finite_rewards,
+    leaf_rewards,
+    mean,
+    normalised,
+    spread,
+    std,
+)
 from turnwise.types import Credit, Rewards, RolloutTree
 
 PEAK = "peak_outcome"  # the rule's memory stores R_max (the highest mean outcome of any group so far) under this key
@@ -71,36 +81,23 @@ class Awpo:
     difficulty: bool = True
     dynamic_clip: bool = True
     mean_over: Literal["all", "trained"] = "all"
-    epsilon_mix: float = 0.75
+    epsilon_mix: Annotated[float, Interval(gt=0, le=1)] = 0.75
     tau_low: float = 0.4
     tau_high: float = 1.6
-    alpha_base: float = 0.5
+    alpha_base: Annotated[float, Gt(0)] = 0.5
     alpha_prio: float = 1.5
-    clip_min: float = 0.18
-    clip_max: float = 0.20
-    eps: float = 1e-6
-    tolerance: float = 1e-6
+    clip_min: Annotated[float, Interval(ge=0, le=1)] = 0.18
+    clip_max: Annotated[float, Interval(ge=0, le=1)] = 0.20
+    eps: Annotated[float, Ge(0)] = 1e-6
+    tolerance: Annotated[float, Ge(0)] = 1e-6
     zero_variance: ZeroVariance = "keep"
 
     def __post_init__(self) -> None:
-        if self.gate not in ("ratio", "inverse", "open"):
-            raise ValueError(f"gate must be ratio, inverse or open, got {self.gate!r}")
-        if self.mean_over not in ("all", "trained"):
-            raise ValueError(f"mean_over must be all or trained, got {self.mean_over!r}")
-        if not 0 < self.epsilon_mix <= 1:
-            raise ValueError(f"epsilon_mix must be in (0, 1], got {self.epsilon_mix}")
-        if not self.tau_low < self.tau_high:
-            raise ValueError(f"tau_low must be below tau_high, got tau_low={self.tau_low} and tau_high={self.tau_high}")
-        if not 0 < self.alpha_base <= self.alpha_prio:
-            raise ValueError(
-                f"alpha_base must be positive and at most alpha_prio, got {self.alpha_base} and {self.alpha_prio}"
-            )
-        if not 0 <= self.clip_min <= self.clip_max <= 1:
-            raise ValueError(
-                "clip_min and clip_max must be in [0, 1], and clip_min must be at most clip_max, got "
-                f"{self.clip_min} and {self.clip_max}"
-            )
-        check_settings(self.eps, self.tolerance, self.zero_variance)
+        pairs = (("tau_low", "tau_high"), ("alpha_base", "alpha_prio"), ("clip_min", "clip_max"))
+        for low, high in pairs:
+            least, most = getattr(self, low), getattr(self, high)
+            if least > most or (low == "tau_low" and least == most):
+                raise ValueError(f"{low} must be below {high}, got {low}={least} and {high}={most}")
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of a tree that is alone in the first update, so that R_max is the tree's mean outcome."""

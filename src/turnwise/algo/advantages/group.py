@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from turnwise.algo.advantages.advantage import finite_rewards, mean, spread, std
-from turnwise.algo.advantages.statistics import ZeroVariance, check_settings
+from annotated_types import Ge
+
+from turnwise.algo.advantages.advantage import ZeroVariance, finite_rewards, mean, spread, std
 from turnwise.types import Credit, Rewards, RolloutTree
 
 
@@ -27,19 +28,14 @@ class GroupAdvantage:
         baseline: ``mean`` is the mean of the whole group. ``leave_one_out`` is the mean of the other leaves (RLOO,
             arXiv:2402.14740).
         zero_variance: what to do with a group whose advantages are all 0
-            (:data:`turnwise.algo.advantages.statistics.ZeroVariance`).
+            (:data:`turnwise.algo.advantages.advantage.ZeroVariance`).
     """
 
-    eps: float = 1e-6
-    tolerance: float = 1e-6
+    eps: Annotated[float, Ge(0)] = 1e-6
+    tolerance: Annotated[float, Ge(0)] = 1e-6
     scale: bool = True
     baseline: Literal["mean", "leave_one_out"] = "mean"
     zero_variance: ZeroVariance = "keep"
-
-    def __post_init__(self) -> None:
-        check_settings(self.eps, self.tolerance, self.zero_variance)
-        if self.baseline not in ("mean", "leave_one_out"):
-            raise ValueError(f"baseline must be mean or leave_one_out, got {self.baseline!r}")
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""

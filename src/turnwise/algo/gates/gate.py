@@ -1,11 +1,153 @@
-"""The interface of a gate, which may stop a group of rollouts before its end."""
+"""The interface of a gate, which may stop a group of rollouts before its end, and what a gate can see of the group's first
+turns: prefixes and signals (arXiv:2605.05802).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from statistics import fmean
+from typing import TypeVar
 
-from turnwise.algo.gates.prefixes import Prefixes, group_at
+from rapidfuzz.distance import Levenshtein
+
 from turnwise.types import GateDecision, RolloutTree
+
+# replaces the action and observation of a rollout that has ended; an empty text would not do, because a reply may be empty
+ENDED = "\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """The actions and observations of a group of rollouts after ``step`` turns. Each tuple has one entry per rollout.
+
+    A rollout that has ended keeps its actions, so its entry in ``actions`` may have fewer than ``step`` actions. Its
+    entries in ``last_actions`` and ``last_observations`` are ``ENDED``, whatever its last turn was. The results agree
+    with the released table of arXiv:2605.05802 only with this convention.
+    """
+
+    step: int
+    actions: tuple[tuple[str, ...], ...]  # for each rollout, its first ``step`` actions (texts of ``symbol``)
+    last_actions: tuple[str, ...]  # the actions at step ``step`` itself
+    last_observations: tuple[str, ...]
+    ended: tuple[bool, ...]
+
+
+def symbol(text: str) -> str:
+    """Returns the text by which gates compare an action: without reasoning (up to ``</think>``), spaces normalised."""
+    return " ".join(text.rpartition("</think>")[2].split())
+
+
+def prefixes(
+    actions: Sequence[Sequence[str]], observations: Sequence[Sequence[str]], ended: Sequence[bool], step: int
+) -> Prefixes:
+    """Returns the :class:`Prefixes` of a group of rollouts after ``step`` turns, given the actions and observations of
+    each rollout in order of turns, and whether each rollout has ended after at most ``step`` turns. Later turns are not
+    read.
+    """
+    return Prefixes(
+        step,
+        tuple(tuple(symbol(text) for text in taken[:step]) for taken in actions),
+        tuple(ENDED if over else symbol(taken[step - 1]) for taken, over in zip(actions, ended, strict=True)),
+        tuple(ENDED if over else seen[step - 1] for seen, over in zip(observations, ended, strict=True)),
+        tuple(ended),
+    )
+
+
+def group_at(tree: RolloutTree, step: int, over: bool = False) -> Prefixes | None:
+    """Returns the first ``step`` turns of the rollouts of ``tree``, or None if a gate has nothing to decide.
+
+    All valid rollouts of the tree must have taken ``step`` turns or ended before; some may have taken more. The result
+    is None if all rollouts have ended and ``over`` is False, if fewer than two rollouts are valid, or if rollouts
+    branched below the root. Rollouts that branched from one turn share their first turns by construction, so equal
+    first turns show nothing.
+    """
+    every = [tree.path(leaf) for leaf in tree.leaves()]
+    if sum(map(len, every)) != len(tree.turns):
+        return None
+    paths = [[tree.turns[i] for i in path] for path in every if path[-1] not in tree.invalid]
+    # A turn has the tokens of its observation only if its rollout goes on.
+    ended = [len(path) <= step and not path[-1].observation_ids for path in paths]
+    if len(paths) < 2 or (all(ended) and not over):
+        return None
+    return prefixes(
+        [[turn.text for turn in path] for path in paths],
+        [[turn.observation for turn in path] for path in paths],
+        ended,
+        step,
+    )
+
+
+T = TypeVar("T")
+
+
+def prefix_edit_distance(group: Prefixes) -> float:
+    """Returns d_K: the Levenshtein distance between the first K actions of two rollouts, divided by the longer length
+    and averaged over all pairs of rollouts.
+    """
+    return _mean_over_pairs(group.actions, Levenshtein.normalized_distance)
+
+
+def action_bigram_jaccard(group: Prefixes) -> float:
+    """Returns 1 minus the Jaccard similarity of two rollouts' sets of action bigrams, averaged over all pairs of
+    rollouts. Two empty sets have similarity 1.
+    """
+    return _mean_over_pairs([frozenset(pairwise(actions)) for actions in group.actions], _jaccard_distance)
+
+
+def unique_prefix_ratio(group: Prefixes) -> float:
+    """Returns the number of different sequences of first K actions divided by the number of rollouts G."""
+    return _unique(group.actions)
+
+
+def unique_action_ratio(group: Prefixes) -> float:
+    """Returns the number of different actions at step K divided by the number of rollouts G."""
+    return _unique(group.last_actions)
+
+
+def obs_unique_ratio(group: Prefixes) -> float:
+    """Returns the number of different observations at step K divided by the number of rollouts G."""
+    return _unique(group.last_observations)
+
+
+def action_entropy(group: Prefixes) -> float:
+    """Returns the Shannon entropy of the actions at step K divided by log G, its greatest value for G rollouts."""
+    shares = [count / len(group.last_actions) for count in Counter(group.last_actions).values()]
+    return abs(math.fsum(share * math.log(share) for share in shares)) / math.log(len(group.last_actions))
+
+
+def termination_fraction(group: Prefixes) -> float:
+    """Returns tau_K, the fraction of the rollouts that have ended by step K, whether they succeeded or not."""
+    return fmean(group.ended)
+
+
+DISTANCE = "prefix_edit_distance_mean"
+TERMINATION = "termination_fraction"
+SIGNALS: dict[str, Callable[[Prefixes], float]] = {
+    DISTANCE: prefix_edit_distance,
+    "action_bigram_jaccard_mean": action_bigram_jaccard,
+    "unique_prefix_ratio": unique_prefix_ratio,
+    "unique_action_ratio": unique_action_ratio,
+    "action_entropy": action_entropy,
+    "obs_unique_ratio": obs_unique_ratio,
+    TERMINATION: termination_fraction,
+}
+
+
+def _mean_over_pairs(items: Sequence[T], distance: Callable[[T, T], float]) -> float:
+    return fmean([distance(a, b) for a, b in combinations(items, 2)])
+
+
+def _jaccard_distance(a: frozenset[Hashable], b: frozenset[Hashable]) -> float:
+    shared = len(a & b)
+    return 1 - shared / (len(a) + len(b) - shared) if a or b else 0.0
+
+
+def _unique(items: Sequence[Hashable]) -> float:
+    return len(set(items)) / len(items)
 
 
 class Gate:
@@ -73,15 +215,6 @@ class AtStep(Gate):
     def at_end(self, tree: RolloutTree) -> bool:
         group = group_at(tree, self.k, over=True) if self.over and not tree.looks else None
         return group is not None and noted(tree, self.decision(tree, group))
-
-
-def check_settings(k: int, **shares: float) -> None:
-    """Raises a ValueError that names the setting if ``k`` is below 1, or if another setting is not in [0, 1]."""
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    for name, value in shares.items():
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name} must be in [0, 1], got {value}")
 
 
 def noted(tree: RolloutTree, decision: GateDecision) -> bool:

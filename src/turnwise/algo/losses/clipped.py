@@ -3,14 +3,79 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from turnwise.algo.losses.correction import LOG_RATIO_LIMIT, Correction, Weights, bounded_exp
-from turnwise.algo.losses.loss import AGGREGATIONS, Aggregation, LossInputs, LossOutput, Max, Mean, Metrics, token_scale
+from annotated_types import Ge, Gt, Interval
+
+from turnwise.algo.losses.loss import Aggregation, LossInputs, LossOutput, Max, Mean, Metrics, token_scale
 from turnwise.models.segment_sum import segment_sum
 
 if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked without it
     from torch import Tensor
+
+Level = Literal["token", "action", "sequence"]
+
+# exp(20) is far outside any clip range. Larger log ratios are cut, because a product over a long action would overflow
+# and 0 * inf is NaN.
+LOG_RATIO_LIMIT = 20.0
+
+
+def bounded_exp(log_ratio_K: Tensor) -> Tensor:
+    return log_ratio_K.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights of the tokens of a micro-batch, without gradient. Each tensor has shape (K,)."""
+
+    weight_K: Tensor  # at most the cap; 1 if there is no cap
+    kept_K: Tensor  # bool; False for the tokens of a masked sequence
+    capped_K: Tensor  # bool; True if the ratio was above the cap
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Computes the weights of truncated importance sampling, and masks samples that are too far off-policy.
+
+    The weight of a token is min(pi_near(y) / pi_sampler(y), ``cap``). The near policy pi_near is the trainer's policy
+    before its first step on the samples. The ratio is that of each token, or its product over the turn (``action``) or
+    over the sample (``sequence``). The truncation is that of Ionides, "Truncated importance sampling" (2008). verl,
+    SkyRL and TRL use it at the token level with a cap of 2, to correct the mismatch between the log-probs of sampling
+    engine and trainer.
+
+    The mask keeps a sample only if the geometric mean of its token ratios lies in [``mask_low``, ``mask_high``]. The
+    defaults are SkyRL's 0.99 and 1.01; verl suggests 0.999 and 1.001 for long outputs. A masked sample has no gradient
+    but still counts in the denominators of the loss (as in DeepSeek-V3.2, arXiv:2512.02556, section 3.1). With
+    ``cap=None`` every weight is 1. With ``mask_low=None`` or ``mask_high=None`` that limit of the mask does not apply.
+    """
+
+    cap: Annotated[float, Ge(1)] | None = 2.0
+    level: Level = "token"
+    mask_low: Annotated[float, Interval(ge=0, le=1)] | None = 0.99
+    mask_high: Annotated[float, Ge(1)] | None = 1.01
+
+    def __call__(self, batch: LossInputs, old_K: Tensor, near_K: Tensor) -> Weights:
+        """Returns the weights of a micro-batch of trained tokens. ``old_K`` holds the log-probs that the sampler
+        recorded, ``near_K`` those of the near policy.
+        """
+        log_K = near_K.detach() - old_K
+        ratio_K = bounded_exp(self._at_level(log_K, batch))
+        cap = float("inf") if self.cap is None else self.cap
+        weight_K = ratio_K.new_ones(len(ratio_K)) if self.cap is None else ratio_K.clamp(max=cap)
+        tokens_K = segment_sum(log_K.new_ones(len(log_K)), batch.sequence_K)
+        geometric_K = bounded_exp(segment_sum(log_K, batch.sequence_K) / tokens_K)
+        kept_K = ratio_K.new_ones(len(ratio_K)).bool()
+        if self.mask_low is not None:
+            kept_K &= geometric_K >= self.mask_low
+        if self.mask_high is not None:
+            kept_K &= geometric_K <= self.mask_high
+        return Weights(weight_K, kept_K, ratio_K > cap)
+
+    def _at_level(self, log_K: Tensor, batch: LossInputs) -> Tensor:
+        if self.level == "action":
+            return segment_sum(log_K, batch.turn_K)
+        return segment_sum(log_K, batch.sequence_K) if self.level == "sequence" else log_K
+
 
 RatioLevel = Literal["token", "sequence", "action"]
 KlEstimator = Literal["k1", "k2", "k3"]
@@ -54,34 +119,20 @@ class Clipped:
     ``correction_masked``.
     """
 
-    clip_low: float = 0.2
-    clip_high: float = 0.2
+    clip_low: Annotated[float, Interval(ge=0, le=1)] = 0.2
+    clip_high: Annotated[float, Interval(ge=0, le=1000)] = 0.2
     ratio: RatioLevel = "token"
     aggregation: Aggregation = "seq_mean_token_mean"
-    constant_length: float | None = None
-    kl_beta: float = 0.0
+    constant_length: Annotated[float, Gt(0)] | None = None
+    kl_beta: Annotated[float, Interval(ge=0, le=1000)] = 0.0
     kl_estimator: KlEstimator = "k3"
     kl_importance: bool = True
-    entropy_coef: float = 0.0
+    entropy_coef: Annotated[float, Interval(ge=-1000, le=1000)] = 0.0
     correction: Correction | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.clip_low <= 1:
-            raise ValueError(f"clip_low must be in [0, 1], got {self.clip_low}")
-        if not self.clip_high >= 0:
-            raise ValueError(f"clip_high must be at least 0, got {self.clip_high}")
-        if not self.kl_beta >= 0:
-            raise ValueError(f"kl_beta must be at least 0, got {self.kl_beta}")
-        if self.ratio not in ("token", "sequence", "action"):
-            raise ValueError(f"ratio must be token, sequence or action, got {self.ratio!r}")
-        if self.aggregation not in AGGREGATIONS:
-            raise ValueError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, got {self.aggregation!r}")
-        if self.kl_estimator not in ("k1", "k2", "k3"):
-            raise ValueError(f"kl_estimator must be k1, k2 or k3, got {self.kl_estimator!r}")
         if (self.constant_length is not None) != (self.aggregation == "constant"):
             raise ValueError("constant_length and aggregation=constant require each other: set both or neither")
-        if self.constant_length is not None and not self.constant_length > 0:
-            raise ValueError(f"constant_length must be positive, got {self.constant_length}")
 
     @property
     def needs_reference(self) -> bool:

@@ -1,10 +1,12 @@
-"""The inputs and outputs of every loss. The losses of all micro-batches of an update add up to the update's loss."""
+"""The inputs and outputs of every loss, its denominators, and the loss of supervised fine-tuning. The losses of all
+micro-batches of an update add up to the update's loss.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, get_args
 
 from turnwise.models.segment_sum import segment_sum
 
@@ -189,3 +191,28 @@ def _length(batch: LossInputs) -> Tensor:
 def _tokens(batch: LossInputs, segment_K: Tensor) -> Tensor:
     """Returns the number of the batch's tokens in each token's segment, shape (K,)."""
     return segment_sum(batch.weight_K.new_ones(len(batch.weight_K)), segment_K)
+
+
+@dataclass(frozen=True, slots=True)
+class Nll:
+    """Computes -log pi(a*|s) of the demonstrated actions a* in their states s (PivotRL section 2).
+
+    With ``token_mean`` the loss is the mean over all demonstrated tokens of the update, and every token has the same
+    weight. With ``turn_mean_token_mean`` it is the mean over the tokens of each turn and then over turns, and every
+    turn has the same weight. The metrics are ``nll`` (in nats per token) and, if the entropy was computed, ``entropy``.
+    Both are unweighted means over tokens.
+    """
+
+    aggregation: Literal["token_mean", "turn_mean_token_mean"] = "token_mean"
+
+    needs_reference: ClassVar[bool] = False
+    needs_entropy: ClassVar[bool] = False
+
+    def __call__(self, batch: LossInputs) -> LossOutput:
+        batch = batch.trained()
+        loss = -(batch.logprobs_K * token_scale(batch, self.aggregation)).sum()
+        tokens = float(batch.logprobs_K.numel())
+        metrics = {"nll": Mean(-float(batch.logprobs_K.detach().sum()), tokens)}
+        if batch.entropy_K is not None:
+            metrics["entropy"] = Mean(float(batch.entropy_K.detach().sum()), tokens)
+        return LossOutput(loss, metrics)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from turnwise.algo.rewards.reward import check_form, demonstrated_calls, made_calls, single_actions
+from turnwise.algo.rewards.reward import demonstrated_calls, made_calls, single_actions
 from turnwise.data.match_calls import same_value
 from turnwise.data.toolcalls import Format
 from turnwise.types import Rewards, RolloutTree, ToolCall
@@ -33,9 +33,6 @@ class Graded:
 
     format: Format | None = "hermes"
     most: ClassVar[float] = 2.0
-
-    def __post_init__(self) -> None:
-        check_form(self.format)
 
     def __call__(self, tree: RolloutTree) -> Rewards:
         """Returns the rewards of a tree whose rollouts have one turn each.

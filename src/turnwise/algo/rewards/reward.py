@@ -1,14 +1,12 @@
-"""The interface of a reward, and functions that read verdicts and tool calls from the turns of a rollout.
-
-A verdict says how well an action agrees with the demonstrated action (for example ``functional``).
-"""
+"""The interface of a reward, and the outcome of an episode as the reward."""
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
-from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, parser_of
+from turnwise.data.toolcalls import Format, ToolCallError, parser_of
 from turnwise.errors import InputError
 from turnwise.types import Rewards, RolloutTree, State, ToolCall
 
@@ -67,12 +65,6 @@ def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
     return {key: values, "total": values}
 
 
-def check_form(form: str | None) -> None:
-    """Raises ValueError if ``form`` is neither a format of tool calls nor None."""
-    if form is not None and form not in PARSERS:
-        raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {form!r}")
-
-
 def demonstrated_calls(state: State, form: Format | None) -> tuple[ToolCall, ...]:
     """Returns the tool calls of the state's demonstrated action, which is written in the format ``form``.
 
@@ -97,3 +89,32 @@ def made_calls(text: str, form: Format | None) -> tuple[ToolCall, ...] | None:
         return parser_of(form)(text).calls
     except ToolCallError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Returns the reward ``outcome`` of each leaf, which is also its ``total``.
+
+    With ``of=won`` the outcome is 1 if the environment reported the episode as won, else 0. With ``of=return`` the
+    outcome is the sum of the environment's rewards along the path.
+    """
+
+    of: Literal["won", "return"] = "won"
+
+    @property
+    def most(self) -> float | None:
+        """Returns the greatest possible reward: 1 with ``of=won``, None (unknown) with ``of=return``."""
+        return 1.0 if self.of == "won" else None
+
+    def __call__(self, tree: RolloutTree) -> Rewards:
+        """Raises a ValueError if ``of=won`` and a leaf has no key ``won`` although its environment did not fail."""
+        if self.of == "won":
+            values = recorded(
+                tree, "won", "The environment must report this key with every step. reward.of=return does not need it"
+            )
+        else:
+            values = [
+                math.nan if leaf in tree.invalid else math.fsum(tree.turns[i].reward for i in tree.path(leaf))
+                for leaf in tree.leaves()
+            ]
+        return {"outcome": values, "total": values}

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Interval
 
 from turnwise.algo.states.refresh import Refresh
 from turnwise.algo.states.state_rule import STD_TOLERANCE, Profile
@@ -26,35 +28,17 @@ class Pivots:
     number of samples per state; the paper gives neither ``k`` nor ``lambda_diff``. ``refresh``, ``refresh_window``,
     ``refresh_gap`` and ``refresh_most`` are not in the paper. They decide when actions are sampled at the turns again
     and the turns are chosen anew (:class:`Refresh`). With ``refresh=None`` the turns are chosen only once.
-
-    Raises:
-        ValueError: ``k`` is below 2, ``lambda_diff`` is not in (0, 1], ``keep`` is unknown, or a ``refresh`` parameter
-            is out of range.
     """
 
     source: ClassVar[Literal["expert"]] = "expert"
 
-    k: int = 8
-    lambda_diff: float = 0.8
+    k: Annotated[int, Interval(ge=2, le=2**16)] = 8  # the rewards of a single sample cannot differ
+    lambda_diff: Annotated[float, Interval(gt=0, le=1)] = 0.8
     keep: Keep = "adv"
-    refresh: float | None = None
-    refresh_window: int = 3
-    refresh_gap: int = 6
-    refresh_most: int = 4
-
-    def __post_init__(self) -> None:
-        if self.k < 2:
-            raise ValueError(
-                f"k must be at least 2, because the rewards of a single sample cannot differ; got {self.k}"
-            )
-        if not 0 < self.lambda_diff <= 1:
-            raise ValueError(
-                "lambda_diff must be above 0 and at most 1, because it is compared with a mean reward in [0, 1]; got "
-                f"{self.lambda_diff}"
-            )
-        if self.keep not in ("adv", "mixed", "all"):
-            raise ValueError(f"keep must be adv, mixed or all, got {self.keep!r}")
-        Refresh(0.5 if self.refresh is None else self.refresh, self.refresh_window, self.refresh_gap, self.refresh_most)
+    refresh: Annotated[float, Interval(gt=0, lt=1)] | None = None
+    refresh_window: Annotated[int, Ge(1)] = 3
+    refresh_gap: Annotated[int, Ge(1)] = 6
+    refresh_most: Annotated[int, Ge(2)] = 4  # the base policy's profile is the first
 
     @property
     def reprofile(self) -> Refresh | None:

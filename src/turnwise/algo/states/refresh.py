@@ -25,27 +25,12 @@ class Refresh:
         window: number of iterations of each mean.
         gap: least number of iterations between two profiles. Twice ``window`` is used if that is more.
         most: greatest number of profiles of a run. The first profile, which is that of the base policy, counts too.
-
-    Raises:
-        ValueError: a number is out of range.
     """
 
     share: float
     window: int = 3
     gap: int = 6
     most: int = 4
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise ValueError(f"refresh must be a share above 0 and below 1, or null to profile once; got {self.share}")
-        if self.window < 1:
-            raise ValueError(f"refresh_window must be at least 1 iteration, got {self.window}")
-        if self.gap < 1:
-            raise ValueError(f"refresh_gap must be at least 1 iteration, got {self.gap}")
-        if self.most < 2:
-            raise ValueError(
-                f"refresh_most must be at least 2, because the base policy's profile is the first; got {self.most}"
-            )
 
     def decay(self, history: Sequence[float]) -> float | None:
         """Returns the mean of the last ``window`` values of ``history`` divided by the mean of the first ``window``, or

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Interval
 
 from turnwise.algo.states.state_rule import Profile
 from turnwise.types import State, Task
@@ -18,28 +20,15 @@ def task_starts(tasks: Iterable[Task], opening: Callable[[Task], Sequence[int]])
     return [State(id=f"{task.env}/{task.id}#t0", task=task, ids=tuple(opening(task))) for task in tasks]
 
 
-_MOST = 10**6
-
-
 @dataclass(frozen=True, slots=True)
 class TaskStarts:
-    """Selects the first prompts of the first ``count`` training tasks as the states to train on.
-
-    Raises:
-        ValueError: ``count`` is below 1 or above one million.
-    """
+    """Selects the first prompts of the first ``count`` training tasks as the states to train on."""
 
     source: ClassVar[Literal["tasks"]] = "tasks"
     k: ClassVar[int] = 0
     reprofile: ClassVar[None] = None
 
-    count: int = 300
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count must be at least 1, got {self.count}")
-        if self.count > _MOST:
-            raise ValueError(f"count must be at most {_MOST}, got {self.count}")
+    count: Annotated[int, Interval(ge=1, le=10**6)] = 300
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> list[State]:
         return list(states[: self.count])

@@ -1,25 +1,161 @@
-"""Trains a critic together with the policy. The critic predicts during sampling and learns after every collection."""
+"""Trains the predictor of success online, and measures how good its predictions are."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 from lightning import Callback
+from scipy.stats import spearmanr
 
 from turnwise.algo.rewards.reward import Reward
 from turnwise.models.policy import load_backbone
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.predictors.critic import Critic
-from turnwise.rollouts.predictors.pack_histories import branchable, read_spines
-from turnwise.rollouts.predictors.quality import Prediction, quality
-from turnwise.rollouts.predictors.targets import Target, success_of, targets
-from turnwise.rollouts.predictors.translate_tokens import translation
+from turnwise.rollouts.predictors.critic import Critic, branchable, read_spines, translation
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Rewards, RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The target of the history that ends at the root state or after a turn."""
+
+    mean: float  # mean success of the valid leaves below this root state or turn
+    leaves: int  # number of these leaves
+    depth: int  # number of turns since the root
+
+
+def targets(tree: RolloutTree, success: Sequence[float]) -> dict[int, Target]:
+    """Returns a target for the root state (key -1) and for every turn after which a valid rollout continued.
+
+    A leaf has no target, because no rollout continues after it. A tree that a gate stopped has no targets.
+
+    Args:
+        tree: a finished tree.
+        success: the success of each leaf, between 0 and 1 (see :func:`success_of`).
+    """
+    if tree.stopped:
+        return {}
+    total: dict[int, float] = {}
+    count: dict[int, int] = {}
+    for leaf, reward in zip(tree.leaves(), success, strict=True):
+        if leaf in tree.invalid:
+            continue
+        for turn in [-1, *tree.path(leaf)[:-1]]:
+            total[turn] = total.get(turn, 0.0) + reward
+            count[turn] = count.get(turn, 0) + 1
+    return {turn: Target(total[turn] / count[turn], count[turn], len(tree.path(turn))) for turn in total}
+
+
+def success_of(tree: RolloutTree, rewards: Rewards, reward_max: float = 1.0) -> list[float]:
+    """Returns the total reward of each leaf divided by ``reward_max``. It is NaN for a leaf whose environment failed.
+
+    Raises:
+        ValueError: a value is outside [0, 1]. The predictor cannot learn it, because it predicts a probability.
+    """
+    found = [reward / reward_max for reward in rewards["total"]]
+    for leaf, share in zip(tree.leaves(), found, strict=True):
+        if leaf not in tree.invalid and not 0 <= share <= 1:
+            raise ValueError(
+                f"state {tree.state.id!r}: the total reward of leaf {leaf} is {share * reward_max}, but a predictor "
+                f"needs total rewards from 0 to predictor.reward_max={reward_max}: set predictor.reward_max to the "
+                "greatest possible total reward (and use no reward below 0), or choose reward.of=won"
+            )
+    return found
+
+
+DEPTHS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, None))  # ranges of depth (turns since the root); None: no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The predicted success of a history, and its target (the measured success rate)."""
+
+    value: float
+    target: Target
+
+    @property
+    def error(self) -> float:
+        return (self.value - self.target.mean) ** 2
+
+
+class Anchor(NamedTuple):
+    """A state or a turn at which rollouts can branch, with its rank and its contrast."""
+
+    rank: float  # anchors with a greater rank get rollouts first
+    contrast: float  # p (1 - p), where p is the success rate of the rollouts that continue it
+
+
+def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict[str, float]:
+    """Returns metrics of prediction quality for root states and for histories below them (prefixes).
+
+    - ``spearman_*``, ``spearman_*_p``: Spearman's rank correlation between predictions and success rates, and its
+      p-value (TRACE Eq. 22).
+    - ``captured_*``: the contrast of the half of the histories with the greatest V (1 - V), divided by the contrast of
+      all histories. V is the predicted success. The contrast of a history is p (1 - p), where p is its measured success
+      rate. A ranking without information gives 0.5.
+    - ``captured_*_best``: the same fraction for the half with the greatest contrast, which is the best possible value
+      (TRACE Figure 2b).
+    - ``mse_depth/*``: the mean squared error of the predictions, separately for ranges of the number of turns since the
+      root.
+
+    Undefined values are left out. A correlation is undefined for fewer than three histories, and if all predictions or
+    all success rates are equal. The fractions of contrast are undefined if no history has contrast.
+    """
+    found: dict[str, float] = {}
+    for name, group in (("root", roots), ("prefix", prefixes)):
+        values, means = [p.value for p in group], [p.target.mean for p in group]
+        if len(group) >= 3 and len(set(values)) > 1 and len(set(means)) > 1:
+            rho, p = spearmanr(values, means)
+            found |= {f"spearman_{name}": float(rho), f"spearman_{name}_p": float(p)}
+        shares = {
+            f"captured_{name}": captured(Anchor(spread(p.value), spread(p.target.mean)) for p in group),
+            f"captured_{name}_best": captured(Anchor(spread(p.target.mean), spread(p.target.mean)) for p in group),
+        }
+        found |= {key: share for key, share in shares.items() if share is not None}
+    errors: dict[str, list[float]] = defaultdict(list)
+    for prediction in (*roots, *prefixes):
+        errors[bucket(prediction.target.depth)].append(prediction.error)
+    return found | {f"mse_depth/{name}": sum(group) / len(group) for name, group in errors.items()}
+
+
+def spread(success: float) -> float:
+    """Returns p (1 - p) for a success rate p, which is the variance of a success (0 or 1) with this probability."""
+    return success * (1 - success)
+
+
+def bucket(depth: int) -> str:
+    """Returns the name of the range in which a depth lies: ``0``, ``1-2``, ``3-5``, ``6-10`` or ``11+``."""
+    low, high = next((low, high) for low, high in DEPTHS if high is None or depth <= high)
+    return f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"
+
+
+def captured(anchors: Iterable[Anchor], share: float = 0.5) -> float | None:
+    """Returns the contrast of the top-ranked anchors divided by the contrast of all anchors (TRACE Figure 2b).
+
+    The top-ranked anchors are the fraction ``share`` of all anchors that have the greatest ranks. All anchors count
+    equally, however many rollouts they really got. If only some of the anchors with equal ranks fit into this fraction,
+    each of them counts partly. A ranking that ranks all anchors equally therefore gives ``share``. The result is None
+    if no anchor has contrast.
+    """
+    ordered = sorted(anchors, key=lambda anchor: -anchor.rank)
+    total = sum(anchor.contrast for anchor in ordered)
+    if not total:
+        return None
+    left, found = share * len(ordered), 0.0
+    for _, group in groupby(ordered, key=lambda anchor: anchor.rank):
+        alike = list(group)
+        served = min(len(alike), left)
+        found += sum(anchor.contrast for anchor in alike) * served / len(alike)
+        left -= served
+    return found / total
+
 
 Example = tuple[RolloutTree, int, Target]
 """A training example: a tree, the turn after which a history ends (-1: the root state), and the history's target."""

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.algo.advantages.trees import flat, mirrored, tree_of, trees
 
-from turnwise.algo.advantages.gigpo import GiGPO
 from turnwise.algo.advantages.group import GroupAdvantage
+from turnwise.algo.advantages.turns import GiGPO
 from turnwise.types import RolloutTree
 
 HALL = [["hall", "won"], ["hall", "yard", "lost"]]  # the second turn of both rollouts stands in the hall
@@ -139,10 +139,3 @@ def test_the_scale_of_outcomes_changes_nothing_and_steps_of_an_anchor_sum_to_zer
     assert rule(tree, {"total": [scale * worth for worth in total]}).advantage == pytest.approx(ours, abs=1e-6)
     first = [ours[turn] for turn in tree.children()[-1]]
     assert sum(first) == pytest.approx(0, abs=1e-6)
-
-
-def test_settings_out_of_range_are_named() -> None:
-    wrong = {"eps": -1, "tolerance": math.nan, "zero_variance": "hide", "gamma": 1.5, "omega": -1, "anchor": "state"}
-    for name, value in wrong.items():
-        with pytest.raises(ValueError, match=name):
-            GiGPO(**{name: value})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.algo.advantages.trees import flat, mirrored, tree_of, trees
 
 from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.advantages.monte_carlo import MonteCarlo
+from turnwise.algo.advantages.trees import MonteCarlo
 from turnwise.types import RolloutTree
 
 
@@ -103,11 +103,3 @@ def test_order_shift_and_scale_change_nothing(drawn, scale, shift) -> None:
     other = rule(twin, {"total": worth})
     assert [other.advantage[n] for n in number] == pytest.approx(ours.advantage, abs=1e-9)
     assert [other.weight[n] for n in number] == ours.weight
-
-
-def test_settings_out_of_range_are_named() -> None:
-    for name, value in (("eps", -1), ("tolerance", math.nan), ("zero_variance", "hide")):
-        with pytest.raises(ValueError, match=name):
-            MonteCarlo(**{name: value})
-    with pytest.raises(ValueError, match="leaf 4 is inf"):
-        MonteCarlo()(grown(), {"total": [0, math.inf, 0, 0]})

@@ -9,7 +9,7 @@ from tests.unit.algo.advantages.trees import flat, mirrored, tree_of, trees
 
 from turnwise.algo.advantages.advantage import BatchAdvantage
 from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.advantages.turn_credit import TurnCredit, smeared
+from turnwise.algo.advantages.turns import TurnCredit, smeared
 from turnwise.types import RolloutTree
 
 
@@ -143,20 +143,3 @@ def test_smeared_credit_moves_within_a_rollout_alone(payments, gamma, shift) -> 
     moved = [a * len(turn.action_ids) for a, turn in zip(out.advantage, tree.turns, strict=True)]
     assert sum(moved) == pytest.approx(0, abs=1e-9)
     assert sum(smeared(payments, gamma)) == pytest.approx(sum(payments), abs=1e-9)
-
-
-def test_settings_out_of_range_are_named() -> None:
-    wrong = {
-        "eps": -1,
-        "tolerance": math.nan,
-        "zero_variance": "hide",
-        "form": "even",
-        "beta": -1,
-        "gamma": 2,
-        "turn_offset": math.nan,
-    }
-    for name, value in wrong.items():
-        with pytest.raises(ValueError, match=name):
-            TurnCredit(**{name: value})
-    with pytest.raises(ValueError, match="with form=to_go, turn_reward must be reward"):
-        TurnCredit(form="to_go", turn_reward="admissible")

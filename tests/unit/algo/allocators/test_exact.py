@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnwise.algo.allocators.prefix import prefix_allocation, same_outcome
-from turnwise.algo.allocators.root import mixed_probability, root_allocation
+from turnwise.algo.allocators.trace import mixed_probability, prefix_allocation, root_allocation, same_outcome
 
 EIGHTHS = st.integers(0, 8).map(lambda n: Fraction(n, 8))  # exact as floats, with many ties and both extremes
 TRICKY = st.sampled_from([0.0, 1.0, 0.5, 1e-3, 1e-17, 5e-324, 1 - 1e-16, np.nextafter(0.5, 1)])

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from turnwise.algo.allocators.pcl import Pcl
-from turnwise.algo.allocators.trace import Trace
-from turnwise.algo.allocators.treepo import TreePO
+from turnwise.algo.allocators.allocator import TreePO
+from turnwise.algo.allocators.trace import Pcl, Trace
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
 WON = {"a": [1.0, 0.0], "b": [1.0, 1.0, 0.0]}
@@ -122,22 +121,3 @@ def test_rewards_beyond_one_are_refused() -> None:
     WON["c"] = [2.0, 0.0]
     with pytest.raises(ValueError, match="rewards must be a list of probabilities"):
         Trace(told(*[0.5] * 6), paid).expand([tree("c", -1, -1, 0, 1, 2)])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"budget": 1}, "budget must be at least 2"),
-        ({"expansion": -1}, "expansion must be at least 0"),
-        ({"root": "best"}, "root must be predicted or uniform"),
-        ({"prefix": "best"}, "prefix must be predicted or random"),
-        ({"group_size": 1}, "group_size must be at least 2"),
-    ],
-)
-def test_settings_out_of_range_are_named(options, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        Trace(told(), paid, **options)
-    with pytest.raises(ValueError, match="roots must be at least 1"):
-        TreePO(roots=0)
-    with pytest.raises(ValueError, match="prompts=0"):
-        Pcl(told(), prompts=0)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import pytest
-
-from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.allocators.allocator import Uniform
 from turnwise.types import RolloutTree, State, Task, Turn
 
 
@@ -12,8 +10,3 @@ def test_same_count_everywhere_and_no_expansion() -> None:
     assert allocator(states) == [4, 4, 4]
     assert allocator([]) == []
     assert allocator.expand([RolloutTree(states[0], [Turn(-1, [1], [-1.0])])] * 2) == [{}, {}]
-
-
-def test_group_size_is_checked() -> None:
-    with pytest.raises(ValueError, match="group_size must be at least 1, got 0"):
-        Uniform(group_size=0)

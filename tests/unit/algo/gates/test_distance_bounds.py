@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 
-from turnwise.algo.gates.distance_bounds import Taken, certain, distance_bounds
-from turnwise.algo.gates.divergence import Divergence
+from turnwise.algo.gates.rules import Divergence, Taken, certain, distance_bounds
 from turnwise.types import RolloutTree, State, Task, Turn
 
 STEP = 5  # 1 - 4/5 is not 1/5 in floating point

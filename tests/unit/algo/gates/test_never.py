@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from turnwise.algo.gates.never import Never
+from turnwise.algo.gates.rules import Never
 from turnwise.types import RolloutTree, State, Task, Turn
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.algo.gates.predicted import MIXED, Predicted, mixed_probability
+from turnwise.algo.gates.rules import MIXED, Predicted, mixed_probability
 from turnwise.types import RolloutTree
 
 Grow = Callable[..., RolloutTree]
@@ -59,9 +59,3 @@ def test_it_is_the_share_of_mixed_outcomes_among_all(success: list[float]) -> No
             chance *= v if end else 1 - v
         total += chance * (0 < sum(ends) < len(ends))
     assert mixed_probability(success) == pytest.approx(total, abs=1e-9)
-
-
-@pytest.mark.parametrize(("settings", "said"), [({"k": 0}, "k must be"), ({"threshold": 1.5}, "threshold must be")])
-def test_what_makes_no_sense_is_refused(settings: dict[str, float], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        gate({}, [], **settings)

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnwise.algo.gates.prefixes import Prefixes, prefixes
-from turnwise.algo.gates.signals import (
+from turnwise.algo.gates.gate import (
     SIGNALS,
+    Prefixes,
     action_bigram_jaccard,
     action_entropy,
     obs_unique_ratio,
     prefix_edit_distance,
+    prefixes,
     termination_fraction,
     unique_action_ratio,
     unique_prefix_ratio,

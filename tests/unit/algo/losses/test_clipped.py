@@ -195,26 +195,6 @@ def test_absurd_ratios_leave_finite_gradients(ratio, sign, shift) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"clip_low": 1.5}, "clip_low"),
-        ({"clip_high": -0.1}, "clip_high"),
-        ({"kl_beta": -1}, "kl_beta"),
-        ({"kl_beta": math.nan}, "kl_beta"),
-        ({"ratio": "word"}, "ratio must be"),
-        ({"aggregation": "sum"}, "aggregation must be"),
-        ({"kl_estimator": "k4"}, "kl_estimator"),
-        ({"aggregation": "constant"}, "constant_length"),
-        ({"constant_length": 5}, "constant_length"),
-        ({"aggregation": "constant", "constant_length": 0}, "constant_length must be positive"),
-    ],
-)
-def test_settings_out_of_range_are_named(arguments, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        Clipped(**arguments)
-
-
-@pytest.mark.parametrize(
     ("loss", "missing"),
     [
         (Clipped(), "old_logprobs_K"),

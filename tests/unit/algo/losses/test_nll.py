@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from turnwise.algo.losses.loss import Counts, LossInputs, merge_metrics
-from turnwise.algo.losses.nll import Nll
+from turnwise.algo.losses.loss import Counts, LossInputs, Nll, merge_metrics
 
 
 def batch(keep=slice(None)) -> LossInputs:
@@ -46,11 +45,6 @@ def test_micro_batches_add_up(loss) -> None:
     whole = loss(batch())
     assert sum(part.loss.item() for part in parts) == pytest.approx(whole.loss.item())
     assert merge_metrics(part.metrics for part in parts) == whole.metrics
-
-
-def test_unknown_aggregation_is_named() -> None:
-    with pytest.raises(ValueError, match="aggregation must be token_mean or turn_mean_token_mean, got 'mean'"):
-        Nll(aggregation="mean")
 
 
 def test_needs_neither_reference_nor_entropy() -> None:

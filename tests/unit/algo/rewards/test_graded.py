@@ -165,5 +165,3 @@ def test_what_cannot_be_judged_is_named() -> None:
     tree.turns[1].parent = 0
     with pytest.raises(ValueError, match=r"turn 1 follows turn 0.*reward=graded"):
         Graded()(tree)
-    with pytest.raises(ValueError, match="format must be one of hermes, "):
-        Graded("json")  # type: ignore[arg-type]

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from turnwise.algo.rewards.exact import Exact
-from turnwise.algo.rewards.functional import Functional
-from turnwise.algo.rewards.outcome import Outcome
+from turnwise.algo.rewards.actions import Exact, Functional
+from turnwise.algo.rewards.reward import Outcome
 from turnwise.types import RolloutTree, State, Task, Turn
 
 
@@ -62,8 +61,3 @@ def test_a_missing_verdict_is_named(reward, message) -> None:
 def test_local_rewards_refuse_deeper_trees(reward) -> None:
     with pytest.raises(ValueError, match=r"turn 1 follows turn 0.*set reward=outcome"):
         reward(tree_of(turn(strict=True, functional=True), turn(0, strict=True, functional=True)))
-
-
-def test_unknown_outcome_is_named() -> None:
-    with pytest.raises(ValueError, match="of must be won or return"):
-        Outcome(of="score")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from turnwise.algo.rewards.toolcalls import ToolCalls
+from turnwise.algo.rewards.actions import ToolCalls
 from turnwise.errors import InputError
 from turnwise.types import RolloutTree, State, Task, Turn
 
@@ -40,8 +40,6 @@ def test_a_cut_off_reply_earns_nothing_and_a_failed_world_no_number() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="format must be one of"):
-        ToolCalls("json")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no demonstrated calls"):
         ToolCalls()(tree_of("x", expert=None))
     with pytest.raises(InputError, match="d0#t1: the demonstrated action is not in the format hermes"):

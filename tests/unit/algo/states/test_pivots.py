@@ -73,15 +73,6 @@ def test_states_with_signal_are_the_mixed_ones(rewards):
     assert round((1 - summarise([profile(r) for r in rewards]).zero_signal) * len(rewards)) == mixed
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [({"k": 1}, "k must"), ({"lambda_diff": 0}, "lambda_diff"), ({"keep": "some"}, "adv, mixed or")],
-)
-def test_ranges(settings, said):
-    with pytest.raises(ValueError, match=said):
-        Pivots(**settings)
-
-
 def test_a_profile_judges_the_same_samples_twice():
     with pytest.raises(ValueError, match="got 2 and 1"):
         Profile((0.0, 1.0), (0.0,))

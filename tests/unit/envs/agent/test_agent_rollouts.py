@@ -14,9 +14,8 @@ import pytest
 import torch
 
 import turnwise
-from turnwise.algo.allocators.treepo import TreePO
-from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.never import Never
+from turnwise.algo.allocators.allocator import TreePO, Uniform
+from turnwise.algo.gates.rules import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
@@ -26,8 +25,7 @@ from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
-from turnwise.rollouts.predictors.pack_histories import branchable
-from turnwise.rollouts.predictors.translate_tokens import Translation
+from turnwise.rollouts.predictors.critic import Translation, branchable
 from turnwise.types import RolloutTree, State, Task
 from turnwise_worlds.agent import AgentEnv
 from turnwise_worlds.agent.environment import with_variables

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from turnwise.algo.gates.signals import DISTANCE, TERMINATION
+from turnwise.algo.gates.gate import DISTANCE, TERMINATION
 from turnwise_study.gates.groups import Buffer, intervals, label_of, rank_statistics
 from turnwise_study.gates.tables import (
     labels_table,

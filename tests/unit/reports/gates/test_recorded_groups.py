@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.algo.gates.signals import DISTANCE, TERMINATION
+from turnwise.algo.gates.gate import DISTANCE, TERMINATION
 from turnwise.errors import InputError
 from turnwise_study.gates.groups import read_recorded
 

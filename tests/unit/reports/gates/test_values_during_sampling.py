@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from turnwise.algo.gates.signals import DISTANCE, SIGNALS
+from turnwise.algo.gates.gate import DISTANCE, SIGNALS
 from turnwise_study.gates.groups import KNOWN, Buffer, read_recorded
 from turnwise_study.gates.report import Settings, gate_report
 from turnwise_study.gates.tables import looks_table

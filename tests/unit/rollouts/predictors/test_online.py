@@ -13,11 +13,8 @@ import torch
 from scipy.stats import spearmanr
 
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.predictors.critic import Critic
-from turnwise.rollouts.predictors.online import OnlinePredictor
-from turnwise.rollouts.predictors.quality import Prediction, bucket, quality
-from turnwise.rollouts.predictors.targets import Target
-from turnwise.rollouts.predictors.translate_tokens import translation
+from turnwise.rollouts.predictors.critic import Critic, translation
+from turnwise.rollouts.predictors.online import OnlinePredictor, Prediction, Target, bucket, quality
 from turnwise.types import RolloutTree
 
 CLOCKS = ("seconds", "cpu")

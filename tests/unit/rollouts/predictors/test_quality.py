@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.rollouts.predictors.quality import Anchor, Prediction, captured, quality
-from turnwise.rollouts.predictors.targets import Target
+from turnwise.rollouts.predictors.online import Anchor, Prediction, Target, captured, quality
 
 anchors = st.lists(st.builds(Anchor, st.floats(0, 0.25), st.floats(0, 0.25)), min_size=1, max_size=20)
 
