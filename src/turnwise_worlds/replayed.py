@@ -28,7 +28,10 @@ class ReplayDiffersError(InputError):
 class Episode(Protocol):
     """A running episode of an external package. The session counts the turns, so the episode need not count them."""
 
-    form: str  # the format of the tool calls
+    @property
+    def form(self) -> str:
+        """The format of the tool calls."""
+        ...
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]: ...

@@ -141,11 +141,11 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
 
 def _annotations(part: Any) -> dict[str, Any]:
     """Returns the annotations of a constructor's parameters; ``Any`` for types that are imported for type checking only."""
-    if dataclasses.is_dataclass(part):
+    if inspect.isclass(part) and dataclasses.is_dataclass(part):
         owners = [
             (vars(base).get("__annotations__", {}), vars(sys.modules[base.__module__]))
             for base in reversed(part.__mro__)
-        ]  # type: ignore[union-attr]
+        ]
     else:
         function = part.__init__ if inspect.isclass(part) else part
         owners = [(getattr(function, "__annotations__", {}), getattr(function, "__globals__", {}))]
