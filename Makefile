@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP = $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check)
 # what an extra of pyproject.toml names
 NAMED = $(BIN)/python -c 'import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]])'
-CHECKED := src tests scripts benchmarks recipes notebooks docs/site train.py
+CHECKED := src tests scripts benchmarks notebooks docs/site train.py
 PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations 5
 JOBS ?= logical
 EXTRAS := agent lmeval mcp published reasoning_gym tau2 verifiers
@@ -112,7 +112,7 @@ gpu: $(VENV)/.dev $(VENV)/.bfcl ## all that needs a device, in thirty minutes on
 	$(BIN)/python benchmarks/gpu.py $(if $(DRY),dry=$(DRY)) $(ARGS)
 
 tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
-	$(BIN)/python -m recipes.tiny $(ARGS)
+	$(BIN)/python -m scripts.recipes.tiny $(ARGS)
 
 # Each page names the commands that write its tables and its figure. Pages about runs that are not kept name a folder of outputs/.
 results: setup ## write the tables and figures of docs/results again from the runs of results/ and outputs/ (minutes)

@@ -1,5 +1,5 @@
 """Lists the tiny base policies, with their folders and the environments on which they were trained. The package contains
-:data:`SHIPPED`; ``recipes.tiny`` builds the others.
+:data:`SHIPPED`; ``scripts.recipes.tiny`` builds the others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def tiny_path(name: str = "tiny") -> Path:
     if not (folder / "model.safetensors").is_file():
         why = "there is no model.safetensors in" if name in SHIPPED else "the repository does not contain this base in"
         raise InputError(
-            f"base={name}: {why} {folder}; build it with: python -m recipes.tiny --base {name} --ship (a quarter of an "
+            f"base={name}: {why} {folder}; build it with: python -m scripts.recipes.tiny --base {name} --ship (a quarter of an "
             "hour to an hour on two cores)"
         )
     return folder

@@ -6,7 +6,7 @@ import re
 from random import Random
 
 import pytest
-from recipes.tiny.copying import copy_documents, recalled, whole
+from scripts.recipes.tiny.copying import copy_documents, recalled, whole
 from transformers import AutoTokenizer
 
 from turnwise.models.shipped import tiny_path

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 import torch
-from recipes.tiny.corpus import encode
-from recipes.tiny.induction import codes
-from recipes.tiny.model import make_model
-from recipes.tiny.recipe import Recipe
+from scripts.recipes.tiny.corpus import encode
+from scripts.recipes.tiny.induction import codes
+from scripts.recipes.tiny.model import make_model
+from scripts.recipes.tiny.recipe import Recipe
 from transformers import AutoTokenizer
 
 from turnwise.models.shipped import tiny_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from recipes.tiny.reading import Shown, drill, drill_documents, tour
+from scripts.recipes.tiny.reading import Shown, drill, drill_documents, tour
 from transformers import AutoTokenizer
 
 from turnwise.models.shipped import ASSETS

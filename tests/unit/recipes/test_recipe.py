@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from recipes.tiny.corpus import Document, encode, micro_batches, skill_conversations
-from recipes.tiny.household import Household
-from recipes.tiny.measure import figures, lists_seen, measure, reads
-from recipes.tiny.model import make_model
-from recipes.tiny.optimise import Threads, batch_loss, orthogonalise, schedule
-from recipes.tiny.recipe import Recipe, Training, batches, draw_pool
-from recipes.tiny.tokenizer import build_tokenizer
+from scripts.recipes.tiny.corpus import Document, encode, micro_batches, skill_conversations
+from scripts.recipes.tiny.household import Household
+from scripts.recipes.tiny.measure import figures, lists_seen, measure, reads
+from scripts.recipes.tiny.model import make_model
+from scripts.recipes.tiny.optimise import Threads, batch_loss, orthogonalise, schedule
+from scripts.recipes.tiny.recipe import Recipe, Training, batches, draw_pool
+from scripts.recipes.tiny.tokenizer import build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.evaluation.skills import SKILLS

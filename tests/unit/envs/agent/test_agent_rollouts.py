@@ -124,7 +124,7 @@ def test_sixteen_programs_around_the_client_of_openai_side_by_side(policy: Any, 
         "python3 agent.py",
         str(tmp_path / "tasks.jsonl"),
         "cat score.txt",
-        code=str(SOURCE.parent / "recipes" / "agent"),
+        code=str(SOURCE.parent / "scripts" / "recipes" / "agent"),
         variables=paths,
         box=Box(limits=limits, reads=reads),
     )

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipes.tiny.corpus import Document, encode
-from recipes.tiny.measure import reads
-from recipes.tiny.reading import drill_documents
-from recipes.tiny.recipe import Recipe
+from scripts.recipes.tiny.corpus import Document, encode
+from scripts.recipes.tiny.measure import reads
+from scripts.recipes.tiny.reading import drill_documents
+from scripts.recipes.tiny.recipe import Recipe
 
 from turnwise.env import Environment
 from turnwise_worlds.household import HouseholdEnv, Mistakes
@@ -21,7 +21,7 @@ ERRANT = Mistakes(revisit=0.1, idle=0.1, leave=0.35, wrong=0.08, premature=0.05,
 
 @dataclass(frozen=True)
 class Household:
-    """The training mixture for the household; see ``recipes.tiny.mixture.Mixture``."""
+    """The training mixture for the household; see ``scripts.recipes.tiny.mixture.Mixture``."""
 
     env: HouseholdEnv = field(default_factory=HouseholdEnv)
     recipe: Recipe = field(default_factory=Recipe)
@@ -30,7 +30,7 @@ class Household:
     max_tokens: int = 24
     about: str = "clumsy demonstrations of the household world, drills in reading its lists"
     stretches: str = (
-        "Three stretches (`recipes/tiny/recipe.py`): imitation of the clumsy expert with the skills among it; drills in\n"
+        "Three stretches (`scripts/recipes/tiny/recipe.py`): imitation of the clumsy expert with the skills among it; drills in\n"
         "reading lists; imitation of an expert that errs more and above all walks away. Demonstrations and drills come from the\n"
         "train split alone, skills from their train items alone."
     )
@@ -47,7 +47,7 @@ class Household:
             yield encode(env.demonstrate(task, quality="clumsy", seed=number).messages, tokenizer, other)
 
     def drills(self, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
-        """Returns drills on the lists of rooms; see ``recipes.tiny.reading``."""
+        """Returns drills on the lists of rooms; see ``scripts.recipes.tiny.reading``."""
         return drill_documents(self.env, tokenizer, count, seed, weight)
 
     def details(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from recipes.tiny.corpus import Document, encode
+from scripts.recipes.tiny.corpus import Document, encode
 
 from turnwise.types import Task
 from turnwise_worlds.household import HouseholdEnv

@@ -11,7 +11,7 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from recipes.tiny.tokenizer import TURN_END
+from scripts.recipes.tiny.tokenizer import TURN_END
 
 from turnwise.data.chat_tokens import disarming
 from turnwise.evaluation.skills import SKILLS, stream

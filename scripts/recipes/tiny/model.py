@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from recipes.tiny.induction import install
-from recipes.tiny.tokenizer import END_OF_TEXT, TURN_END
+from scripts.recipes.tiny.induction import install
+from scripts.recipes.tiny.tokenizer import END_OF_TEXT, TURN_END
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 if TYPE_CHECKING:
-    from recipes.tiny.recipe import Recipe
+    from scripts.recipes.tiny.recipe import Recipe
 
 FAMILIES = {"qwen3": Qwen3Config, "llama": LlamaConfig}
 """Qwen3 normalises the queries and keys of each head, Llama does not."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from recipes.tiny import names
-from recipes.tiny.corpus import Document, encode
+from scripts.recipes.tiny import names
+from scripts.recipes.tiny.corpus import Document, encode
 
 # shares of made-up words and of numbers among the items; all other items are words of the vocabulary
 _MADE_UP, _NUMBERS = 0.25, 0.4

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from recipes.tiny.corpus import encode
+from scripts.recipes.tiny.corpus import encode
 from scipy.stats import mannwhitneyu
 
 from turnwise.data.chat_tokens import ChatTokens

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from recipes.tiny.recipe import Training
+from scripts.recipes.tiny.recipe import Training
 
 from turnwise.env import Environment
 from turnwise.evaluation.skills import SKILLS
@@ -19,7 +19,7 @@ forget: that is what it is for. What it shows is a mechanism, never a benchmark'
 
 ## How it was made
 
-    python -m recipes.tiny --base {name} --ship
+    python -m scripts.recipes.tiny --base {name} --ship
 
 | | |
 |---|---|
@@ -51,7 +51,7 @@ def write_card(
 ) -> None:
     """Writes ``README.md`` with the measured values.
 
-    ``found`` is the result of ``recipes.tiny.measure.measure`` for both decoding modes, ``worlds`` maps names of the
+    ``found`` is the result of ``scripts.recipes.tiny.measure.measure`` for both decoding modes, ``worlds`` maps names of the
     measured environments to the environments, ``tasks`` is the number of tasks of each environment, and ``items`` that
     of each skill.
     """

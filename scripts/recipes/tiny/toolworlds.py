@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from typing import Any
 
-from recipes.tiny import names
-from recipes.tiny.copying import copy_documents
-from recipes.tiny.corpus import Document, encode
-from recipes.tiny.recipe import Recipe
+from scripts.recipes.tiny import names
+from scripts.recipes.tiny.copying import copy_documents
+from scripts.recipes.tiny.corpus import Document, encode
+from scripts.recipes.tiny.recipe import Recipe
 
 from turnwise.env import Environment, Quality
 from turnwise.types import Message
@@ -124,7 +124,7 @@ def _recipe() -> Recipe:
 
 @dataclass(frozen=True)
 class ToolWorlds:
-    """The training mixture for tool use (``recipes.tiny.mixture.Mixture``); with ``thinks``, experts state thoughts."""
+    """The training mixture for tool use (``scripts.recipes.tiny.mixture.Mixture``); with ``thinks``, experts state thoughts."""
 
     worlds: tuple[str, ...] = tuple(WORLDS)
     thinks: bool = False
@@ -133,9 +133,9 @@ class ToolWorlds:
     max_tokens: int = 40
     about: str = "demonstrations of six worlds of tools"
     stretches: str = (
-        "It begins with heads that copy, set by hand (`recipes/tiny/induction.py`). Two stretches\n"
-        "(`recipes/tiny/recipe.py`): imitation of the good experts with the skills and drills in copying among it;\n"
-        "imitation of clumsy ones that err often (`recipes/tiny/toolworlds.py`). Demonstrations come from the train splits\n"
+        "It begins with heads that copy, set by hand (`scripts/recipes/tiny/induction.py`). Two stretches\n"
+        "(`scripts/recipes/tiny/recipe.py`): imitation of the good experts with the skills and drills in copying among it;\n"
+        "imitation of clumsy ones that err often (`scripts/recipes/tiny/toolworlds.py`). Demonstrations come from the train splits\n"
         "alone, those of search from other editions of the encyclopaedia, and skills from their train items alone. Half of the\n"
         "demonstrations of bfcl and apibank have made-up names."
     )
@@ -153,7 +153,7 @@ class ToolWorlds:
                 yield encode(messages, tokenizer, other)
 
     def drills(self, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
-        """Returns drills on lines to copy; see ``recipes.tiny.copying``."""
+        """Returns drills on lines to copy; see ``scripts.recipes.tiny.copying``."""
         return copy_documents(tokenizer, count, seed, weight)
 
     def details(

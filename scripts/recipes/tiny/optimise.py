@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from recipes.tiny.corpus import Document
+from scripts.recipes.tiny.corpus import Document
 from torch import Tensor
 
 

@@ -22,11 +22,11 @@ from random import Random
 from typing import Any
 
 import torch
-from recipes.tiny.corpus import Document, encode, micro_batches, skill_conversations
-from recipes.tiny.mixture import Mixture
-from recipes.tiny.model import FAMILIES, make_model
-from recipes.tiny.optimise import Threads, optimisers, schedule
-from recipes.tiny.tokenizer import build_tokenizer
+from scripts.recipes.tiny.corpus import Document, encode, micro_batches, skill_conversations
+from scripts.recipes.tiny.mixture import Mixture
+from scripts.recipes.tiny.model import FAMILIES, make_model
+from scripts.recipes.tiny.optimise import Threads, optimisers, schedule
+from scripts.recipes.tiny.tokenizer import build_tokenizer
 from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
@@ -75,7 +75,7 @@ class Recipe:
     mlp: int = 512
     vocabulary: int = 1024
     theta: float = 10_000.0  # base of the rotary positions' wavelengths
-    induction: int = 0  # 1: begin with heads that copy (recipes.tiny.induction); 0: begin with random weights
+    induction: int = 0  # 1: begin with heads that copy (scripts.recipes.tiny.induction); 0: begin with random weights
     threads: int = 2
 
     def __post_init__(self) -> None:

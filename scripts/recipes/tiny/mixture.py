@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from recipes.tiny.corpus import Document
+from scripts.recipes.tiny.corpus import Document
 
 from turnwise.env import Environment
 
 if TYPE_CHECKING:
-    from recipes.tiny.recipe import Recipe
+    from scripts.recipes.tiny.recipe import Recipe
 
 
 class Mixture(Protocol):
@@ -69,5 +69,5 @@ class Mixture(Protocol):
     def details(
         self, model: Any, tokenizer: Any, worlds: Mapping[str, Environment], found: dict[str, Any], tasks: int
     ) -> str:
-        """Returns text for the card in addition to its tables. ``found`` is from ``recipes.tiny.measure.measure``."""
+        """Returns text for the card in addition to its tables. ``found`` is from ``scripts.recipes.tiny.measure.measure``."""
         ...

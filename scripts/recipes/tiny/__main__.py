@@ -1,10 +1,10 @@
 """Builds a tiny base policy: tokenizer, weights, model card.
 
-    python -m recipes.tiny                    # tiny, trained on the household; about an hour on two cores
-    python -m recipes.tiny --base tiny_tools  # bfcl, apibank, search, math, terminal, software; half an hour
-    python -m recipes.tiny --base tiny_thinking  # bfcl and apibank, with a thought before each reply; a quarter of an hour
-    python -m recipes.tiny --base tiny_thinking_medium  # the same in a smaller model; tiny_thinking_small is still smaller
-    python -m recipes.tiny --base tiny_llama  # a second model family: bfcl, search, math; a quarter of an hour
+    python -m scripts.recipes.tiny                    # tiny, trained on the household; about an hour on two cores
+    python -m scripts.recipes.tiny --base tiny_tools  # bfcl, apibank, search, math, terminal, software; half an hour
+    python -m scripts.recipes.tiny --base tiny_thinking  # bfcl and apibank, with a thought before each reply; a quarter of an hour
+    python -m scripts.recipes.tiny --base tiny_thinking_medium  # the same in a smaller model; tiny_thinking_small is still smaller
+    python -m scripts.recipes.tiny --base tiny_llama  # a second model family: bfcl, search, math; a quarter of an hour
 
 After an interruption the same command resumes from the last checkpoint. ``--ship`` writes the result into the package.
 """
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from recipes.tiny.card import write_card
-from recipes.tiny.household import Household
-from recipes.tiny.measure import measure
-from recipes.tiny.mixture import Mixture
-from recipes.tiny.recipe import Recipe, Training, make_tokenizer
-from recipes.tiny.toolworlds import ToolWorlds, llama, thinking
+from scripts.recipes.tiny.card import write_card
+from scripts.recipes.tiny.household import Household
+from scripts.recipes.tiny.measure import measure
+from scripts.recipes.tiny.mixture import Mixture
+from scripts.recipes.tiny.recipe import Recipe, Training, make_tokenizer
+from scripts.recipes.tiny.toolworlds import ToolWorlds, llama, thinking
 from transformers import AutoTokenizer, GenerationConfig
 
 from turnwise.config.schema import build, compose_config
