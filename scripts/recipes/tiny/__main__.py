@@ -32,7 +32,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from turnwise.config.schema import build, compose_config
 from turnwise.models.shipped import ASSETS, BASES
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+CONF = Path(__file__).resolve().parents[3] / "conf"
 MIXTURES: Mapping[str, Callable[[], Mixture]] = {
     "tiny": Household,
     "tiny_tools": ToolWorlds,
