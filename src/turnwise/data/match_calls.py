@@ -12,8 +12,8 @@ from turnwise.types import ToolCall
 
 
 def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-    """Returns whether the calls ``made`` are equivalent to the calls ``expected`` by the functional rule (PivotRL,
-    arXiv:2603.21383, Appendix A.2).
+    """Returns whether the calls ``made`` are equivalent to the calls ``expected`` by the functional rule (ours,
+    for the functional equivalence of PivotRL, arXiv:2603.21383, section 3.1).
 
     The calls of one turn run in parallel, so their order does not matter. Each expected call must match one made call,
     and no call may be left over. Two calls match if they name the same tool and have equal arguments. Numbers are

@@ -19,7 +19,7 @@ Kind = Literal["strict", "calls", "similarity", "arguments"]
 @dataclass(frozen=True, slots=True)
 class Anchored:
     """Compares a reply of the policy with the demonstrated reply and returns the verdicts ``functional`` and
-    ``strict`` (PivotRL, arXiv:2603.21383, section 3, App. A.2).
+    ``strict`` (our rules for PivotRL, arXiv:2603.21383, section 3.1).
 
     A reply is ``strict`` if it has the same calls in the same order as the demonstrated reply, or, without calls, the
     same text up to whitespace. The rule for ``functional`` depends on the demonstrated reply. If the demonstrated reply

@@ -302,7 +302,7 @@ class McpEnv(ReplayedEnv):
         return played(session, self._replies(problem, session, rng), self.format, quality, seed)
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether ``action`` makes the tool calls of the expert's reply (PivotRL, arXiv:2603.21383, App. A.2).
+        """Returns whether ``action`` makes the tool calls of the expert's reply (a rule of this project).
 
         If neither reply makes a call, ``action`` is accepted if it gives the right answer of the task.
         """

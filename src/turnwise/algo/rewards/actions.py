@@ -38,8 +38,8 @@ class Functional:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """Returns three rewards, each 0 or 1, that compare an action's tool calls with the demonstrated calls (PivotRL,
-    arXiv:2603.21383, Appendix A.2).
+    """Returns three rewards, each 0 or 1, that compare an action's tool calls with the demonstrated calls (our
+    rules for the functional equivalence of PivotRL, arXiv:2603.21383, which defines them for other domains).
 
     ``format`` is 1 if the action can be parsed and was not cut off. ``functional`` is 1 if the calls can be matched one
     to one with equivalent demonstrated calls (:func:`turnwise.data.match_calls.equivalent`). ``strict`` is 1 if the
