@@ -144,8 +144,8 @@ def _annotations(part: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(part):
         owners = [
             (vars(base).get("__annotations__", {}), vars(sys.modules[base.__module__]))
-            for base in reversed(part.__mro__)
-        ]  # type: ignore[union-attr]
+            for base in reversed(inspect.getmro(part if inspect.isclass(part) else type(part)))
+        ]
     else:
         function = part.__init__ if inspect.isclass(part) else part
         owners = [(getattr(function, "__annotations__", {}), getattr(function, "__globals__", {}))]
