@@ -37,7 +37,6 @@ MISTAKES = [  # command line, keys that the message names, near miss
     ("loss.clip_high=abc +data.x=1", "loss.clip_high data.x", ""),
     ("data.file=none.jsonl", "data.file", ""),
     ("env.horizon=0 method=sft", "env", ""),
-    ("engine.lanes=0 method=sft", "engine", ""),
     ("sweep=pivotrl_tab44", "sweep=pivotrl_tab44", "'pivotrl_tab4'"),
     ("sweep=pivotrl_tab4 rows=ful", "rows=ful", "'full'"),
     ("sweep=pivotrl_tab4 rows=sft loss.agregation=x", "loss.agregation=x", "'aggregation'"),
@@ -62,6 +61,13 @@ def test_a_mistake_is_one_message_and_status_2(tmp_path: Path, line: str, keys: 
     assert all(key in run.stderr for key in keys.split(" ")) and near in run.stderr
     assert "Traceback" not in run.stderr + run.stdout
     assert not list(tmp_path.rglob("*"))
+
+
+def test_a_setting_that_a_part_refuses_as_it_is_built_leaves_no_run(tmp_path: Path) -> None:
+    run = train("engine.lanes=0", "method=sft", cwd=tmp_path)
+    assert run.returncode == 2 and run.stderr.startswith("engine") and "lanes" in run.stderr
+    assert "Traceback" not in run.stderr + run.stdout
+    assert not (tmp_path / "outputs" / "sft").exists()
 
 
 def test_the_runs_of_a_multirun_go_on_after_one_that_fails(tmp_path: Path) -> None:

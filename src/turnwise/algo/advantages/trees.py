@@ -1,4 +1,7 @@
-"""Advantage rules that compare the branches of a tree: TreeRPO, Tree-GRPO and Monte Carlo values of turns."""
+"""Advantage rules that compare the branches of a tree: TreeRPO (arXiv:2506.05183) as TRACE (arXiv:2606.11119) gives it in
+Eqs. 45-47, Tree-GRPO (arXiv:2509.21240) as TRACE gives it in Eqs. 48-49, and Monte Carlo values of turns, after an idea
+of VinePPO (arXiv:2410.01679).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Advantage rules for the rewards of single turns: prime-rl's ``turn_credit``, rewards-to-go, MT-GRPO and GiGPO."""
+"""Advantage rules for the rewards of single turns: prime-rl's ``turn_credit``, rewards-to-go, MT-GRPO (arXiv:2505.11821),
+and GiGPO (arXiv:2505.10978), which compares a step with steps taken in the same state.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The interface of an allocator, which decides how many rollouts start where, and allocators without a predictor."""
+"""The interface of an allocator, which decides how many rollouts start where, and allocators without a predictor: the
+same number everywhere, and TreePO in the form of TRACE's experiments (arXiv:2606.11119, App. E.5).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""TRACE (arXiv:2606.11119) and PCL: allocators that spend the rollouts where a predictor expects both success and failure."""
+"""Allocators that spend the rollouts where a predictor expects both success and failure: TRACE (arXiv:2606.11119), which
+decides how many rollouts each prompt gets (Eqs. 12-13) and at which turns to branch, and how often (Eqs. 14-16), and PCL
+(arXiv:2510.01135), which samples the prompts whose predicted success is nearest one half.
+"""
 
 from __future__ import annotations
 

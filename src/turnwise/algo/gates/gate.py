@@ -1,5 +1,11 @@
 """The interface of a gate, which may stop a group of rollouts before its end, and what a gate can see of the group's first
-turns: prefixes and signals (arXiv:2605.05802).
+turns: prefixes and the seven signals of Selective Rollout (arXiv:2605.05802, App. B).
+
+Each signal lies in [0, 1]. For all signals but ``termination_fraction``, the least value means that the rollouts are
+alike: 1 / G for the three unique ratios (G is the number of rollouts), 0 for the others. The names of the signals are
+those of the authors' released table. Where the paper leaves a choice open, the code follows that table: the entropy is
+divided by log G, and in the signals of a single step, all rollouts that have ended count as having the same action and
+observation.
 """
 
 from __future__ import annotations

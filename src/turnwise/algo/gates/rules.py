@@ -1,4 +1,6 @@
-"""All gates: those of Selective Rollout (arXiv:2605.05802), its baselines, and a gate by predicted success."""
+"""All gates: those of Selective Rollout (arXiv:2605.05802) with bounds on d_K (Eq. 1) while some rollouts are still within
+their first K turns, its baselines, and a gate by predicted success.
+"""
 
 from __future__ import annotations
 

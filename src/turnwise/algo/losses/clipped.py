@@ -37,6 +37,12 @@ class Weights:
 class Correction:
     """Computes the weights of truncated importance sampling, and masks samples that are too far off-policy.
 
+    A sampling engine computes slightly different log-probs than the trainer for the same weights, and a stale sampling
+    policy has other weights. In both cases a sample y is off-policy with the ratio pi(y) / pi_sampler(y). Without a
+    correction, :class:`Clipped` clips this ratio. With a correction, it clips the ratio of pi to the near policy, and
+    the ratio of the near policy to the sampling policy is a constant weight of the loss (decoupled PPO,
+    arXiv:2110.00641).
+
     The weight of a token is min(pi_near(y) / pi_sampler(y), ``cap``). The near policy pi_near is the trainer's policy
     before its first step on the samples. The ratio is that of each token, or its product over the turn (``action``) or
     over the sample (``sequence``). The truncation is that of Ionides, "Truncated importance sampling" (2008). verl,

@@ -1,4 +1,4 @@
-"""The critic that predicts the success of a history: its head, its packed inputs, and the tokens of another policy."""
+"""The critic that predicts the success of a history (TRACE Eq. 17): its head, its packed inputs, and a policy's tokens."""
 
 from __future__ import annotations
 

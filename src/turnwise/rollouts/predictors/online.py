@@ -1,4 +1,4 @@
-"""Trains the predictor of success online, and measures how good its predictions are."""
+"""Trains the predictor of success online on finished trees (TRACE Eqs. 17-18), and measures how good its predictions are."""
 
 from __future__ import annotations
 

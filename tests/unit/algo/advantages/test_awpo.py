@@ -307,3 +307,11 @@ def test_whatever_the_rewards(groups: list[list[tuple[float, float]]], gate: Any
 def test_bad_rewards_are_named(rewards: Rewards, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Awpo()(tree_of(2), rewards)
+
+
+@pytest.mark.parametrize(
+    "options", [{"tau_low": 1.6}, {"tau_low": 1.5, "tau_high": 1.5}, {"alpha_base": 2.0}, {"clip_min": 0.3}]
+)
+def test_a_lower_setting_above_its_upper_one_is_named(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Awpo(**options)

@@ -103,3 +103,8 @@ def test_order_shift_and_scale_change_nothing(drawn, scale, shift) -> None:
     other = rule(twin, {"total": worth})
     assert [other.advantage[n] for n in number] == pytest.approx(ours.advantage, abs=1e-9)
     assert [other.weight[n] for n in number] == ours.weight
+
+
+def test_a_reward_that_is_no_number_is_named() -> None:
+    with pytest.raises(ValueError, match="leaf 4"):
+        MonteCarlo()(grown(), {"total": [0, math.inf, 0, 0]})

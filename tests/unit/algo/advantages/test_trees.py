@@ -145,3 +145,9 @@ def test_sibling_groups_sum_to_zero_on_any_tree(data) -> None:
             assert sum(out.advantage[child] for child in group) == pytest.approx(0, abs=1e-6)
     inter = TreeGRPO(eps=0.0)(tree, {"total": total}).advantage
     assert all(math.isfinite(a) for a in inter)
+
+
+@pytest.mark.parametrize("rule", [TreeRPO, TreeGRPO])
+def test_a_reward_that_is_no_number_is_named(rule) -> None:
+    with pytest.raises(ValueError, match="leaf 4"):
+        rule()(grown(), {"total": [0, math.inf, 0, 0]})

@@ -143,3 +143,9 @@ def test_smeared_credit_moves_within_a_rollout_alone(payments, gamma, shift) -> 
     moved = [a * len(turn.action_ids) for a, turn in zip(out.advantage, tree.turns, strict=True)]
     assert sum(moved) == pytest.approx(0, abs=1e-9)
     assert sum(smeared(payments, gamma)) == pytest.approx(sum(payments), abs=1e-9)
+
+
+@pytest.mark.parametrize("options", [{"turn_reward": "admissible"}, {"turn_offset": 0.5}])
+def test_the_sum_to_go_takes_no_other_payments(options) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        TurnCredit(form="to_go", **options)

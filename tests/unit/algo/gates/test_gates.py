@@ -145,3 +145,18 @@ def test_several_looks_stop_at_the_first_that_agrees(grow: Grow) -> None:
     assert [(look.step, look.stop) for look in tree.looks] == [(2, False), (4, True)]
     assert Sequential(steps=[2, 4], thresholds=[0.6, 0.0])(grow(late, 2), 2)
     assert not gate(grow(late, 3), 3)
+
+
+@pytest.mark.parametrize(
+    ("build", "key"),
+    [
+        (lambda: Signal("entropy"), "signal"),
+        (lambda: Sequential([], []), "steps"),
+        (lambda: Sequential([4, 4], [0.1, 0.1]), "steps"),
+        (lambda: Sequential([4, 2], [0.1, 0.1]), "steps"),
+        (lambda: Sequential([2, 4], [0.1]), "thresholds"),
+    ],
+)
+def test_what_gates_refuse(build: Callable[[], object], key: str) -> None:
+    with pytest.raises(ValueError, match=f"^{key} must"):
+        build()

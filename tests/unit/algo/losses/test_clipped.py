@@ -212,3 +212,9 @@ def test_missing_inputs_are_named(loss, missing) -> None:
 def test_shapes_that_differ_are_named() -> None:
     with pytest.raises(ValueError, match=r"advantage_K has shape \(3,\)"):
         example(advantage_K=torch.zeros(3))
+
+
+@pytest.mark.parametrize("arguments", [{"aggregation": "constant"}, {"constant_length": 5}])
+def test_a_constant_length_and_its_aggregation_require_each_other(arguments) -> None:
+    with pytest.raises(ValueError, match="constant_length"):
+        Clipped(**arguments)
