@@ -205,11 +205,7 @@ def distance(session: BrowseSession) -> int:
 
 
 def accepts(session: BrowseSession, action: str, expert: str) -> bool:
-    """Returns whether the verifier accepts ``action``. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the search failed.
-    """
+    """Returns whether the verifier accepts ``action``. ``session`` is not changed."""
     call = session.read(action)
     if session.done or call is None:
         return False
@@ -235,10 +231,6 @@ class BrowseEnv(QuestionEnv[BrowseSession]):
         window: number of sentences that an opened page shows at once.
         horizon: maximum number of turns of an episode.
         mistakes: probabilities of the clumsy expert's mistakes.
-
-    Raises:
-        ValueError: a number is out of range, or there is no page to open.
-        InputError: a file cannot be used.
     """
 
     name = "browse"

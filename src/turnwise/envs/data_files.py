@@ -30,9 +30,6 @@ def read_data_file(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, 
         path: a file with a JSON array or JSON lines (``.json``, ``.jsonl``, ``.ndjson``), a Parquet file, or a CSV or
             TSV table with a header line.
         key: the configuration key that names the file, for error messages.
-
-    Raises:
-        InputError: the file is missing, unreadable, or not in the format that the ending of its name says.
     """
     path = Path(path)
     if path.exists() and not path.is_file():

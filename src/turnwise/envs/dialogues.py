@@ -211,9 +211,6 @@ class DialogueSession(Session):
         """Executes the tool calls in the policy's reply and returns the environment's answer.
 
         A reply without calls ends the user turn.
-
-        Raises:
-            RuntimeError: the episode is over.
         """
         check_open(self.task, self.done, self.turns)
         self.turns += 1
@@ -420,7 +417,6 @@ def mistake(
 
 
 def _looks(tools: Tools) -> list[ToolCall]:
-    """Returns one call without arguments for each tool that needs no arguments."""
     shown = map(function_of, tools)
     return [ToolCall(f["name"], {}) for f in shown if not (f.get("parameters") or {}).get("required")]
 
@@ -489,7 +485,6 @@ def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[
 
 
 def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
-    """Returns the calls of ``due`` without those in ``made``. Each call in ``made`` removes at most one equal call."""
     rest = list(due)
     for call in made:
         place = next((i for i, true in enumerate(rest) if equivalent([call], [true])), None)
@@ -513,19 +508,11 @@ class Source(Protocol):
     """Provides the tasks of an environment with dialogues."""
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split.
-
-        Raises:
-            InputError: the split has fewer than ``count`` tasks.
-        """
+        """Returns ``count`` tasks of a split."""
         ...
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools.
-
-        Raises:
-            KeyError, TypeError, ValueError: the data does not describe a task of this source.
-        """
+        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools."""
         ...
 
 
@@ -546,9 +533,6 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
             true.
         verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
             ``dialogues.demonstrated_verifier``).
-
-    Raises:
-        ValueError: a number is below 1, ``muddle`` is not a probability, or the format or verifier is unknown.
     """
 
     mistakes: Mistakes

@@ -54,11 +54,6 @@ def expert_file(
             processes. With 0, they are made one after the other.
         guard: makes the context in which each demonstration runs; it may turn errors of the environment into an
             ``EnvironmentFault``, after which the demonstration is tried again.
-
-    Raises:
-        ValueError: ``count`` or ``good`` is out of range.
-        EnvironmentFault: the environment failed repeatedly.
-        DataError: the file cannot be written.
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
@@ -89,7 +84,6 @@ def _demonstrated(
     threads: int,
     guard: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[Trajectory]:
-    """Yields the demonstrations of the tasks in their order."""
 
     def make(place: int) -> Trajectory:
         with guard():
@@ -109,7 +103,6 @@ def _demonstrated(
 
 
 def _whole(path: Path) -> bool:
-    """Returns whether a demonstration file exists and matches its checksum. Logs a warning if it does not match."""
     if not path.exists():
         return False
     try:
@@ -124,7 +117,6 @@ def _whole(path: Path) -> bool:
 
 
 def _sum_of(path: Path) -> Path:
-    """Returns the path of the checksum file beside ``path``, which holds a SHA-256 in the format of ``sha256sum``."""
     return path.with_name(f"{path.name}.sha256")
 
 

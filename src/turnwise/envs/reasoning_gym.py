@@ -53,11 +53,7 @@ def package() -> Any:
 
 
 def opened(name: str, settings: Settings, key: str) -> Any:
-    """Opens a data set. The setting ``level`` selects a level of its curriculum, which gives the other settings.
-
-    Raises:
-        InputError: there is no such data set or setting, or it cannot be used.
-    """
+    """Opens a data set. The setting ``level`` selects a level of its curriculum, which gives the other settings."""
     known, place = package().DATASETS, f"{key}.{name}"
     if name not in known:
         raise InputError(f"{place}: reasoning-gym has no such data set")
@@ -205,7 +201,6 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         return [next(streams[place % len(streams)]) for place in range(count)]
 
     def _new(self, name: str, settings: Settings, split: str, seed: int) -> Iterator[Task]:
-        """Yields tasks of a split with different questions of the data set."""
         rng = random.Random(f"{self.name} {name} {seed}")
         seen: set[str] = set()
         misses = 0

@@ -132,11 +132,7 @@ class ReplayedSession(Session):
         return self._live
 
     def repeat(self) -> _Live:
-        """Opens a fresh episode and repeats the actions of this session there.
-
-        Raises:
-            ReplayDiffersError: an action gets another answer than before.
-        """
+        """Opens a fresh episode and repeats the actions of this session there."""
         live = self._live = _Live(self._open(), None)
         self._busy = True  # so that `close` reaches the episode while its actions are repeated
         self._compare(
@@ -173,11 +169,7 @@ class ReplayedEnv(Environment):
         return ReplayedSession(task, partial(self.open_episode, task), self.horizon)
 
     def reset(self, task: Task) -> ReplayedSession:
-        """Opens a session, and checks that it begins with the messages and tools of earlier sessions of the task.
-
-        Raises:
-            ReplayDiffersError: it does not. The rollouts of a group would then not share a state.
-        """
+        """Opens a session, and checks that it begins with the messages and tools of earlier sessions of the task."""
         check_task(task, self.name)
         session = self.session(task)
         openings: dict[str, int] = self.__dict__.setdefault("_openings", {})
@@ -205,6 +197,5 @@ def _shown(messages: Sequence[Any], tools: Sequence[Any]) -> str:
 
 
 def _answer(step: Step, tools: Sequence[Any]) -> str:
-    """Returns an answer, without its ``info``, as one text. The answer to a repeated action must give equal text."""
     shown = _shown(step.conversation or step.shown, () if step.done else tuple(tools))
     return f"{shown} reward={float(step.reward)} done={step.done} won={step.won}"

@@ -194,7 +194,6 @@ BREAKABLE = tuple(sorted(name for name, program in PROGRAMS.items() if held_out(
 
 
 def _is_seen(data: Mapping[str, Any]) -> bool:
-    """Returns whether a repository belongs to ``seen`` (about one in ten) and not to ``train``."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0] < 26
 
 
@@ -328,7 +327,6 @@ class SoftwareSession(WorkspaceSession):
         return entry.content.decode().splitlines()
 
     def _shows(self, call: ToolCall, answer: str) -> int:
-        """Returns which part of the fault the observation ``answer`` shows, as a value of ``found``."""
         path, number, function = self.fault["path"], self.fault["line"], self.fault["function"]
         lines = answer.splitlines()
         if call.name == "run":
@@ -454,11 +452,7 @@ Verifier = Literal["effect", "call", "name"]
 
 
 def effective(session: SoftwareSession, action: str) -> bool:
-    """Returns whether the policy's action repairs the code or shows more of the fault. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the sandbox failed.
-    """
+    """Returns whether the policy's action repairs the code or shows more of the fault. ``session`` is not changed."""
     if session.done:
         return False
     twin = session.fork()
@@ -498,9 +492,6 @@ class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
             None means effect at the tiny level and name at the full level.
         slips: probabilities of the mistakes of the clumsy scripted expert.
         box: the sandbox, which starts in :meth:`ready` or when it first runs code.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
 
     name = "software"

@@ -34,9 +34,6 @@ class Goal:
         final: path -> text of the files that the folder must contain at the end: the results of the chores, and all
             files that no chore changes.
         gone: paths that must not exist at the end. Files that neither ``final`` nor ``gone`` names do not matter.
-
-    Raises:
-        ValueError: the data does not describe a terminal task.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -82,7 +79,6 @@ class Goal:
 
 
 def _holds(tree: Tree, path: str, text: str) -> bool:
-    """Returns whether a file exists with the given text. Blanks at the ends of lines and of the file are ignored."""
     entry = tree.get(path)
     return isinstance(entry, File) and _plain(entry.content) == _plain(text.encode())
 
@@ -144,7 +140,6 @@ def split_of(data: Mapping[str, Any]) -> str:
 
 
 def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
-    """Returns the data of a task: the files and folders at the start, and chores on different files."""
     files: dict[str, str] = {}
     count = rng.randint(*sizes.files)
     names = rng.sample(sizes.names, count)
@@ -174,7 +169,6 @@ def after(chore: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, str]:
 
 
 def _mark(path: str, files: Mapping[str, str]) -> str | None:
-    """Returns a word that occurs only in the file at ``path``; None if every word of it occurs in another file."""
     others = set(" ".join(text for other, text in files.items() if other != path).split())
     return next((word for word in files[path].split() if word not in others), None)
 
@@ -429,11 +423,7 @@ Judge = Callable[[str, str], bool]
 
 
 def effective(session: TerminalSession, action: str) -> bool:
-    """Returns whether the verifier ``effect`` accepts the policy's action. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the sandbox failed.
-    """
+    """Returns whether the verifier ``effect`` accepts the policy's action. ``session`` is not changed."""
     if session.done:
         return False
     chore = session.goal.unmet(session.tree)
@@ -507,9 +497,6 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
             None means that they are not equivalent.
         slips: probabilities of the mistakes of the clumsy scripted expert.
         box: the sandbox, which starts in :meth:`ready` or at the first command.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
 
     name = "terminal"

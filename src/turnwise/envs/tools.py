@@ -32,12 +32,7 @@ class Calls(Protocol):
         ...
 
     def read(self, text: str) -> ToolCall:
-        """Returns the only tool call in a reply.
-
-        Raises:
-            ToolCallError: there is not exactly one call, or the call fits none of the tools. The policy sees the error
-                message.
-        """
+        """Returns the only tool call in a reply."""
         ...
 
     def write(self, call: ToolCall) -> str:
@@ -75,12 +70,7 @@ class Short:
 
 
 def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str) -> dict[str, Any]:
-    """Parses ``text``, the arguments of a call in the short format. Returns parameter's name -> value.
-
-    Raises:
-        ToolCallError: the first argument is empty, the text for an integer parameter is not a number of 1 to 6 digits,
-            or a tool without parameters got an argument.
-    """
+    """Parses ``text``, the arguments of a call in the short format. Returns parameter's name -> value."""
     if not parameters and text:
         raise ToolCallError(f"{name} takes no argument")
     found: dict[str, Any] = {}
@@ -124,11 +114,7 @@ class Hermes:
 
 
 def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False) -> Calls:
-    """Returns the call format named ``style``. For ``bare`` see :class:`Short`.
-
-    Raises:
-        ValueError: there is no format of this name.
-    """
+    """Returns the call format named ``style``. For ``bare`` see :class:`Short`."""
     if style == "short":
         return Short(tools, bare)
     if style == "hermes":
@@ -147,11 +133,7 @@ Tools = tuple[Mapping[str, Any], ...]
 
 
 def check_format(form: str) -> Format:
-    """Checks and returns the name of a format of tool calls.
-
-    Raises:
-        ValueError: there is no format of this name.
-    """
+    """Checks and returns the name of a format of tool calls."""
     if form not in PARSERS:
         raise ValueError(f"format: must be one of {', '.join(PARSERS)}, got {form!r}")
     return form  # type: ignore[return-value]
@@ -260,10 +242,6 @@ class ToolSession(Session):
         """Answers one tool call of the policy. If the returned step is ``done``, the episode ends.
 
         :meth:`step` counts the turns and checks the horizon.
-
-        Raises:
-            ToolCallError: the call is refused. The policy reads the error message as its observation.
-            EnvironmentFault: the environment failed.
         """
 
     def opening(self) -> list[Message]:
@@ -271,11 +249,7 @@ class ToolSession(Session):
         return [dict(message) for message in self._opening]
 
     def call(self, action: str) -> ToolCall:
-        """Returns the tool call in an action.
-
-        Raises:
-            ToolCallError: there is not exactly one call, or the call does not fit its tool.
-        """
+        """Returns the tool call in an action."""
         return self.calls.read(action)
 
     def write(self, name: str, *arguments: Any) -> str:
@@ -294,10 +268,6 @@ class ToolSession(Session):
         """Applies one action and returns the environment's answer.
 
         An action without a valid tool call gets an error message as answer and counts as a turn.
-
-        Raises:
-            RuntimeError: the episode is over.
-            EnvironmentFault: the environment failed.
         """
         check_open(self.task, self.done, self.turns)
         info: dict[str, Any] = {"admissible": True}
@@ -324,11 +294,7 @@ class TextSession(ToolSession):
         return self.use(call.name, argument)
 
     def call(self, action: str) -> ToolCall:
-        """Returns the tool call in an action, with surrounding whitespace removed from its argument.
-
-        Raises:
-            ToolCallError: there is no call, or its argument is empty or longer than 20,000 characters.
-        """
+        """Returns the tool call in an action, with surrounding whitespace removed from its argument."""
         call = super().call(action)
         ((key, value),) = call.arguments.items()
         argument = str(value).strip()
@@ -362,9 +328,6 @@ class ToolEnv(ScriptedEnv[S]):
             full level.
         tools: the tool definitions, made with ``turnwise.data.tool_schema.make_tool``.
         bare: whether calls in the short format leave out the tool's name. There must then be exactly one tool.
-
-    Raises:
-        ValueError: the level or the format of calls is unknown, or the horizon is below 1.
     """
 
     def __init__(

@@ -89,11 +89,7 @@ class VerifiersEnv(ReplayedEnv):
         return VerifiersEpisode(self._environment, task.data, self.format, self.threshold, self.timeout, where)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Plays the replies in the column ``expert`` of the task's row. Both qualities give these replies.
-
-        Raises:
-            InputError: ``expert`` is not set, or the row has no such column.
-        """
+        """Plays the replies in the column ``expert`` of the task's row. Both qualities give these replies."""
         check_quality(quality)
         column = None if self.expert is None else task.data.get(self.expert)
         replies = [column] if isinstance(column, str) else column
@@ -121,7 +117,6 @@ class _Asked:
 
 @cache
 def _client() -> type:
-    """Returns a subclass of the library's client, which gets each reply from the queues of an :class:`_Asked`."""
     from verifiers import Client
 
     class Policy(Client):  # type: ignore[misc]
@@ -157,7 +152,6 @@ async def _rollout(environment: Any, row: Mapping[str, Any], asked: _Asked) -> A
 
 
 async def _next(asked: _Asked) -> tuple[Sequence[Any], Sequence[Any]] | None:
-    """Returns the messages and tools of the rollout's next request to its model; None if the rollout has ended."""
     assert asked.rollout is not None
     prompt = asyncio.ensure_future(asked.prompts.get())
     try:
@@ -249,7 +243,6 @@ class VerifiersEpisode:
         return Step(last.observation, reward, True, won, info, last.messages)
 
     def _response(self, text: str) -> Any:
-        """Returns the policy's reply in the library's format: with its calls if they can be parsed, else as text."""
         from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
         content, thinking, calls = text, None, None
@@ -297,7 +290,6 @@ class VerifiersEpisode:
 
 
 def _final(state: Any) -> Sequence[Any]:
-    """Returns the environment's last messages; empty if there are none."""
     from verifiers.utils.message_utils import maybe_normalize_messages
 
     said = state.get("final_env_response")
@@ -366,9 +358,6 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
     are alternately in ``seen`` and ``unseen``. Otherwise 10% of the training set are in ``seen``, 10% in ``unseen``,
     and 80% in ``train``. A row of ``seen`` or ``unseen`` is left out if a row of ``train`` has the same prompt,
     question and answer.
-
-    Raises:
-        InputError: a row contains values that JSON cannot represent, or no row of ``seen`` or ``unseen`` is left.
     """
     trained, held_out = environment.build_dataset(), environment.build_eval_dataset()
     every = range(len(trained) if trained is not None else 0)
@@ -402,5 +391,4 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _question(row: Mapping[str, Any]) -> str:
-    """Returns the row's prompt, question and answer as one text."""
     return json.dumps([row.get("prompt"), row.get("question"), row.get("answer")], sort_keys=True, default=str)

@@ -52,11 +52,7 @@ class Row(BaseModel):
 
 
 def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
-    """Returns the tasks in a file: split -> its tasks, in the order of the file.
-
-    Raises:
-        InputError: the file is missing or has no tasks, a line does not describe a task, or a task occurs twice.
-    """
+    """Returns the tasks in a file: split -> its tasks, in the order of the file."""
     found: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
     seen: set[str] = set()
     for place, record in read_records(path, key="env.tasks_file", kind="task file"):
@@ -204,11 +200,7 @@ class AgentEpisode:
         return self._asked.conversation.tools if self._asked else ()
 
     def opening(self) -> list[Message]:
-        """Waits for the agent program's first request and returns its messages.
-
-        Raises:
-            EnvironmentFault: the program ended before it made a request.
-        """
+        """Waits for the agent program's first request and returns its messages."""
         if self._asked is None:
             self._asked = self.program.desk.next()
             if self._asked is None:
@@ -225,10 +217,6 @@ class AgentEpisode:
         The returned step holds the messages that the next request adds to the conversation, or all messages of the next
         request if it does not continue the conversation. If the program has ended, the step is the last one, and its
         reward is the score.
-
-        Raises:
-            EnvironmentFault: the sandbox failed, or the program ended before it got the policy's reply.
-            InputError: the program ended without an error, but its score cannot be read.
         """
         self.opening()
         asked = self._asked
@@ -323,10 +311,6 @@ class AgentEnv(ReplayedEnv):
         variables: additional environment variables of the program.
         together: maximum number of agent programs that run at once. The rollouts of a larger group still run at once.
         box: the sandbox. It defines the resource limits, the Python interpreter and the readable folders.
-
-    Raises:
-        InputError: a file or folder cannot be used.
-        ValueError: there is no format of this name, or a number is below 1.
     """
 
     name = "agent"
@@ -359,12 +343,7 @@ class AgentEnv(ReplayedEnv):
         self._first: dict[str, Opening] = {}  # task id -> messages and tools of the program's first request
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` different tasks of a split, drawn from the tasks file.
-
-        Raises:
-            InputError: the file has fewer than ``count`` tasks of the split.
-            ValueError: there is no split of this name, or the count is negative.
-        """
+        """Returns ``count`` different tasks of a split, drawn from the tasks file."""
         check_tasks(split, count)
         found = list(self._tasks[split])
         if count > len(found):
@@ -395,12 +374,7 @@ class AgentEnv(ReplayedEnv):
         return AgentEpisode(program, sandbox, scoring, self.format, f"env=agent, task {task.id}")
 
     def ready(self) -> None:
-        """Starts the agent program twice on one task and checks that both first requests are equal.
-
-        Raises:
-            InputError: the program ended before it asked for a reply, or the two requests differ.
-            NoSandboxError: no sandbox works on this machine.
-        """
+        """Starts the agent program twice on one task and checks that both first requests are equal."""
         task = next(tasks[0] for tasks in self._tasks.values() if tasks)
         try:
             self.reset(task)

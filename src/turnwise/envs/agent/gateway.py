@@ -114,9 +114,6 @@ def read_request(body: Mapping[str, Any]) -> Conversation:
     """Returns the conversation in ``body``, the JSON body of a request of the agent program.
 
     The run's sampling settings apply. Those of the request, such as the temperature, are ignored.
-
-    Raises:
-        RequestError: the request cannot be read, or needs something that the policy cannot do.
     """
     for key, allowed in (("n", (None, 1)), ("logprobs", (None, False)), ("functions", (None, []))):
         if body.get(key) not in allowed:
@@ -136,11 +133,7 @@ def read_request(body: Mapping[str, Any]) -> Conversation:
 
 
 def text_of(content: Any, where: str) -> str:
-    """Returns the text in ``content``, a field of a message. ``where`` names the message in error messages.
-
-    Raises:
-        RequestError: a part is not text.
-    """
+    """Returns the text in ``content``, a field of a message. ``where`` names the message in error messages."""
     if content is None or isinstance(content, str):
         return content or ""
     parts = content if isinstance(content, list) else [content]
@@ -259,11 +252,7 @@ class Desk:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, asked: Asked) -> bool:
-        """Adds a request to the queue and returns True. If the episode is over, adds nothing and returns False.
-
-        Raises:
-            RequestError: 64 requests of this episode already wait.
-        """
+        """Adds a request to the queue and returns True. If the episode is over, adds nothing and returns False."""
         with self._lock:
             if len(self._open) >= WAITING:
                 raise RequestError(

@@ -64,11 +64,7 @@ class Worker:
             raise
 
     def call(self, **request: Any) -> Mapping[str, Any]:
-        """Sends one request to the worker and returns the worker's reply.
-
-        Raises:
-            EnvironmentFault: the worker died or took longer than ``timeout`` seconds, or the engine failed.
-        """
+        """Sends one request to the worker and returns the worker's reply."""
         with self._lock:
             if self.fault:
                 raise EnvironmentFault(self.fault)
@@ -105,9 +101,6 @@ class Pool:
     """A pool of at most ``workers`` processes that run the ALFWorld engine.
 
     A process starts when an episode first needs it. A process that failed is replaced when it is next needed.
-
-    Raises:
-        ValueError: ``workers`` is below 1, or ``timeout`` is 0 seconds or less.
     """
 
     def __init__(self, workers: int = 1, timeout: float = 60.0, python: str | None = None, slow: bool = False) -> None:
@@ -174,12 +167,7 @@ class AlfworldSession(Session):
         return [{"role": "user", "content": self._intro}]
 
     def step(self, action: str) -> Step:
-        """Applies one action and returns the environment's answer.
-
-        Raises:
-            EnvironmentFault: the worker died or timed out, or the engine failed.
-            RuntimeError: the episode is over.
-        """
+        """Applies one action and returns the environment's answer."""
         check_open(self.task, self.done, len(self.actions))
         command = action.strip()
         admissible = command in self._admissible
@@ -192,11 +180,7 @@ class AlfworldSession(Session):
         return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
-        """Returns an independent copy of this session. Both are held by one worker process.
-
-        Raises:
-            EnvironmentFault: the worker died or timed out.
-        """
+        """Returns an independent copy of this session. Both are held by one worker process."""
         twin = AlfworldSession.__new__(AlfworldSession)
         twin.task, twin.horizon, twin.actions = self.task, self.horizon, self.actions
         twin.seen, twin._intro = self.seen, self._intro
@@ -212,9 +196,6 @@ class AlfworldSession(Session):
         """Returns the commands of a plan of the engine's planner, from the present state to the goal.
 
         The plan is not always the shortest. It is empty if the goal is already reached or no plan is found.
-
-        Raises:
-            EnvironmentFault: the worker died or timed out.
         """
         return [] if self.won else list(self._worker.call(op="plan", at=self._at)["plan"])
 
@@ -226,11 +207,7 @@ DETOUR = 0.3  # probability that the clumsy expert takes a detour before a walk
 
 
 class OfficialGames:
-    """The games in the subfolders train, valid_seen and valid_unseen of ``folder``.
-
-    Raises:
-        ValueError: the folder is missing, or it contains none of these subfolders.
-    """
+    """The games in the subfolders train, valid_seen and valid_unseen of ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -241,11 +218,7 @@ class OfficialGames:
         self._found: dict[str, list[str]] = {}
 
     def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` solvable games of a split, in an order that depends on the seed.
-
-        Raises:
-            InputError: the split has fewer than ``count`` solvable games.
-        """
+        """Returns ``count`` solvable games of a split, in an order that depends on the seed."""
         paths = self._paths(split)
         random.Random(f"alfworld {split} {seed}").shuffle(paths)
         chosen: list[Task] = []
@@ -266,11 +239,7 @@ class OfficialGames:
         return chosen
 
     def game(self, task: Task) -> str:
-        """Returns the path of the task's game file.
-
-        Raises:
-            InputError: the task does not name a game file in ``folder``.
-        """
+        """Returns the path of the task's game file."""
         return str(self._file(str(task.data.get("game"))))
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
@@ -391,11 +360,6 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         timeout: time limit in seconds for each answer of a worker. A worker that takes longer is ended.
         python: the Python interpreter that has alfworld and textworld installed. None means the interpreter of this
             process.
-
-    Raises:
-        ValueError: ``horizon`` or ``workers`` is below 1, ``timeout`` is 0 or less, or ``games`` is not a folder of
-            games.
-        InputError: ``games`` is None.
     """
 
     name = "alfworld"
@@ -422,13 +386,7 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         return [replace(task, env=self.name) for task in self.games.tasks(split, count, seed)]
 
     def begin(self, task: Task) -> AlfworldSession:
-        """Opens an episode in a worker process.
-
-        Raises:
-            MissingEngineError: the Python interpreter of the workers lacks the engine.
-            EnvironmentFault: the worker died, timed out, or its engine refused the game.
-            ValueError: the task's game does not exist.
-        """
+        """Opens an episode in a worker process."""
         game = self.games.game(task)
         worker = self.pool.worker()
         return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))

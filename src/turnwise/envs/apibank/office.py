@@ -361,9 +361,6 @@ class OfficeTasks:
         levels: the levels to use, out of 1, 2 and 3.
         names: a function that draws the names (of people, cities and so on) for one task of ``train`` or ``seen``. None
             means that these tasks use the names in ``TRAINING``.
-
-    Raises:
-        ValueError: ``levels`` is empty or holds an unknown level.
     """
 
     levels: tuple[int, ...] = (1, 2, 3)

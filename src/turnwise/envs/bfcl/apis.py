@@ -40,11 +40,7 @@ class MissingBfclError(InputError):
 
 
 def root() -> Path:
-    """Returns the folder of the installed package bfcl-eval.
-
-    Raises:
-        MissingBfclError: bfcl-eval is not installed.
-    """
+    """Returns the folder of the installed package bfcl-eval."""
     spec = find_spec("bfcl_eval")
     if spec is None or spec.origin is None:
         raise MissingBfclError(f"env=bfcl needs bfcl-eval, which is not installed here; {INSTALL}")
@@ -53,12 +49,7 @@ def root() -> Path:
 
 @lru_cache(maxsize=len(_MODULES))
 def api_class(name: str) -> Any:
-    """Returns the class of a simulated API.
-
-    Raises:
-        ValueError: there is no API of this name.
-        MissingBfclError: bfcl-eval, or a library that the API imports, is not installed.
-    """
+    """Returns the class of a simulated API."""
     if name not in _MODULES:
         raise ValueError(f"there is no API {name!r}; choose one of {', '.join(_MODULES)}")
     root()
@@ -94,11 +85,7 @@ def announcement() -> str:
 
 @lru_cache(maxsize=len(SUBSETS))
 def entries(subset: str) -> dict[str, dict[str, Any]]:
-    """Returns the tasks of a subset of BFCL: id -> the benchmark's entry together with its ``ground_truth``.
-
-    Raises:
-        MissingBfclError: the package is not installed, or its version lacks the subset's file.
-    """
+    """Returns the tasks of a subset of BFCL: id -> the benchmark's entry together with its ``ground_truth``."""
     name = f"BFCL_v4_multi_turn_{subset}.json"
     try:
         questions = read_lines(root() / "data" / name)

@@ -102,7 +102,6 @@ def _move(rng: random.Random, names: Names) -> Request:
 
 
 def _tickets(rng: random.Random, names: Names) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the initial state of the ticket API, with two open tickets of a user, and one of the two tickets."""
     numbers = sorted(rng.sample(range(1, 10), 2))
     queue = [
         {
@@ -188,7 +187,6 @@ def _lights(rng: random.Random, names: Names) -> Request:
 
 
 def _market(rng: random.Random, names: Names) -> tuple[dict[str, Any], list[str]]:
-    """Returns the initial state of the trading API and the names of three stocks. The first two stocks are watched."""
     symbols = rng.sample(names.stocks, 3)
     config = {
         "stocks": {symbol: {"price": rng.randint(2, 30)} for symbol in symbols},

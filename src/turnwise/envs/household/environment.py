@@ -282,7 +282,6 @@ def _receptacle(world: World, state: State, r: int) -> Kind:
 
 
 def _places(world: World, objects: int) -> int:
-    """Returns a bit mask of the receptacles that can hold at least one of the objects in the bit mask ``objects``."""
     found = 0
     for o in bits(objects):
         found |= world.fits[o]
@@ -298,9 +297,6 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         worlds: maximum number of tasks whose rooms (:class:`~turnwise.envs.household.world.World`) are kept in memory.
         verifier: ``oracle`` accepts actions that make progress (``household.verifier``). ``demonstrated`` accepts
             actions that have the effect of the expert's action (``household.demonstrated_verifier``).
-
-    Raises:
-        ValueError: the horizon or ``worlds`` is below 1, or the verifier is unknown.
     """
 
     name = "household"

@@ -211,7 +211,6 @@ class State:
         return HELP_TEXT
 
     def _object(self, world: World, o: int) -> str:
-        """Returns the description of an object, as in ALFWorld. "cold" becomes "cool" beside another adjective."""
         name = world.objects[o]
         if world.vessels >> o & 1:
             return f"This is a normal {name}. In it, you see nothing."
@@ -327,7 +326,6 @@ def _placed(world: World, aim: Aim, contents: list[int], treated: int) -> bool:
 
 
 def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
-    """Returns how many actions the agent needs to treat (clean, heat or cool) and place the held object ``o``."""
     things, stations = world.treatment
     if not things >> o & 1:
         return UNREACHABLE
@@ -381,11 +379,7 @@ class HouseholdSession(Session):
         return [{"role": "user", "content": self.world.opening}]
 
     def step(self, action: str) -> Step:
-        """Applies one action and returns the environment's answer.
-
-        Raises:
-            RuntimeError: the episode is over.
-        """
+        """Applies one action and returns the environment's answer."""
         check_open(self.task, self.done, self.turns)
         self.turns += 1
         world, state = self.world, self.state

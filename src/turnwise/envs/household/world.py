@@ -379,10 +379,6 @@ class World:
 
     Args:
         data: the task's data: ``receptacles`` (names), ``objects`` (name -> receptacle's name), ``goal``, ``text``.
-
-    Raises:
-        ValueError: the data contains an unknown type of receptacle or goal, or an object in an unknown receptacle, or
-            the goal names a type of object or receptacle that is not in the room.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -456,7 +452,6 @@ class World:
         return _mask(self.object_types, things), _mask(self.receptacle_types, {station})
 
     def _commands(self) -> dict[str, Command]:
-        """Returns all commands that can become possible in some state of this task: text -> command."""
         found: dict[str, Command] = {"inventory": (INVENTORY, 0, 0), "look": (LOOK, 0, 0), "help": (HELP, 0, 0)}
         for r, place in enumerate(self.receptacles):
             found[f"go to {place}"] = (GO, 0, r)

@@ -136,11 +136,7 @@ class ClumsyExpert(Clumsy[MathSession], GoodExpert):
 
 
 def accepts(session: MathSession, action: str, expert: str) -> bool:
-    """Returns whether the verifier accepts the policy's reply ``action``. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the sandbox or the worker of math-verify failed.
-    """
+    """Returns whether the verifier accepts the policy's reply ``action``. ``session`` is not changed."""
     call = session.read(action)
     if session.done or call is None:
         return False
@@ -177,10 +173,6 @@ class MathEnv(ToolEnv[MathSession]):
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
         interpreter: runs the code of the Python tool.
         equality: decides whether an answer is right.
-
-    Raises:
-        ValueError: an argument is out of its range.
-        InputError: a file of ``files`` cannot be used.
     """
 
     name = "math"

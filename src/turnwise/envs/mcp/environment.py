@@ -88,7 +88,6 @@ def _says(text: str, answer: str) -> bool:
 
 
 def _number(text: str) -> tuple[Decimal, str] | None:
-    """Returns the value and the percent sign of a text that consists only of a number; None for other texts."""
     match = _NUMBER.fullmatch(text.strip(_AROUND).removesuffix(".").strip(_AROUND))
     if match is None:
         return None
@@ -98,7 +97,6 @@ def _number(text: str) -> tuple[Decimal, str] | None:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Returns whether two JSON values are equal. ``true`` does not equal 1."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
@@ -170,12 +168,7 @@ class McpEpisode:
         return opened(self.env.system, self._tools, self.form, self.problem.prompt)
 
     def act(self, text: str) -> Step:
-        """Makes the calls in a reply in order. A reply without calls ends the episode.
-
-        Raises:
-            EnvironmentFault: a server failed, or the episode was closed.
-            InputError: a call of the task's own ``setup`` or ``check`` failed.
-        """
+        """Makes the calls in a reply in order. A reply without calls ends the episode."""
         with self._lock:
             self._check_open()
             self._acting = True

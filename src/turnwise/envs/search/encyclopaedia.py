@@ -37,9 +37,6 @@ class Pages:
 
     Pages with equal titles are merged into one page with all of their sentences. The constructor cleans all texts:
     control characters become blanks, and markers of chats and calls, such as ``<tool_call>``, are broken up.
-
-    Raises:
-        ValueError: there are no pages.
     """
 
     def __init__(self, pages: Iterable[Page]) -> None:
@@ -94,11 +91,7 @@ class Question:
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Question:
-        """Returns the question that the data of a task of ``env=search`` or ``env=browse`` describes.
-
-        Raises:
-            ValueError: the data lacks a key.
-        """
+        """Returns the question that the data of a task of ``env=search`` or ``env=browse`` describes."""
         try:
             evidence = tuple((str(title), str(sentence)) for title, sentence in data["evidence"])
             return Question(str(data["kind"]), str(data["question"]), tuple(map(str, data["answers"])), evidence)
@@ -136,11 +129,7 @@ class Names:
             self._kinds = {kind: self._pairs(*words) for kind, words in pairs.items()}
 
     def __call__(self, kind: str) -> str:
-        """Returns a new name for a thing of the given kind.
-
-        Raises:
-            ValueError: all names of this kind are used up.
-        """
+        """Returns a new name for a thing of the given kind."""
         if kind in self._kinds:
             pair = next(self._kinds[kind], None)
             if pair is None:
@@ -262,10 +251,6 @@ class Encyclopaedia:
         hops: numbers of relations that a question follows; each number gives one kind of question. For example, "Who is
             the mayor of the town where X was born?" follows two relations. None means the level's default (tiny: 1
             and 2, full: 2 and 3).
-
-    Raises:
-        ValueError: the level is unknown, the edition is negative, there are fewer than two countries, or a number of
-            hops is below 1 or occurs twice.
     """
 
     def __init__(
@@ -392,7 +377,6 @@ def _relations(schema: Schema, thing: Thing) -> Iterator[tuple[str, Relation]]:
 
 
 def _compare(country: Country, comparison: Comparison, a: Thing, b: Thing) -> Question | None:
-    """Returns a question that compares two things by a number; None if the two numbers are equal."""
     numbers, evidence = [], []
     for thing in (a, b):
         if comparison.via is not None:

@@ -98,10 +98,6 @@ class QuestionEnv(ToolEnv[Q]):
         opens: whether the policy can open pages. If so, the environment needs the pages themselves, not only a
             retriever.
         evidence: the word by which error messages name the evidence that the scripted experts need, such as ``pages``.
-
-    Raises:
-        ValueError: a number is out of range, ``files`` names an unknown split, or there are no pages.
-        InputError: a file cannot be used, a question file has no question, or the corpus file has no page.
     """
 
     opens = False
@@ -167,11 +163,7 @@ class QuestionEnv(ToolEnv[Q]):
         return [Task(self.name, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in questions[:count]]
 
     def question(self, task: Task) -> Question:
-        """Returns the question of a task.
-
-        Raises:
-            ValueError: the task was made with other settings, so its pages are not the pages of this environment.
-        """
+        """Returns the question of a task."""
         made = task.data.get("source")
         if made is not None and made != self.source:
             raise ValueError(
@@ -289,11 +281,7 @@ class ClumsyExpert(Clumsy[SearchSession], GoodExpert):
 
 
 def oracle_accepts(session: SearchSession, action: str, expert: str) -> bool:
-    """Returns whether the verifier ``oracle`` accepts the policy's reply ``action``. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the search failed.
-    """
+    """Returns whether the verifier ``oracle`` accepts the policy's reply ``action``. ``session`` is not changed."""
     call = session.read(action)
     if session.done or call is None:
         return False
@@ -317,11 +305,7 @@ def new_titles(session: SearchSession, query: str) -> list[str]:
 
 
 def demonstrated_accepts(session: SearchSession, action: str, expert: str) -> bool:
-    """Returns whether ``action`` has the effect of the expert's action ``expert``. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the search failed.
-    """
+    """Returns whether ``action`` has the effect of the expert's action ``expert``. ``session`` is not changed."""
     made, wanted = session.read(action), session.read(expert)
     if session.done or made is None or wanted is None or made[0] != wanted[0]:
         return False
@@ -357,11 +341,6 @@ class SearchEnv(QuestionEnv[SearchSession]):
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
         verifier: ``oracle`` accepts searches that show new evidence, and right answers (``search.verifier``).
             ``demonstrated`` accepts actions with the effect of the expert's action (``search.demonstrated_verifier``).
-
-    Raises:
-        ValueError: a number is out of range, the verifier is unknown, or there are no pages: the question files contain
-            no pages, and neither ``corpus`` nor ``retriever`` is given.
-        InputError: a file cannot be used.
     """
 
     name = "search"

@@ -183,11 +183,7 @@ async def _search(
 
 @asynccontextmanager
 async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
-    """Starts the server and yields its address.
-
-    Raises:
-        OSError: the address cannot be used.
-    """
+    """Starts the server and yields its address."""
     runner = web.AppRunner(app, access_log=None, logger=_logger)
     await runner.setup()
     guard = asyncio.create_task(_guard(runner, app[_ASKED], app[_LIMITS]))

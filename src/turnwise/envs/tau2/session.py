@@ -48,11 +48,7 @@ class User(Protocol):
     scripted: ClassVar[bool]
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns a conversation that consists of the user's first message.
-
-        Raises:
-            EnvironmentFault: no answer of the user could be obtained. :meth:`reply` raises this error too.
-        """
+        """Returns a conversation that consists of the user's first message."""
         ...
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
@@ -79,9 +75,6 @@ class ScriptedUser:
     a transfer to a human, or at the ``patience``-th consecutive message of the agent that brings out no new fact.
 
     The user only compares words, and says more than people do, so it does not replace a person.
-
-    Raises:
-        ValueError: ``patience`` is below 1.
     """
 
     patience: int = 3
@@ -216,12 +209,7 @@ class EndpointUser(CachedModel):
     max_tokens: int = field(default=512, kw_only=True)
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns a conversation that consists of the model's first message.
-
-        Raises:
-            EnvironmentFault: the model gave no answer. :meth:`reply` raises this error too.
-            InputError: the cache cannot be opened. :meth:`reply` raises this error too.
-        """
+        """Returns a conversation that consists of the model's first message."""
         return self._go_on(Talk(scenario))
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
@@ -287,11 +275,7 @@ class Reference:
 
     @classmethod
     def of(cls, problem: Tau2Problem) -> Reference:
-        """Makes the calls in ``problem.gold`` on a copy of the start state.
-
-        Raises:
-            EnvironmentFault: the databases cannot be used.
-        """
+        """Makes the calls in ``problem.gold`` on a copy of the start state."""
         world, state = problem.start.fork(), problem.start.state()
         steps = []
         for gold in problem.gold:
@@ -308,9 +292,6 @@ class Reference:
             world: the databases at the end.
             calls: all calls that the agent made.
             said: all messages from the agent to the user.
-
-        Raises:
-            EnvironmentFault: the databases cannot be used.
         """
         problem = self.problem
         if problem.required and any(not any(gold.matches(call) for call in calls) for gold in problem.gold):
@@ -419,12 +400,7 @@ class Tau2Session(Session):
         return opened("\n\n".join(system), problem.tools, self.form, user)
 
     def read(self, action: str) -> Reply:
-        """Parses a reply of the agent into its text and its tool calls.
-
-        Raises:
-            ToolCallError: the reply cannot be parsed or is empty. In solo mode also: the reply has no call, or ``done``
-                has arguments or comes with other calls.
-        """
+        """Parses a reply of the agent into its text and its tool calls."""
         reply = PARSERS[self.form](action, self.reference.problem.tools)
         if not (reply.calls or reply.content):
             raise ToolCallError("the reply is empty")
@@ -437,12 +413,7 @@ class Tau2Session(Session):
         return reply
 
     def step(self, action: str) -> Step:
-        """Makes the tool calls in a reply, or sends its text to the user. Returns the answers of the tools or the user.
-
-        Raises:
-            RuntimeError: the episode is over.
-            EnvironmentFault: the databases or the user failed.
-        """
+        """Makes the tool calls in a reply, or sends its text to the user. Returns the answers of the tools or the user."""
         check_open(self.task, self.done, self.turns)
         self.due = None
         results: list[str] = []

@@ -67,11 +67,7 @@ class Toolbox:
 
 
 def root() -> Path:
-    """Returns the folder of tau2-bench in the installed package inspect-evals.
-
-    Raises:
-        MissingTau2Error: the package is not installed.
-    """
+    """Returns the folder of tau2-bench in the installed package inspect-evals."""
     missing = [name for name in ("inspect_evals", "inspect_ai") if find_spec(name) is None]
     if missing:
         names = " and ".join(name.replace("_", "-") for name in missing)
@@ -85,11 +81,7 @@ def root() -> Path:
 
 
 def of_package(module: str, name: str) -> Any:
-    """Returns an object of the benchmark's modules, for example ``of_package("retail.tools", "get_retail_tools")``.
-
-    Raises:
-        MissingTau2Error: the object cannot be imported.
-    """
+    """Returns an object of the benchmark's modules, for example ``of_package("retail.tools", "get_retail_tools")``."""
     root()
     try:
         with _IMPORTING:
@@ -100,11 +92,7 @@ def of_package(module: str, name: str) -> Any:
 
 @lru_cache(maxsize=len(DOMAINS))
 def toolbox(domain: str) -> Toolbox:
-    """Returns the tools of a domain. For telecom, these include the tools of the customer's phone.
-
-    Raises:
-        MissingTau2Error: the tools cannot be imported.
-    """
+    """Returns the tools of a domain. For telecom, these include the tools of the customer's phone."""
     makers = [maker for place in _LISTS[domain] for maker in of_package(*place)]
     from inspect_ai.tool import ToolDef
 
@@ -211,11 +199,7 @@ class Records(ChainMap[str, Any]):
     __delitem__ = pop = popitem = clear = _refuse  # type: ignore[assignment]
 
     def peek(self, key: str) -> Any:
-        """Returns a record for reading only.
-
-        Raises:
-            KeyError: there is no record with this key.
-        """
+        """Returns a record for reading only."""
         return self.look()[key]
 
     def values(self) -> ValuesView[Any]:
@@ -285,11 +269,7 @@ class World:
         return World(self.domain, Store(dict(self.store.items())))  # Store makes a deep copy of its argument
 
     def call(self, call: ToolCall) -> str:
-        """Makes a tool call and returns the text of its answer. The error of a tool is an answer too.
-
-        Raises:
-            EnvironmentFault: the databases cannot be used.
-        """
+        """Makes a tool call and returns the text of its answer. The error of a tool is an answer too."""
         box = toolbox(self.domain)
         if problems := check_call({"name": call.name, "arguments": call.arguments}, box.tools):
             return _error("; ".join(problems))
@@ -314,9 +294,6 @@ class World:
         """Returns the benchmark's object that runs the domain's tools on these databases.
 
         If the domain has two databases (telecom), the benchmark first passes changes on between the two databases.
-
-        Raises:
-            EnvironmentFault: the databases cannot be used.
         """
         try:
             return self.within(opener(self.domain))
@@ -370,12 +347,7 @@ class World:
 
 @lru_cache(maxsize=len(DOMAINS))
 def pristine(domain: str) -> Store:
-    """Returns the store with a domain's databases in the shipped state, whose large tables all episodes share.
-
-    Raises:
-        MissingTau2Error: the package cannot be used.
-        EnvironmentFault: the package's databases cannot be used.
-    """
+    """Returns the store with a domain's databases in the shipped state, whose large tables all episodes share."""
     open_it = opener(domain)
     from inspect_ai.util import Store
 
@@ -391,7 +363,6 @@ def pristine(domain: str) -> Store:
 
 
 def _result(work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of a coroutine that never waits, such as the benchmark's tools."""
     try:
         work.send(None)
     except StopIteration as stop:
@@ -409,11 +380,7 @@ def _error(message: str) -> str:
 
 
 def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
-    """Applies the actions that create a task's start state, for example a wrong setting or an unpaid bill.
-
-    Raises:
-        EnvironmentFault: an action fails.
-    """
+    """Applies the actions that create a task's start state, for example a wrong setting or an unpaid bill."""
     if not actions:
         return
     perform, call = of_package("telecom.solver", "perform_action"), of_package("data_model.tasks", "EnvFunctionCall")
@@ -495,12 +462,7 @@ class Tau2Problem:
 
 @lru_cache(maxsize=256)
 def problem_of(domain: str, name: str) -> Tau2Problem:
-    """Returns a task of the benchmark's base set.
-
-    Raises:
-        ValueError: there is no domain or task of this name.
-        MissingTau2Error: the package cannot be used.
-    """
+    """Returns a task of the benchmark's base set."""
     if domain not in DOMAINS or name not in task_records(domain):
         raise ValueError(f"tau2 has no task {domain}/{name}")
     record = task_records(domain)[name]
