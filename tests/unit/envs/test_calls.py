@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.data.tool_schema import make_tool, name_of, parameters_of
+from turnwise.data.tool_schema import make_tool
 from turnwise.data.toolcalls import ToolCallError
-from turnwise.envs.tools import Hermes, Short, calls_of, refusal
+from turnwise.envs.tools import Hermes, Short
 from turnwise.types import ToolCall
 
 TOOLS = (make_tool("add", "Adds.", a=("integer", "one"), b=("string", "other")), make_tool("stop", "Stops."))
@@ -43,13 +41,6 @@ def test_short_forms_are_read_as_they_were_written(path: str, line: int, text: s
         assert short.read(short.write(call)) == call
     assert bare.write(ToolCall("open", {"path": path})) == path
     assert bare.read(f" {path}\n") == ToolCall("open", {"path": path})
-
-
-def test_every_tool_is_listed() -> None:
-    lines = hermes.explain().splitlines()
-    assert [json.loads(line) for line in lines if line.startswith('{"type"')] == list(TOOLS)
-    assert short.explain() == "Tools: open (path), edit (path, line, text), stop ()"
-    assert [(name_of(each), list(parameters_of(each))) for each in TOOLS] == [("add", ["a", "b"]), ("stop", [])]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +85,3 @@ def test_the_text_alone_is_the_argument_of_the_only_tool() -> None:
     assert bare.read("<think>hm</think> open x").arguments == {"path": "open x"}
     with pytest.raises(ToolCallError, match="open takes path"):
         bare.read(" \n")
-
-
-def test_a_style_that_is_not_there_is_refused_and_refusals_are_bounded() -> None:
-    assert calls_of("short", FILES) == short and calls_of("short", FILES[:1], bare=True) == bare
-    assert calls_of("hermes", TOOLS) == hermes
-    with pytest.raises(ValueError, match="calls must be one of short, hermes, got 'plain'"):
-        calls_of("plain", TOOLS)
-    assert refusal(ToolCallError("no")) == "Error: no."
-    assert len(refusal(ToolCallError("x" * 1000))) < 200

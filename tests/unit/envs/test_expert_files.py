@@ -69,15 +69,3 @@ def test_the_share_of_good_episodes_is_exact_and_spread_over_the_tasks(tmp_path)
     assert sum(marks) == 6
     assert marks != sorted(marks)
     assert marks != [place % 2 == mark for place, mark in enumerate([marks[0]] * 12)]
-
-
-def test_progress_counts_every_episode(tmp_path):
-    seen = []
-    expert_file(HouseholdEnv(), 3, tmp_path, progress=lambda done, of: seen.append((done, of)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
-@pytest.mark.parametrize(("settings", "said"), [({"count": 0}, "count"), ({"count": 1, "good": 1.1}, "good")])
-def test_ranges(tmp_path, settings, said):
-    with pytest.raises(ValueError, match=said):
-        expert_file(HouseholdEnv(), folder=tmp_path, **settings)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.unit.envs.demonstrations import check_forks, replay
-from tests.unit.envs.hostile import check_hostile
 
 from turnwise.config.build_alone import build_alone
-from turnwise.config.schema import ConfigError
 from turnwise.data.trajectories import read_trajectories
-from turnwise.envs.browse import BrowseEnv
-from turnwise.envs.environment import Environment, environment_of, environments_of
+from turnwise.envs.environment import environment_of, environments_of
 from turnwise.envs.expert_files import expert_file
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.mixture import Mixture, order, shares
 from turnwise.envs.search import SearchEnv
-from turnwise.errors import InputError
 from turnwise.types import Task
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -105,12 +98,6 @@ def test_a_world_with_fewer_tasks_than_its_share_gives_what_it_has() -> None:
     assert names(env.tasks("seen", 8)) == ["household", "few", "household", "household", "few", "household"]
 
 
-def test_a_world_that_refuses_is_named_with_the_remedy() -> None:
-    env = Mixture({"search": SearchEnv("tiny", countries=4), "household": HouseholdEnv()})
-    with pytest.raises(InputError, match=r"env\.worlds\.search: .* 500 are needed; .*or lower env\.weights\.search"):
-        env.tasks("seen", 1000)
-
-
 # -- delegation --------------------------------------------------------------------------------------------------------
 
 
@@ -130,23 +117,6 @@ def test_each_world_plays_and_judges_its_own_under_its_own_limit() -> None:
             turns += 1
         assert turns == alone.horizon
     assert env.same("go  to bed", "go to bed") and not env.same("go to bed", "go to sink")
-
-
-def test_the_mixture_passes_what_every_world_must() -> None:
-    env = Mixture(
-        {
-            "household": HouseholdEnv(horizon=30),
-            "search": SearchEnv("tiny", countries=4),
-            "browse": BrowseEnv("tiny", countries=4),
-        }
-    )
-    assert isinstance(env, Environment)
-    tasks = env.tasks("train", 6)
-    replayed = [replay(env, task) for task in tasks]
-    assert all(r.won and r.alike and all(r.accepted) for r in replayed)
-    known = sorted({action for r in replayed for action in r.actions})
-    assert check_forks(env, replayed, known, random.Random(0)) == []
-    assert check_hostile(env, tasks, known, 40) == []
 
 
 def test_it_waits_where_one_of_its_worlds_does() -> None:
@@ -172,36 +142,6 @@ def test_whatever_changes_a_world_of_it_changes_the_file_of_its_demonstrations(t
 
 
 # -- what cannot be --------------------------------------------------------------------------------------------------------
-
-
-def test_a_task_of_another_world_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"task x: .*made for env 'math', .*contains household, search; .*\+env@"):
-        mixture().reset(Task("math", "x", "train"))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (["env.weights.search=0"], "env: weights.search: must be above 0, got 0; .*env.worlds.search=null"),
-        (["env.weights.search=inf"], "env: weights.search: must be above 0"),
-        (["+env.weights.serach=1"], "env: weights.serach: .* choose one of bfcl, software, "),
-        (["env.weights.search=many"], "env.weights: expected"),
-        (["env.worlds.search=null"], r"env: worlds: no environment is left; add one as \+env@env.worlds"),
-        (
-            ["+env@env.worlds.more=mixture", "env.worlds.more.worlds.bfcl=null"],
-            "env: worlds.more: a mixture cannot contain",
-        ),
-        (["+env@env.worlds.pages=browse"], "env: worlds.pages: .*'browse'; .*env.worlds.browse"),
-        (["env.worlds.search=tiny"], "env: worlds.search: .*'tiny'; .*env.worlds.search"),
-        (["env.worlds.search.results=0"], "env.worlds.search: results: must be at least 1"),
-        (["env.worlds.math.level=full"], "math"),
-    ],
-)
-def test_what_cannot_be_mixed_is_told_with_the_remedy(overrides: list[str], told: str) -> None:
-    left = [f"env.worlds.{name}=null" for name in ("bfcl", "software", "terminal")]
-    with pytest.raises(ConfigError, match=told) as error:
-        build_alone("env", ["env=mixture", *left, *overrides], CONF)
-    assert "\n" not in str(error.value)
 
 
 def test_worlds_are_chosen_and_set_from_the_command_line() -> None:

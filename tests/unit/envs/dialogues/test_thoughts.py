@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,19 +32,6 @@ def test_a_plan_is_what_is_left_in_order():
     rationales = [step.rationale for step in steps_of(trajectory)]
     assert len(names) == 4
     assert rationales == [f"left: {', '.join(names[i:])}" for i in range(4)] + ["left: nothing"]
-
-
-@pytest.mark.parametrize("form", ["bfcl_python", "hermes", "llama_json", "qwen_xml"])
-@pytest.mark.parametrize("quality", ["good", "clumsy"])
-def test_thoughtful_experts_win_and_their_words_are_what_the_policy_would_write(form, quality):
-    env = ApiBankEnv(format=form, thinks=True, muddle=0.5)
-    for task in env.tasks("seen", 12):
-        trajectory = env.demonstrate(task, quality)
-        assert trajectory.success and all(text.startswith("<think>left: ") for text in said(trajectory))
-        session = env.reset(task)
-        for text in said(trajectory):
-            session.step(text)
-        assert session.won
 
 
 def test_thoughts_apart_the_good_expert_does_the_same():

@@ -127,22 +127,3 @@ def test_accepted_actions_change_as_much_and_are_answered_alike(env, wander):
                 assert changed[0] == changed[1]
                 assert answers[0].split()[:2] == answers[1].split()[:2]
         assert session.state.key() == before
-
-
-def test_every_demonstrated_action_that_does_something_is_its_own_equal(env):
-    turns, idle = 0, 0
-    for task in env.tasks("train", 60, seed=2):
-        session = env.reset(task)
-        for message in env.demonstrate(task, "clumsy", seed=4).messages:
-            if message["role"] == "assistant":
-                said = message["content"]
-                does = said in session.admissible()
-                assert env.accepts(session, said, said) == does
-                session.step(said)
-                turns, idle = turns + 1, idle + (not does)
-    assert turns > 600 and idle > 10
-
-
-def test_an_unknown_verifier_is_refused():
-    with pytest.raises(ValueError, match="oracle or demonstrated"):
-        HouseholdEnv(verifier="effect")

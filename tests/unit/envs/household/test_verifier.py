@@ -87,20 +87,6 @@ def test_idle_inadmissible_and_unknown_actions_are_never_acceptable(env, wander)
         assert not [action for action in [*refused, "", "dance"] if env.accepts(session, action, action)]
 
 
-def test_every_step_of_the_good_expert_is_acceptable(env):
-    turns = 0
-    for task in env.tasks("train", 60, seed=2):
-        session = env.reset(task)
-        for message in env.demonstrate(task, "good", seed=4).messages:
-            if message["role"] == "assistant":
-                before = session.state.key()
-                assert env.accepts(session, message["content"], message["content"]), (task.id, message)
-                assert session.state.key() == before
-                session.step(message["content"])
-                turns += 1
-    assert turns > 400
-
-
 def test_acceptable_actions_never_lead_back_and_always_lead_to_the_goal(wander):
     """From wherever random actions lead: following acceptable actions visits no state twice, and wins."""
     env = HouseholdEnv(horizon=200)
@@ -115,9 +101,3 @@ def test_acceptable_actions_never_lead_back_and_always_lead_to_the_goal(wander):
             assert session.state.key() not in visited, task.id
             visited.add(session.state.key())
         assert session.won
-
-
-def test_strict_match_normalises_whitespace_only(env):
-    assert env.same(" go to  desk 1\n", "go to desk 1")
-    assert not env.same("go to desk 2", "go to desk 1")
-    assert not env.same("Go to desk 1", "go to desk 1")

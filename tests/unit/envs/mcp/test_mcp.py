@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.envs.demonstrations import replay
 
-from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
-from turnwise.envs.mcp import McpEnv, Mistakes
+from turnwise.envs.environment import EnvironmentFault
+from turnwise.envs.mcp import McpEnv
 from turnwise.envs.replayed import ReplayDiffersError
 from turnwise.errors import InputError
 from turnwise.types import Task
@@ -108,41 +107,6 @@ def counter(script: Path, **more: Any) -> McpEnv:
 
 def task(**data: Any) -> Task:
     return Task("mcp", "train/x", "train", {"prompt": "count", "answer": "3", **data})
-
-
-def test_experts_win_and_their_episodes_repeat(boxes: McpEnv) -> None:
-    assert isinstance(boxes, Environment)
-    check_ready(boxes)
-    for each in boxes.tasks("unseen", 6):
-        done = replay(boxes, each)
-        assert done.won and done.alike and all(done.accepted)
-        assert boxes.demonstrate(each, "clumsy").success
-
-
-def test_clumsy_experts_err_without_harm_and_messages_hold_the_calls() -> None:
-    env = McpEnv({"boxes": BOXES}, mistakes=Mistakes(0.8, 0.0))
-    shown = [env.demonstrate(each, "clumsy") for each in env.tasks("train", 8)]
-    good = env.demonstrate(env.tasks("train", 1)[0])
-    env.close()
-    assert all(each.success for each in shown)
-    text = str([each.messages for each in shown])
-    assert "_all" in text and "its tools are ['look', 'put', 'take']" in text
-    assert {tool["function"]["name"] for tool in shown[0].tools} == {"look", "take", "put"}
-    assert good.messages[1]["tool_calls"][0]["function"]["name"] in ("look", "take", "put")
-    assert good.messages[2]["role"] == "tool"
-
-
-def test_forks_are_independent_and_a_reused_server_begins_anew(boxes: McpEnv) -> None:
-    setup = [{"name": "put", "arguments": {"box": "red", "thing": "key"}}]
-    parent = boxes.reset(task(setup=setup, answer="key"))
-    assert parent.step(call("look", box="red")).observation == "key"
-    stray = parent.fork()
-    assert parent.step(call("take", box="red")).observation == "key"
-    assert stray.step(call("look", box="red")).observation == "key"
-    assert parent.step(call("look", box="red")).observation == "nothing"
-    assert stray.step(call("put", box="red", thing="cup")).observation.endswith("the red box is full")
-    assert stray.step("The key.").won and parent.step("cup").done and not parent.won
-    assert boxes.reset(task(answer="nothing")).step(call("look", box="red")).observation == "nothing"
 
 
 def test_a_closed_parent_and_a_call_under_way_change_no_other_episode(tmp_path: Path) -> None:

@@ -154,10 +154,3 @@ def test_a_bad_file_is_named_with_its_record(name: str, content: str, told: str,
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=told):
         read_questions(tmp_path / name, "files.train")
-
-
-def test_a_missing_file_names_its_key(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"correct files\.seen"):
-        SearchEnv(files={"seen": str(tmp_path / "none.json")})
-    with pytest.raises(ValueError, match=r"files\.test"):
-        SearchEnv(files={"test": "x"})

@@ -16,12 +16,10 @@ from turnwise.envs.tau2 import world as package
 from turnwise.envs.tau2.session import Reference, missing
 from turnwise.envs.tau2.world import Gold, problem_of
 from turnwise.envs.tools import as_written
-from turnwise.errors import InputError
 from turnwise.models.shipped import ASSETS
-from turnwise.types import Task, ToolCall
+from turnwise.types import ToolCall
 
 ASK = "Could you tell me who you are, and everything else that I should know?"
-YES = "I cancel #W8268610 and send #W2702727 to 1234 Elm St. Do you confirm?"
 CANCEL = "cancel_pending_order(order_id='#W8268610', reason='no longer needed')"
 FIND = "find_user_id_by_name_zip(first_name='Yusuf', last_name='Taylor', zip='95154')"
 MOVE = (
@@ -35,34 +33,6 @@ HOME = (
 TOLD = "The refund is $164.28, the other order stays at $625.60."
 TICKET = "[service_issue]airplane_mode_on|lock_sim_card_pin[PERSONA:Easy]"  # a locked SIM card: only a person can help
 needs_it = pytest.mark.extra("tau2")
-
-
-@pytest.mark.parametrize("name", ["inspect_evals", "inspect_ai"])
-def test_without_the_package_the_message_says_how_to_install_it(monkeypatch, name):
-    monkeypatch.setattr(package, "find_spec", lambda asked: None if asked == name else object())
-    with pytest.raises(
-        InputError, match=rf"env=tau2 needs .*{name.replace('_', '-')}; .*make tau2.*requirements-tau2\.txt"
-    ):
-        Tau2Env()
-
-
-@needs_it
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"domains": []}, "domains: name one or more of airline"),
-        ({"domains": ["banking"]}, "domains: name one or more of airline"),
-        ({"user": "person"}, "user: must be scripted or endpoint, got 'person'"),
-        ({"user": "endpoint"}, r"user: .*env\.endpoint"),
-        ({"horizon": 0}, "horizon: must be at least 1"),
-        ({"format": "xml"}, "format: must be one of"),
-        ({"kept": 0}, "kept must be at least 1"),
-        ({"patience": 0}, "patience: must be at least 1"),
-    ],
-)
-def test_a_wrong_setting_is_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Tau2Env(**arguments)
 
 
 @needs_it
@@ -85,57 +55,6 @@ def test_the_splits_are_the_shipped_ones_without_what_is_paid_for_nothing(world)
         "retail": 114,
         "telecom": 114,
     }
-
-
-@needs_it
-@pytest.mark.parametrize(
-    "domain", ["retail", *(pytest.param(each, marks=pytest.mark.slow) for each in ("airline", "telecom"))]
-)
-def test_the_tasks_left_out_are_those_that_pay_for_doing_nothing(domain):
-    paid = {name for name in package.task_records(domain) if Reference.of(problem_of(domain, name)).free}
-    assert paid == set(package.FREE[domain])
-    assert Tau2Env(domains=[domain], free=True).left_out == {domain: ()}
-
-
-@needs_it
-def test_lists_of_tasks_are_reproducible_and_bounded():
-    env = Tau2Env(domains=["airline"], free=True)
-    names = [task.id for task in env.tasks("train", 30)]
-    assert [task.id for task in env.tasks("train", 5)] == names[:5] and len(set(names)) == 30
-    assert [task.id for task in env.tasks("train", 30, seed=1)] != names
-    with pytest.raises(ValueError, match=r"split seen of tau2 \(airline\) has 10 tasks, but 11 are needed: lower data"):
-        env.tasks("seen", 11)
-    with pytest.raises(ValueError, match="train, seen, unseen, got 'test'"):
-        env.tasks("test", 1)
-
-
-@needs_it
-def test_a_task_of_something_else_is_refused(world):
-    for other in (
-        Task("bfcl", "x", "train"),
-        Task("tau2", "x", "train", {"domain": "mock", "task": "1"}),
-        Task("tau2", "x", "train", {"domain": "retail", "task": "999"}),
-    ):
-        with pytest.raises(ValueError, match=r"made for env|has no task"):
-            world.reset(other)
-
-
-@needs_it
-@pytest.mark.parametrize("form", ["hermes", "qwen_xml", "llama_json", "bfcl_python"])
-@pytest.mark.parametrize(("domain", "name"), [("airline", "39"), ("retail", "59"), ("telecom", TICKET)])
-def test_the_expert_wins_in_every_format(task, domain, name, form):
-    env = Tau2Env(format=form)
-    for quality in ("good", "clumsy"):
-        trajectory = env.demonstrate(task(domain, name), quality)
-        assert trajectory.success, quality
-        assert (form == "bfcl_python") != bool(trajectory.tools)
-    session = env.reset(task(domain, name))
-    for message in env.demonstrate(task(domain, name)).messages:
-        if message["role"] == "assistant":
-            action = as_written(message, form)
-            assert env.accepts(session, action, action), action
-            session.step(action)
-    assert session.won and session.fault == ""
 
 
 @needs_it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.envs.tau2.session import STOP, TRANSFERRED, ScriptedUser, asks, facts, first_person
+from turnwise.envs.tau2.session import STOP, TRANSFERRED, ScriptedUser, facts, first_person
 
 SCENARIO = {
     "persona": None,
@@ -86,13 +86,3 @@ def test_remarks_bring_nothing_and_after_some_of_them_it_ends(talk):
 def test_it_ends_when_all_is_done_and_after_a_transfer(talk):
     assert answer(talk, "Done.", satisfied=True).messages[-1][1] == STOP
     assert answer(talk, "Please hold on.", transferred=True).messages[-1][1] == TRANSFERRED
-
-
-def test_a_question_is_a_question_in_either_form():
-    assert all(map(asks, ("Who?", "Please provide your name.", "could you tell me your zip code")))
-    assert not any(map(asks, ("Thank you.", "I tell you.", "")))
-
-
-def test_patience_has_a_floor():
-    with pytest.raises(ValueError, match="patience: must be at least 1, got 0"):
-        ScriptedUser(0)
