@@ -98,7 +98,6 @@ class Box:
             raise EnvironmentFault(f"sandbox: {error}") from error
 
     def close(self) -> None:
-        """Ends the sandbox and its processes."""
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
@@ -118,7 +117,6 @@ def _size(outcome: CallResult, tree: Tree) -> int:
 
 
 def digest(tree: Tree, *words: str) -> bytes:
-    """Returns a SHA-256 hash of a folder's content and of the given words."""
     found = hashlib.sha256()
     for word in words:
         data = word.encode("utf-8", "surrogatepass")

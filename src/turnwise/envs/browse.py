@@ -220,17 +220,10 @@ def accepts(session: BrowseSession, action: str, expert: str) -> bool:
 class BrowseEnv(QuestionEnv[BrowseSession]):
     """An environment in which the policy searches, opens and reads pages to answer questions.
 
-    See ``turnwise.envs.environment.Environment``. A search lists only titles of pages, and an opened page shows only
+    A search lists only titles of pages, and an opened page shows only
     its beginning.
 
-    Args:
-        level, edition, countries, calls, floor, files, corpus: see ``env=search``.
-        retriever: see ``env=search``. The retriever only finds pages. The pages that can be opened come from the
-            encyclopaedia, the files or the corpus.
-        results: maximum number of titles that a search lists.
-        window: number of sentences that an opened page shows at once.
-        horizon: maximum number of turns of an episode.
-        mistakes: probabilities of the clumsy expert's mistakes.
+    ``conf/env/browse.yaml`` explains the arguments.
     """
 
     name = "browse"

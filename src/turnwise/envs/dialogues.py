@@ -25,15 +25,11 @@ W = TypeVar("W", bound="World")
 class World(Protocol):
     """The state of one episode, for example of simulated APIs. Tool calls read and change this state."""
 
-    def call(self, call: ToolCall) -> str:
-        """Makes a call and returns the answer. If the call fails, the answer is an error message."""
-        ...
+    def call(self, call: ToolCall) -> str: ...
 
     def fork(self: W) -> W: ...
 
-    def same_state(self: W, other: W) -> bool:
-        """Returns whether two states are equal in everything that the check of a task compares."""
-        ...
+    def same_state(self: W, other: W) -> bool: ...
 
     def same_place(self: W, other: W) -> bool:
         """Returns whether two states are equal in everything, so that all further calls get equal answers in both."""
@@ -157,7 +153,7 @@ HOW = (
 
 
 class DialogueSession(Session):
-    """A running dialogue. See ``turnwise.envs.environment.Session``.
+    """A running dialogue.
 
     A reply without a call, or a reply that cannot be parsed, ends the user turn, as in BFCL. The user's next message
     follows. The episode is lost if a user turn fails the check (``dialogues.multi_turn_check``), if the policy gives
@@ -507,32 +503,17 @@ def demonstrated_accepts(session: DialogueSession, action: str, expert: str) -> 
 class Source(Protocol):
     """Provides the tasks of an environment with dialogues."""
 
-    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split."""
-        ...
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]: ...
 
-    def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools."""
-        ...
+    def problem(self, task: Task) -> DialogueProblem: ...
 
 
 class DialogueEnv(ScriptedEnv[DialogueSession]):
-    """Base class of environments with dialogues. See ``turnwise.envs.environment.Environment``.
+    """Base class of environments with dialogues.
 
     A subclass defines a name and a source of tasks.
 
-    Args:
-        horizon: maximum number of turns of an episode.
-        steps: maximum number of replies with tool calls that the policy may give to one user message.
-        format: the format of tool calls.
-        mistakes: probabilities of the clumsy expert's mistakes.
-        brief: whether the system message lists only the functions, without instructions, for small policies.
-        kept: maximum number of tasks whose ground truths are kept in memory.
-        thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
-        muddle: probability that the clumsy expert writes a wrong list of calls before a correct reply, if ``thinks`` is
-            true.
-        verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
-            ``dialogues.demonstrated_verifier``).
+    ``conf/env/bfcl.yaml`` explains the arguments.
     """
 
     mistakes: Mistakes

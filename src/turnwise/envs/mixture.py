@@ -14,7 +14,7 @@ from turnwise.types import Task, Trajectory
 
 
 class Mixture(Environment):
-    """Combines several environments, whose tasks are mixed by weight. See ``turnwise.envs.environment.Environment``.
+    """Combines several environments, whose tasks are mixed by weight.
 
     A task names its environment in three places: in the field ``env``, in the field ``subset``, so that success is
     reported for each environment, and at the beginning of its id, so that ids are unique. The named environment opens
@@ -80,7 +80,6 @@ class Mixture(Environment):
         return [replace(task, id=f"{name}/{task.id}", subset=name) for task in tasks]
 
     def reset(self, task: Task) -> Session:
-        """Opens a fresh session in the task's environment."""
         return self._of(task).reset(task)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:

@@ -96,7 +96,6 @@ class ReasoningSession(Session):
         return answer if self.env.form == "bare" else f"<answer>{answer}</answer>"
 
     def score(self, action: str) -> float:
-        """Returns the score in [0, 1] of a reply: 0 if it has no answer, or if the package's scorer fails."""
         try:
             answer = split_thinking(action)[1].strip()
         except ToolCallError:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from turnwise.data.toolcalls import Format
 from turnwise.envs.environment import Environment, EnvironmentFault, Session, Step, check_open, check_task, tools_of
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
@@ -28,7 +29,7 @@ class ReplayDiffersError(InputError):
 class Episode(Protocol):
     """A running episode of an external package. The session counts the turns, so the episode need not count them."""
 
-    form: str  # the format of the tool calls
+    form: Format  # the format of the tool calls
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]: ...
@@ -89,7 +90,7 @@ class ReplayedSession(Session):
         self._open = open_episode
         self._live: _Live | None = None
         self._busy = False  # whether this session has the episode for itself: during a step, and after a failed step
-        self.form = "hermes"
+        self.form: Format = "hermes"
         if known is None:
             episode = open_episode()
             self._live, self.form = _Live(episode, self.taken), episode.form

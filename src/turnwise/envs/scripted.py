@@ -43,7 +43,6 @@ class Remembered(Generic[K, V]):
         return self._values[key][0]
 
     def keep(self, key: K, value: V, size: int) -> None:
-        """Stores a value of ``size`` bytes, in place of an older value of this key."""
         if key in self._values:
             self.held -= self._values.pop(key)[1]
         size += ENTRY
@@ -127,7 +126,6 @@ class Expert(ABC, Generic[S]):
         """Returns the correct next action."""
 
     def act(self, session: S) -> str:
-        """Returns the next action of this expert, which may be a mistake."""
         return self.best(session)
 
 
@@ -186,7 +184,6 @@ def demonstration(session: Session, act: Callable[[], str | None], quality: Qual
 
 
 def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, seed: int) -> Trajectory:
-    """Returns the trajectory of an episode that an expert has finished."""
     task = session.task
     return Trajectory(
         id=f"{task.id}/{quality}/{seed}",
@@ -199,7 +196,7 @@ def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, s
 
 
 class ScriptedEnv(Environment, Generic[S]):
-    """Base class of environments with scripted experts. See ``turnwise.envs.environment.Environment``.
+    """Base class of environments with scripted experts.
 
     Attributes:
         name: the value of the field ``env`` of the environment's tasks.
@@ -231,12 +228,10 @@ class ScriptedEnv(Environment, Generic[S]):
         """
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` different tasks of a split. A smaller ``count`` gives a prefix of the same list."""
         check_tasks(split, count)
         return self.draw(split, count, seed)
 
     def reset(self, task: Task) -> S:
-        """Opens a fresh episode of a task."""
         check_task(task, self.name)
         return self.begin(task)
 
@@ -248,7 +243,6 @@ class ScriptedEnv(Environment, Generic[S]):
         return ""
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert's episode and returns the trajectory, which ends with the last observation."""
         session = self.reset(task)
         if missing := self.unknown(session):
             raise InputError(

@@ -286,7 +286,7 @@ print({mark!r} + json.dumps(found))
 
 
 class SoftwareSession(WorkspaceSession):
-    """A running episode of ``env=software``. It implements ``turnwise.envs.environment.Session``.
+    """A running episode of ``env=software``.
 
     The task is solved when the code returns the right value in every test case, shown or hidden.
 
@@ -308,7 +308,6 @@ class SoftwareSession(WorkspaceSession):
         self.found = 0
 
     def act(self, call: ToolCall) -> Step:
-        """Makes the policy's call. After an edit, all test cases are run."""
         observation = cut(getattr(self, f"_{call.name}")(call.arguments), self.shown)
         shows = self._shows(call, observation)
         if shows == 1 or self.found:
@@ -478,20 +477,7 @@ _SHOWN: Mapping[Level, int] = {"tiny": 400, "full": 2000}  # default of ``shown`
 class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
     """An environment in which the policy repairs a code repository. Test cases, which run in the sandbox, judge it.
 
-    It implements ``turnwise.envs.environment.Environment``.
-
-    Args:
-        level: ``tiny`` (2 modules with 1 function each) or ``full`` (4 modules with 3 functions each).
-        horizon: maximum number of turns of an episode.
-        calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
-            level.
-        shown: maximum length of an observation in characters. None means 400 at the tiny level and 2000 at the full
-            level.
-        verifier: the functional verifier (``software.verifier``). ``effect`` accepts calls that bring the repair
-            forward. ``call`` accepts only the expert's call. ``name`` accepts calls of the tool that the expert calls.
-            None means effect at the tiny level and name at the full level.
-        slips: probabilities of the mistakes of the clumsy scripted expert.
-        box: the sandbox, which starts in :meth:`ready` or when it first runs code.
+    ``conf/env/software.yaml`` explains the arguments.
     """
 
     name = "software"

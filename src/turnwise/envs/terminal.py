@@ -177,16 +177,7 @@ _Draw = Callable[[str, Mapping[str, str], list[str], Sizes, random.Random], "dic
 
 
 def _chore(kind: str, text: str, find: str | None, path: str, **rest: Any) -> dict[str, Any]:
-    """Returns the data of a chore.
-
-    Args:
-        kind: one of ``KINDS``.
-        text: the chore in words.
-        find: the word by which the policy finds the chore's file; None if the text gives the file's path.
-        path: the path of the chore's file.
-        rest: ``want`` (path -> text of the files that must exist after the chore), ``gone`` (paths that must not exist
-            after the chore) and ``command`` (the expert's command, in which ``{path}`` stands for the file's path).
-    """
+    """Returns the data of a chore."""
     return {"kind": kind, "text": text, "find": find, "path": path, "want": {}, "gone": [], **rest}
 
 
@@ -303,7 +294,7 @@ _RULES = "You work in a folder through bash. The task is done as soon as the fol
 
 
 class TerminalSession(WorkspaceSession):
-    """A running episode of ``env=terminal``. It implements ``turnwise.envs.environment.Session``.
+    """A running episode of ``env=terminal``.
 
     Each command runs in a new shell that starts in the work folder. ``located`` holds the paths of the files of chores
     (small file tasks) that the observations so far have identified.
@@ -320,7 +311,6 @@ class TerminalSession(WorkspaceSession):
         return str(self.call(action).arguments["command"])
 
     def act(self, call: ToolCall) -> Step:
-        """Runs the policy's bash command and checks whether the task is done."""
         outcome, self.tree = self.box.run(str(call.arguments["command"]), self.tree)
         won = self.goal.missing(self.tree) == 0
         return Step(self.text_of(outcome), float(won), won, won)
@@ -329,7 +319,6 @@ class TerminalSession(WorkspaceSession):
         return refusal(error)[: self.shown]
 
     def step(self, action: str) -> Step:
-        """Applies one action. Adds the paths of the files that the observation identifies to ``located``."""
         step = super().step(action)
         self.located |= {c["path"] for c in self.goal.chores if c["find"] and _shows(action, step.observation, c)}
         return step
@@ -339,7 +328,6 @@ class TerminalSession(WorkspaceSession):
         return chore["find"] is not None and chore["path"] not in self.located
 
     def text_of(self, outcome: CallResult) -> str:
-        """Returns the output of a command, cut in the middle if it is long. After a failure, adds the exit status."""
         end = STOPPED[outcome.stopped] if outcome.stopped else "" if outcome.ok else f"exit status {outcome.status}"
         return "\n".join(filter(None, [cut(outcome.output.rstrip(), self.shown), end])) or "ok"
 
@@ -378,7 +366,6 @@ class GoodExpert(Expert[TerminalSession]):
         return session.write("bash", self.command(session))
 
     def command(self, session: TerminalSession) -> str:
-        """Returns the bash command of the good expert in the present state of the episode."""
         chore = session.goal.unmet(session.tree)
         assert chore is not None
         if session.hidden(chore):
@@ -386,7 +373,6 @@ class GoodExpert(Expert[TerminalSession]):
         return str(chore["command"]).format(path=chore["path"])
 
     def search(self, chore: Mapping[str, Any]) -> str:
-        """Returns a command that searches for the chore's file by the word that describes the file."""
         return self.rng.choice(["grep -rl {}", "grep -r {}"]).format(chore["find"])
 
 
@@ -481,22 +467,7 @@ _SHOWN: Mapping[Level, int] = {"tiny": 200, "full": 2000}  # default of ``shown`
 class TerminalEnv(WorkspaceEnv[TerminalSession]):
     """An environment in which the policy does small file tasks with bash.
 
-    It implements ``turnwise.envs.environment.Environment``.
-
-    Args:
-        level: ``tiny`` (3 or 4 files, 1 or 2 chores) or ``full`` (6 to 12 files, 2 or 3 chores).
-        horizon: maximum number of turns of an episode.
-        calls: the format of calls, ``short`` (the text is the command) or ``hermes``. None means short at the tiny
-            level and hermes at the full level.
-        shown: maximum length of an observation in characters. None means 200 at the tiny level and 2000 at the full
-            level.
-        verifier: the functional verifier (``terminal.verifier``). ``effect`` runs the policy's command and accepts it
-            if it makes progress. ``similarity`` compares the text of the policy's command with the expert's command.
-        threshold: minimum similarity, in (0, 1], at which the verifier ``similarity`` accepts a command.
-        judge: a function that decides whether two commands are equivalent if the similarity is below the threshold.
-            None means that they are not equivalent.
-        slips: probabilities of the mistakes of the clumsy scripted expert.
-        box: the sandbox, which starts in :meth:`ready` or at the first command.
+    ``conf/env/terminal.yaml`` explains the arguments.
     """
 
     name = "terminal"

@@ -23,21 +23,15 @@ class Calls(Protocol):
     """A text format for tool calls."""
 
     @property
-    def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Returns the definitions of the tools that can be called, as ``data.tool_schema.make_tool`` makes them."""
-        ...
+    def tools(self) -> Sequence[Mapping[str, Any]]: ...
 
-    def explain(self) -> str:
-        """Returns the part of the prompt that lists the tools and explains how to write a call."""
-        ...
+    def explain(self) -> str: ...
 
     def read(self, text: str) -> ToolCall:
         """Returns the only tool call in a reply."""
         ...
 
-    def write(self, call: ToolCall) -> str:
-        """Returns a tool call as text, which :meth:`read` parses back into an equal call."""
-        ...
+    def write(self, call: ToolCall) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +134,6 @@ def check_format(form: str) -> Format:
 
 
 def templated(form: Format) -> bool:
-    """Returns whether the chat template writes the tools and calls, as in all formats except ``bfcl_python``."""
     return form != "bfcl_python"
 
 
@@ -220,7 +213,7 @@ MAX_ARGUMENT = 20_000  # maximum length of a text argument, in characters
 
 
 class ToolSession(Session):
-    """Base class of episodes with tool calls. See ``turnwise.envs.environment.Session``.
+    """Base class of episodes with tool calls.
 
     Args:
         calls: the format in which the policy writes calls.
@@ -245,11 +238,9 @@ class ToolSession(Session):
         """
 
     def opening(self) -> list[Message]:
-        """Returns the system message, which lists the tools, and the user's request."""
         return [dict(message) for message in self._opening]
 
     def call(self, action: str) -> ToolCall:
-        """Returns the tool call in an action."""
         return self.calls.read(action)
 
     def write(self, name: str, *arguments: Any) -> str:
@@ -294,7 +285,6 @@ class TextSession(ToolSession):
         return self.use(call.name, argument)
 
     def call(self, action: str) -> ToolCall:
-        """Returns the tool call in an action, with surrounding whitespace removed from its argument."""
         call = super().call(action)
         ((key, value),) = call.arguments.items()
         argument = str(value).strip()

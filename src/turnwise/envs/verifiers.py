@@ -89,7 +89,6 @@ class VerifiersEnv(ReplayedEnv):
         return VerifiersEpisode(self._environment, task.data, self.format, self.threshold, self.timeout, where)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Plays the replies in the column ``expert`` of the task's row. Both qualities give these replies."""
         check_quality(quality)
         column = None if self.expert is None else task.data.get(self.expert)
         replies = [column] if isinstance(column, str) else column

@@ -245,7 +245,7 @@ def _number(output: str) -> float | None:
 class AgentEnv(ReplayedEnv):
     """An environment in which the user's agent program asks the policy for replies.
 
-    See ``turnwise.envs.environment.Environment``. The program runs in the sandbox, in a folder that holds its code, the
+    The program runs in the sandbox, in a folder that holds its code, the
     task's files and ``task.json``. The program's requests go to the gateway, an HTTP server of this process that
     answers with the policy's replies. The environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` hold the
     address of the gateway and the token of the episode. The program can reach no other network address. A request that
@@ -284,7 +284,6 @@ class AgentEnv(ReplayedEnv):
         self._first: dict[str, Opening] = {}  # task id -> messages and tools of the program's first request
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` different tasks of a split, drawn from the tasks file."""
         check_tasks(split, count)
         tasks = list(self._tasks[split])
         random.Random(f"{split} {seed}").shuffle(tasks)

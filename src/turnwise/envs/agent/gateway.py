@@ -180,7 +180,6 @@ class Asked:
     reply: Future[Message] = field(default_factory=Future)
 
     def answer(self, reply: Message) -> bool:
-        """Passes the reply to the gateway, which sends it. Returns False if the request was withdrawn or refused."""
         taken = self.reply.set_running_or_notify_cancel()
         if taken:
             self.reply.set_result(reply)

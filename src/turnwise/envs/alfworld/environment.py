@@ -64,7 +64,6 @@ class Worker:
             raise
 
     def call(self, **request: Any) -> Mapping[str, Any]:
-        """Sends one request to the worker and returns the worker's reply."""
         with self._lock:
             if self.fault:
                 raise EnvironmentFault(self.fault)
@@ -138,7 +137,7 @@ BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
 class AlfworldSession(Session):
-    """A running episode of the ALFWorld engine. See ``turnwise.envs.environment.Session``.
+    """A running episode of the ALFWorld engine.
 
     An action that is not possible in the present state gets the answer "Nothing happens.".
 
@@ -163,11 +162,9 @@ class AlfworldSession(Session):
         weakref.finalize(self, worker.free, self._at)
 
     def opening(self) -> list[Message]:
-        """Returns one user message: a description of the room, a blank line and the task."""
         return [{"role": "user", "content": self._intro}]
 
     def step(self, action: str) -> Step:
-        """Applies one action and returns the environment's answer."""
         check_open(self.task, self.done, len(self.actions))
         command = action.strip()
         admissible = command in self._admissible
@@ -180,7 +177,6 @@ class AlfworldSession(Session):
         return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
-        """Returns an independent copy of this session. Both are held by one worker process."""
         twin = AlfworldSession.__new__(AlfworldSession)
         twin.task, twin.horizon, twin.actions = self.task, self.horizon, self.actions
         twin.seen, twin._intro = self.seen, self._intro
@@ -239,7 +235,6 @@ class OfficialGames:
         return chosen
 
     def game(self, task: Task) -> str:
-        """Returns the path of the task's game file."""
         return str(self._file(str(task.data.get("game"))))
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
@@ -338,9 +333,7 @@ class Games(Protocol):
 
     def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]: ...
 
-    def game(self, task: Task) -> str | dict[str, str]:
-        """Returns what ``engine.Engine`` opens: the path of a game file, or a PDDL problem and the task in words."""
-        ...
+    def game(self, task: Task) -> str | dict[str, str]: ...
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]: ...
 
@@ -350,16 +343,8 @@ class Games(Protocol):
 class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
     """An environment with ALFWorld's six task types (arXiv:2010.03768), played as text games in TextWorld.
 
-    See ``turnwise.envs.environment.Environment``.
 
-    Args:
-        games: the ``json_2.1.1`` folder of the official games.
-        horizon: maximum number of turns of an episode; ALFWorld's own limit is 50.
-        workers: number of processes that run the engine. New sessions are assigned to the processes in round-robin
-            order. A fork stays in the process of its parent session.
-        timeout: time limit in seconds for each answer of a worker. A worker that takes longer is ended.
-        python: the Python interpreter that has alfworld and textworld installed. None means the interpreter of this
-            process.
+    ``conf/env/alfworld.yaml`` explains the arguments.
     """
 
     name = "alfworld"
@@ -386,7 +371,6 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         return [replace(task, env=self.name) for task in self.games.tasks(split, count, seed)]
 
     def begin(self, task: Task) -> AlfworldSession:
-        """Opens an episode in a worker process."""
         game = self.games.game(task)
         worker = self.pool.worker()
         return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))
@@ -399,5 +383,4 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         return self.games.accepts(session, action, expert)
 
     def close(self) -> None:
-        """Ends the worker processes, which otherwise end with this process."""
         self.pool.close()

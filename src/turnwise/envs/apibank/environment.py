@@ -71,7 +71,6 @@ class Recorded:
         self.answers = tuple(answers)
 
     def call(self, call: ToolCall) -> str:
-        """Returns the recorded answer to a call, or an error message if the record has no such call."""
         for known, answer in self.answers:
             if same_call(call, known):
                 return answer
@@ -135,7 +134,6 @@ class PublicTasks:
         return first_tasks(found, count, f"split {split} of the public API-Bank")
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue that a task's data describes: recorded answers, user message, ground truth and tools."""
         data = task.data
         turns = turns_from(data["turns"])
         answers = list(zip(turns[0].calls, data["answers"], strict=True))
@@ -238,12 +236,7 @@ class ApiBankEnv(DialogueEnv):
 
     :class:`~turnwise.envs.dialogues.DialogueEnv` describes the arguments that are not listed here.
 
-    Args:
-        data: path of API-Bank's folder ``json_test_data``. None means that tasks with the APIs of a small office are
-            generated.
-        levels: the levels of difficulty to use. At level 1, the policy calls a given API. At level 2, the policy has to
-            find the API first. At level 3, the policy plans calls of several APIs.
-        format: the format of tool calls. ``bfcl_python`` is API-Bank's own format, ``[Name(key='value')]``.
+    ``conf/env/apibank.yaml`` explains the arguments.
     """
 
     name = "apibank"

@@ -62,7 +62,6 @@ def api_class(name: str) -> Any:
 
 @lru_cache(maxsize=len(_MODULES))
 def tools_of_class(name: str) -> Tools:
-    """Returns one tool definition for each function of an API, with the parameters as JSON Schema."""
     records = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")
     return tuple(
         {
@@ -79,7 +78,6 @@ def tools_of_class(name: str) -> Tools:
 
 @lru_cache(maxsize=1)
 def announcement() -> str:
-    """Returns the user message with which BFCL tells the model that more functions are available from now on."""
     return str(import_module("bfcl_eval.constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
 
@@ -144,7 +142,6 @@ class Apis:
         return twin
 
     def call(self, call: ToolCall) -> str:
-        """Makes a call and returns the answer. If the call fails, the answer is an error message."""
         owner = owners(self.classes).get(call.name)
         if owner is None:
             return f"{FAILED}name {call.name!r} is not defined"

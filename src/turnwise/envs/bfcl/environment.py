@@ -53,7 +53,6 @@ class PublicTasks:
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue of a task, whose data holds the id of the benchmark's entry."""
         return _problem(str(task.data["entry"]))
 
 
@@ -123,13 +122,7 @@ class BfclEnv(DialogueEnv):
 
     :class:`~turnwise.envs.dialogues.DialogueEnv` describes the arguments that are not listed here.
 
-    Args:
-        level: ``public`` has the 800 tasks of the benchmark. ``tiny`` has short generated tasks for six of its APIs.
-        horizon: maximum number of turns of an episode; None means the level's default (tiny 16, public 60).
-        steps: maximum number of replies with tool calls that the policy may give to one user message. BFCL's own
-            program stops a model after 20.
-        format: the format of tool calls; None means the level's default (tiny ``bfcl_python``, public ``hermes``).
-        subsets: the subsets of the public tasks to use.
+    ``conf/env/bfcl.yaml`` explains the arguments.
     """
 
     name = "bfcl"

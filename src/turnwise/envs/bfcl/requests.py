@@ -293,7 +293,6 @@ class TinyTasks:
         return [self._task(split, seed, index) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools."""
         data = task.data
         classes = tuple(data["classes"])
         tools = tuple(tool for name in classes for tool in shown(name))
@@ -323,7 +322,6 @@ def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
 
 
 def shown(name: str) -> Tools:
-    """Returns the tool definitions of the functions of the API ``name`` that the level ``tiny`` needs."""
     return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
 
 

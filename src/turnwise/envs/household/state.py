@@ -65,7 +65,6 @@ class State:
         return twin
 
     def key(self) -> tuple[int, ...]:
-        """Returns the whole state as one hashable value."""
         return (
             self.at,
             self.held,
@@ -91,7 +90,6 @@ class State:
         return not (world.openable & ~self.opened) >> r & 1
 
     def admits(self, world: World, command: Command) -> bool:
-        """Returns whether the command is possible in this state."""
         op, o, r = command
         at = self.at
         if op == GO:
@@ -239,7 +237,6 @@ class Aim(NamedTuple):
 
 
 def full_aim(world: World) -> Aim:
-    """Returns the whole goal of a task as an aim with the places of all target objects and lamps."""
     return Aim(world.targets, world.toggles, world.wanted)
 
 
@@ -358,7 +355,7 @@ def _places(contents: list[int], objects: int) -> list[int]:
 
 
 class HouseholdSession(Session):
-    """A running episode of ``env=household``. See ``turnwise.envs.environment.Session``.
+    """A running episode of ``env=household``.
 
     An action that is unknown or not possible now gets the answer "Nothing happens." and counts as a turn.
     """
@@ -375,11 +372,9 @@ class HouseholdSession(Session):
         self.done = self.won
 
     def opening(self) -> list[Message]:
-        """Returns one user message: the description of the room, a blank line and the task."""
         return [{"role": "user", "content": self.world.opening}]
 
     def step(self, action: str) -> Step:
-        """Applies one action and returns the environment's answer."""
         check_open(self.task, self.done, self.turns)
         self.turns += 1
         world, state = self.world, self.state

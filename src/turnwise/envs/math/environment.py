@@ -55,7 +55,6 @@ class MathSession(TextSession):
         self.values: tuple[str, ...] = ()
 
     def computed(self) -> bool:
-        """Returns whether a snippet has printed the problem's answer as its last line."""
         return any(self.equal(value, self.problem.answer) for value in self.values)
 
     def value(self, code: str) -> str | None:
@@ -160,19 +159,7 @@ def accepts(session: MathSession, action: str, expert: str) -> bool:
 class MathEnv(ToolEnv[MathSession]):
     """An environment with mathematical problems, which are generated or come from files of public data sets.
 
-    It implements ``turnwise.envs.environment.Environment``.
-
-    Args:
-        level: ``tiny`` (arithmetic with one or two operations, short calls) or ``full``.
-        horizon: maximum number of turns of an episode.
-        calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
-            level.
-        python: whether the policy has a Python tool, which runs in the sandbox.
-        shown: maximum number of characters of the Python tool's output that the policy sees.
-        files: split (train, seen, unseen) -> file of problems. None means that problems are generated.
-        mistakes: probabilities of the mistakes of the clumsy scripted expert.
-        interpreter: runs the code of the Python tool.
-        equality: decides whether an answer is right.
+    ``conf/env/math.yaml`` explains the arguments.
     """
 
     name = "math"

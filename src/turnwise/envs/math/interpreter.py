@@ -96,7 +96,6 @@ class Interpreter:
             return self._sandbox
 
     def close(self) -> None:
-        """Ends all interpreters."""
         with self._turn:
             sandbox, self._sandbox = self._sandbox, None
             self._states.clear()

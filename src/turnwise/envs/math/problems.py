@@ -31,11 +31,9 @@ class MathProblem:
 
     @property
     def key(self) -> str:
-        """Returns a hash of the problem's text and answer, which serves as the problem's id."""
         return hashlib.sha256(f"{self.text}\n{self.answer}".encode()).hexdigest()[:12]
 
     def data(self) -> dict[str, Any]:
-        """Returns the problem as JSON values."""
         return {"kind": self.kind, "problem": self.text, "answer": self.answer, "code": self.code}
 
     @staticmethod

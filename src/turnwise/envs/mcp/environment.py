@@ -309,7 +309,6 @@ class McpEnv(ReplayedEnv):
         return problem_of(session.task.data, f"task {session.task.id}").answered(made.content)
 
     def close(self) -> None:
-        """Ends the servers that no episode is using."""
         self.servers.close()
 
     def _replies(

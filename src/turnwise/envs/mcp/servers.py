@@ -65,7 +65,6 @@ class Connection:
             raise self._failed(f"cannot list its tools ({_first(error)})") from None
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """Calls a tool. Returns its answer and whether the answer is an error."""
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 

@@ -81,11 +81,9 @@ class Question:
 
     @property
     def key(self) -> str:
-        """Returns a hash of the question and its answers, which serves as the question's id."""
         return hashlib.sha256("\n".join([self.text, *self.answers]).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
     def data(self) -> dict[str, Any]:
-        """Returns the question as JSON values."""
         evidence = [list(fact) for fact in self.evidence]
         return {"kind": self.kind, "question": self.text, "answers": list(self.answers), "evidence": evidence}
 

@@ -202,11 +202,9 @@ class SearchSession(QuestionSession):
     seen: tuple[str, ...] = ()  # titles of all pages that search results have shown, in the order of appearance
 
     def missing(self) -> list[str]:
-        """Returns the titles of the evidence pages that no search result has shown yet."""
         return [title for title in self.question.titles if title not in self.seen]
 
     def find(self, query: str) -> tuple[Page, ...]:
-        """Returns the pages that a search for the query would show."""
         return self.retriever(query, self.most)
 
     def use(self, name: str, argument: str) -> Step:
@@ -322,25 +320,7 @@ def _titles(session: SearchSession, query: str) -> list[str]:
 class SearchEnv(QuestionEnv[SearchSession]):
     """An environment whose questions come from a generated encyclopaedia or from files of public data sets.
 
-    It implements ``turnwise.envs.environment.Environment``.
-
-    Args:
-        level: ``tiny`` (short pages, few words, short calls) or ``full``.
-        edition: seed of the generated encyclopaedia; each seed gives another encyclopaedia.
-        countries: number of countries in the encyclopaedia; None means the level's default (tiny 24, full 100).
-        hops: numbers of relations that a question follows; each number gives one kind of question. None means the
-            level's default (tiny 1 and 2, full 2 and 3).
-        results: number of pages that a search shows; None means the level's default (tiny 1, full 3).
-        horizon: maximum number of turns of an episode.
-        calls: the format of tool calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the
-            full level.
-        floor: minimum F1 (overlap of words with the right answer) at which a partly right answer gets a reward.
-        files: question files by split (train, seen, unseen), used instead of the encyclopaedia's questions.
-        corpus: a file of pages to search, used instead of the pages that come with the questions.
-        retriever: address of a retrieval server, used instead of BM25 in this process.
-        mistakes: probabilities of the mistakes of the clumsy scripted expert.
-        verifier: ``oracle`` accepts searches that show new evidence, and right answers (``search.verifier``).
-            ``demonstrated`` accepts actions with the effect of the expert's action (``search.demonstrated_verifier``).
+    ``conf/env/search.yaml`` explains the arguments.
     """
 
     name = "search"

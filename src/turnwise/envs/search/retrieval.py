@@ -51,7 +51,6 @@ def normalise(text: str) -> str:
 
 
 def score(answer: str, references: Sequence[str]) -> Score:
-    """Returns the score of an answer, compared with each of the right answers ``references``."""
     exact = any(normalise(answer) == normalise(reference) for reference in references)
     return Score(exact, max((f1(answer, reference) for reference in references), default=0.0))
 

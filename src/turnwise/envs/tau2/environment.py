@@ -75,12 +75,10 @@ def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | Non
 
 
 def seen(session: Tau2Session, answer: str) -> bool:
-    """Returns whether a text that the agent has read contains ``answer``, the answer of a tool."""
     return any(answer in text for text in session.shown)
 
 
 def identifiers(arguments: Mapping[str, Any]) -> set[str]:
-    """Returns the values in a call's arguments that identify something in a database."""
     found: set[str] = set()
     for name, value in arguments.items():
         if isinstance(value, list):
@@ -174,7 +172,6 @@ def good(session: Tau2Session) -> Iterator[Reply]:
 
 
 def closing(session: Tau2Session) -> str:
-    """Returns the expert's last message, with all required information that the user has not got yet."""
     moved = any(call.name == TRANSFER for call in session.made)
     told = missing(session.reference.problem.said, session.said)
     return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(told)}."] if told else [])])
@@ -387,23 +384,11 @@ NAME = "tau2"
 
 
 class Tau2Env(ScriptedEnv[Tau2Session]):
-    """The environment of tau2-bench. It implements ``turnwise.envs.environment.Environment``.
+    """The environment of tau2-bench.
 
     The tasks are the benchmark's base set. Its tools and databases come from the package inspect-evals.
 
-    Args:
-        domains: the domains to use, out of ``airline``, ``retail`` and ``telecom``. In ``telecom`` the policy works
-            without a user (solo mode): it gets a ticket.
-        free: whether to keep the tasks that count as solved if the agent does nothing.
-        horizon: maximum number of turns of an episode.
-        format: the format in which the policy writes tool calls.
-        rules: whether the system message contains the company's rules, as in the benchmark.
-        user: how the user is simulated: ``scripted`` by rules, or ``endpoint`` by a model.
-        patience: number of consecutive messages of the agent without a new fact in the answer after which the scripted
-            user ends the conversation.
-        endpoint: the model that simulates the user.
-        mistakes: probabilities of the mistakes of the clumsy scripted expert.
-        kept: number of tasks whose start states and goal states are kept in memory.
+    ``conf/env/tau2.yaml`` explains the arguments.
     """
 
     name = NAME

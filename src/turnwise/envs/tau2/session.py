@@ -118,19 +118,16 @@ class ScriptedUser:
 
 
 def asks(message: str) -> bool:
-    """Returns whether an agent's message asks for something."""
     return bool(_ASKS.search(message))
 
 
 def facts(scenario: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Returns the user's facts as two lists: the facts that identify the user, and all other facts."""
     instructions = _instructions(scenario)
     known = [instructions.get(key) for key in ("known_info", "unknown_info")]
     return _sentences(*known), _sentences(instructions.get("task_instructions"))
 
 
 def first_person(text: str) -> str:
-    """Returns an instruction to the user ("you want ...") as the user would say it ("I want ...")."""
     for pattern, mine in _PERSONS:
         text = pattern.sub(partial(_replaced, mine), text)
     return text
@@ -316,7 +313,6 @@ class Reference:
 
     @property
     def free(self) -> bool:
-        """Returns whether the benchmark counts the task as solved if the agent does and says nothing."""
         return not self.fault(self.problem.start, (), ())
 
 
@@ -353,7 +349,7 @@ SOLO_ROLE = (
 
 
 class Tau2Session(Session):
-    """A running episode of ``env=tau2``. It implements ``turnwise.envs.environment.Session``.
+    """A running episode of ``env=tau2``.
 
     A reply of the agent either makes tool calls or is a message to the user. The episode ends when the user ends the
     conversation or, in solo mode, when the agent calls ``done``. After ``horizon`` turns, an episode ends and counts as
@@ -413,7 +409,6 @@ class Tau2Session(Session):
         return reply
 
     def step(self, action: str) -> Step:
-        """Makes the tool calls in a reply, or sends its text to the user. Returns the answers of the tools or the user."""
         check_open(self.task, self.done, self.turns)
         self.due = None
         results: list[str] = []
@@ -453,7 +448,6 @@ class Tau2Session(Session):
         self.done, self.won = True, not self.fault
 
     def fork(self) -> Tau2Session:
-        """Returns an independent copy of the session with its own databases."""
         twin = copy.copy(self)
         twin.world = self.world.fork()
         return twin

@@ -259,7 +259,6 @@ class World:
 
     @classmethod
     def fresh(cls, domain: str) -> World:
-        """Returns the databases in their shipped state."""
         return cls(domain, pristine(domain)).fork()
 
     def fork(self) -> World:
@@ -269,7 +268,6 @@ class World:
         return World(self.domain, Store(dict(self.store.items())))  # Store makes a deep copy of its argument
 
     def call(self, call: ToolCall) -> str:
-        """Makes a tool call and returns the text of its answer. The error of a tool is an answer too."""
         box = toolbox(self.domain)
         if problems := check_call({"name": call.name, "arguments": call.arguments}, box.tools):
             return _error("; ".join(problems))
@@ -301,7 +299,6 @@ class World:
             raise EnvironmentFault(f"tau2 {self.domain}: the databases cannot be used ({error})") from error
 
     def within(self, function: Callable[[], T]) -> T:
-        """Calls ``function`` and returns its result. During the call, ``self.store`` is inspect-ai's current store."""
         from inspect_ai.util._store import init_subtask_store
 
         def run() -> T:
@@ -311,7 +308,6 @@ class World:
         return copy_context().run(run)
 
     def state(self) -> Mapping[str, Any]:
-        """Returns the content of the databases as comparable values. Of a shared table, only the changed records."""
         found: dict[str, Any] = {}
         for name, value in self.store.items():
             if not isinstance(value, BaseModel):
@@ -462,7 +458,6 @@ class Tau2Problem:
 
 @lru_cache(maxsize=256)
 def problem_of(domain: str, name: str) -> Tau2Problem:
-    """Returns a task of the benchmark's base set."""
     if domain not in DOMAINS or name not in task_records(domain):
         raise ValueError(f"tau2 has no task {domain}/{name}")
     record = task_records(domain)[name]
