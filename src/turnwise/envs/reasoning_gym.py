@@ -16,7 +16,7 @@ import re
 import string
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
@@ -62,10 +62,6 @@ def opened(name: str, settings: Settings, key: str) -> Any:
     if name in REFUSED or (name not in OWN_TEXT and _EVALUATING.search(source)):
         raise InputError(f"{place}: the scorer of this data set is not safe or not sound; leave the data set out")
     chosen = {key: value for key, value in settings.items() if key != "level"}
-    if unknown := sorted(
-        chosen.keys() - {each.name for each in fields(configured_by)} | chosen.keys() & {"seed", "size"}
-    ):
-        raise InputError(f"{place}.{unknown[0]}: there is no such setting")
     try:
         config = configured_by()
         if (level := settings.get("level")) is not None:

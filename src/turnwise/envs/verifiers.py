@@ -14,7 +14,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -204,10 +203,7 @@ class VerifiersEpisode:
             return self._ended()
         prompt, _ = asked
         if len(prompt) <= before or prompt[before].role != "assistant" or list(prompt[:before]) != list(self._prompt):
-            raise InputError(
-                f"{self.where}: the environment changed earlier messages of the conversation, but it may only append "
-                "messages; choose another environment"
-            )
+            raise InputError(f"{self.where}: the environment may only append messages, but it changed earlier ones")
         self._prompt = prompt
         return self._shown(self._plain(prompt[before + 1 :]))
 
@@ -224,17 +220,13 @@ class VerifiersEpisode:
         assert self._asked.rollout is not None
         try:
             state = self._asked.rollout.result()
-        except asyncio.CancelledError:
-            raise EnvironmentFault(f"{self.where}: the rollout was closed") from None
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:  # cancelled: the rollout was closed
             raise EnvironmentFault(f"{self.where}: {type(error).__name__}: {error}") from error
         if (failed := state.get("error")) is not None and not isinstance(failed, ToolError):
             raise EnvironmentFault(f"{self.where}: {type(failed).__name__}: {failed.__cause__ or failed}")
         reward = float(state["reward"])
         if not math.isfinite(reward):
-            raise EnvironmentFault(
-                f"{self.where}: the rubric returned the reward {reward}, which is not a finite number"
-            )
+            raise EnvironmentFault(f"{self.where}: the rubric returned the reward {reward}, which is not finite")
         won = reward >= self.threshold
         last = self._shown(self._plain(_final(state)))
         metrics = {name: float(value) for name, value in (state.get("metrics") or {}).items()}
@@ -253,7 +245,11 @@ class VerifiersEpisode:
             if reply is not None and reply.calls:
                 content, thinking = reply.content, reply.thinking or None
                 calls = [
-                    ToolCall(id=f"call_{place}_{len(self._prompt)}", name=call.name, arguments=_json(call.arguments))
+                    ToolCall(
+                        id=f"call_{place}_{len(self._prompt)}",
+                        name=call.name,
+                        arguments=json.dumps(dict(call.arguments), ensure_ascii=False),
+                    )
                     for place, call in enumerate(reply.calls)
                 ]
         message = ResponseMessage(
@@ -267,9 +263,7 @@ class VerifiersEpisode:
         return Response(id=uuid.uuid4().hex, created=int(time.time()), model="policy", usage=usage, message=message)
 
     def _shown(self, messages: list[Message]) -> Step:
-        """The answer keeps its separate messages if it has tool messages and the chat template shows them. Otherwise it
-        becomes one user message.
-        """
+        # the separate messages stay if some are tool messages and the chat template shows them
         text = "\n".join(str(message["content"]) for message in messages)
         kept = any(message["role"] != "user" for message in messages) and templated(self.form)
         return Step(text, messages=tuple(messages) if kept else ())
@@ -280,12 +274,9 @@ class VerifiersEpisode:
     def _text(self, content: Any) -> str:
         if content is None or isinstance(content, str):
             return content or ""
-        parts = [part.get("text") if part.get("type") == "text" else None for part in content]
-        if None in parts:
-            raise InputError(
-                f"{self.where}: a message has a part that is not text (a picture, a sound); choose a text environment"
-            )
-        return "".join(map(str, parts))
+        if not all(part.get("type") == "text" for part in content):
+            raise InputError(f"{self.where}: a message has a picture or a sound; choose a text environment")
+        return "".join(str(part["text"]) for part in content)
 
 
 def _final(state: Any) -> Sequence[Any]:
@@ -295,59 +286,30 @@ def _final(state: Any) -> Sequence[Any]:
     return maybe_normalize_messages(said, field_name="final_env_response") if said else ()
 
 
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(dict(value), ensure_ascii=False)
-
-
 def load(name: str, arguments: Mapping[str, Any]) -> Any:
     """Loads an environment; raises an ``InputError`` if it cannot be loaded, or not be used here."""
     if find_spec("verifiers") is None:
         raise InputError(f"env=verifiers needs the package verifiers, which is not installed here; {INSTALL}")
     import verifiers
 
-    try:
-        load_environment = verifiers.load_environment
-    except AttributeError as error:
-        cause = f" ({error.__cause__})" if error.__cause__ else ""
-        raise InputError(
-            f"env=verifiers: the installed version of verifiers has no load_environment{cause}; use version 0.2 or "
-            f"0.3: {INSTALL}"
-        ) from error
     if "VF_LOG_LEVEL" not in os.environ:
         verifiers.setup_logging("WARNING")
+    # the library's environments set handlers of these signals that would end the process at once
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
     try:
-        with _signals_kept():
-            environment = load_environment(name, **arguments)
+        environment = verifiers.load_environment(name, **arguments)
     except Exception as error:  # the module may raise any exception
+        raise InputError(f"env.id: {name!r} cannot be loaded ({error}); install it, or correct env.args") from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if not isinstance(environment, verifiers.MultiTurnEnv) or getattr(environment, "requires_group_rollouts", False):
         raise InputError(
-            f"env.id: {name!r} cannot be loaded ({error}); install its package, or correct env.args"
-        ) from error
-    if not isinstance(environment, verifiers.MultiTurnEnv):
-        raise InputError(
-            f"env.id: {name!r} is a {type(environment).__name__}, which cannot be used; choose a single-turn, "
-            "multi-turn or tool environment"
-        )
-    if getattr(environment, "requires_group_rollouts", False):
-        raise InputError(
-            f"env.id: the rubric of {name!r} compares the rollouts of a group and cannot be used; choose an "
+            f"env.id: {name!r} ({type(environment).__name__}) cannot be used; choose a single-turn, multi-turn or tool "
             "environment whose rubric scores each rollout alone"
         )
     return environment
-
-
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Restores the handlers of SIGINT and SIGTERM at the end of a ``with`` block.
-
-    The library's environments set handlers that would end the process at once.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -361,11 +323,8 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
     trained, held_out = environment.build_dataset(), environment.build_eval_dataset()
     every = range(len(trained) if trained is not None else 0)
     if held_out is not None:
-        parts: Mapping[str, Sequence[int]] = {
-            "train": every,
-            "seen": range(0, len(held_out), 2),
-            "unseen": range(1, len(held_out), 2),
-        }
+        evaluated = range(len(held_out))
+        parts: Mapping[str, Sequence[int]] = {"train": every, "seen": evaluated[::2], "unseen": evaluated[1::2]}
     else:
         parts = {"seen": every[::_FOLD], "unseen": every[_FOLD // 2 :: _FOLD]}
         parts = {**parts, "train": sorted(set(every).difference(*parts.values()))}
@@ -374,19 +333,8 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if split != "train":
         learned = {_question(trained[place]) for place in parts["train"]}
         chosen = [place for place in parts[split] if _question(data[place]) not in learned]
-        if parts[split] and not chosen:
-            raise InputError(
-                f"env.id: every row of the split {split} is a training row too, so nothing is held out for evaluation; "
-                "give the environment an evaluation set with other rows"
-            )
     for place in chosen:
-        row = data[place]
-        try:
-            yield f"{source}/{place}", json.loads(json.dumps(row, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"env.id: row {place} of the environment's {source} set cannot be written as JSON ({error})"
-            ) from None
+        yield f"{source}/{place}", json.loads(json.dumps(data[place], allow_nan=False))
 
 
 def _question(row: Mapping[str, Any]) -> str:

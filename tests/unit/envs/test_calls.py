@@ -43,44 +43,6 @@ def test_short_forms_are_read_as_they_were_written(path: str, line: int, text: s
     assert bare.read(f" {path}\n") == ToolCall("open", {"path": path})
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("add 1 2", "one call a turn, got 0"),
-        (written(CALL) * 2, "one call a turn, got 2"),
-        ("<tool_call>{", "cannot be read"),
-        (written(ToolCall("sub", {})), "'sub'"),
-        (written(ToolCall("add", {"a": "1", "b": ""})), "integer"),
-        (written(ToolCall("add", {"a": 1})), "lacks 'b'"),
-        (written(ToolCall("stop", {"now": True})), "no parameter 'now'"),
-        ("x" * 1_000_000, "more than"),
-    ],
-)
-def test_what_is_no_call_is_said(text: str, why: str) -> None:
-    with pytest.raises(ToolCallError, match=why):
-        hermes.read(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("close a", "use open, edit or stop"),
-        ("", "use open, edit or stop"),
-        ("open", "open takes path: no path in it"),
-        ("stop now", "stop takes no argument"),
-        ("edit", "no path"),
-        ("edit a b c", "edit takes path, line, text: no line in it"),
-        ("edit a 1234567 c", "no line"),
-        ("edit a \u0663 c", "no line"),
-        ("<think>open a", "never closed"),
-        ("x" * 1_000_000, "more than"),
-    ],
-)
-def test_what_is_no_short_form_is_said(text: str, why: str) -> None:
-    with pytest.raises(ToolCallError, match=why):
-        short.read(text)
-
-
 def test_the_text_alone_is_the_argument_of_the_only_tool() -> None:
     assert bare.read("<think>hm</think> open x").arguments == {"path": "open x"}
     with pytest.raises(ToolCallError, match="open takes path"):

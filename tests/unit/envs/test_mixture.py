@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnwise.config.build_alone import build_alone
-from turnwise.data.trajectories import read_trajectories
-from turnwise.envs.environment import environment_of, environments_of
-from turnwise.envs.expert_files import expert_file
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.mixture import Mixture, order, shares
 from turnwise.envs.search import SearchEnv
 from turnwise.types import Task
-
-CONF = Path(__file__).parents[3] / "conf"
 
 
 def mixture(weights: dict[str, float] | None = None, **settings: Any) -> Mixture:
@@ -119,35 +112,4 @@ def test_each_world_plays_and_judges_its_own_under_its_own_limit() -> None:
     assert env.same("go  to bed", "go to bed") and not env.same("go to bed", "go to sink")
 
 
-def test_it_waits_where_one_of_its_worlds_does() -> None:
-    class Waiting(HouseholdEnv):
-        waits = True
-
-    slow = Waiting()
-    env = Mixture({"household": slow, "search": SearchEnv("tiny", countries=4)})
-    assert env.waits
-    (first, second) = env.tasks("train", 2)
-    assert [environment_of(env, task) for task in (first, second)] == [slow, env.parts["search"]]
-    assert environments_of(env) == env.parts and environments_of(slow) == {"household": slow}
-    assert environment_of(slow, second) is slow
-
-
-def test_whatever_changes_a_world_of_it_changes_the_file_of_its_demonstrations(tmp_path: Path) -> None:
-    first = expert_file(mixture(), 4, tmp_path)
-    assert expert_file(mixture(), 4, tmp_path) == first
-    assert expert_file(mixture(floor=0.5), 4, tmp_path) != first  # the tasks are the same
-    read = read_trajectories(first, strict=True).trajectories
-    assert [trajectory.task for trajectory in read] == list(mixture().tasks("train", 4, 0))
-    assert len({trajectory.id for trajectory in read}) == 4
-
-
 # -- what cannot be --------------------------------------------------------------------------------------------------------
-
-
-def test_worlds_are_chosen_and_set_from_the_command_line() -> None:
-    left = [f"env.worlds.{name}=null" for name in ("bfcl", "software", "terminal")]
-    more = ["+env@env.worlds.math=math", "+env.weights.math=3", "env.worlds.search.countries=4"]
-    env = build_alone("env", ["env=mixture", *left, *more], CONF)
-    assert env.weights == {"search": 1.0, "math": 3.0}
-    assert names(env.tasks("train", 4)) == ["math", "search", "math", "math"]
-    assert env.parts["search"].tasks("train", 3) == SearchEnv("tiny", countries=4).tasks("train", 3)

@@ -58,11 +58,3 @@ def test_the_demonstrated_calls_are_accepted_in_any_spelling(office, session, ac
 )
 def test_other_calls_are_refused(office, session, action, expert):
     assert not office.accepts(session, action, expert)
-
-
-@pytest.mark.parametrize(
-    "error", ["Dictionary_all(keyword='water')", "Dictionary()", "Dictionary(keyword=", "Dictionary(7)"]
-)
-def test_nothing_is_accepted_where_the_demonstrated_call_is_an_error(office, session, error):
-    for action in (error, "Dictionary(keyword='water')", "done"):
-        assert not office.accepts(session, action, error)

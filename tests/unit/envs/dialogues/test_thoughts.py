@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
-from hypothesis import given
-from hypothesis import strategies as st
-
 from turnwise.algo.rewards.graded import Graded
 from turnwise.data.steps import steps_of
 from turnwise.data.tool_schema import function_of
 from turnwise.data.toolcalls import split_thinking
 from turnwise.envs.apibank import ApiBankEnv, Mistakes
-from turnwise.envs.dialogues import muddled, thought
+from turnwise.envs.dialogues import thought
 from turnwise.judges.offline import OfflineJudge
 from turnwise.rollouts.judge_scores import candidate
 from turnwise.types import RolloutTree, State, Turn
@@ -50,16 +45,6 @@ def test_the_verifier_reads_no_thoughts():
         env.accepts(session, text, right) for text in (right, thought(["Dictionary"]) + right, thought([]) + right)
     )
     assert not env.accepts(session, thought([]) + "done", right)
-
-
-NAMES = st.lists(st.sampled_from("abcd"), max_size=4)
-
-
-@given(NAMES, st.integers(0, 99))
-def test_a_muddled_plan_is_another_one(names, seed):
-    tools = tuple({"type": "function", "function": {"name": name}} for name in "abcdefg")
-    found = muddled(names, tools, random.Random(seed))
-    assert found != thought(names) and found.startswith("<think>left: ") and found.endswith("</think>")
 
 
 def test_who_is_muddled_thinks_wrongly_and_acts_rightly():

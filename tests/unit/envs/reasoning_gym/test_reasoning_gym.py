@@ -74,18 +74,3 @@ def test_with_further_tries_the_score_is_told_and_one_try_ends_it() -> None:
         lost, won = session.step("nothing"), twin.step(f" {twin.entry['answer']}\n")
         assert (lost.done, lost.won, lost.reward) == (horizon == 1, False, 0)
         assert (won.done, won.won, won.reward) == (True, True, 1)
-
-
-def test_tags_are_read_after_the_thinking() -> None:
-    env = ReasoningGymEnv(SUMS, reply="tags")
-    session = env.reset(env.tasks("train", 1)[0])
-    assert [message["role"] for message in session.opening()] == ["system", "user"]
-    answer = session.entry["answer"]
-    assert session.score(f"<think><answer>0</answer></think>so <answer>0</answer> no, <answer> {answer} </answer>") == 1
-    assert session.score(str(answer)) == 0 == session.score("<think>never closed")
-
-
-def test_what_has_no_answer_cannot_be_demonstrated() -> None:
-    env = ReasoningGymEnv({"graph_color": {}})
-    with pytest.raises(InputError):
-        env.demonstrate(env.tasks("train", 1)[0])

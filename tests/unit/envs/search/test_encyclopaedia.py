@@ -9,7 +9,6 @@ import pytest
 
 from turnwise.envs.environment import SPLITS
 from turnwise.envs.search.encyclopaedia import Encyclopaedia, Page, Pages, Question
-from turnwise.envs.search.retrieval import Bm25
 
 SMALL = {"tiny": 10, "full": 6}
 
@@ -63,11 +62,6 @@ def test_comparisons_are_answered_by_the_numbers_of_their_evidence() -> None:
         assert question.answers == (named[numbers.index(pick(numbers))],)
         checked[question.kind] += 1
     assert checked["comparison"] > 20 and checked["composition"] > 20
-
-
-def test_a_page_is_found_first_by_its_title(book: Encyclopaedia) -> None:
-    find = Bm25(book.pages)
-    assert all(find(page.title, 1)[0] is page for page in book.pages)
 
 
 def test_pages_of_one_title_are_joined_and_freed_of_markers() -> None:

@@ -68,24 +68,6 @@ def test_only_right_values_win(text: str, box: Box) -> None:
     assert not session.step(f"edit bag.py 3 {text}").won
 
 
-def test_a_repair_of_another_kind_wins(env: SoftwareEnv) -> None:
-    assert env.reset(HAND).step("edit bag.py 3 return 2 * x").won
-    session = env.reset(HAND)
-    session.step("edit bag.py 2 y = x + x - 1")
-    assert session.won
-
-
-def test_the_tests_cannot_be_changed(env: SoftwareEnv) -> None:
-    session = env.reset(HAND)
-    assert session.step(f"edit ./{TEST} 4 # none").observation == "Error: the tests are not to be changed."
-    assert session.step("run").observation == "bag.twice(2) gave 5"
-
-
-def test_an_indented_text_keeps_its_own(env: SoftwareEnv) -> None:
-    session = env.reset(HAND)
-    assert session.step("edit bag.py 2      if x:").observation == "2      if x:"
-
-
 @pytest.mark.parametrize("calls", ["short", "hermes"])
 def test_the_verifier_goes_by_the_tools_name(calls: str) -> None:
     env, strict = (SoftwareEnv(calls=calls, verifier=v) for v in ("name", "call"))  # type: ignore[arg-type]
@@ -173,18 +155,3 @@ def test_unseen_faults_are_of_no_training_task_though_their_right_lines_are() ->
     )
     assert not broken["unseen"] & (broken["train"] | broken["seen"]) and len(broken["unseen"]) == 14
     assert right["unseen"] <= right["train"]
-
-
-def test_who_does_not_know_what_fails_has_not_found_it() -> None:
-    env = SoftwareEnv(level="tiny")
-    for task in env.tasks("train", 20):
-        session = env.reset(task)
-        path, function = task.data["fault"]["path"], task.data["fault"]["function"]
-        for early in (f"open {path}", "search e", "search n", f"search def {function}"):
-            assert not env.accepts(session, early, "run")
-        twin = session.fork()
-        twin.step(f"open {path}")
-        assert env.accepts(twin, "run", "run")  # a look that came too early does not make the tests useless
-        session.step("run")
-        assert env.accepts(session, f"open {path}", "run") and env.accepts(session, f"search def {function}", "run")
-        assert not env.accepts(session, "search e", "run")
