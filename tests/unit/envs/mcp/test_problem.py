@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from turnwise.envs.mcp import McpEnv
-from turnwise.envs.mcp.environment import Check, problem_of, read_tasks
+from turnwise.envs.mcp.environment import Check, Problem, read_tasks
 from turnwise.errors import InputError
 
 RECORD = {"id": "a", "split": "train", "prompt": "go", "answer": "yes"}
@@ -32,10 +32,10 @@ def test_a_file_gives_its_tasks_by_split_in_its_order(tmp_path: Path) -> None:
 
 
 def test_answers_are_normalised_and_one_of_several_suffices() -> None:
-    problem = problem_of({"prompt": "?", "answer": ["key", "7.5"]}, "here")
+    problem = Problem(prompt="?", answer=["key", "7.5"])
     texts = ("The key.", "7.50", "keys", "", "key 7.5", "75", "-7.5", "7.5%")
     assert [problem.answered(text) for text in texts] == [True, True, *[False] * 6]
-    anything = problem_of({"prompt": "?", "check": {"name": "c", "result": "1"}}, "here")
+    anything = Problem(prompt="?", check={"name": "c", "result": "1"})
     assert anything.answered("whatever")
 
 
@@ -50,7 +50,7 @@ def test_answers_are_normalised_and_one_of_several_suffices() -> None:
     ],
 )
 def test_numbers_are_compared_as_numbers(answer: str, right: list[str], wrong: list[str]) -> None:
-    problem = problem_of({"prompt": "?", "answer": answer}, "here")
+    problem = Problem(prompt="?", answer=answer)
     assert all(map(problem.answered, right)) and not any(map(problem.answered, wrong))
 
 
