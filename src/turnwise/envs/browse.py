@@ -40,10 +40,6 @@ class BrowseSession(QuestionSession):
 
     :class:`~turnwise.envs.search.environment.QuestionSession` describes the arguments that are not listed.
 
-    Args:
-        pages: the pages that can be opened.
-        window: number of sentences that an opened page shows at once.
-
     Attributes:
         listed: the titles that any search has listed so far.
         results: the titles that the last search listed.

@@ -122,14 +122,7 @@ class Reference:
         return cls(start, tuple(states), tuple(answers))
 
     def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
-        """Checks the end of a user turn. Returns the policy's fault (a constant of this module); empty for no fault.
-
-        Args:
-            turn: index of the user turn.
-            world: the state at the end of the user turn.
-            seen: all answers that the policy got so far, including those of earlier user turns.
-            called: whether the policy made a call in this user turn.
-        """
+        """Checks the end of a user turn. Returns the policy's fault (a constant of this module); empty for no fault."""
         if not self.answers[turn]:
             # This request cannot be fulfilled. If the policy has changed the state anyway, a later user turn's check
             # fails.

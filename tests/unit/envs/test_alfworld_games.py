@@ -17,7 +17,7 @@ def test_missing_engine_says_how_to_get_it(tmp_path):
     broken = tmp_path / "python"
     broken.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n')  # an interpreter without site-packages
     broken.chmod(0o755)
-    with pytest.raises(MissingEngineError, match="env.python"):
+    with pytest.raises(MissingEngineError, match=r"env\.python"):
         Pool(python=str(broken)).worker()
     with pytest.raises(MissingEngineError, match="cannot run"):
         Pool(python=str(tmp_path / "nowhere")).worker()

@@ -31,10 +31,6 @@ def call_accuracy(
     Source: arXiv:2304.08244, section 4.2. Each reply continues a demonstrated history. An expected call counts as
     correct if the reply contains an equivalent call. The benchmark's own program also compares the answers of the APIs.
     This function does not, because an API and its input determine the answer.
-
-    Args:
-        replies: one triple (level, expected calls, text of the policy's reply) for each reply.
-        form: the format of calls in the replies.
     """
     right: dict[str, list[bool]] = {}
     for level, due, reply in replies:

@@ -111,12 +111,7 @@ _CODAS = ("", "l", "m", "n", "r", "s", "th", "nd", "rk")
 
 
 class Names:
-    """Draws a new name for a thing of a given kind, such as a person or a town.
-
-    Args:
-        level: ``tiny`` combines words from fixed lists, which have 75 words in all; ``full`` invents words.
-        rng: random number generator that decides all names.
-    """
+    """Draws a new name for a thing of a given kind, such as a person or a town."""
 
     def __init__(self, level: str, rng: random.Random) -> None:
         self._rng = rng

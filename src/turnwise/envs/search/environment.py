@@ -40,14 +40,7 @@ _ASKED = "Answer the question with facts that you find."
 
 
 class QuestionSession(TextSession):
-    """An episode in which the policy answers a question. The answer ends the episode.
-
-    Args:
-        question: the question of the task.
-        retriever: finds pages for a query.
-        results: number of pages that a search shows.
-        floor: minimum F1 (overlap of words with the right answer) at which a partly right answer gets a reward.
-    """
+    """An episode in which the policy answers a question. The answer ends the episode."""
 
     def __init__(
         self,

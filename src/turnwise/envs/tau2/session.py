@@ -52,14 +52,7 @@ class User(Protocol):
         ...
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """Returns the conversation with the agent's message and the user's answer added.
-
-        Args:
-            talk: the conversation so far.
-            message: the agent's message.
-            transferred: whether the agent has transferred the user to a human.
-            satisfied: whether all checks of the task pass.
-        """
+        """Returns the conversation with the agent's message and the user's answer added."""
         ...
 
 
@@ -283,13 +276,7 @@ class Reference:
         return cls(problem, state, tuple(steps), customer_of(problem))
 
     def fault(self, world: World, calls: Sequence[ToolCall], said: Sequence[str]) -> str:
-        """Returns the name of the first check that an ended episode fails; empty if the episode is a success.
-
-        Args:
-            world: the databases at the end.
-            calls: all calls that the agent made.
-            said: all messages from the agent to the user.
-        """
+        """Returns the name of the first check that an ended episode fails; empty if the episode is a success."""
         problem = self.problem
         if problem.required and any(not any(gold.matches(call) for call in calls) for gold in problem.gold):
             return ACTIONS

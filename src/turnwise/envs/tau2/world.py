@@ -245,12 +245,7 @@ _BILLS = "TelecomAgentTools:TelecomAgentTools:db"
 
 
 class World:
-    """The current state of a domain's databases in one episode.
-
-    Args:
-        domain: one of ``DOMAINS``.
-        store: the store of inspect-ai that holds the databases. The caller must not use the store afterwards.
-    """
+    """The current state of a domain's databases in one episode."""
 
     __slots__ = ("domain", "store")
 

@@ -155,3 +155,9 @@ def test_unseen_faults_are_of_no_training_task_though_their_right_lines_are() ->
     )
     assert not broken["unseen"] & (broken["train"] | broken["seen"]) and len(broken["unseen"]) == 14
     assert right["unseen"] <= right["train"]
+
+
+def test_the_tests_cannot_be_changed(env: SoftwareEnv) -> None:
+    session = env.reset(HAND)
+    assert session.step(f"edit ./{TEST} 4 # none").observation == "Error: the tests are not to be changed."
+    assert session.step("run").observation == "bag.twice(2) gave 5"
