@@ -15,23 +15,29 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import hmac
 import sys
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from aiohttp import web
+from turnwise.config.programs import options
 
 from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
-from turnwise.programs import options, program
+from turnwise.json_and_yaml import parse_json
+from turnwise.programs import program
 from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Page
-from turnwise_worlds.search.retrieval import KEY, read_pages
-from turnwise_worlds.search.retrieval_server import make_app, serving
+from turnwise_worlds.search.retrieval import KEY, MAX_QUERY, read_pages
 
 CHUNK = 1 << 20  # number of pages that are scored at once
+MOST_QUERIES = 512  # of a request
+MOST_HITS = 2048  # pages that all queries of a request may get together
+BODY = 4 << 20  # maximum size of a request in bytes
 
 
 class Index:
@@ -101,6 +107,49 @@ def _kept(cache: Path, pages: int) -> np.ndarray | None:
     return vectors
 
 
+def make_app(index: Index, key: str | None = None) -> web.Application:
+    """Makes the web application that answers search requests from an index, one search at a time.
+
+    A request in a wrong format gets status 400 and the reason. If ``key`` is given, a request without it gets 401.
+    """
+    thread = ThreadPoolExecutor(1, "search")  # so that the event loop can answer while a search runs
+
+    async def retrieve(request: web.Request) -> web.Response:
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if key is not None and not hmac.compare_digest(given, f"Bearer {key}".encode()):
+            return web.json_response({"error": f"the request needs the server's token: set {KEY}"}, status=401)
+        try:
+            queries, k, scores = read_request(await request.read())
+        except ValueError as error:
+            return web.json_response({"error": str(error)[:300]}, status=400)
+        hits = await asyncio.get_running_loop().run_in_executor(thread, index.search, queries, k)
+        return web.json_response({"result": [[_shown(*hit, scores) for hit in row] for row in hits]})
+
+    app = web.Application(client_max_size=BODY)
+    app.router.add_post("/retrieve", retrieve)
+    return app
+
+
+def read_request(text: bytes) -> tuple[list[str], int, bool]:
+    """Reads the queries of a request, the number of pages for each, and whether scores are wanted."""
+    body = parse_json(text)
+    queries = body.get("queries") if isinstance(body, dict) else None
+    if not isinstance(queries, list) or not queries or not all(isinstance(query, str) for query in queries):
+        raise ValueError("queries must be a list of one or more texts")
+    k = body.get("topk", 3)
+    if not isinstance(k, int) or k < 1 or len(queries) > MOST_QUERIES or len(queries) * k > MOST_HITS:
+        raise ValueError(
+            f"topk must be at least 1, and a request can have at most {MOST_QUERIES} queries and get at most {MOST_HITS} "
+            "pages for all queries together"
+        )
+    return [query[:MAX_QUERY] for query in queries], k, body.get("return_scores") is True
+
+
+def _shown(page: Page, score: float, scores: bool) -> dict[str, Any]:
+    document = {"contents": f"{page.title}\n{page.text}"}
+    return {"document": document, "score": score} if scores else document
+
+
 def parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
     add = parser.add_argument
@@ -142,19 +191,14 @@ def main(arguments: list[str]) -> int:
     else:
         pages = list(Encyclopaedia(args.encyclopaedia, args.edition).pages)
     index = Index(_model(args.model), pages, args.query, args.passage, cache)
+    print(f"serving http://{args.host}:{args.port}/retrieve (press Ctrl-C to stop the server)", flush=True)
     try:
-        with suppress(KeyboardInterrupt):
-            asyncio.run(run(make_app(index, key), args.host, args.port))
+        web.run_app(make_app(index, key), host=args.host, port=args.port, print=None, access_log=None)
     except (OSError, OverflowError) as error:
-        print(f"--host {args.host} --port {args.port}: the server cannot use this address ({error})", file=sys.stderr)
-        return 2
+        raise InputError(
+            f"--host {args.host} --port {args.port}: the server cannot use this address ({error})"
+        ) from None
     return 0
-
-
-async def run(app: Any, host: str, port: int) -> None:
-    async with serving(app, host, port) as address:
-        print(f"serving {address}/retrieve (press Ctrl-C to stop the server)", flush=True)
-        await asyncio.Event().wait()
 
 
 def _model(name: str) -> Any:

@@ -58,11 +58,6 @@ class Box:
         If the command was run before in a folder with equal content, the cached result is returned. If another thread
         is running the command in a folder with equal content now, this call waits for the result of that thread. A
         result is not cached if the command exceeded a limit.
-
-        Raises:
-            NoSandboxError: no sandbox works on this machine.
-            EnvironmentFault: the sandbox failed. If a command exceeds a limit, no error is raised; the field
-                ``stopped`` of the result names the limit.
         """
         key = digest(tree, command)
         with self._lock:
@@ -89,11 +84,7 @@ class Box:
                     self._results.keep(key, mine.result(), _size(*mine.result()))
 
     def open(self) -> Bubblewrap:
-        """Returns the sandbox of this box. The first call starts and tests the sandbox.
-
-        Raises:
-            NoSandboxError: no sandbox works on this machine; the message says why, and what to install.
-        """
+        """Returns the sandbox of this box. The first call starts and tests the sandbox."""
         with self._lock:
             if self._sandbox is None:
                 self._sandbox = open_sandbox(self.backend, self.limits, self.python, self.reads)
@@ -107,7 +98,6 @@ class Box:
             raise EnvironmentFault(f"sandbox: {error}") from error
 
     def close(self) -> None:
-        """Ends the sandbox and its processes."""
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
@@ -122,13 +112,11 @@ class Box:
 
 
 def _size(outcome: CallResult, tree: Tree) -> int:
-    """Returns the approximate size of a cached result (an outcome and a folder's content) in bytes."""
     held = sum(len(path) + len(entry.content) for path, entry in tree.items() if isinstance(entry, File))
     return len(outcome.output) + held + ENTRY * len(tree)
 
 
 def digest(tree: Tree, *words: str) -> bytes:
-    """Returns a SHA-256 hash of a folder's content and of the given words."""
     found = hashlib.sha256()
     for word in words:
         data = word.encode("utf-8", "surrogatepass")
@@ -160,9 +148,6 @@ class WorkspaceEnv(ToolEnv[S]):
         widths: level -> the default of ``shown``, in characters.
         slips: probabilities of the clumsy expert's mistakes.
         box: the sandbox, which starts at the first command.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
 
     waits = True

@@ -40,10 +40,6 @@ class BrowseSession(QuestionSession):
 
     :class:`~turnwise_worlds.search.environment.QuestionSession` describes the arguments that are not listed.
 
-    Args:
-        pages: the pages that can be opened.
-        window: number of sentences that an opened page shows at once.
-
     Attributes:
         listed: the titles that any search has listed so far.
         results: the titles that the last search listed.
@@ -205,11 +201,7 @@ def distance(session: BrowseSession) -> int:
 
 
 def accepts(session: BrowseSession, action: str, expert: str) -> bool:
-    """Returns whether the verifier accepts ``action``. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the search failed.
-    """
+    """Returns whether the verifier accepts ``action``. ``session`` is not changed."""
     call = session.read(action)
     if session.done or call is None:
         return False
@@ -224,21 +216,10 @@ def accepts(session: BrowseSession, action: str, expert: str) -> bool:
 class BrowseEnv(QuestionEnv[BrowseSession]):
     """An environment in which the policy searches, opens and reads pages to answer questions.
 
-    See ``turnwise.env.Environment``. A search lists only titles of pages, and an opened page shows only
+    A search lists only titles of pages, and an opened page shows only
     its beginning.
 
-    Args:
-        level, edition, countries, calls, floor, files, corpus: see ``env=search``.
-        retriever: see ``env=search``. The retriever only finds pages. The pages that can be opened come from the
-            encyclopaedia, the files or the corpus.
-        results: maximum number of titles that a search lists.
-        window: number of sentences that an opened page shows at once.
-        horizon: maximum number of turns of an episode.
-        mistakes: probabilities of the clumsy expert's mistakes.
-
-    Raises:
-        ValueError: a number is out of range, or there is no page to open.
-        InputError: a file cannot be used.
+    ``conf/env/browse.yaml`` explains the arguments.
     """
 
     name = "browse"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pyarrow
 import pyarrow.parquet
 
 from turnwise.errors import InputError
+from turnwise.json_and_yaml import parse_json
 
 _MARK = re.compile(r"<(?=\||/?(?:tool_call|tool_response|tools|think)\b)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
@@ -30,9 +29,6 @@ def read_data_file(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, 
         path: a file with a JSON array or JSON lines (``.json``, ``.jsonl``, ``.ndjson``), a Parquet file, or a CSV or
             TSV table with a header line.
         key: the configuration key that names the file, for error messages.
-
-    Raises:
-        InputError: the file is missing, unreadable, or not in the format that the ending of its name says.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
@@ -82,26 +78,12 @@ def _read_json(path: Path) -> Iterator[Any]:
         file.seek(0)
         if start == "[":
             try:
-                yield from json.load(file, parse_constant=_refuse, parse_float=_finite)
-            except (ValueError, RecursionError) as error:
-                raise InputError(
-                    f"{path}: the file is not valid JSON ({error}); restore the file, or write one object per line"
-                ) from error
+                yield from parse_json(file.read())
+            except ValueError as error:
+                raise InputError(f"{path}: {error}; restore the file, or write one object per line") from error
             return
         for number, line in enumerate(file, start=1):
             try:
-                yield json.loads(line, parse_constant=_refuse, parse_float=_finite) if line.strip() else None
-            except (ValueError, RecursionError) as error:
-                raise InputError(
-                    f"{path}:{number}: the line is not valid JSON ({error}); write one object per line"
-                ) from error
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text[:40]} is too large for a number")
-    return number
+                yield parse_json(line) if line.strip() else None
+            except ValueError as error:
+                raise InputError(f"{path}:{number}: {error}; write one object per line") from error

@@ -25,15 +25,11 @@ W = TypeVar("W", bound="World")
 class World(Protocol):
     """The state of one episode, for example of simulated APIs. Tool calls read and change this state."""
 
-    def call(self, call: ToolCall) -> str:
-        """Makes a call and returns the answer. If the call fails, the answer is an error message."""
-        ...
+    def call(self, call: ToolCall) -> str: ...
 
     def fork(self: W) -> W: ...
 
-    def same_state(self: W, other: W) -> bool:
-        """Returns whether two states are equal in everything that the check of a task compares."""
-        ...
+    def same_state(self: W, other: W) -> bool: ...
 
     def same_place(self: W, other: W) -> bool:
         """Returns whether two states are equal in everything, so that all further calls get equal answers in both."""
@@ -126,14 +122,7 @@ class Reference:
         return cls(start, tuple(states), tuple(answers))
 
     def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
-        """Checks the end of a user turn. Returns the policy's fault (a constant of this module); empty for no fault.
-
-        Args:
-            turn: index of the user turn.
-            world: the state at the end of the user turn.
-            seen: all answers that the policy got so far, including those of earlier user turns.
-            called: whether the policy made a call in this user turn.
-        """
+        """Checks the end of a user turn. Returns the policy's fault (a constant of this module); empty for no fault."""
         if not self.answers[turn]:
             # This request cannot be fulfilled. If the policy has changed the state anyway, a later user turn's check
             # fails.
@@ -157,7 +146,7 @@ HOW = (
 
 
 class DialogueSession(Session):
-    """A running dialogue. See ``turnwise.env.Session``.
+    """A running dialogue.
 
     A reply without a call, or a reply that cannot be parsed, ends the user turn, as in BFCL. The user's next message
     follows. The episode is lost if a user turn fails the check (``dialogues.multi_turn_check``), if the policy gives
@@ -211,9 +200,6 @@ class DialogueSession(Session):
         """Executes the tool calls in the policy's reply and returns the environment's answer.
 
         A reply without calls ends the user turn.
-
-        Raises:
-            RuntimeError: the episode is over.
         """
         check_open(self.task, self.done, self.turns)
         self.turns += 1
@@ -420,7 +406,6 @@ def mistake(
 
 
 def _looks(tools: Tools) -> list[ToolCall]:
-    """Returns one call without arguments for each tool that needs no arguments."""
     shown = map(function_of, tools)
     return [ToolCall(f["name"], {}) for f in shown if not (f.get("parameters") or {}).get("required")]
 
@@ -489,7 +474,6 @@ def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[
 
 
 def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
-    """Returns the calls of ``due`` without those in ``made``. Each call in ``made`` removes at most one equal call."""
     rest = list(due)
     for call in made:
         place = next((i for i, true in enumerate(rest) if equivalent([call], [true])), None)
@@ -512,43 +496,17 @@ def demonstrated_accepts(session: DialogueSession, action: str, expert: str) -> 
 class Source(Protocol):
     """Provides the tasks of an environment with dialogues."""
 
-    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split.
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]: ...
 
-        Raises:
-            InputError: the split has fewer than ``count`` tasks.
-        """
-        ...
-
-    def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools.
-
-        Raises:
-            KeyError, TypeError, ValueError: the data does not describe a task of this source.
-        """
-        ...
+    def problem(self, task: Task) -> DialogueProblem: ...
 
 
 class DialogueEnv(ScriptedEnv[DialogueSession]):
-    """Base class of environments with dialogues. See ``turnwise.env.Environment``.
+    """Base class of environments with dialogues.
 
     A subclass defines a name and a source of tasks.
 
-    Args:
-        horizon: maximum number of turns of an episode.
-        steps: maximum number of replies with tool calls that the policy may give to one user message.
-        format: the format of tool calls.
-        mistakes: probabilities of the clumsy expert's mistakes.
-        brief: whether the system message lists only the functions, without instructions, for small policies.
-        kept: maximum number of tasks whose ground truths are kept in memory.
-        thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
-        muddle: probability that the clumsy expert writes a wrong list of calls before a correct reply, if ``thinks`` is
-            true.
-        verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
-            ``dialogues.demonstrated_verifier``).
-
-    Raises:
-        ValueError: a number is below 1, ``muddle`` is not a probability, or the format or verifier is unknown.
+    ``conf/env/bfcl.yaml`` explains the arguments.
     """
 
     mistakes: Mistakes

@@ -14,7 +14,7 @@ from turnwise.types import Task, Trajectory
 
 
 class Mixture(Environment):
-    """Combines several environments, whose tasks are mixed by weight. See ``turnwise.env.Environment``.
+    """Combines several environments, whose tasks are mixed by weight.
 
     A task names its environment in three places: in the field ``env``, in the field ``subset``, so that success is
     reported for each environment, and at the beginning of its id, so that ids are unique. The named environment opens
@@ -25,10 +25,6 @@ class Mixture(Environment):
     Args:
         worlds: name -> environment. The value None leaves an environment out.
         weights: name of an environment -> relative number of its tasks. An environment without a weight gets 1.
-
-    Raises:
-        ValueError: ``worlds`` contains no environment; a value of ``worlds`` is not an environment, is a mixture, or
-            has a name that differs from its key; or a weight is not above 0 or belongs to no environment.
     """
 
     name = "mixture"
@@ -70,10 +66,6 @@ class Mixture(Environment):
 
         Every prefix of the list has these proportions. The list for a smaller ``count`` need not be a prefix of the
         list for a larger ``count``.
-
-        Raises:
-            ValueError: there is no split of this name.
-            InputError: an environment has too few tasks.
         """
         counts = shares(list(self.weights.values()), count)
         dealt = [self._dealt(name, split, number, seed) for name, number in zip(self.parts, counts, strict=True)]
@@ -88,11 +80,6 @@ class Mixture(Environment):
         return [replace(task, id=f"{name}/{task.id}", subset=name) for task in tasks]
 
     def reset(self, task: Task) -> Session:
-        """Opens a fresh session in the task's environment.
-
-        Raises:
-            ValueError: the task's environment is not in this mixture, or the environment refuses the task.
-        """
         return self._of(task).reset(task)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:

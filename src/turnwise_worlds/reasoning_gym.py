@@ -16,7 +16,7 @@ import re
 import string
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
@@ -53,11 +53,7 @@ def package() -> Any:
 
 
 def opened(name: str, settings: Settings, key: str) -> Any:
-    """Opens a data set. The setting ``level`` selects a level of its curriculum, which gives the other settings.
-
-    Raises:
-        InputError: there is no such data set or setting, or it cannot be used.
-    """
+    """Opens a data set. The setting ``level`` selects a level of its curriculum, which gives the other settings."""
     known, place = package().DATASETS, f"{key}.{name}"
     if name not in known:
         raise InputError(f"{place}: reasoning-gym has no such data set")
@@ -66,10 +62,6 @@ def opened(name: str, settings: Settings, key: str) -> Any:
     if name in REFUSED or (name not in OWN_TEXT and _EVALUATING.search(source)):
         raise InputError(f"{place}: the scorer of this data set is not safe or not sound; leave the data set out")
     chosen = {key: value for key, value in settings.items() if key != "level"}
-    if unknown := sorted(
-        chosen.keys() - {each.name for each in fields(configured_by)} | chosen.keys() & {"seed", "size"}
-    ):
-        raise InputError(f"{place}.{unknown[0]}: there is no such setting")
     try:
         config = configured_by()
         if (level := settings.get("level")) is not None:
@@ -100,7 +92,6 @@ class ReasoningSession(Session):
         return answer if self.env.form == "bare" else f"<answer>{answer}</answer>"
 
     def score(self, action: str) -> float:
-        """Returns the score in [0, 1] of a reply: 0 if it has no answer, or if the package's scorer fails."""
         try:
             answer = split_thinking(action)[1].strip()
         except ToolCallError:
@@ -205,7 +196,6 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         return [next(streams[place % len(streams)]) for place in range(count)]
 
     def _new(self, name: str, settings: Settings, split: str, seed: int) -> Iterator[Task]:
-        """Yields tasks of a split with different questions of the data set."""
         rng = random.Random(f"{self.name} {name} {seed}")
         seen: set[str] = set()
         misses = 0

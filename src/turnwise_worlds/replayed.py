@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from turnwise.data.toolcalls import Format
 from turnwise.env import Environment, EnvironmentFault, Session, Step, check_open, check_task, tools_of
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
@@ -28,10 +29,7 @@ class ReplayDiffersError(InputError):
 class Episode(Protocol):
     """A running episode of an external package. The session counts the turns, so the episode need not count them."""
 
-    @property
-    def form(self) -> str:
-        """The format of the tool calls."""
-        ...
+    form: Format  # the format of the tool calls
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]: ...
@@ -92,7 +90,7 @@ class ReplayedSession(Session):
         self._open = open_episode
         self._live: _Live | None = None
         self._busy = False  # whether this session has the episode for itself: during a step, and after a failed step
-        self.form = "hermes"
+        self.form: Format = "hermes"
         if known is None:
             episode = open_episode()
             self._live, self.form = _Live(episode, self.taken), episode.form
@@ -135,11 +133,7 @@ class ReplayedSession(Session):
         return self._live
 
     def repeat(self) -> _Live:
-        """Opens a fresh episode and repeats the actions of this session there.
-
-        Raises:
-            ReplayDiffersError: an action gets another answer than before.
-        """
+        """Opens a fresh episode and repeats the actions of this session there."""
         live = self._live = _Live(self._open(), None)
         self._busy = True  # so that `close` reaches the episode while its actions are repeated
         self._compare(
@@ -176,11 +170,7 @@ class ReplayedEnv(Environment):
         return ReplayedSession(task, partial(self.open_episode, task), self.horizon)
 
     def reset(self, task: Task) -> ReplayedSession:
-        """Opens a session, and checks that it begins with the messages and tools of earlier sessions of the task.
-
-        Raises:
-            ReplayDiffersError: it does not. The rollouts of a group would then not share a state.
-        """
+        """Opens a session, and checks that it begins with the messages and tools of earlier sessions of the task."""
         check_task(task, self.name)
         session = self.session(task)
         openings: dict[str, int] = self.__dict__.setdefault("_openings", {})
@@ -208,6 +198,5 @@ def _shown(messages: Sequence[Any], tools: Sequence[Any]) -> str:
 
 
 def _answer(step: Step, tools: Sequence[Any]) -> str:
-    """Returns an answer, without its ``info``, as one text. The answer to a repeated action must give equal text."""
     shown = _shown(step.conversation or step.shown, () if step.done else tuple(tools))
     return f"{shown} reward={float(step.reward)} done={step.done} won={step.won}"

@@ -43,7 +43,6 @@ class Remembered(Generic[K, V]):
         return self._values[key][0]
 
     def keep(self, key: K, value: V, size: int) -> None:
-        """Stores a value of ``size`` bytes, in place of an older value of this key."""
         if key in self._values:
             self.held -= self._values.pop(key)[1]
         size += ENTRY
@@ -88,11 +87,7 @@ MOST = 0.8  # maximum sum of the probabilities of mistakes; a larger sum would l
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """The probabilities of a clumsy expert's mistakes: a subclass has one field for each kind of mistake.
-
-    Raises:
-        ValueError: a probability lies outside [0, 1], or the probabilities sum to more than 0.8.
-    """
+    """The probabilities of a clumsy expert's mistakes: a subclass has one field for each kind of mistake."""
 
     def __post_init__(self) -> None:
         key = type(self).__name__.lower()
@@ -131,7 +126,6 @@ class Expert(ABC, Generic[S]):
         """Returns the correct next action."""
 
     def act(self, session: S) -> str:
-        """Returns the next action of this expert, which may be a mistake."""
         return self.best(session)
 
 
@@ -167,11 +161,7 @@ class Clumsy(Expert[S]):
 
 
 def check_quality(quality: Quality) -> Quality:
-    """Checks and returns the quality of an expert.
-
-    Raises:
-        ValueError: ``quality`` is neither good nor clumsy.
-    """
+    """Checks and returns the quality of an expert."""
     if quality not in ("good", "clumsy"):
         raise ValueError(f"quality: must be good or clumsy, got {quality!r}")
     return quality
@@ -185,9 +175,6 @@ def demonstration(session: Session, act: Callable[[], str | None], quality: Qual
         act: function that returns the expert's next action; None ends the episode early.
         quality: quality of the expert, which becomes part of the trajectory's id.
         seed: seed of the expert, which becomes part of the trajectory's id.
-
-    Raises:
-        EnvironmentFault: the environment failed.
     """
     messages: list[Message] = session.opening()
     while not session.done and (action := act()) is not None:
@@ -197,7 +184,6 @@ def demonstration(session: Session, act: Callable[[], str | None], quality: Qual
 
 
 def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, seed: int) -> Trajectory:
-    """Returns the trajectory of an episode that an expert has finished."""
     task = session.task
     return Trajectory(
         id=f"{task.id}/{quality}/{seed}",
@@ -210,7 +196,7 @@ def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, s
 
 
 class ScriptedEnv(Environment, Generic[S]):
-    """Base class of environments with scripted experts. See ``turnwise.env.Environment``.
+    """Base class of environments with scripted experts.
 
     Attributes:
         name: the value of the field ``env`` of the environment's tasks.
@@ -239,28 +225,13 @@ class ScriptedEnv(Environment, Generic[S]):
         """Returns whether the functional verifier (PivotRL Eq. 6) accepts ``action``. ``session`` is not changed.
 
         The module ``verifier`` in the environment's folder describes the rule.
-
-        Raises:
-            EnvironmentFault: the environment failed.
         """
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` different tasks of a split. A smaller ``count`` gives a prefix of the same list.
-
-        Raises:
-            ValueError: there is no split of this name, or the count is negative.
-            InputError: the split has fewer than ``count`` tasks.
-        """
         check_tasks(split, count)
         return self.draw(split, count, seed)
 
     def reset(self, task: Task) -> S:
-        """Opens a fresh episode of a task.
-
-        Raises:
-            ValueError: the task belongs to another environment, or its data does not describe a task.
-            EnvironmentFault: the environment failed.
-        """
         check_task(task, self.name)
         return self.begin(task)
 
@@ -272,14 +243,6 @@ class ScriptedEnv(Environment, Generic[S]):
         return ""
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert's episode and returns the trajectory, which ends with the last observation.
-
-        Raises:
-            ValueError: the quality is neither good nor clumsy.
-            InputError: the experts do not know how to solve this task.
-            NoSandboxError: the environment needs a sandbox, and this machine has none.
-            EnvironmentFault: the environment failed.
-        """
         session = self.reset(task)
         if missing := self.unknown(session):
             raise InputError(

@@ -194,7 +194,6 @@ BREAKABLE = tuple(sorted(name for name, program in PROGRAMS.items() if held_out(
 
 
 def _is_seen(data: Mapping[str, Any]) -> bool:
-    """Returns whether a repository belongs to ``seen`` (about one in ten) and not to ``train``."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0] < 26
 
 
@@ -287,7 +286,7 @@ print({mark!r} + json.dumps(found))
 
 
 class SoftwareSession(WorkspaceSession):
-    """A running episode of ``env=software``. It implements ``turnwise.env.Session``.
+    """A running episode of ``env=software``.
 
     The task is solved when the code returns the right value in every test case, shown or hidden.
 
@@ -309,7 +308,6 @@ class SoftwareSession(WorkspaceSession):
         self.found = 0
 
     def act(self, call: ToolCall) -> Step:
-        """Makes the policy's call. After an edit, all test cases are run."""
         observation = cut(getattr(self, f"_{call.name}")(call.arguments), self.shown)
         shows = self._shows(call, observation)
         if shows == 1 or self.found:
@@ -328,7 +326,6 @@ class SoftwareSession(WorkspaceSession):
         return entry.content.decode().splitlines()
 
     def _shows(self, call: ToolCall, answer: str) -> int:
-        """Returns which part of the fault the observation ``answer`` shows, as a value of ``found``."""
         path, number, function = self.fault["path"], self.fault["line"], self.fault["function"]
         lines = answer.splitlines()
         if call.name == "run":
@@ -454,11 +451,7 @@ Verifier = Literal["effect", "call", "name"]
 
 
 def effective(session: SoftwareSession, action: str) -> bool:
-    """Returns whether the policy's action repairs the code or shows more of the fault. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the sandbox failed.
-    """
+    """Returns whether the policy's action repairs the code or shows more of the fault. ``session`` is not changed."""
     if session.done:
         return False
     twin = session.fork()
@@ -484,23 +477,7 @@ _SHOWN: Mapping[Level, int] = {"tiny": 400, "full": 2000}  # default of ``shown`
 class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
     """An environment in which the policy repairs a code repository. Test cases, which run in the sandbox, judge it.
 
-    It implements ``turnwise.env.Environment``.
-
-    Args:
-        level: ``tiny`` (2 modules with 1 function each) or ``full`` (4 modules with 3 functions each).
-        horizon: maximum number of turns of an episode.
-        calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
-            level.
-        shown: maximum length of an observation in characters. None means 400 at the tiny level and 2000 at the full
-            level.
-        verifier: the functional verifier (``software.verifier``). ``effect`` accepts calls that bring the repair
-            forward. ``call`` accepts only the expert's call. ``name`` accepts calls of the tool that the expert calls.
-            None means effect at the tiny level and name at the full level.
-        slips: probabilities of the mistakes of the clumsy scripted expert.
-        box: the sandbox, which starts in :meth:`ready` or when it first runs code.
-
-    Raises:
-        ValueError: an argument is out of its range.
+    ``conf/env/software.yaml`` explains the arguments.
     """
 
     name = "software"

@@ -34,9 +34,6 @@ class Goal:
         final: path -> text of the files that the folder must contain at the end: the results of the chores, and all
             files that no chore changes.
         gone: paths that must not exist at the end. Files that neither ``final`` nor ``gone`` names do not matter.
-
-    Raises:
-        ValueError: the data does not describe a terminal task.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -82,7 +79,6 @@ class Goal:
 
 
 def _holds(tree: Tree, path: str, text: str) -> bool:
-    """Returns whether a file exists with the given text. Blanks at the ends of lines and of the file are ignored."""
     entry = tree.get(path)
     return isinstance(entry, File) and _plain(entry.content) == _plain(text.encode())
 
@@ -144,7 +140,6 @@ def split_of(data: Mapping[str, Any]) -> str:
 
 
 def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
-    """Returns the data of a task: the files and folders at the start, and chores on different files."""
     files: dict[str, str] = {}
     count = rng.randint(*sizes.files)
     names = rng.sample(sizes.names, count)
@@ -174,7 +169,6 @@ def after(chore: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, str]:
 
 
 def _mark(path: str, files: Mapping[str, str]) -> str | None:
-    """Returns a word that occurs only in the file at ``path``; None if every word of it occurs in another file."""
     others = set(" ".join(text for other, text in files.items() if other != path).split())
     return next((word for word in files[path].split() if word not in others), None)
 
@@ -183,16 +177,7 @@ _Draw = Callable[[str, Mapping[str, str], list[str], Sizes, random.Random], "dic
 
 
 def _chore(kind: str, text: str, find: str | None, path: str, **rest: Any) -> dict[str, Any]:
-    """Returns the data of a chore.
-
-    Args:
-        kind: one of ``KINDS``.
-        text: the chore in words.
-        find: the word by which the policy finds the chore's file; None if the text gives the file's path.
-        path: the path of the chore's file.
-        rest: ``want`` (path -> text of the files that must exist after the chore), ``gone`` (paths that must not exist
-            after the chore) and ``command`` (the expert's command, in which ``{path}`` stands for the file's path).
-    """
+    """Returns the data of a chore."""
     return {"kind": kind, "text": text, "find": find, "path": path, "want": {}, "gone": [], **rest}
 
 
@@ -309,7 +294,7 @@ _RULES = "You work in a folder through bash. The task is done as soon as the fol
 
 
 class TerminalSession(WorkspaceSession):
-    """A running episode of ``env=terminal``. It implements ``turnwise.env.Session``.
+    """A running episode of ``env=terminal``.
 
     Each command runs in a new shell that starts in the work folder. ``located`` holds the paths of the files of chores
     (small file tasks) that the observations so far have identified.
@@ -326,7 +311,6 @@ class TerminalSession(WorkspaceSession):
         return str(self.call(action).arguments["command"])
 
     def act(self, call: ToolCall) -> Step:
-        """Runs the policy's bash command and checks whether the task is done."""
         outcome, self.tree = self.box.run(str(call.arguments["command"]), self.tree)
         won = self.goal.missing(self.tree) == 0
         return Step(self.text_of(outcome), float(won), won, won)
@@ -335,7 +319,6 @@ class TerminalSession(WorkspaceSession):
         return refusal(error)[: self.shown]
 
     def step(self, action: str) -> Step:
-        """Applies one action. Adds the paths of the files that the observation identifies to ``located``."""
         step = super().step(action)
         self.located |= {c["path"] for c in self.goal.chores if c["find"] and _shows(action, step.observation, c)}
         return step
@@ -345,7 +328,6 @@ class TerminalSession(WorkspaceSession):
         return chore["find"] is not None and chore["path"] not in self.located
 
     def text_of(self, outcome: CallResult) -> str:
-        """Returns the output of a command, cut in the middle if it is long. After a failure, adds the exit status."""
         end = STOPPED[outcome.stopped] if outcome.stopped else "" if outcome.ok else f"exit status {outcome.status}"
         return "\n".join(filter(None, [cut(outcome.output.rstrip(), self.shown), end])) or "ok"
 
@@ -384,7 +366,6 @@ class GoodExpert(Expert[TerminalSession]):
         return session.write("bash", self.command(session))
 
     def command(self, session: TerminalSession) -> str:
-        """Returns the bash command of the good expert in the present state of the episode."""
         chore = session.goal.unmet(session.tree)
         assert chore is not None
         if session.hidden(chore):
@@ -392,7 +373,6 @@ class GoodExpert(Expert[TerminalSession]):
         return str(chore["command"]).format(path=chore["path"])
 
     def search(self, chore: Mapping[str, Any]) -> str:
-        """Returns a command that searches for the chore's file by the word that describes the file."""
         return self.rng.choice(["grep -rl {}", "grep -r {}"]).format(chore["find"])
 
 
@@ -429,11 +409,7 @@ Judge = Callable[[str, str], bool]
 
 
 def effective(session: TerminalSession, action: str) -> bool:
-    """Returns whether the verifier ``effect`` accepts the policy's action. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the sandbox failed.
-    """
+    """Returns whether the verifier ``effect`` accepts the policy's action. ``session`` is not changed."""
     if session.done:
         return False
     chore = session.goal.unmet(session.tree)
@@ -491,25 +467,7 @@ _SHOWN: Mapping[Level, int] = {"tiny": 200, "full": 2000}  # default of ``shown`
 class TerminalEnv(WorkspaceEnv[TerminalSession]):
     """An environment in which the policy does small file tasks with bash.
 
-    It implements ``turnwise.env.Environment``.
-
-    Args:
-        level: ``tiny`` (3 or 4 files, 1 or 2 chores) or ``full`` (6 to 12 files, 2 or 3 chores).
-        horizon: maximum number of turns of an episode.
-        calls: the format of calls, ``short`` (the text is the command) or ``hermes``. None means short at the tiny
-            level and hermes at the full level.
-        shown: maximum length of an observation in characters. None means 200 at the tiny level and 2000 at the full
-            level.
-        verifier: the functional verifier (``terminal.verifier``). ``effect`` runs the policy's command and accepts it
-            if it makes progress. ``similarity`` compares the text of the policy's command with the expert's command.
-        threshold: minimum similarity, in (0, 1], at which the verifier ``similarity`` accepts a command.
-        judge: a function that decides whether two commands are equivalent if the similarity is below the threshold.
-            None means that they are not equivalent.
-        slips: probabilities of the mistakes of the clumsy scripted expert.
-        box: the sandbox, which starts in :meth:`ready` or at the first command.
-
-    Raises:
-        ValueError: an argument is out of its range.
+    ``conf/env/terminal.yaml`` explains the arguments.
     """
 
     name = "terminal"

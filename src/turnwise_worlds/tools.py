@@ -23,26 +23,15 @@ class Calls(Protocol):
     """A text format for tool calls."""
 
     @property
-    def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Returns the definitions of the tools that can be called, as ``data.tool_schema.make_tool`` makes them."""
-        ...
+    def tools(self) -> Sequence[Mapping[str, Any]]: ...
 
-    def explain(self) -> str:
-        """Returns the part of the prompt that lists the tools and explains how to write a call."""
-        ...
+    def explain(self) -> str: ...
 
     def read(self, text: str) -> ToolCall:
-        """Returns the only tool call in a reply.
-
-        Raises:
-            ToolCallError: there is not exactly one call, or the call fits none of the tools. The policy sees the error
-                message.
-        """
+        """Returns the only tool call in a reply."""
         ...
 
-    def write(self, call: ToolCall) -> str:
-        """Returns a tool call as text, which :meth:`read` parses back into an equal call."""
-        ...
+    def write(self, call: ToolCall) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +64,7 @@ class Short:
 
 
 def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str) -> dict[str, Any]:
-    """Parses ``text``, the arguments of a call in the short format. Returns parameter's name -> value.
-
-    Raises:
-        ToolCallError: the first argument is empty, the text for an integer parameter is not a number of 1 to 6 digits,
-            or a tool without parameters got an argument.
-    """
+    """Parses ``text``, the arguments of a call in the short format. Returns parameter's name -> value."""
     if not parameters and text:
         raise ToolCallError(f"{name} takes no argument")
     found: dict[str, Any] = {}
@@ -124,11 +108,7 @@ class Hermes:
 
 
 def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False) -> Calls:
-    """Returns the call format named ``style``. For ``bare`` see :class:`Short`.
-
-    Raises:
-        ValueError: there is no format of this name.
-    """
+    """Returns the call format named ``style``. For ``bare`` see :class:`Short`."""
     if style == "short":
         return Short(tools, bare)
     if style == "hermes":
@@ -147,18 +127,13 @@ Tools = tuple[Mapping[str, Any], ...]
 
 
 def check_format(form: str) -> Format:
-    """Checks and returns the name of a format of tool calls.
-
-    Raises:
-        ValueError: there is no format of this name.
-    """
+    """Checks and returns the name of a format of tool calls."""
     if form not in PARSERS:
         raise ValueError(f"format: must be one of {', '.join(PARSERS)}, got {form!r}")
     return form  # type: ignore[return-value]
 
 
 def templated(form: Format) -> bool:
-    """Returns whether the chat template writes the tools and calls, as in all formats except ``bfcl_python``."""
     return form != "bfcl_python"
 
 
@@ -238,7 +213,7 @@ MAX_ARGUMENT = 20_000  # maximum length of a text argument, in characters
 
 
 class ToolSession(Session):
-    """Base class of episodes with tool calls. See ``turnwise.env.Session``.
+    """Base class of episodes with tool calls.
 
     Args:
         calls: the format in which the policy writes calls.
@@ -260,22 +235,12 @@ class ToolSession(Session):
         """Answers one tool call of the policy. If the returned step is ``done``, the episode ends.
 
         :meth:`step` counts the turns and checks the horizon.
-
-        Raises:
-            ToolCallError: the call is refused. The policy reads the error message as its observation.
-            EnvironmentFault: the environment failed.
         """
 
     def opening(self) -> list[Message]:
-        """Returns the system message, which lists the tools, and the user's request."""
         return [dict(message) for message in self._opening]
 
     def call(self, action: str) -> ToolCall:
-        """Returns the tool call in an action.
-
-        Raises:
-            ToolCallError: there is not exactly one call, or the call does not fit its tool.
-        """
         return self.calls.read(action)
 
     def write(self, name: str, *arguments: Any) -> str:
@@ -294,10 +259,6 @@ class ToolSession(Session):
         """Applies one action and returns the environment's answer.
 
         An action without a valid tool call gets an error message as answer and counts as a turn.
-
-        Raises:
-            RuntimeError: the episode is over.
-            EnvironmentFault: the environment failed.
         """
         check_open(self.task, self.done, self.turns)
         info: dict[str, Any] = {"admissible": True}
@@ -324,11 +285,6 @@ class TextSession(ToolSession):
         return self.use(call.name, argument)
 
     def call(self, action: str) -> ToolCall:
-        """Returns the tool call in an action, with surrounding whitespace removed from its argument.
-
-        Raises:
-            ToolCallError: there is no call, or its argument is empty or longer than 20,000 characters.
-        """
         call = super().call(action)
         ((key, value),) = call.arguments.items()
         argument = str(value).strip()
@@ -362,9 +318,6 @@ class ToolEnv(ScriptedEnv[S]):
             full level.
         tools: the tool definitions, made with ``turnwise.data.tool_schema.make_tool``.
         bare: whether calls in the short format leave out the tool's name. There must then be exactly one tool.
-
-    Raises:
-        ValueError: the level or the format of calls is unknown, or the horizon is below 1.
     """
 
     def __init__(

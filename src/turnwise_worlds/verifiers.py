@@ -14,7 +14,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -89,11 +88,6 @@ class VerifiersEnv(ReplayedEnv):
         return VerifiersEpisode(self._environment, task.data, self.format, self.threshold, self.timeout, where)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Plays the replies in the column ``expert`` of the task's row. Both qualities give these replies.
-
-        Raises:
-            InputError: ``expert`` is not set, or the row has no such column.
-        """
         check_quality(quality)
         column = None if self.expert is None else task.data.get(self.expert)
         replies = [column] if isinstance(column, str) else column
@@ -121,7 +115,6 @@ class _Asked:
 
 @cache
 def _client() -> type:
-    """Returns a subclass of the library's client, which gets each reply from the queues of an :class:`_Asked`."""
     from verifiers import Client
 
     class Policy(Client):  # type: ignore[misc]
@@ -157,7 +150,6 @@ async def _rollout(environment: Any, row: Mapping[str, Any], asked: _Asked) -> A
 
 
 async def _next(asked: _Asked) -> tuple[Sequence[Any], Sequence[Any]] | None:
-    """Returns the messages and tools of the rollout's next request to its model; None if the rollout has ended."""
     assert asked.rollout is not None
     prompt = asyncio.ensure_future(asked.prompts.get())
     try:
@@ -211,10 +203,7 @@ class VerifiersEpisode:
             return self._ended()
         prompt, _ = asked
         if len(prompt) <= before or prompt[before].role != "assistant" or list(prompt[:before]) != list(self._prompt):
-            raise InputError(
-                f"{self.where}: the environment changed earlier messages of the conversation, but it may only append "
-                "messages; choose another environment"
-            )
+            raise InputError(f"{self.where}: the environment may only append messages, but it changed earlier ones")
         self._prompt = prompt
         return self._shown(self._plain(prompt[before + 1 :]))
 
@@ -231,17 +220,13 @@ class VerifiersEpisode:
         assert self._asked.rollout is not None
         try:
             state = self._asked.rollout.result()
-        except asyncio.CancelledError:
-            raise EnvironmentFault(f"{self.where}: the rollout was closed") from None
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:  # cancelled: the rollout was closed
             raise EnvironmentFault(f"{self.where}: {type(error).__name__}: {error}") from error
         if (failed := state.get("error")) is not None and not isinstance(failed, ToolError):
             raise EnvironmentFault(f"{self.where}: {type(failed).__name__}: {failed.__cause__ or failed}")
         reward = float(state["reward"])
         if not math.isfinite(reward):
-            raise EnvironmentFault(
-                f"{self.where}: the rubric returned the reward {reward}, which is not a finite number"
-            )
+            raise EnvironmentFault(f"{self.where}: the rubric returned the reward {reward}, which is not finite")
         won = reward >= self.threshold
         last = self._shown(self._plain(_final(state)))
         metrics = {name: float(value) for name, value in (state.get("metrics") or {}).items()}
@@ -249,7 +234,6 @@ class VerifiersEpisode:
         return Step(last.observation, reward, True, won, info, last.messages)
 
     def _response(self, text: str) -> Any:
-        """Returns the policy's reply in the library's format: with its calls if they can be parsed, else as text."""
         from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
         content, thinking, calls = text, None, None
@@ -261,7 +245,11 @@ class VerifiersEpisode:
             if reply is not None and reply.calls:
                 content, thinking = reply.content, reply.thinking or None
                 calls = [
-                    ToolCall(id=f"call_{place}_{len(self._prompt)}", name=call.name, arguments=_json(call.arguments))
+                    ToolCall(
+                        id=f"call_{place}_{len(self._prompt)}",
+                        name=call.name,
+                        arguments=json.dumps(dict(call.arguments), ensure_ascii=False),
+                    )
                     for place, call in enumerate(reply.calls)
                 ]
         message = ResponseMessage(
@@ -275,9 +263,7 @@ class VerifiersEpisode:
         return Response(id=uuid.uuid4().hex, created=int(time.time()), model="policy", usage=usage, message=message)
 
     def _shown(self, messages: list[Message]) -> Step:
-        """The answer keeps its separate messages if it has tool messages and the chat template shows them. Otherwise it
-        becomes one user message.
-        """
+        # the separate messages stay if some are tool messages and the chat template shows them
         text = "\n".join(str(message["content"]) for message in messages)
         kept = any(message["role"] != "user" for message in messages) and templated(self.form)
         return Step(text, messages=tuple(messages) if kept else ())
@@ -288,24 +274,16 @@ class VerifiersEpisode:
     def _text(self, content: Any) -> str:
         if content is None or isinstance(content, str):
             return content or ""
-        parts = [part.get("text") if part.get("type") == "text" else None for part in content]
-        if None in parts:
-            raise InputError(
-                f"{self.where}: a message has a part that is not text (a picture, a sound); choose a text environment"
-            )
-        return "".join(map(str, parts))
+        if not all(part.get("type") == "text" for part in content):
+            raise InputError(f"{self.where}: a message has a picture or a sound; choose a text environment")
+        return "".join(str(part["text"]) for part in content)
 
 
 def _final(state: Any) -> Sequence[Any]:
-    """Returns the environment's last messages; empty if there are none."""
     from verifiers.utils.message_utils import maybe_normalize_messages
 
     said = state.get("final_env_response")
     return maybe_normalize_messages(said, field_name="final_env_response") if said else ()
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(dict(value), ensure_ascii=False)
 
 
 def load(name: str, arguments: Mapping[str, Any]) -> Any:
@@ -314,49 +292,24 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
         raise InputError(f"env=verifiers needs the package verifiers, which is not installed here; {INSTALL}")
     import verifiers
 
-    try:
-        load_environment = verifiers.load_environment
-    except AttributeError as error:
-        cause = f" ({error.__cause__})" if error.__cause__ else ""
-        raise InputError(
-            f"env=verifiers: the installed version of verifiers has no load_environment{cause}; use version 0.2 or "
-            f"0.3: {INSTALL}"
-        ) from error
     if "VF_LOG_LEVEL" not in os.environ:
         verifiers.setup_logging("WARNING")
+    # the library's environments set handlers of these signals that would end the process at once
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
     try:
-        with _signals_kept():
-            environment = load_environment(name, **arguments)
+        environment = verifiers.load_environment(name, **arguments)
     except Exception as error:  # the module may raise any exception
+        raise InputError(f"env.id: {name!r} cannot be loaded ({error}); install it, or correct env.args") from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if not isinstance(environment, verifiers.MultiTurnEnv) or getattr(environment, "requires_group_rollouts", False):
         raise InputError(
-            f"env.id: {name!r} cannot be loaded ({error}); install its package, or correct env.args"
-        ) from error
-    if not isinstance(environment, verifiers.MultiTurnEnv):
-        raise InputError(
-            f"env.id: {name!r} is a {type(environment).__name__}, which cannot be used; choose a single-turn, "
-            "multi-turn or tool environment"
-        )
-    if getattr(environment, "requires_group_rollouts", False):
-        raise InputError(
-            f"env.id: the rubric of {name!r} compares the rollouts of a group and cannot be used; choose an "
+            f"env.id: {name!r} ({type(environment).__name__}) cannot be used; choose a single-turn, multi-turn or tool "
             "environment whose rubric scores each rollout alone"
         )
     return environment
-
-
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Restores the handlers of SIGINT and SIGTERM at the end of a ``with`` block.
-
-    The library's environments set handlers that would end the process at once.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -366,18 +319,12 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
     are alternately in ``seen`` and ``unseen``. Otherwise 10% of the training set are in ``seen``, 10% in ``unseen``,
     and 80% in ``train``. A row of ``seen`` or ``unseen`` is left out if a row of ``train`` has the same prompt,
     question and answer.
-
-    Raises:
-        InputError: a row contains values that JSON cannot represent, or no row of ``seen`` or ``unseen`` is left.
     """
     trained, held_out = environment.build_dataset(), environment.build_eval_dataset()
     every = range(len(trained) if trained is not None else 0)
     if held_out is not None:
-        parts: Mapping[str, Sequence[int]] = {
-            "train": every,
-            "seen": range(0, len(held_out), 2),
-            "unseen": range(1, len(held_out), 2),
-        }
+        evaluated = range(len(held_out))
+        parts: Mapping[str, Sequence[int]] = {"train": every, "seen": evaluated[::2], "unseen": evaluated[1::2]}
     else:
         parts = {"seen": every[::_FOLD], "unseen": every[_FOLD // 2 :: _FOLD]}
         parts = {**parts, "train": sorted(set(every).difference(*parts.values()))}
@@ -386,21 +333,9 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if split != "train":
         learned = {_question(trained[place]) for place in parts["train"]}
         chosen = [place for place in parts[split] if _question(data[place]) not in learned]
-        if parts[split] and not chosen:
-            raise InputError(
-                f"env.id: every row of the split {split} is a training row too, so nothing is held out for evaluation; "
-                "give the environment an evaluation set with other rows"
-            )
     for place in chosen:
-        row = data[place]
-        try:
-            yield f"{source}/{place}", json.loads(json.dumps(row, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"env.id: row {place} of the environment's {source} set cannot be written as JSON ({error})"
-            ) from None
+        yield f"{source}/{place}", json.loads(json.dumps(data[place], allow_nan=False))
 
 
 def _question(row: Mapping[str, Any]) -> str:
-    """Returns the row's prompt, question and answer as one text."""
     return json.dumps([row.get("prompt"), row.get("question"), row.get("answer")], sort_keys=True, default=str)

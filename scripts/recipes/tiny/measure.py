@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from scripts.recipes.tiny.corpus import encode
 from scipy.stats import mannwhitneyu
+from scripts.recipes.tiny.corpus import encode
 
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling

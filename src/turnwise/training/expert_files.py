@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,10 +15,7 @@ from typing import Any
 from turnwise.daemon_threads import DaemonThreads
 from turnwise.data.trajectories import write_trajectories
 from turnwise.env import Environment, Quality, environments_of, tried, waits
-from turnwise.files import atomic_write
 from turnwise.types import Task, Trajectory
-
-logger = logging.getLogger(__name__)
 
 # Version of the demonstrations. Increase this number when an expert's actions change, so that old files are not used.
 _FORMAT = 1
@@ -38,7 +34,7 @@ def expert_file(
 ) -> Path:
     """Returns the path of a file with ``count`` demonstrations.
 
-    If the file is missing or damaged, the experts are run and the file is written first. The file name contains a hash
+    If the file is missing, the experts are run and the file is written first. The file name contains a hash
     of everything that determines the content: the environment's public settings, the tasks, the expert of each task,
     and the seed. A call with other settings therefore uses another file.
 
@@ -54,11 +50,6 @@ def expert_file(
             processes. With 0, they are made one after the other.
         guard: makes the context in which each demonstration runs; it may turn errors of the environment into an
             ``EnvironmentFault``, after which the demonstration is tried again.
-
-    Raises:
-        ValueError: ``count`` or ``good`` is out of range.
-        EnvironmentFault: the environment failed repeatedly.
-        DataError: the file cannot be written.
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
@@ -69,15 +60,13 @@ def expert_file(
     content = [_FORMAT, _settings(environment), seed, qualities, [asdict(task) for task in tasks]]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     path = Path(folder) / f"{environment.name}-{split}-{len(tasks)}-{digest[:16]}.jsonl"
-    if not _whole(path):
+    if not path.exists():
         trajectories: list[Trajectory] = []
         for trajectory in _demonstrated(environment, tasks, qualities, seed, threads, guard):
             trajectories.append(trajectory)
             if progress:
                 progress(len(trajectories), len(tasks))
         write_trajectories(path, trajectories)
-        with atomic_write(_sum_of(path)) as part:
-            part.write_text(f"{_digest(path)}  {path.name}\n", encoding="utf-8")
     return path
 
 
@@ -89,7 +78,6 @@ def _demonstrated(
     threads: int,
     guard: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[Trajectory]:
-    """Yields the demonstrations of the tasks in their order."""
 
     def make(place: int) -> Trajectory:
         with guard():
@@ -106,31 +94,6 @@ def _demonstrated(
             yield begun.pop(place).result() if place in begun else tried(partial(make, place))
     finally:
         pool.close()
-
-
-def _whole(path: Path) -> bool:
-    """Returns whether a demonstration file exists and matches its checksum. Logs a warning if it does not match."""
-    if not path.exists():
-        return False
-    try:
-        why = None if _sum_of(path).read_text(encoding="utf-8").split()[:1] == [_digest(path)] else "does not match"
-    except FileNotFoundError:
-        why = "is missing"
-    except (OSError, ValueError) as error:
-        why = f"cannot be read ({error})"
-    if why:
-        logger.warning("%s: the checksum stored beside this file %s; the demonstrations are generated again", path, why)
-    return why is None
-
-
-def _sum_of(path: Path) -> Path:
-    """Returns the path of the checksum file beside ``path``, which holds a SHA-256 in the format of ``sha256sum``."""
-    return path.with_name(f"{path.name}.sha256")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _settings(environment: Environment) -> dict[str, Any]:

@@ -15,15 +15,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from turnwise.data.read_records import UnusableError, read_records
 from turnwise.data.toolcalls import Format
-from turnwise.env import EnvironmentFault, Quality, Step, check_horizon, check_tasks, same_text
+from turnwise.env import (
+    EnvironmentFault,
+    Quality,
+    Step,
+    check_horizon,
+    check_tasks,
+    first_tasks,
+    same_text,
+)
 from turnwise.errors import InputError
 from turnwise.types import Message, Task, Trajectory
 from turnwise_worlds.agent.gateway import Asked, Conversation, Desk, continuation, leave, serve, spoken
 from turnwise_worlds.boxed import Box
+from turnwise_worlds.data_files import read_data_file
 from turnwise_worlds.replayed import Opening, ReplayedEnv, ReplayedSession
 from turnwise_worlds.sandbox.folder_value import File, Tree, laid_over, read_folder, tree_of
 from turnwise_worlds.sandbox.sandbox import HOST, Bubblewrap, CallResult, Door, SandboxFault
@@ -34,82 +42,44 @@ TASK = "task.json"
 
 
 class Row(BaseModel):
-    """One line of the tasks file. ``task.json`` passes on further keys to the agent program.
-
-    Attributes:
-        id: the task's id, unique within its split.
-        split: train, seen or unseen.
-        files: path -> text of a file that the agent program finds in its folder.
-        hidden: path -> text of a file that is added to the folder before the score is computed, and that the agent
-            program never sees.
-    """
+    """One line of the tasks file. ``task.json`` passes on further keys to the agent program."""
 
     model_config = ConfigDict(extra="allow")
-    id: str = Field(min_length=1)
+    id: str = Field(min_length=1)  # unique within its split
     split: str = Field(default="train", pattern="^(train|seen|unseen)$")
-    files: Mapping[str, str] = {}
-    hidden: Mapping[str, str] = {}
+    files: Mapping[str, str] = {}  # path -> text of a file that the agent program finds in its folder
+    hidden: Mapping[str, str] = {}  # the same for files that the program never sees, and that are added before scoring
 
 
 def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
-    """Returns the tasks in a file: split -> its tasks, in the order of the file.
-
-    Raises:
-        InputError: the file is missing or has no tasks, a line does not describe a task, or a task occurs twice.
-    """
-    found: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
-    seen: set[str] = set()
-    for place, record in read_records(path, key="env.tasks_file", kind="task file"):
-        if isinstance(record, UnusableError):
-            raise InputError(f"env.tasks_file: {place}: {record}; {record.remedy}")
+    """Returns the tasks in a file: split -> its tasks, in the order of the file."""
+    tasks: dict[str, dict[str, Task]] = {"train": {}, "seen": {}, "unseen": {}}
+    for place, record in read_data_file(path, "env.tasks_file"):
         try:
             row = Row.model_validate(record)
-            for files in (row.files, row.hidden):
-                _check(files)
-        except (ValidationError, ValueError) as error:
-            raise InputError(f"env.tasks_file: {place} is not a valid task: {_first(error)}") from error
-        name = f"{row.split}/{row.id}"
-        if name in seen:
-            raise InputError(
-                f"env.tasks_file: {place}: the task {row.id!r} of split {row.split} occurs twice; rename one of the two"
-            )
-        seen.add(name)
-        found[row.split].append(Task(env, name, row.split, dict(record)))
-    if not seen:
+            for name in (*row.files, *row.hidden):
+                if {"", ".", ".."} & {*name.split("/")}:
+                    raise ValueError(f"the path {name!r} must be relative, without empty parts, '.' or '..'")
+            if row.id in tasks[row.split]:
+                raise ValueError(f"the task {row.id!r} of split {row.split} occurs twice; rename one of the two")
+        except ValueError as error:  # pydantic's errors too
+            raise InputError(f"env.tasks_file: {place} is not a valid task: {error}") from error
+        tasks[row.split][row.id] = Task(env, f"{row.split}/{row.id}", row.split, dict(record))
+    if not any(tasks.values()):
         raise InputError(f"env.tasks_file: {path} contains no task; write one JSON object on each line")
-    return found
+    return {split: list(named.values()) for split, named in tasks.items()}
 
 
 def folder_of(task: Task) -> Tree:
-    """Returns the task's files in the agent program's folder: those of the field ``files``, and ``task.json``."""
+    """The task's files in the agent program's folder: those of the field ``files``, and ``task.json``."""
     told = {key: value for key, value in task.data.items() if key not in ("files", "hidden")}
     return {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(told, ensure_ascii=False).encode())}
-
-
-def hidden_of(task: Task) -> Tree:
-    """Returns a task's hidden files, which are added to the agent program's folder before the score is computed."""
-    return tree_of(task.data.get("hidden") or {})
-
-
-def _check(files: Mapping[str, Any]) -> None:
-    for path in files:
-        parts = path.split("/")
-        if not path or any(part in ("", ".", "..") for part in parts):
-            raise ValueError(f"the path {path!r} must be relative, without empty parts, '.' or '..'")
-
-
-def _first(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        problem = error.errors()[0]
-        return f"{'.'.join(map(str, problem['loc'])) or 'record'}: {problem['msg']}"
-    return str(error)
 
 
 PORT = 8000  # the gateway's port inside the sandbox, where no other program listens
 
 
 def with_variables(command: str, variables: Mapping[str, str]) -> str:
-    """Returns a bash script that sets the environment variables and then runs ``command``."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()) + command
 
 
@@ -118,11 +88,6 @@ class Program:
 
     The environment variable ``OPENAI_BASE_URL`` gives the program the gateway's address, and ``OPENAI_API_KEY`` the
     token of the episode.
-
-    Args:
-        command: a line of bash that starts the program.
-        tree: the initial content of the program's folder.
-        variables: additional environment variables of the program.
     """
 
     def __init__(self, sandbox: Bubblewrap, command: str, tree: Tree, variables: Mapping[str, str]) -> None:
@@ -167,30 +132,15 @@ _SHOWN = 600  # maximum number of characters of a program's output in an error m
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How the reward of an episode is computed.
+    """How the reward of an episode is computed in the agent program's folder, after the program has ended."""
 
-    Attributes:
-        command: a line of bash that runs in the agent program's folder after the program has ended. The last line of
-            the command's output is the reward.
-        files: files that are written into the folder before the command runs. The agent program may have changed files
-            with these paths.
-        threshold: minimum reward at which an episode counts as won.
-    """
-
-    command: str
-    files: Tree
-    threshold: float
+    command: str  # a line of bash; the last line of its output is the reward
+    files: Tree  # written into the folder before, because the agent program may have changed files with these paths
+    threshold: float  # minimum reward at which an episode counts as won
 
 
 class AgentEpisode:
-    """A running episode of an agent program. See ``turnwise_worlds.replayed.Episode``.
-
-    Args:
-        program: the agent program, which has just started.
-        sandbox: the sandbox in which the score is computed.
-        form: the format in which the policy writes calls.
-        place: the beginning of error messages, which names the task.
-    """
+    """A running episode of an agent program, which has just started. ``place`` begins error messages."""
 
     def __init__(self, program: Program, sandbox: Bubblewrap, scoring: Scoring, form: Format, place: str) -> None:
         self.program, self.sandbox, self.scoring = program, sandbox, scoring
@@ -200,15 +150,10 @@ class AgentEpisode:
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
-        """Returns the tools that the agent program's waiting request offers; none if no request waits."""
         return self._asked.conversation.tools if self._asked else ()
 
     def opening(self) -> list[Message]:
-        """Waits for the agent program's first request and returns its messages.
-
-        Raises:
-            EnvironmentFault: the program ended before it made a request.
-        """
+        """Waits for the agent program's first request and returns its messages."""
         if self._asked is None:
             self._asked = self.program.desk.next()
             if self._asked is None:
@@ -225,10 +170,6 @@ class AgentEpisode:
         The returned step holds the messages that the next request adds to the conversation, or all messages of the next
         request if it does not continue the conversation. If the program has ended, the step is the last one, and its
         reward is the score.
-
-        Raises:
-            EnvironmentFault: the sandbox failed, or the program ended before it got the policy's reply.
-            InputError: the program ended without an error, but its score cannot be read.
         """
         self.opening()
         asked = self._asked
@@ -304,29 +245,13 @@ def _number(output: str) -> float | None:
 class AgentEnv(ReplayedEnv):
     """An environment in which the user's agent program asks the policy for replies.
 
-    See ``turnwise.env.Environment``. The program runs in the sandbox, in a folder that holds its code, the
+    The program runs in the sandbox, in a folder that holds its code, the
     task's files and ``task.json``. The program's requests go to the gateway, an HTTP server of this process that
     answers with the policy's replies. The environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` hold the
     address of the gateway and the token of the episode. The program can reach no other network address. A request that
     does not continue the previous request begins a new conversation in the same rollout.
 
-    Args:
-        command: a line of bash that runs the agent program.
-        code: path of a folder whose files are copied into the program's folder. None means that no files are copied.
-        tasks_file: a file of JSON lines (``envs.agent.environment.Row``).
-        score: a line of bash whose last line of output is the reward. After the program has ended, the files of
-            ``code`` and the task's hidden files are written into the program's folder, and then the line runs in this
-            folder. If the program failed and no reward can be computed, the reward is 0.
-        threshold: minimum reward at which an episode counts as won.
-        horizon: maximum number of turns of an episode.
-        format: the format in which the policy writes calls.
-        variables: additional environment variables of the program.
-        together: maximum number of agent programs that run at once. The rollouts of a larger group still run at once.
-        box: the sandbox. It defines the resource limits, the Python interpreter and the readable folders.
-
-    Raises:
-        InputError: a file or folder cannot be used.
-        ValueError: there is no format of this name, or a number is below 1.
+    ``conf/env/agent.yaml`` explains the arguments.
     """
 
     name = "agent"
@@ -359,21 +284,10 @@ class AgentEnv(ReplayedEnv):
         self._first: dict[str, Opening] = {}  # task id -> messages and tools of the program's first request
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` different tasks of a split, drawn from the tasks file.
-
-        Raises:
-            InputError: the file has fewer than ``count`` tasks of the split.
-            ValueError: there is no split of this name, or the count is negative.
-        """
         check_tasks(split, count)
-        found = list(self._tasks[split])
-        if count > len(found):
-            raise InputError(
-                f"env.tasks_file: {count} tasks of split {split} are needed, but the file has {len(found)}; add tasks "
-                "to the file, or lower states.count or eval.tasks"
-            )
-        random.Random(f"{split} {seed}").shuffle(found)
-        return found[:count]
+        tasks = list(self._tasks[split])
+        random.Random(f"{split} {seed}").shuffle(tasks)
+        return first_tasks(tasks, count, f"split {split} of env.tasks_file")
 
     def session(self, task: Task) -> ReplayedSession:
         """Opens a session of the task.
@@ -390,17 +304,12 @@ class AgentEnv(ReplayedEnv):
         sandbox = self._box.open()
         folder = laid_over(self._code, folder_of(task))
         program = Program(sandbox, self.command, folder, self.variables)
-        files = laid_over(self._code, hidden_of(task))
+        files = laid_over(self._code, tree_of(task.data.get("hidden") or {}))
         scoring = Scoring(with_variables(self.score, self.variables), files, self.threshold)
         return AgentEpisode(program, sandbox, scoring, self.format, f"env=agent, task {task.id}")
 
     def ready(self) -> None:
-        """Starts the agent program twice on one task and checks that both first requests are equal.
-
-        Raises:
-            InputError: the program ended before it asked for a reply, or the two requests differ.
-            NoSandboxError: no sandbox works on this machine.
-        """
+        """Starts the agent program twice on one task and checks that both first requests are equal."""
         task = next(tasks[0] for tasks in self._tasks.values() if tasks)
         try:
             self.reset(task)
@@ -409,7 +318,6 @@ class AgentEnv(ReplayedEnv):
             raise InputError(f"env.command: {error}") from error
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Raises an ``InputError``, because this environment has no expert."""
         raise InputError(
             f"task {task.id}: env=agent has no expert. Use a method that needs no expert (method=grpo, method=trace), "
             "or set data.file to episodes of a better model"

@@ -29,6 +29,10 @@ from turnwise.types import Message
 from turnwise_worlds import workers
 
 ANSWERS = ("tool", "user")  # roles of the messages that may follow the policy's reply
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+MODEL = "policy"
+CHAT = "/v1/chat/completions"
+BODY = 16 << 20  # maximum size of a request in bytes
 
 
 class RequestError(ValueError):
@@ -37,10 +41,7 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The content of an agent program's request: messages and tools in the form that chat templates expect.
-
-    The arguments of tool calls are JSON objects, not text. ``stream``: whether the program wants a streamed reply.
-    """
+    """A request's messages and tools as chat templates expect them: the arguments of calls are JSON objects, not text."""
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -50,12 +51,8 @@ class Conversation:
 def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: int) -> Message:
     """Returns a reply of the policy as an assistant message. A reply whose calls cannot be parsed stays plain text.
 
-    Args:
-        text: the policy's reply.
-        tools: the tools that the request offers. If there are none, the reply stays plain text.
-        form: the format in which the policy writes calls.
-        number: the number of the reply in its episode. The ids of the calls contain this number, so that a repeated
-            episode has equal ids.
+    The ids of the calls contain ``number``, the number of the reply in its episode, so that a repeated episode has
+    equal ids.
     """
     try:
         reply = PARSERS[form](text, tools)
@@ -84,18 +81,14 @@ def continuation(before: Conversation, reply: Message, after: Conversation) -> t
     known = [*before.messages, reply]
     if before.tools != after.tools or len(after.messages) <= len(known):
         return None
-    if not all(_same(one, other) for one, other in zip(known, after.messages, strict=False)):
+    if not all(_said(one) == _said(other) for one, other in zip(known, after.messages, strict=False)):
         return None
     added = after.messages[len(known) :]
     return added if all(message["role"] in ANSWERS for message in added) else None
 
 
-def _same(one: Message, other: Message) -> bool:
-    return _said(one) == _said(other)
-
-
 def _said(message: Message) -> tuple[Any, ...]:
-    """Returns the parts of a message that must not change when a later request of the agent program repeats it.
+    """The parts of a message that must not change when a later request of the agent program repeats it.
 
     A repeated reply of the policy may lack whitespace at its ends, empty fields and the ids of its calls.
     """
@@ -106,53 +99,46 @@ def _said(message: Message) -> tuple[Any, ...]:
     return "assistant", content.strip(), [(call.get("name"), arguments_of(call)) for call in calls]
 
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-MODEL = "policy"
-
-
 def read_request(body: Mapping[str, Any]) -> Conversation:
-    """Returns the conversation in ``body``, the JSON body of a request of the agent program.
-
-    The run's sampling settings apply. Those of the request, such as the temperature, are ignored.
-
-    Raises:
-        RequestError: the request cannot be read, or needs something that the policy cannot do.
-    """
+    """Reads the JSON body of a request. The run's sampling settings apply; those of the request are ignored."""
     for key, allowed in (("n", (None, 1)), ("logprobs", (None, False)), ("functions", (None, []))):
         if body.get(key) not in allowed:
             raise RequestError(f"{key}={body[key]!r:.60} is not supported; leave {key} out of the request")
-    form = body.get("response_format")
-    if isinstance(form, Mapping) and form.get("type") != "text":
-        raise RequestError(
-            f"response_format {form.get('type')!r:.60} is not supported, because the policy's output cannot be forced "
-            "to follow a schema; leave response_format out of the request"
-        )
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
+    if (body.get("response_format") or {"type": "text"}).get("type") != "text":
+        raise RequestError("the policy's output cannot be forced to follow a schema; leave response_format out")
+    if not body.get("messages"):
         raise RequestError("messages must be a list with at least one message")
-    tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.get("tools") or ()))
-    read_request = tuple(_message(message, f"messages[{place}]") for place, message in enumerate(messages))
-    return Conversation(read_request, tools, bool(body.get("stream")))
+    tools = tuple(body.get("tools") or ())
+    for place, tool in enumerate(tools):
+        if problem := check_tool(tool):
+            raise RequestError(f"tools[{place}]: {problem}")
+    messages = tuple(_message(message, f"messages[{place}]") for place, message in enumerate(body["messages"]))
+    return Conversation(messages, tools, bool(body.get("stream")))
 
 
-def text_of(content: Any, where: str) -> str:
-    """Returns the text in ``content``, a field of a message. ``where`` names the message in error messages.
-
-    Raises:
-        RequestError: a part is not text.
-    """
-    if content is None or isinstance(content, str):
-        return content or ""
-    parts = content if isinstance(content, list) else [content]
-    texts = [part.get("text", part.get("refusal")) if isinstance(part, Mapping) else None for part in parts]
-    said = [text for text in texts if isinstance(text, str)]
-    if len(said) < len(texts):
-        raise RequestError(f"{where}.content has a part that is not text; the policy can read only text")
-    return "".join(said)
+def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if message["role"] not in ROLES:
+        raise RequestError(f"{where}.role must be one of {', '.join(ROLES)}, got {message['role']!r:.60}")
+    content = message.get("content") or ""
+    if not isinstance(content, str):
+        parts = [part.get("text", part.get("refusal")) for part in content]
+        if not all(isinstance(part, str) for part in parts):
+            raise RequestError(f"{where}.content has a part that is not text; the policy can read only text")
+        content = "".join(parts)
+    plain: dict[str, Any] = {"role": ROLES[message["role"]], "content": content}
+    if calls := message.get("tool_calls"):
+        plain["tool_calls"] = [
+            {
+                "id": str(call.get("id", "")),
+                "type": "function",
+                "function": {"name": str(call["function"]["name"]), "arguments": arguments_of(call)},
+            }
+            for call in calls
+        ]
+    return plain | {key: message[key] for key in ("tool_call_id", "name") if isinstance(message.get(key), str)}
 
 
 def response_body(reply: Message, name: str) -> dict[str, Any]:
-    """Returns the JSON body of the HTTP answer, with the id ``name``, to a request without streaming."""
     message: dict[str, Any] = {"role": "assistant", "content": reply["content"] or None, "refusal": None}
     if calls := [_flat(call) for call in reply.get("tool_calls") or ()]:
         message["tool_calls"] = calls
@@ -186,45 +172,6 @@ def _flat(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "function": {"name": function["name"], "arguments": json.dumps(function["arguments"])}}
 
 
-def _message(message: Any, where: str) -> dict[str, Any]:
-    role = ROLES.get(str(message.get("role"))) if isinstance(message, Mapping) else None
-    if role is None:
-        given = message.get("role") if isinstance(message, Mapping) else message
-        raise RequestError(f"{where}.role must be one of {', '.join(ROLES)}, got {given!r:.60}")
-    read_request: dict[str, Any] = {"role": role, "content": text_of(message.get("content"), where)}
-    if calls := message.get("tool_calls"):
-        read_request["tool_calls"] = [_call(call, where) for call in calls]
-    for key in ("tool_call_id", "name"):
-        if isinstance(message.get(key), str):
-            read_request[key] = message[key]
-    return read_request
-
-
-def _call(call: Any, where: str) -> dict[str, Any]:
-    try:
-        function = {"name": str(call["function"]["name"]), "arguments": arguments_of(call)}
-    except (TypeError, KeyError, ValueError) as error:
-        raise RequestError(
-            f"{where}.tool_calls: a call cannot be read ({type(error).__name__}: {error}); each call needs "
-            "function.name and function.arguments"
-        ) from error
-    return {"id": str(call.get("id", "")), "type": "function", "function": function}
-
-
-def _tool(tool: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping):
-        raise RequestError(f"{where} must have an object under the key function; the policy has no built-in tools")
-    if problem := check_tool(tool):
-        raise RequestError(f"{where}: {problem}")
-    return tool
-
-
-BODY = 16 << 20  # maximum size of a request in bytes
-WAITING = 64  # maximum number of requests of an episode that may wait at once
-REFUSED = 1000  # number of refused requests after which an episode is ended
-CHAT = "/v1/chat/completions"
-
-
 @dataclass(slots=True, eq=False)
 class Asked:
     """A request of an agent program that waits for the policy's reply."""
@@ -233,7 +180,6 @@ class Asked:
     reply: Future[Message] = field(default_factory=Future)
 
     def answer(self, reply: Message) -> bool:
-        """Passes the reply to the gateway, which sends it. Returns False if the request was withdrawn or refused."""
         taken = self.reply.set_running_or_notify_cancel()
         if taken:
             self.reply.set_result(reply)
@@ -242,33 +188,18 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class Desk:
-    """The queue of requests of one episode, in order of arrival.
-
-    Attributes:
-        token: the token that every request must carry.
-        refused: number of refused requests so far.
-        runner: the task that starts the episode's HTTP server. Only the event loop's thread uses it.
-    """
+    """The queue of requests of one episode, in order of arrival. Every request must carry the episode's ``token``."""
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
-    refused: int = 0
-    runner: asyncio.Task[web.AppRunner] | None = None
+    runner: asyncio.Task[web.AppRunner] | None = None  # starts the episode's server; only the event loop uses it
     _waiting: queue.SimpleQueue[Asked | None] = field(default_factory=queue.SimpleQueue)
     _open: set[Asked] = field(default_factory=set)
     _ended: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, asked: Asked) -> bool:
-        """Adds a request to the queue and returns True. If the episode is over, adds nothing and returns False.
-
-        Raises:
-            RequestError: 64 requests of this episode already wait.
-        """
+        """Adds a request to the queue and returns True. If the episode is over, adds nothing and returns False."""
         with self._lock:
-            if len(self._open) >= WAITING:
-                raise RequestError(
-                    f"{WAITING} requests of this episode already wait, which is the maximum; wait for a reply first"
-                )
             if not self._ended:
                 self._open.add(asked)
                 self._waiting.put(asked)
@@ -336,25 +267,21 @@ _SILENT.disabled = True
 @web.middleware
 async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
     """Checks the token of a request and turns errors into HTTP answers in OpenAI's error format."""
-    desk = request.app[_DESK]
     given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if not hmac.compare_digest(given.encode(errors="replace"), desk.token.encode()):
-        return _refused(desk, 401, "the token does not belong to this episode; send the value of OPENAI_API_KEY")
+    if not hmac.compare_digest(given.encode(errors="replace"), request.app[_DESK].token.encode()):
+        return _refused(401, "the token does not belong to this episode; send the value of OPENAI_API_KEY")
     try:
         answer: web.StreamResponse = await handler(request)
         return answer
     except RequestError as error:
-        return _refused(desk, 400, str(error))
-    except (TypeError, AttributeError, KeyError, ValueError) as error:  # a field has a type that OpenAI does not define
-        return _refused(desk, 400, f"the request cannot be read: {type(error).__name__}: {error}"[:500])
+        return _refused(400, str(error))
+    except (TypeError, AttributeError, LookupError, ValueError) as error:  # not JSON, or a field of another type
+        return _refused(400, f"the request cannot be read: {type(error).__name__}: {error}"[:500])
     except web.HTTPException as error:
-        return _refused(desk, error.status, error.text or error.reason)
+        return _refused(error.status, error.text or error.reason)
 
 
-def _refused(desk: Desk, status: int, message: str) -> web.Response:
-    desk.refused += 1
-    if desk.refused == REFUSED:
-        desk.end()
+def _refused(status: int, message: str) -> web.Response:
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     return web.json_response({"error": error}, status=status)
 
@@ -365,26 +292,15 @@ async def _models(request: web.Request) -> web.Response:
 
 
 async def _chat(request: web.Request) -> web.StreamResponse:
-    asked = Asked(read_request(await _body(request)))
-    reply = await _reply(request, asked)
+    asked = Asked(read_request(parse_json(await request.read())))
+    reply = await _reply(request.app[_DESK], asked)
     name = f"chatcmpl-{secrets.token_hex(8)}"
     if asked.conversation.stream:
         return await _streamed(request, response_events(reply, name))
     return web.json_response(response_body(reply, name))
 
 
-async def _body(request: web.Request) -> Mapping[str, Any]:
-    try:
-        body = parse_json(await request.read())
-    except ValueError as error:
-        raise RequestError(f"the request is not JSON ({error})") from error
-    if not isinstance(body, Mapping):
-        raise RequestError("the request must be a JSON object")
-    return body
-
-
-async def _reply(request: web.Request, asked: Asked) -> Message:
-    desk = request.app[_DESK]
+async def _reply(desk: Desk, asked: Asked) -> Message:
     if not desk.put(asked):
         raise web.HTTPGone(text="the episode is over")
     try:

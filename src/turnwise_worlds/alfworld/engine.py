@@ -93,7 +93,6 @@ class Engine(PddlEnv):
         self._here: int | None = None  # id of the position that the planner library holds now
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Executes one request of the parent process and returns the reply."""
         for at in request.get("free", ()):
             self._positions.pop(at, None)
         if request["op"] == "open":
@@ -179,7 +178,6 @@ def _content(game: str | dict[str, str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answers requests until standard input ends, which also happens when the parent process dies."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # redirects everything that the engine prints to the log
     if "--slow" not in sys.argv:

@@ -64,11 +64,6 @@ class Worker:
             raise
 
     def call(self, **request: Any) -> Mapping[str, Any]:
-        """Sends one request to the worker and returns the worker's reply.
-
-        Raises:
-            EnvironmentFault: the worker died or took longer than ``timeout`` seconds, or the engine failed.
-        """
         with self._lock:
             if self.fault:
                 raise EnvironmentFault(self.fault)
@@ -105,9 +100,6 @@ class Pool:
     """A pool of at most ``workers`` processes that run the ALFWorld engine.
 
     A process starts when an episode first needs it. A process that failed is replaced when it is next needed.
-
-    Raises:
-        ValueError: ``workers`` is below 1, or ``timeout`` is 0 seconds or less.
     """
 
     def __init__(self, workers: int = 1, timeout: float = 60.0, python: str | None = None, slow: bool = False) -> None:
@@ -145,7 +137,7 @@ BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
 class AlfworldSession(Session):
-    """A running episode of the ALFWorld engine. See ``turnwise.env.Session``.
+    """A running episode of the ALFWorld engine.
 
     An action that is not possible in the present state gets the answer "Nothing happens.".
 
@@ -170,16 +162,9 @@ class AlfworldSession(Session):
         weakref.finalize(self, worker.free, self._at)
 
     def opening(self) -> list[Message]:
-        """Returns one user message: a description of the room, a blank line and the task."""
         return [{"role": "user", "content": self._intro}]
 
     def step(self, action: str) -> Step:
-        """Applies one action and returns the environment's answer.
-
-        Raises:
-            EnvironmentFault: the worker died or timed out, or the engine failed.
-            RuntimeError: the episode is over.
-        """
         check_open(self.task, self.done, len(self.actions))
         command = action.strip()
         admissible = command in self._admissible
@@ -192,11 +177,6 @@ class AlfworldSession(Session):
         return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
-        """Returns an independent copy of this session. Both are held by one worker process.
-
-        Raises:
-            EnvironmentFault: the worker died or timed out.
-        """
         twin = AlfworldSession.__new__(AlfworldSession)
         twin.task, twin.horizon, twin.actions = self.task, self.horizon, self.actions
         twin.seen, twin._intro = self.seen, self._intro
@@ -212,9 +192,6 @@ class AlfworldSession(Session):
         """Returns the commands of a plan of the engine's planner, from the present state to the goal.
 
         The plan is not always the shortest. It is empty if the goal is already reached or no plan is found.
-
-        Raises:
-            EnvironmentFault: the worker died or timed out.
         """
         return [] if self.won else list(self._worker.call(op="plan", at=self._at)["plan"])
 
@@ -226,11 +203,7 @@ DETOUR = 0.3  # probability that the clumsy expert takes a detour before a walk
 
 
 class OfficialGames:
-    """The games in the subfolders train, valid_seen and valid_unseen of ``folder``.
-
-    Raises:
-        ValueError: the folder is missing, or it contains none of these subfolders.
-    """
+    """The games in the subfolders train, valid_seen and valid_unseen of ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -241,11 +214,7 @@ class OfficialGames:
         self._found: dict[str, list[str]] = {}
 
     def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` solvable games of a split, in an order that depends on the seed.
-
-        Raises:
-            InputError: the split has fewer than ``count`` solvable games.
-        """
+        """Returns ``count`` solvable games of a split, in an order that depends on the seed."""
         paths = self._paths(split)
         random.Random(f"alfworld {split} {seed}").shuffle(paths)
         chosen: list[Task] = []
@@ -266,11 +235,6 @@ class OfficialGames:
         return chosen
 
     def game(self, task: Task) -> str:
-        """Returns the path of the task's game file.
-
-        Raises:
-            InputError: the task does not name a game file in ``folder``.
-        """
         return str(self._file(str(task.data.get("game"))))
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
@@ -369,9 +333,7 @@ class Games(Protocol):
 
     def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]: ...
 
-    def game(self, task: Task) -> str | dict[str, str]:
-        """Returns what ``engine.Engine`` opens: the path of a game file, or a PDDL problem and the task in words."""
-        ...
+    def game(self, task: Task) -> str | dict[str, str]: ...
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]: ...
 
@@ -381,21 +343,8 @@ class Games(Protocol):
 class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
     """An environment with ALFWorld's six task types (arXiv:2010.03768), played as text games in TextWorld.
 
-    See ``turnwise.env.Environment``.
 
-    Args:
-        games: the ``json_2.1.1`` folder of the official games.
-        horizon: maximum number of turns of an episode; ALFWorld's own limit is 50.
-        workers: number of processes that run the engine. New sessions are assigned to the processes in round-robin
-            order. A fork stays in the process of its parent session.
-        timeout: time limit in seconds for each answer of a worker. A worker that takes longer is ended.
-        python: the Python interpreter that has alfworld and textworld installed. None means the interpreter of this
-            process.
-
-    Raises:
-        ValueError: ``horizon`` or ``workers`` is below 1, ``timeout`` is 0 or less, or ``games`` is not a folder of
-            games.
-        InputError: ``games`` is None.
+    ``conf/env/alfworld.yaml`` explains the arguments.
     """
 
     name = "alfworld"
@@ -422,13 +371,6 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         return [replace(task, env=self.name) for task in self.games.tasks(split, count, seed)]
 
     def begin(self, task: Task) -> AlfworldSession:
-        """Opens an episode in a worker process.
-
-        Raises:
-            MissingEngineError: the Python interpreter of the workers lacks the engine.
-            EnvironmentFault: the worker died, timed out, or its engine refused the game.
-            ValueError: the task's game does not exist.
-        """
         game = self.games.game(task)
         worker = self.pool.worker()
         return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))
@@ -441,5 +383,4 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         return self.games.accepts(session, action, expert)
 
     def close(self) -> None:
-        """Ends the worker processes, which otherwise end with this process."""
         self.pool.close()

@@ -31,13 +31,6 @@ def call_accuracy(
     Source: arXiv:2304.08244, section 4.2. Each reply continues a demonstrated history. An expected call counts as
     correct if the reply contains an equivalent call. The benchmark's own program also compares the answers of the APIs.
     This function does not, because an API and its input determine the answer.
-
-    Args:
-        replies: one triple (level, expected calls, text of the policy's reply) for each reply.
-        form: the format of calls in the replies.
-
-    Raises:
-        ValueError: there are no replies, or a reply has no expected call.
     """
     right: dict[str, list[bool]] = {}
     for level, due, reply in replies:
@@ -74,7 +67,6 @@ class Recorded:
         self.answers = tuple(answers)
 
     def call(self, call: ToolCall) -> str:
-        """Returns the recorded answer to a call, or an error message if the record has no such call."""
         for known, answer in self.answers:
             if same_call(call, known):
                 return answer
@@ -109,10 +101,6 @@ class PublicTasks:
 
     Attributes:
         left_out: one pair (place in the file, reason) for each record that cannot be used.
-
-    Raises:
-        ValueError: ``levels`` is empty or holds an unknown level.
-        InputError: the folder or a file is missing or unreadable, or no record can be used.
     """
 
     def __init__(self, folder: str | Path, levels: Sequence[int] = (1, 2, 3)) -> None:
@@ -136,17 +124,12 @@ class PublicTasks:
             )
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split, in an order that depends on the seed.
-
-        Raises:
-            InputError: the split has fewer than ``count`` tasks.
-        """
+        """Returns ``count`` tasks of a split, in an order that depends on the seed."""
         found = list(self._tasks[split])
         random.Random(f"{seed}/apibank").shuffle(found)
         return first_tasks(found, count, f"split {split} of the public API-Bank")
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue that a task's data describes: recorded answers, user message, ground truth and tools."""
         data = task.data
         turns = turns_from(data["turns"])
         answers = list(zip(turns[0].calls, data["answers"], strict=True))
@@ -181,7 +164,6 @@ def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
 
 
 def _step(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the task data for a record of level 1 or 2: a dialogue and the one call that continues the dialogue."""
     call = read_request(record["expected_output"])
     dialogue = record["input"].replace(_ASKS, "").strip()
     tools = described(record["instruction"].partition(_DESCRIPTIONS)[2])
@@ -215,11 +197,7 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_request(text: str) -> ToolCall:
-    """Returns the only call in a text such as ``API-Request: [Name(key='value')]``.
-
-    Raises:
-        ValueError: the text contains no call, or more than one.
-    """
+    """Returns the only call in a text such as ``API-Request: [Name(key='value')]``."""
     found = re.search(r"\[\w+\(.*\)\]", text, re.DOTALL)
     try:
         calls = bfcl_python(found[0]).calls if found else ()
@@ -231,11 +209,7 @@ def read_request(text: str) -> ToolCall:
 
 
 def described(text: str) -> list[dict[str, Any]]:
-    """Returns the tool definitions of the APIs that a text describes, with one JSON object on each line.
-
-    Raises:
-        ValueError, AttributeError, KeyError: a line is not a JSON object that describes an API.
-    """
+    """Returns the tool definitions of the APIs that a text describes, with one JSON object on each line."""
     return [_tool(parse_json(line)) for line in text.splitlines() if line.strip()]
 
 
@@ -258,16 +232,7 @@ class ApiBankEnv(DialogueEnv):
 
     :class:`~turnwise_worlds.dialogues.DialogueEnv` describes the arguments that are not listed here.
 
-    Args:
-        data: path of API-Bank's folder ``json_test_data``. None means that tasks with the APIs of a small office are
-            generated.
-        levels: the levels of difficulty to use. At level 1, the policy calls a given API. At level 2, the policy has to
-            find the API first. At level 3, the policy plans calls of several APIs.
-        format: the format of tool calls. ``bfcl_python`` is API-Bank's own format, ``[Name(key='value')]``.
-
-    Raises:
-        InputError: the public files cannot be read.
-        ValueError: a number is below 1, or a level, format or verifier is unknown.
+    ``conf/env/apibank.yaml`` explains the arguments.
     """
 
     name = "apibank"

@@ -58,7 +58,6 @@ class Office:
         self.tables: Tables = deepcopy(dict(tables))
 
     def call(self, call: ToolCall) -> str:
-        """Makes a call and returns the answer. If the call fails, the answer is an error message."""
         api = APIS.get(call.name)
         if api is None:
             return _exception(f"no API {call.name}")
@@ -187,7 +186,6 @@ def _search(tables: Tables, keywords: str) -> Any:
 
 
 def words(text: str) -> set[str]:
-    """Returns the lower-case words of a text. A name such as ``AddAlarm`` is split into its words."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", text)}
 
 
@@ -262,14 +260,7 @@ def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str
 
 
 def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.Random, Names], Any]) -> Kind:
-    """Returns a function that fills a table of the office at random and draws a user's request for one of its values.
-
-    Args:
-        api: the name of the API that answers the request.
-        name: the key of ``Names`` under which the possible keys of the table are listed.
-        say: the text of the request, with ``{}`` in place of a key of the table.
-        value: a function that draws a value of the table.
-    """
+    """Returns a function that fills a table of the office at random and draws a user's request for one of its values."""
 
     def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
         keys = rng.sample(names[name], 3)
@@ -361,9 +352,6 @@ class OfficeTasks:
         levels: the levels to use, out of 1, 2 and 3.
         names: a function that draws the names (of people, cities and so on) for one task of ``train`` or ``seen``. None
             means that these tasks use the names in ``TRAINING``.
-
-    Raises:
-        ValueError: ``levels`` is empty or holds an unknown level.
     """
 
     levels: tuple[int, ...] = (1, 2, 3)

@@ -40,11 +40,7 @@ class MissingBfclError(InputError):
 
 
 def root() -> Path:
-    """Returns the folder of the installed package bfcl-eval.
-
-    Raises:
-        MissingBfclError: bfcl-eval is not installed.
-    """
+    """Returns the folder of the installed package bfcl-eval."""
     spec = find_spec("bfcl_eval")
     if spec is None or spec.origin is None:
         raise MissingBfclError(f"env=bfcl needs bfcl-eval, which is not installed here; {INSTALL}")
@@ -53,12 +49,7 @@ def root() -> Path:
 
 @lru_cache(maxsize=len(_MODULES))
 def api_class(name: str) -> Any:
-    """Returns the class of a simulated API.
-
-    Raises:
-        ValueError: there is no API of this name.
-        MissingBfclError: bfcl-eval, or a library that the API imports, is not installed.
-    """
+    """Returns the class of a simulated API."""
     if name not in _MODULES:
         raise ValueError(f"there is no API {name!r}; choose one of {', '.join(_MODULES)}")
     root()
@@ -71,7 +62,6 @@ def api_class(name: str) -> Any:
 
 @lru_cache(maxsize=len(_MODULES))
 def tools_of_class(name: str) -> Tools:
-    """Returns one tool definition for each function of an API, with the parameters as JSON Schema."""
     records = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")
     return tuple(
         {
@@ -88,17 +78,12 @@ def tools_of_class(name: str) -> Tools:
 
 @lru_cache(maxsize=1)
 def announcement() -> str:
-    """Returns the user message with which BFCL tells the model that more functions are available from now on."""
     return str(import_module("bfcl_eval.constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
 
 @lru_cache(maxsize=len(SUBSETS))
 def entries(subset: str) -> dict[str, dict[str, Any]]:
-    """Returns the tasks of a subset of BFCL: id -> the benchmark's entry together with its ``ground_truth``.
-
-    Raises:
-        MissingBfclError: the package is not installed, or its version lacks the subset's file.
-    """
+    """Returns the tasks of a subset of BFCL: id -> the benchmark's entry together with its ``ground_truth``."""
     name = f"BFCL_v4_multi_turn_{subset}.json"
     try:
         questions = read_lines(root() / "data" / name)
@@ -157,7 +142,6 @@ class Apis:
         return twin
 
     def call(self, call: ToolCall) -> str:
-        """Makes a call and returns the answer. If the call fails, the answer is an error message."""
         owner = owners(self.classes).get(call.name)
         if owner is None:
             return f"{FAILED}name {call.name!r} is not defined"

@@ -37,9 +37,6 @@ class PublicTasks:
     All variants of a dialogue are in the same split, because training on one variant would reveal the other variants.
     The split ``unseen`` has the 20 dialogues that combine a pair of APIs in ``UNSEEN_PAIRS``. The split ``seen`` has 20
     dialogues that are drawn from the rest, and ``train`` has the remaining 160.
-
-    Raises:
-        ValueError: ``subsets`` is empty or holds an unknown subset.
     """
 
     subsets: tuple[str, ...] = SUBSETS
@@ -49,27 +46,18 @@ class PublicTasks:
             raise ValueError(f"subsets: name one or more of {', '.join(SUBSETS)}, got {list(self.subsets)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split, in an order that depends on the seed.
-
-        Raises:
-            InputError: the split has fewer than ``count`` tasks.
-        """
+        """Returns ``count`` tasks of a split, in an order that depends on the seed."""
         found = [f"multi_turn_{subset}_{number}" for number in _splits()[split] for subset in self.subsets]
         random.Random(f"{seed}/bfcl").shuffle(found)
         chosen = first_tasks(found, count, f"split {split} of the public tasks")
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue of a task, whose data holds the id of the benchmark's entry."""
         return _problem(str(task.data["entry"]))
 
 
 def subset_of(name: str) -> str:
-    """Returns the subset (``base``, ``miss_func``, ``miss_param`` or ``long_context``) in the id of a public task.
-
-    Raises:
-        ValueError: the id contains no subset's name.
-    """
+    """Returns the subset (``base``, ``miss_func``, ``miss_param`` or ``long_context``) in the id of a public task."""
     subset = name.removeprefix("multi_turn_").rpartition("_")[0]
     if subset not in SUBSETS:
         raise ValueError(f"{name!r} is not a task of BFCL's multi-turn subsets {', '.join(SUBSETS)}")
@@ -114,9 +102,6 @@ def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
     """Returns the call that ``source``, a call in Python, describes. The text is parsed and never evaluated.
 
     A positional argument gets the name of its parameter.
-
-    Raises:
-        ValueError: ``source`` is not a call of a function of the APIs ``classes`` with literal arguments.
     """
     node = ast.parse(source, mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
@@ -137,17 +122,7 @@ class BfclEnv(DialogueEnv):
 
     :class:`~turnwise_worlds.dialogues.DialogueEnv` describes the arguments that are not listed here.
 
-    Args:
-        level: ``public`` has the 800 tasks of the benchmark. ``tiny`` has short generated tasks for six of its APIs.
-        horizon: maximum number of turns of an episode; None means the level's default (tiny 16, public 60).
-        steps: maximum number of replies with tool calls that the policy may give to one user message. BFCL's own
-            program stops a model after 20.
-        format: the format of tool calls; None means the level's default (tiny ``bfcl_python``, public ``hermes``).
-        subsets: the subsets of the public tasks to use.
-
-    Raises:
-        MissingBfclError: bfcl-eval is not installed; the message says how to install it.
-        ValueError: a number is below 1, or a level, format, subset or verifier is unknown.
+    ``conf/env/bfcl.yaml`` explains the arguments.
     """
 
     name = "bfcl"

@@ -102,7 +102,6 @@ def _move(rng: random.Random, names: Names) -> Request:
 
 
 def _tickets(rng: random.Random, names: Names) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the initial state of the ticket API, with two open tickets of a user, and one of the two tickets."""
     numbers = sorted(rng.sample(range(1, 10), 2))
     queue = [
         {
@@ -188,7 +187,6 @@ def _lights(rng: random.Random, names: Names) -> Request:
 
 
 def _market(rng: random.Random, names: Names) -> tuple[dict[str, Any], list[str]]:
-    """Returns the initial state of the trading API and the names of three stocks. The first two stocks are watched."""
     symbols = rng.sample(names.stocks, 3)
     config = {
         "stocks": {symbol: {"price": rng.randint(2, 30)} for symbol in symbols},
@@ -295,7 +293,6 @@ class TinyTasks:
         return [self._task(split, seed, index) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools."""
         data = task.data
         classes = tuple(data["classes"])
         tools = tuple(tool for name in classes for tool in shown(name))
@@ -325,7 +322,6 @@ def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
 
 
 def shown(name: str) -> Tools:
-    """Returns the tool definitions of the functions of the API ``name`` that the level ``tiny`` needs."""
     return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
 
 

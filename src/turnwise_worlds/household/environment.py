@@ -62,7 +62,6 @@ class GoodExpert(Expert[HouseholdSession]):
         return session.world.texts[self.command(session)]
 
     def command(self, session: HouseholdSession) -> Command:
-        """Returns the command that the good expert gives now."""
         return self.pursue(session) or self.search(session)
 
     def pursue(self, session: HouseholdSession) -> Command | None:
@@ -111,7 +110,6 @@ class GoodExpert(Expert[HouseholdSession]):
 
     @staticmethod
     def can_hold_target(session: HouseholdSession, r: int) -> bool:
-        """Returns whether a target object could lie in receptacle ``r``."""
         targets = bits(session.world.targets)
         return bool(targets) and bool(session.world.fits[targets[0]] >> r & 1)
 
@@ -190,7 +188,6 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
 
 
 def options(session: HouseholdSession) -> list[Command]:
-    """Returns the commands that a plan may use and that are possible now. Walks (``GO``) are last in the list."""
     world, state = session.world, session.state
     commands = [c for c in world.nearby[state.at] if c[0] in _PLANNED and state.admits(world, c)]
     return commands + [(GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]
@@ -282,7 +279,6 @@ def _receptacle(world: World, state: State, r: int) -> Kind:
 
 
 def _places(world: World, objects: int) -> int:
-    """Returns a bit mask of the receptacles that can hold at least one of the objects in the bit mask ``objects``."""
     found = 0
     for o in bits(objects):
         found |= world.fits[o]
@@ -290,17 +286,9 @@ def _places(world: World, objects: int) -> int:
 
 
 class HouseholdEnv(ScriptedEnv[HouseholdSession]):
-    """Household tasks of six kinds, played in text. See ``turnwise.env.Environment``.
+    """Household tasks of six kinds, played in text.
 
-    Args:
-        horizon: maximum number of turns of an episode.
-        mistakes: probabilities of the clumsy expert's mistakes.
-        worlds: maximum number of tasks whose rooms (:class:`~turnwise_worlds.household.world.World`) are kept in memory.
-        verifier: ``oracle`` accepts actions that make progress (``household.verifier``). ``demonstrated`` accepts
-            actions that have the effect of the expert's action (``household.demonstrated_verifier``).
-
-    Raises:
-        ValueError: the horizon or ``worlds`` is below 1, or the verifier is unknown.
+    ``conf/env/household.yaml`` explains the arguments.
     """
 
     name = "household"
@@ -323,7 +311,6 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         return HouseholdSession(task, self._worlds(task), self.horizon)
 
     def replay(self, task: Task, actions: Sequence[str]) -> HouseholdSession:
-        """Opens an episode of the task, applies ``actions`` until the episode ends, and returns the episode."""
         session = self.reset(task)
         for action in actions:
             if session.done:

@@ -65,7 +65,6 @@ class State:
         return twin
 
     def key(self) -> tuple[int, ...]:
-        """Returns the whole state as one hashable value."""
         return (
             self.at,
             self.held,
@@ -91,7 +90,6 @@ class State:
         return not (world.openable & ~self.opened) >> r & 1
 
     def admits(self, world: World, command: Command) -> bool:
-        """Returns whether the command is possible in this state."""
         op, o, r = command
         at = self.at
         if op == GO:
@@ -211,7 +209,6 @@ class State:
         return HELP_TEXT
 
     def _object(self, world: World, o: int) -> str:
-        """Returns the description of an object, as in ALFWorld. "cold" becomes "cool" beside another adjective."""
         name = world.objects[o]
         if world.vessels >> o & 1:
             return f"This is a normal {name}. In it, you see nothing."
@@ -240,7 +237,6 @@ class Aim(NamedTuple):
 
 
 def full_aim(world: World) -> Aim:
-    """Returns the whole goal of a task as an aim with the places of all target objects and lamps."""
     return Aim(world.targets, world.toggles, world.wanted)
 
 
@@ -327,7 +323,6 @@ def _placed(world: World, aim: Aim, contents: list[int], treated: int) -> bool:
 
 
 def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
-    """Returns how many actions the agent needs to treat (clean, heat or cool) and place the held object ``o``."""
     things, stations = world.treatment
     if not things >> o & 1:
         return UNREACHABLE
@@ -360,7 +355,7 @@ def _places(contents: list[int], objects: int) -> list[int]:
 
 
 class HouseholdSession(Session):
-    """A running episode of ``env=household``. See ``turnwise.env.Session``.
+    """A running episode of ``env=household``.
 
     An action that is unknown or not possible now gets the answer "Nothing happens." and counts as a turn.
     """
@@ -377,15 +372,9 @@ class HouseholdSession(Session):
         self.done = self.won
 
     def opening(self) -> list[Message]:
-        """Returns one user message: the description of the room, a blank line and the task."""
         return [{"role": "user", "content": self.world.opening}]
 
     def step(self, action: str) -> Step:
-        """Applies one action and returns the environment's answer.
-
-        Raises:
-            RuntimeError: the episode is over.
-        """
         check_open(self.task, self.done, self.turns)
         self.turns += 1
         world, state = self.world, self.state

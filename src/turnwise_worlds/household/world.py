@@ -206,12 +206,10 @@ def listing(names: Iterable[str]) -> list[str]:
 
 
 def numbered(types: Iterable[str]) -> list[str]:
-    """Returns one name for each element of ``types``: ``["drawer", "drawer"]`` gives ``["drawer 2", "drawer 1"]``."""
     return listing(f"{kind} {i + 1}" for kind, count in Counter(types).items() for i in range(count))
 
 
 def layout(seed: int) -> tuple[str, tuple[str, ...]]:
-    """Returns the kind of the room that ``seed`` determines, and the names of the room's 8 to 14 receptacles."""
     rng = random.Random(f"household room {seed}")
     kind = list(ROOMS)[seed % len(ROOMS)]
     while True:
@@ -239,7 +237,6 @@ def rooms(split: str) -> dict[str, tuple[int, ...]]:
 
 
 def weight(receptacle: str) -> float:
-    """Returns the weight (``catalog.WEIGHTS``) of a receptacle, given its type or name."""
     return WEIGHTS.get(receptacle.split()[0], 1)
 
 
@@ -257,7 +254,6 @@ def make_task(split: str, seed: int, index: int) -> Task:
 
 
 def fingerprint(data: Mapping[str, Any]) -> int:
-    """Returns a hash of a task's data, which is the same in every run."""
     return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 
@@ -379,10 +375,6 @@ class World:
 
     Args:
         data: the task's data: ``receptacles`` (names), ``objects`` (name -> receptacle's name), ``goal``, ``text``.
-
-    Raises:
-        ValueError: the data contains an unknown type of receptacle or goal, or an object in an unknown receptacle, or
-            the goal names a type of object or receptacle that is not in the room.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -456,7 +448,6 @@ class World:
         return _mask(self.object_types, things), _mask(self.receptacle_types, {station})
 
     def _commands(self) -> dict[str, Command]:
-        """Returns all commands that can become possible in some state of this task: text -> command."""
         found: dict[str, Command] = {"inventory": (INVENTORY, 0, 0), "look": (LOOK, 0, 0), "help": (HELP, 0, 0)}
         for r, place in enumerate(self.receptacles):
             found[f"go to {place}"] = (GO, 0, r)

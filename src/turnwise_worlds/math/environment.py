@@ -55,7 +55,6 @@ class MathSession(TextSession):
         self.values: tuple[str, ...] = ()
 
     def computed(self) -> bool:
-        """Returns whether a snippet has printed the problem's answer as its last line."""
         return any(self.equal(value, self.problem.answer) for value in self.values)
 
     def value(self, code: str) -> str | None:
@@ -136,11 +135,7 @@ class ClumsyExpert(Clumsy[MathSession], GoodExpert):
 
 
 def accepts(session: MathSession, action: str, expert: str) -> bool:
-    """Returns whether the verifier accepts the policy's reply ``action``. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the sandbox or the worker of math-verify failed.
-    """
+    """Returns whether the verifier accepts the policy's reply ``action``. ``session`` is not changed."""
     call = session.read(action)
     if session.done or call is None:
         return False
@@ -164,23 +159,7 @@ def accepts(session: MathSession, action: str, expert: str) -> bool:
 class MathEnv(ToolEnv[MathSession]):
     """An environment with mathematical problems, which are generated or come from files of public data sets.
 
-    It implements ``turnwise.env.Environment``.
-
-    Args:
-        level: ``tiny`` (arithmetic with one or two operations, short calls) or ``full``.
-        horizon: maximum number of turns of an episode.
-        calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
-            level.
-        python: whether the policy has a Python tool, which runs in the sandbox.
-        shown: maximum number of characters of the Python tool's output that the policy sees.
-        files: split (train, seen, unseen) -> file of problems. None means that problems are generated.
-        mistakes: probabilities of the mistakes of the clumsy scripted expert.
-        interpreter: runs the code of the Python tool.
-        equality: decides whether an answer is right.
-
-    Raises:
-        ValueError: an argument is out of its range.
-        InputError: a file of ``files`` cannot be used.
+    ``conf/env/math.yaml`` explains the arguments.
     """
 
     name = "math"

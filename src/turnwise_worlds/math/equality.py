@@ -28,9 +28,6 @@ class Equality:
     Args:
         seconds: time limit of one comparison.
         python: the Python interpreter that runs the worker; None means the interpreter of this process.
-
-    Raises:
-        ValueError: ``seconds`` is not above 0, or ``python`` is not a program.
     """
 
     def __init__(self, seconds: float = 5.0, python: str | None = None) -> None:
@@ -49,9 +46,6 @@ class Equality:
     def __call__(self, answer: str, reference: str) -> bool:
         """Returns whether ``answer`` equals ``reference``, the right answer. If the worker dies or exceeds the time
         limit, the answer counts as wrong.
-
-        Raises:
-            EnvironmentFault: the worker cannot start.
         """
         return self._known(answer.strip(), reference.strip())
 
@@ -96,7 +90,6 @@ class Equality:
 
 
 def _number(text: str) -> Fraction | None:
-    """Returns the value of a plain number, such as 1,024 or 7/6; None for other texts."""
     text = text.removesuffix(".")
     if not _NUMBER.fullmatch(text):
         return None

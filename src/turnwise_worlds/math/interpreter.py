@@ -54,10 +54,6 @@ class Interpreter:
         """Runs the snippet ``code`` in the Python state after the snippets in ``before``.
 
         If the snippet raises an exception or exceeds a limit, the result says so.
-
-        Raises:
-            NoSandboxError: no sandbox works on this machine.
-            EnvironmentFault: the sandbox failed.
         """
         key = (*before, code)
         with self._turn:
@@ -86,16 +82,11 @@ class Interpreter:
                 self._turn.notify_all()
 
     def _changing(self, snippets: tuple[str, ...]) -> list[str]:
-        """Returns the snippets without those that exceeded a limit, which have changed nothing."""
         outcomes = [self._outcomes.get(snippets[: n + 1]) for n in range(len(snippets))]
         return [code for code, known in zip(snippets, outcomes, strict=True) if known is None or not known.stopped]
 
     def open(self) -> Bubblewrap:
-        """Returns the sandbox. The first call starts and tests it.
-
-        Raises:
-            NoSandboxError: no sandbox works on this machine; the message says what to install.
-        """
+        """Returns the sandbox. The first call starts and tests it."""
         with self._turn:
             if self._sandbox is None:
                 try:
@@ -105,7 +96,6 @@ class Interpreter:
             return self._sandbox
 
     def close(self) -> None:
-        """Ends all interpreters."""
         with self._turn:
             sandbox, self._sandbox = self._sandbox, None
             self._states.clear()

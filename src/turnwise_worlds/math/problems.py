@@ -31,20 +31,14 @@ class MathProblem:
 
     @property
     def key(self) -> str:
-        """Returns a hash of the problem's text and answer, which serves as the problem's id."""
         return hashlib.sha256(f"{self.text}\n{self.answer}".encode()).hexdigest()[:12]
 
     def data(self) -> dict[str, Any]:
-        """Returns the problem as JSON values."""
         return {"kind": self.kind, "problem": self.text, "answer": self.answer, "code": self.code}
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> MathProblem:
-        """Returns the problem that a task's data describes.
-
-        Raises:
-            ValueError: the data lacks a key.
-        """
+        """Returns the problem that a task's data describes."""
         try:
             code = data.get("code")
             return MathProblem(
@@ -152,9 +146,6 @@ def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathP
     """Returns ``count`` different problems of a split. A larger ``count`` only adds problems at the end of the list.
 
     A hash of a problem's text decides its split, so no two splits share a problem.
-
-    Raises:
-        InputError: fewer than ``count`` different problems of the split were found.
     """
     found: dict[str, MathProblem] = {}
     kinds = list(KINDS[level].items())
@@ -183,11 +174,7 @@ _ANSWER = ("answer", "final_answer", "expected_answer", "target")
 
 
 def read_problems(path: str | Path, key: str) -> list[MathProblem]:
-    """Returns the problems in a file, in the order of the file and without duplicates.
-
-    Raises:
-        InputError: the file cannot be read, a record has no problem or no answer, or no usable problem is left.
-    """
+    """Returns the problems in a file, in the order of the file and without duplicates."""
     found: dict[str, MathProblem] = {}
     for place, record in read_data_file(path, key):
         lower = {str(name).lower(): value for name, value in record.items()}
@@ -224,7 +211,6 @@ def boxed_answer(solution: str) -> str | None:
 
 
 def _left_out(record: Mapping[str, Any]) -> bool:
-    """Returns whether a record is a proof or a problem with pictures of OlympiadBench."""
     if "olympiadbench" in str(record.get("source", "")).lower() or "final_answer" in record:
         pictures = any(record.get(name) not in (None, "", [], "[]") for name in record if str(name).startswith("image"))
         return pictures or record.get("modality") == "Multimodal" or record.get("final_answer", "") in (None, [], "[]")

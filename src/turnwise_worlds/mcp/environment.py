@@ -10,19 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from turnwise.data.match_calls import equivalent
 from turnwise.data.tool_schema import check_call
 from turnwise.data.toolcalls import PARSERS, Format, Reply, ToolCallError
 from turnwise.env import (
+    SPLITS,
     EnvironmentFault,
     Quality,
     Step,
     check_horizon,
-    check_split,
     check_tasks,
     first_tasks,
 )
@@ -73,6 +73,14 @@ class Problem(BaseModel):
     check: Check | None = None
     calls: tuple[Call, ...] | None = None
 
+    @model_validator(mode="after")
+    def _can_be_judged(self) -> Self:
+        if not self.answers and self.check is None:
+            raise ValueError("the task has neither answer nor check, so it cannot be judged; add one of them")
+        if not all(map(normalise, self.answers)):
+            raise ValueError("an answer contains no word or number to compare a reply with")
+        return self
+
     @property
     def answers(self) -> tuple[str, ...]:
         return () if self.answer is None else (self.answer,) if isinstance(self.answer, str) else self.answer
@@ -88,7 +96,6 @@ def _says(text: str, answer: str) -> bool:
 
 
 def _number(text: str) -> tuple[Decimal, str] | None:
-    """Returns the value and the percent sign of a text that consists only of a number; None for other texts."""
     match = _NUMBER.fullmatch(text.strip(_AROUND).removesuffix(".").strip(_AROUND))
     if match is None:
         return None
@@ -98,7 +105,6 @@ def _number(text: str) -> tuple[Decimal, str] | None:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Returns whether two JSON values are equal. ``true`` does not equal 1."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
@@ -106,38 +112,36 @@ def _alike(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def problem_of(data: Mapping[str, Any], where: str) -> Problem:
-    """Returns the problem that a task's data describes; raises an ``InputError`` if it describes none."""
+class Row(Problem):
+    """A record of a task file."""
+
+    id: str = Field(min_length=1)
+    split: Literal["train", "seen", "unseen"]
+    subset: str = ""
+
+
+def problem_of(task: Task) -> Problem:
     try:
-        problem = Problem.model_validate(data)
+        return Problem.model_validate(task.data)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    if not problem.answers and problem.check is None:
-        raise InputError(f"{where}: the task has neither answer nor check, so it cannot be judged; add one of them")
-    if empty := [answer for answer in problem.answers if not normalise(answer)]:
-        raise InputError(f"{where}: answer: {empty[0]!r} contains no word or number to compare a reply with")
-    return problem
+        raise InputError(f"task {task.id}: {error}") from None
 
 
 def read_tasks(path: str | Path, env: str) -> dict[str, list[Task]]:
     """Returns the tasks in a file: split -> its tasks. A record has ``id``, ``split``, ``subset`` and a problem's fields."""
-    tasks: dict[str, dict[str, Task]] = {}
+    tasks: dict[str, Task] = {}
     for place, record in read_data_file(path, "env.file"):
-        name, split, subset = (record.pop(key, "") for key in ("id", "split", "subset"))
-        if not all(isinstance(value, str) for value in (name, split, subset)) or not name:
-            raise InputError(f"{place}: id, split and subset must be texts, and id and split are required")
         try:
-            check_split(split)
-        except ValueError as error:
+            row = Row.model_validate(record)
+        except ValidationError as error:
             raise InputError(f"{place}: {error}") from None
-        if any(name in others for others in tasks.values()):
-            raise InputError(f"{place}: the id {name!r} occurs twice; rename one")
-        problem_of(record, place)
-        tasks.setdefault(split, {})[name] = Task(env, name, split, record, subset)
+        if row.id in tasks:
+            raise InputError(f"{place}: the id {row.id!r} occurs twice; rename one")
+        data = {key: value for key, value in record.items() if key not in ("id", "split", "subset")}
+        tasks[row.id] = Task(env, row.id, row.split, data, row.subset)
     if not tasks:
         raise InputError(f"{path}: the file contains no task; set env.file to a file with one task per record")
-    return {split: list(named.values()) for split, named in tasks.items()}
+    return {split: [task for task in tasks.values() if task.split == split] for split in SPLITS}
 
 
 def read_reply(text: str, form: Format, tools: Tools) -> Reply:
@@ -170,12 +174,7 @@ class McpEpisode:
         return opened(self.env.system, self._tools, self.form, self.problem.prompt)
 
     def act(self, text: str) -> Step:
-        """Makes the calls in a reply in order. A reply without calls ends the episode.
-
-        Raises:
-            EnvironmentFault: a server failed, or the episode was closed.
-            InputError: a call of the task's own ``setup`` or ``check`` failed.
-        """
+        """Makes the calls in a reply in order. A reply without calls ends the episode."""
         with self._lock:
             self._check_open()
             self._acting = True
@@ -287,12 +286,12 @@ class McpEnv(ReplayedEnv):
         return first_tasks(self._read.get(split, []), count, f"split {split} of {self.file}")
 
     def open_episode(self, task: Task) -> McpEpisode:
-        return McpEpisode(self, problem_of(task.data, f"task {task.id}"), f"task {task.id}")
+        return McpEpisode(self, problem_of(task), f"task {task.id}")
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         """Makes the calls that the task lists, and answers. The clumsy expert errs before some of these calls."""
         session = self.reset(task)
-        problem = problem_of(task.data, f"task {task.id}")
+        problem = problem_of(task)
         if problem.calls is None:
             raise InputError(
                 f"task {task.id}: its record lists no tool calls (`calls`), so it cannot be demonstrated; set data.file "
@@ -313,10 +312,9 @@ class McpEnv(ReplayedEnv):
             return False
         if made.calls or shown.calls:
             return equivalent(made.calls, shown.calls, tools)
-        return problem_of(session.task.data, f"task {session.task.id}").answered(made.content)
+        return problem_of(session.task).answered(made.content)
 
     def close(self) -> None:
-        """Ends the servers that no episode is using."""
         self.servers.close()
 
     def _replies(

@@ -20,7 +20,6 @@ _FILLED = 3  # number of boxes that hold something at the start
 
 
 def tasks(env: str, split: str, count: int, seed: int) -> list[Task]:
-    """Returns ``count`` different tasks of a split. The split ``unseen`` uses things that occur in no other split."""
     rng = random.Random(f"mcp boxes {split} {seed}")
     found: dict[str, Task] = {}
     while len(found) < count:

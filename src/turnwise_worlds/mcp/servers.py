@@ -65,11 +65,6 @@ class Connection:
             raise self._failed(f"cannot list its tools ({_first(error)})") from None
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """Calls a tool. Returns its answer and whether the answer is an error.
-
-        Raises:
-            EnvironmentFault: the server died, timed out, or broke the protocol.
-        """
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
@@ -178,7 +173,6 @@ def _first(error: BaseException) -> str:
 
 
 def _text(result: Any) -> str:
-    """Returns a tool's result as text: one line for each part, with a short note for each part that is not text."""
     parts = [_part(block) for block in result.content]
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]
@@ -204,11 +198,7 @@ class Servers:
         self._shown: Tools = ()
 
     def shown(self) -> Tools:
-        """Returns the tools that the policy may call. Only the first call asks the servers.
-
-        Raises:
-            InputError: a server cannot be reached, or tools are missing, unusable or twice there.
-        """
+        """Returns the tools that the policy may call. Only the first call asks the servers."""
         with self._lock:
             if not self._holders:
                 self._shown = tuple(tool for name in self.servers for tool in self._listed(name))

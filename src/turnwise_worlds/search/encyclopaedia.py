@@ -37,9 +37,6 @@ class Pages:
 
     Pages with equal titles are merged into one page with all of their sentences. The constructor cleans all texts:
     control characters become blanks, and markers of chats and calls, such as ``<tool_call>``, are broken up.
-
-    Raises:
-        ValueError: there are no pages.
     """
 
     def __init__(self, pages: Iterable[Page]) -> None:
@@ -84,21 +81,15 @@ class Question:
 
     @property
     def key(self) -> str:
-        """Returns a hash of the question and its answers, which serves as the question's id."""
         return hashlib.sha256("\n".join([self.text, *self.answers]).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
     def data(self) -> dict[str, Any]:
-        """Returns the question as JSON values."""
         evidence = [list(fact) for fact in self.evidence]
         return {"kind": self.kind, "question": self.text, "answers": list(self.answers), "evidence": evidence}
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Question:
-        """Returns the question that the data of a task of ``env=search`` or ``env=browse`` describes.
-
-        Raises:
-            ValueError: the data lacks a key.
-        """
+        """Returns the question that the data of a task of ``env=search`` or ``env=browse`` describes."""
         try:
             evidence = tuple((str(title), str(sentence)) for title, sentence in data["evidence"])
             return Question(str(data["kind"]), str(data["question"]), tuple(map(str, data["answers"])), evidence)
@@ -120,12 +111,7 @@ _CODAS = ("", "l", "m", "n", "r", "s", "th", "nd", "rk")
 
 
 class Names:
-    """Draws a new name for a thing of a given kind, such as a person or a town.
-
-    Args:
-        level: ``tiny`` combines words from fixed lists, which have 75 words in all; ``full`` invents words.
-        rng: random number generator that decides all names.
-    """
+    """Draws a new name for a thing of a given kind, such as a person or a town."""
 
     def __init__(self, level: str, rng: random.Random) -> None:
         self._rng = rng
@@ -136,11 +122,7 @@ class Names:
             self._kinds = {kind: self._pairs(*words) for kind, words in pairs.items()}
 
     def __call__(self, kind: str) -> str:
-        """Returns a new name for a thing of the given kind.
-
-        Raises:
-            ValueError: all names of this kind are used up.
-        """
+        """Returns a new name for a thing of the given kind."""
         if kind in self._kinds:
             pair = next(self._kinds[kind], None)
             if pair is None:
@@ -262,10 +244,6 @@ class Encyclopaedia:
         hops: numbers of relations that a question follows; each number gives one kind of question. For example, "Who is
             the mayor of the town where X was born?" follows two relations. None means the level's default (tiny: 1
             and 2, full: 2 and 3).
-
-    Raises:
-        ValueError: the level is unknown, the edition is negative, there are fewer than two countries, or a number of
-            hops is below 1 or occurs twice.
     """
 
     def __init__(
@@ -392,7 +370,6 @@ def _relations(schema: Schema, thing: Thing) -> Iterator[tuple[str, Relation]]:
 
 
 def _compare(country: Country, comparison: Comparison, a: Thing, b: Thing) -> Question | None:
-    """Returns a question that compares two things by a number; None if the two numbers are equal."""
     numbers, evidence = [], []
     for thing in (a, b):
         if comparison.via is not None:

@@ -40,14 +40,7 @@ _ASKED = "Answer the question with facts that you find."
 
 
 class QuestionSession(TextSession):
-    """An episode in which the policy answers a question. The answer ends the episode.
-
-    Args:
-        question: the question of the task.
-        retriever: finds pages for a query.
-        results: number of pages that a search shows.
-        floor: minimum F1 (overlap of words with the right answer) at which a partly right answer gets a reward.
-    """
+    """An episode in which the policy answers a question. The answer ends the episode."""
 
     def __init__(
         self,
@@ -98,10 +91,6 @@ class QuestionEnv(ToolEnv[Q]):
         opens: whether the policy can open pages. If so, the environment needs the pages themselves, not only a
             retriever.
         evidence: the word by which error messages name the evidence that the scripted experts need, such as ``pages``.
-
-    Raises:
-        ValueError: a number is out of range, ``files`` names an unknown split, or there are no pages.
-        InputError: a file cannot be used, a question file has no question, or the corpus file has no page.
     """
 
     opens = False
@@ -167,11 +156,7 @@ class QuestionEnv(ToolEnv[Q]):
         return [Task(self.name, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in questions[:count]]
 
     def question(self, task: Task) -> Question:
-        """Returns the question of a task.
-
-        Raises:
-            ValueError: the task was made with other settings, so its pages are not the pages of this environment.
-        """
+        """Returns the question of a task."""
         made = task.data.get("source")
         if made is not None and made != self.source:
             raise ValueError(
@@ -210,11 +195,9 @@ class SearchSession(QuestionSession):
     seen: tuple[str, ...] = ()  # titles of all pages that search results have shown, in the order of appearance
 
     def missing(self) -> list[str]:
-        """Returns the titles of the evidence pages that no search result has shown yet."""
         return [title for title in self.question.titles if title not in self.seen]
 
     def find(self, query: str) -> tuple[Page, ...]:
-        """Returns the pages that a search for the query would show."""
         return self.retriever(query, self.most)
 
     def use(self, name: str, argument: str) -> Step:
@@ -289,11 +272,7 @@ class ClumsyExpert(Clumsy[SearchSession], GoodExpert):
 
 
 def oracle_accepts(session: SearchSession, action: str, expert: str) -> bool:
-    """Returns whether the verifier ``oracle`` accepts the policy's reply ``action``. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the search failed.
-    """
+    """Returns whether the verifier ``oracle`` accepts the policy's reply ``action``. ``session`` is not changed."""
     call = session.read(action)
     if session.done or call is None:
         return False
@@ -317,11 +296,7 @@ def new_titles(session: SearchSession, query: str) -> list[str]:
 
 
 def demonstrated_accepts(session: SearchSession, action: str, expert: str) -> bool:
-    """Returns whether ``action`` has the effect of the expert's action ``expert``. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the search failed.
-    """
+    """Returns whether ``action`` has the effect of the expert's action ``expert``. ``session`` is not changed."""
     made, wanted = session.read(action), session.read(expert)
     if session.done or made is None or wanted is None or made[0] != wanted[0]:
         return False
@@ -338,30 +313,7 @@ def _titles(session: SearchSession, query: str) -> list[str]:
 class SearchEnv(QuestionEnv[SearchSession]):
     """An environment whose questions come from a generated encyclopaedia or from files of public data sets.
 
-    It implements ``turnwise.env.Environment``.
-
-    Args:
-        level: ``tiny`` (short pages, few words, short calls) or ``full``.
-        edition: seed of the generated encyclopaedia; each seed gives another encyclopaedia.
-        countries: number of countries in the encyclopaedia; None means the level's default (tiny 24, full 100).
-        hops: numbers of relations that a question follows; each number gives one kind of question. None means the
-            level's default (tiny 1 and 2, full 2 and 3).
-        results: number of pages that a search shows; None means the level's default (tiny 1, full 3).
-        horizon: maximum number of turns of an episode.
-        calls: the format of tool calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the
-            full level.
-        floor: minimum F1 (overlap of words with the right answer) at which a partly right answer gets a reward.
-        files: question files by split (train, seen, unseen), used instead of the encyclopaedia's questions.
-        corpus: a file of pages to search, used instead of the pages that come with the questions.
-        retriever: address of a retrieval server, used instead of BM25 in this process.
-        mistakes: probabilities of the mistakes of the clumsy scripted expert.
-        verifier: ``oracle`` accepts searches that show new evidence, and right answers (``search.verifier``).
-            ``demonstrated`` accepts actions with the effect of the expert's action (``search.demonstrated_verifier``).
-
-    Raises:
-        ValueError: a number is out of range, the verifier is unknown, or there are no pages: the question files contain
-            no pages, and neither ``corpus`` nor ``retriever`` is given.
-        InputError: a file cannot be used.
+    ``conf/env/search.yaml`` explains the arguments.
     """
 
     name = "search"

@@ -51,7 +51,6 @@ def normalise(text: str) -> str:
 
 
 def score(answer: str, references: Sequence[str]) -> Score:
-    """Returns the score of an answer, compared with each of the right answers ``references``."""
     exact = any(normalise(answer) == normalise(reference) for reference in references)
     return Score(exact, max((f1(answer, reference) for reference in references), default=0.0))
 
@@ -83,9 +82,6 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
     """Returns the questions in a file, in the order of the file and without duplicates, and the pages in the file.
 
     ``key`` is the configuration key that names the file, for error messages.
-
-    Raises:
-        InputError: the file cannot be read, a record has none of the formats, or the file contains no usable question.
     """
     questions: dict[str, Question] = {}
     pages: list[Page] = []
@@ -109,9 +105,6 @@ def read_pages(path: str | Path, key: str) -> list[Page]:
     """Returns the pages in a corpus file.
 
     A record has either ``title`` and ``text`` (as in DPR), or ``contents``, whose first line is the title.
-
-    Raises:
-        InputError: the file cannot be read, a record is not a page, or the file contains no page.
     """
     pages = []
     for place, record in read_data_file(path, key):
@@ -130,7 +123,6 @@ def read_pages(path: str | Path, key: str) -> list[Page]:
 
 
 def _question(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
-    """Returns the question and the pages in a record; None if the record says that the question is unanswerable."""
     if "paragraphs" in record:
         return _musique(record)
     if "supporting_facts" in record and "context" in record:
@@ -184,7 +176,6 @@ def _made(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]
 
 
 def _pairs(value: Any, *keys: str) -> list[tuple[str, Any]]:
-    """Returns a list of pairs from ``[[a, b], ...]`` or ``{a: [...], b: [...]}``, as values or as JSON text."""
     value = _value(value)
     if isinstance(value, Mapping):
         second = next(key for key in keys[1:] if key in value)
@@ -260,9 +251,6 @@ class Served:
         timeout: time limit in seconds of one attempt, from the connection to the last byte of the answer.
         retries: number of further attempts after an attempt that got no answer.
         pause: seconds before the second attempt. The pause doubles before each further attempt.
-
-    Raises:
-        ValueError: the url does not begin with http, or contains a secret.
     """
 
     def __init__(self, url: str, timeout: float = 30.0, retries: int = 2, pause: float = 0.25) -> None:
@@ -277,12 +265,7 @@ class Served:
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
-        """Returns at most ``k`` pages, the best page first.
-
-        Raises:
-            EnvironmentFault: the search failed.
-            InputError: the search and the test query failed, and no search has worked before.
-        """
+        """Returns at most ``k`` pages, the best page first."""
         return self._search(query[:MAX_QUERY].encode(errors="replace").decode(), k)
 
     def _search_uncached(self, query: str, k: int) -> tuple[Page, ...]:
@@ -331,11 +314,7 @@ class Served:
 
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
-    """Returns the first ``k`` pages in the answer of a retrieval server.
-
-    Raises:
-        ValueError: the answer is not in the ``/retrieve`` format.
-    """
+    """Returns the first ``k`` pages in the answer of a retrieval server."""
     try:
         given = parse_json(answer)
         (hits,) = given["result"]  # one list, because one query was sent
@@ -368,6 +347,5 @@ def _tokens(texts: list[str]) -> Any:
 
 
 def _words(query: str) -> list[str]:
-    """Returns the words of a query as the BM25 index stores them."""
     found = _bm25s().tokenize([query], stopwords="en", show_progress=False, return_ids=False)
     return list(found[0])

@@ -75,12 +75,10 @@ def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | Non
 
 
 def seen(session: Tau2Session, answer: str) -> bool:
-    """Returns whether a text that the agent has read contains ``answer``, the answer of a tool."""
     return any(answer in text for text in session.shown)
 
 
 def identifiers(arguments: Mapping[str, Any]) -> set[str]:
-    """Returns the values in a call's arguments that identify something in a database."""
     found: set[str] = set()
     for name, value in arguments.items():
         if isinstance(value, list):
@@ -92,7 +90,6 @@ def identifiers(arguments: Mapping[str, Any]) -> set[str]:
 
 
 def _reads(session: Tau2Session, call: ToolCall) -> Iterator[ToolCall]:
-    """Yields reads about a call and the customer, with only identifiers that the agent already knows as arguments."""
     found = {"airline": _airline, "retail": _retail, "telecom": _telecom}[session.reference.problem.domain]
     for name, arguments in found(session, call.arguments):
         read = ToolCall(name, arguments)
@@ -175,7 +172,6 @@ def good(session: Tau2Session) -> Iterator[Reply]:
 
 
 def closing(session: Tau2Session) -> str:
-    """Returns the expert's last message, with all required information that the user has not got yet."""
     moved = any(call.name == TRANSFER for call in session.made)
     told = missing(session.reference.problem.said, session.said)
     return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(told)}."] if told else [])])
@@ -206,14 +202,12 @@ def _new(session: Tau2Session, gold: Gold) -> bool:
 
 
 def _prepared(session: Tau2Session, steps: Sequence[tuple[Gold, bool]]) -> Iterator[Reply]:
-    """Yields the look-ups that the expert makes before the calls in ``steps``, one reply for each look-up."""
     for gold, writes in steps:
         while found := lookup(session, gold.call, writes):
             yield [found], ""
 
 
 def _confirm(changes: Sequence[Gold]) -> str:
-    """Returns the expert's message that lists the planned changes and asks the user to confirm them."""
     lines = [
         f"- {gold.call.name.replace('_', ' ')}: "
         + ", ".join(f"{name} {_plain(value)}" for name, value in gold.call.arguments.items())
@@ -231,11 +225,7 @@ Due = list[tuple[Gold, bool]]
 
 
 def accepts(session: Tau2Session, action: str, expert: str) -> bool:
-    """Returns whether the verifier accepts the agent's reply ``action``. ``session`` is not changed.
-
-    Raises:
-        EnvironmentFault: the databases cannot be used.
-    """
+    """Returns whether the verifier accepts the agent's reply ``action``. ``session`` is not changed."""
     if session.done:
         return False
     try:
@@ -330,13 +320,11 @@ def _stands_for_one(
 
 
 def _without(due: Due, call: ToolCall) -> Due | None:
-    """Returns ``due`` without the given call; None if ``due`` does not contain the call."""
     place = next((i for i, (gold, _) in enumerate(due) if _same(gold, call)), None)
     return None if place is None else due[:place] + due[place + 1 :]
 
 
 def _changes(due: Due, call: ToolCall) -> bool:
-    """Returns whether the call in ``due`` that equals ``call`` changes the state."""
     return next(writes for gold, writes in due if _same(gold, call))
 
 
@@ -396,27 +384,11 @@ NAME = "tau2"
 
 
 class Tau2Env(ScriptedEnv[Tau2Session]):
-    """The environment of tau2-bench. It implements ``turnwise.env.Environment``.
+    """The environment of tau2-bench.
 
     The tasks are the benchmark's base set. Its tools and databases come from the package inspect-evals.
 
-    Args:
-        domains: the domains to use, out of ``airline``, ``retail`` and ``telecom``. In ``telecom`` the policy works
-            without a user (solo mode): it gets a ticket.
-        free: whether to keep the tasks that count as solved if the agent does nothing.
-        horizon: maximum number of turns of an episode.
-        format: the format in which the policy writes tool calls.
-        rules: whether the system message contains the company's rules, as in the benchmark.
-        user: how the user is simulated: ``scripted`` by rules, or ``endpoint`` by a model.
-        patience: number of consecutive messages of the agent without a new fact in the answer after which the scripted
-            user ends the conversation.
-        endpoint: the model that simulates the user.
-        mistakes: probabilities of the mistakes of the clumsy scripted expert.
-        kept: number of tasks whose start states and goal states are kept in memory.
-
-    Raises:
-        MissingTau2Error: the package is not installed; the message says how to install it.
-        ValueError: a number is below 1, a domain, format or user is unknown, or ``mistakes.early`` is above 0.
+    ``conf/env/tau2.yaml`` explains the arguments.
     """
 
     name = NAME
@@ -503,9 +475,6 @@ def by_domain(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
     Args:
         success: name of a task -> the outcomes of its episodes, each 0 or 1 (``Evaluation.success``). The outcomes of
             each task are averaged first, then the tasks of a domain.
-
-    Raises:
-        ValueError: there are no tasks, a task belongs to none of tau2's domains, or a task has no outcomes.
     """
     found: dict[str, list[float]] = {}
     for name, outcomes in success.items():

@@ -48,22 +48,11 @@ class User(Protocol):
     scripted: ClassVar[bool]
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns a conversation that consists of the user's first message.
-
-        Raises:
-            EnvironmentFault: no answer of the user could be obtained. :meth:`reply` raises this error too.
-        """
+        """Returns a conversation that consists of the user's first message."""
         ...
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """Returns the conversation with the agent's message and the user's answer added.
-
-        Args:
-            talk: the conversation so far.
-            message: the agent's message.
-            transferred: whether the agent has transferred the user to a human.
-            satisfied: whether all checks of the task pass.
-        """
+        """Returns the conversation with the agent's message and the user's answer added."""
         ...
 
 
@@ -79,9 +68,6 @@ class ScriptedUser:
     a transfer to a human, or at the ``patience``-th consecutive message of the agent that brings out no new fact.
 
     The user only compares words, and says more than people do, so it does not replace a person.
-
-    Raises:
-        ValueError: ``patience`` is below 1.
     """
 
     patience: int = 3
@@ -125,19 +111,16 @@ class ScriptedUser:
 
 
 def asks(message: str) -> bool:
-    """Returns whether an agent's message asks for something."""
     return bool(_ASKS.search(message))
 
 
 def facts(scenario: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Returns the user's facts as two lists: the facts that identify the user, and all other facts."""
     instructions = _instructions(scenario)
     known = [instructions.get(key) for key in ("known_info", "unknown_info")]
     return _sentences(*known), _sentences(instructions.get("task_instructions"))
 
 
 def first_person(text: str) -> str:
-    """Returns an instruction to the user ("you want ...") as the user would say it ("I want ...")."""
     for pattern, mine in _PERSONS:
         text = pattern.sub(partial(_replaced, mine), text)
     return text
@@ -216,12 +199,7 @@ class EndpointUser(CachedModel):
     max_tokens: int = field(default=512, kw_only=True)
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns a conversation that consists of the model's first message.
-
-        Raises:
-            EnvironmentFault: the model gave no answer. :meth:`reply` raises this error too.
-            InputError: the cache cannot be opened. :meth:`reply` raises this error too.
-        """
+        """Returns a conversation that consists of the model's first message."""
         return self._go_on(Talk(scenario))
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
@@ -287,11 +265,7 @@ class Reference:
 
     @classmethod
     def of(cls, problem: Tau2Problem) -> Reference:
-        """Makes the calls in ``problem.gold`` on a copy of the start state.
-
-        Raises:
-            EnvironmentFault: the databases cannot be used.
-        """
+        """Makes the calls in ``problem.gold`` on a copy of the start state."""
         world, state = problem.start.fork(), problem.start.state()
         steps = []
         for gold in problem.gold:
@@ -302,16 +276,7 @@ class Reference:
         return cls(problem, state, tuple(steps), customer_of(problem))
 
     def fault(self, world: World, calls: Sequence[ToolCall], said: Sequence[str]) -> str:
-        """Returns the name of the first check that an ended episode fails; empty if the episode is a success.
-
-        Args:
-            world: the databases at the end.
-            calls: all calls that the agent made.
-            said: all messages from the agent to the user.
-
-        Raises:
-            EnvironmentFault: the databases cannot be used.
-        """
+        """Returns the name of the first check that an ended episode fails; empty if the episode is a success."""
         problem = self.problem
         if problem.required and any(not any(gold.matches(call) for call in calls) for gold in problem.gold):
             return ACTIONS
@@ -335,7 +300,6 @@ class Reference:
 
     @property
     def free(self) -> bool:
-        """Returns whether the benchmark counts the task as solved if the agent does and says nothing."""
         return not self.fault(self.problem.start, (), ())
 
 
@@ -372,7 +336,7 @@ SOLO_ROLE = (
 
 
 class Tau2Session(Session):
-    """A running episode of ``env=tau2``. It implements ``turnwise.env.Session``.
+    """A running episode of ``env=tau2``.
 
     A reply of the agent either makes tool calls or is a message to the user. The episode ends when the user ends the
     conversation or, in solo mode, when the agent calls ``done``. After ``horizon`` turns, an episode ends and counts as
@@ -419,12 +383,7 @@ class Tau2Session(Session):
         return opened("\n\n".join(system), problem.tools, self.form, user)
 
     def read(self, action: str) -> Reply:
-        """Parses a reply of the agent into its text and its tool calls.
-
-        Raises:
-            ToolCallError: the reply cannot be parsed or is empty. In solo mode also: the reply has no call, or ``done``
-                has arguments or comes with other calls.
-        """
+        """Parses a reply of the agent into its text and its tool calls."""
         reply = PARSERS[self.form](action, self.reference.problem.tools)
         if not (reply.calls or reply.content):
             raise ToolCallError("the reply is empty")
@@ -437,12 +396,6 @@ class Tau2Session(Session):
         return reply
 
     def step(self, action: str) -> Step:
-        """Makes the tool calls in a reply, or sends its text to the user. Returns the answers of the tools or the user.
-
-        Raises:
-            RuntimeError: the episode is over.
-            EnvironmentFault: the databases or the user failed.
-        """
         check_open(self.task, self.done, self.turns)
         self.due = None
         results: list[str] = []
@@ -482,7 +435,6 @@ class Tau2Session(Session):
         self.done, self.won = True, not self.fault
 
     def fork(self) -> Tau2Session:
-        """Returns an independent copy of the session with its own databases."""
         twin = copy.copy(self)
         twin.world = self.world.fork()
         return twin

@@ -67,11 +67,7 @@ class Toolbox:
 
 
 def root() -> Path:
-    """Returns the folder of tau2-bench in the installed package inspect-evals.
-
-    Raises:
-        MissingTau2Error: the package is not installed.
-    """
+    """Returns the folder of tau2-bench in the installed package inspect-evals."""
     missing = [name for name in ("inspect_evals", "inspect_ai") if find_spec(name) is None]
     if missing:
         names = " and ".join(name.replace("_", "-") for name in missing)
@@ -85,11 +81,7 @@ def root() -> Path:
 
 
 def of_package(module: str, name: str) -> Any:
-    """Returns an object of the benchmark's modules, for example ``of_package("retail.tools", "get_retail_tools")``.
-
-    Raises:
-        MissingTau2Error: the object cannot be imported.
-    """
+    """Returns an object of the benchmark's modules, for example ``of_package("retail.tools", "get_retail_tools")``."""
     root()
     try:
         with _IMPORTING:
@@ -100,11 +92,7 @@ def of_package(module: str, name: str) -> Any:
 
 @lru_cache(maxsize=len(DOMAINS))
 def toolbox(domain: str) -> Toolbox:
-    """Returns the tools of a domain. For telecom, these include the tools of the customer's phone.
-
-    Raises:
-        MissingTau2Error: the tools cannot be imported.
-    """
+    """Returns the tools of a domain. For telecom, these include the tools of the customer's phone."""
     makers = [maker for place in _LISTS[domain] for maker in of_package(*place)]
     from inspect_ai.tool import ToolDef
 
@@ -211,11 +199,7 @@ class Records(ChainMap[str, Any]):
     __delitem__ = pop = popitem = clear = _refuse  # type: ignore[assignment]
 
     def peek(self, key: str) -> Any:
-        """Returns a record for reading only.
-
-        Raises:
-            KeyError: there is no record with this key.
-        """
+        """Returns a record for reading only."""
         return self.look()[key]
 
     def values(self) -> ValuesView[Any]:
@@ -261,12 +245,7 @@ _BILLS = "TelecomAgentTools:TelecomAgentTools:db"
 
 
 class World:
-    """The current state of a domain's databases in one episode.
-
-    Args:
-        domain: one of ``DOMAINS``.
-        store: the store of inspect-ai that holds the databases. The caller must not use the store afterwards.
-    """
+    """The current state of a domain's databases in one episode."""
 
     __slots__ = ("domain", "store")
 
@@ -275,7 +254,6 @@ class World:
 
     @classmethod
     def fresh(cls, domain: str) -> World:
-        """Returns the databases in their shipped state."""
         return cls(domain, pristine(domain)).fork()
 
     def fork(self) -> World:
@@ -285,11 +263,6 @@ class World:
         return World(self.domain, Store(dict(self.store.items())))  # Store makes a deep copy of its argument
 
     def call(self, call: ToolCall) -> str:
-        """Makes a tool call and returns the text of its answer. The error of a tool is an answer too.
-
-        Raises:
-            EnvironmentFault: the databases cannot be used.
-        """
         box = toolbox(self.domain)
         if problems := check_call({"name": call.name, "arguments": call.arguments}, box.tools):
             return _error("; ".join(problems))
@@ -314,9 +287,6 @@ class World:
         """Returns the benchmark's object that runs the domain's tools on these databases.
 
         If the domain has two databases (telecom), the benchmark first passes changes on between the two databases.
-
-        Raises:
-            EnvironmentFault: the databases cannot be used.
         """
         try:
             return self.within(opener(self.domain))
@@ -324,7 +294,6 @@ class World:
             raise EnvironmentFault(f"tau2 {self.domain}: the databases cannot be used ({error})") from error
 
     def within(self, function: Callable[[], T]) -> T:
-        """Calls ``function`` and returns its result. During the call, ``self.store`` is inspect-ai's current store."""
         from inspect_ai.util._store import init_subtask_store
 
         def run() -> T:
@@ -334,7 +303,6 @@ class World:
         return copy_context().run(run)
 
     def state(self) -> Mapping[str, Any]:
-        """Returns the content of the databases as comparable values. Of a shared table, only the changed records."""
         found: dict[str, Any] = {}
         for name, value in self.store.items():
             if not isinstance(value, BaseModel):
@@ -370,12 +338,7 @@ class World:
 
 @lru_cache(maxsize=len(DOMAINS))
 def pristine(domain: str) -> Store:
-    """Returns the store with a domain's databases in the shipped state, whose large tables all episodes share.
-
-    Raises:
-        MissingTau2Error: the package cannot be used.
-        EnvironmentFault: the package's databases cannot be used.
-    """
+    """Returns the store with a domain's databases in the shipped state, whose large tables all episodes share."""
     open_it = opener(domain)
     from inspect_ai.util import Store
 
@@ -391,7 +354,6 @@ def pristine(domain: str) -> Store:
 
 
 def _result(work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of a coroutine that never waits, such as the benchmark's tools."""
     try:
         work.send(None)
     except StopIteration as stop:
@@ -409,11 +371,7 @@ def _error(message: str) -> str:
 
 
 def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
-    """Applies the actions that create a task's start state, for example a wrong setting or an unpaid bill.
-
-    Raises:
-        EnvironmentFault: an action fails.
-    """
+    """Applies the actions that create a task's start state, for example a wrong setting or an unpaid bill."""
     if not actions:
         return
     perform, call = of_package("telecom.solver", "perform_action"), of_package("data_model.tasks", "EnvFunctionCall")
@@ -495,12 +453,6 @@ class Tau2Problem:
 
 @lru_cache(maxsize=256)
 def problem_of(domain: str, name: str) -> Tau2Problem:
-    """Returns a task of the benchmark's base set.
-
-    Raises:
-        ValueError: there is no domain or task of this name.
-        MissingTau2Error: the package cannot be used.
-    """
     if domain not in DOMAINS or name not in task_records(domain):
         raise ValueError(f"tau2 has no task {domain}/{name}")
     record = task_records(domain)[name]

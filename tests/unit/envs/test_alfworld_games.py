@@ -17,7 +17,7 @@ def test_missing_engine_says_how_to_get_it(tmp_path):
     broken = tmp_path / "python"
     broken.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n')  # an interpreter without site-packages
     broken.chmod(0o755)
-    with pytest.raises(MissingEngineError, match=r"requirements-alfworld\.txt"):
+    with pytest.raises(MissingEngineError, match=r"env\.python"):
         Pool(python=str(broken)).worker()
     with pytest.raises(MissingEngineError, match="cannot run"):
         Pool(python=str(tmp_path / "nowhere")).worker()
@@ -43,13 +43,6 @@ def test_missing_games_say_how_to_get_them(tmp_path):
     (tmp_path / "train" / "game.tw-pddl").write_text('{"solvable":\n tru}')
     with pytest.raises(ValueError, match=r"game\.tw-pddl:2: broken JSON"):
         games.tasks("train", 1, 0)
-
-
-@pytest.mark.parametrize("wrong", [{"horizon": 0}, {"workers": 0}, {"timeout": 0}])
-def test_numbers_out_of_range_are_refused(tmp_path, wrong):
-    (tmp_path / "train").mkdir()
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        AlfworldEnvironment(games=tmp_path, **wrong)
 
 
 def test_without_a_folder_of_games_nothing_is_played():

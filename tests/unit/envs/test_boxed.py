@@ -12,13 +12,12 @@ import pytest
 from turnwise.env import Environment, EnvironmentFault, check_ready
 from turnwise.errors import InputError
 from turnwise_worlds import boxed
-from turnwise_worlds.boxed import Box, cut, digest
+from turnwise_worlds.boxed import Box
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.math import MathEnv
 from turnwise_worlds.sandbox import sandbox as bubblewrap
-from turnwise_worlds.sandbox.folder_value import File, Link, tree_of
+from turnwise_worlds.sandbox.folder_value import tree_of
 from turnwise_worlds.sandbox.sandbox import Limits, SandboxFault
-from turnwise_worlds.scripted import ENTRY, Remembered
 from turnwise_worlds.software import SoftwareEnv
 from turnwise_worlds.terminal import TerminalEnv
 
@@ -43,26 +42,6 @@ def test_what_a_limit_ended_is_tried_again() -> None:
     assert not box._results
 
 
-def test_what_is_remembered_is_bounded_in_bytes(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A policy that has found out how to fill a folder must not fill the trainer's memory."""
-    monkeypatch.setattr(box, "_results", Remembered(most=5 << 20))
-    for n in range(12):
-        assert box.run(f"head -c 1000000 /dev/zero > x; echo {n} > y", {})[1]["x"] == File(bytes(1_000_000))
-    assert len(box._results) == 5 and box._results.held <= 5 << 20
-    box.run("head -c 6000000 /dev/zero > x", {})
-    assert len(box._results) == 5
-
-
-def test_what_was_asked_for_longest_ago_is_forgotten() -> None:
-    known: Remembered[str, int] = Remembered(most=3 * ENTRY + 10)
-    for n, name in enumerate("abc"):
-        known.keep(name, n, 1)
-    assert known.get("a") == 0
-    known.keep("d", 3, 1)
-    assert [known.get(name) for name in "abcd"] == [0, None, 2, 3]
-    assert known.held == 3 * (ENTRY + 1)
-
-
 def test_a_fault_of_the_sandbox_is_one_of_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def shell(self, command: str, tree: object) -> object:
@@ -77,26 +56,6 @@ def test_a_copy_opens_a_sandbox_of_its_own(box: Box) -> None:
     box.run("true", {})
     copy = pickle.loads(pickle.dumps(box))
     assert copy == box and copy._sandbox is None
-
-
-def test_digests_tell_folders_apart() -> None:
-    trees = [
-        {},
-        {"a": None},
-        {"a": File(b"")},
-        {"a": File(b"", True)},
-        {"a": Link("")},
-        {"aa": None},
-        {"a": File(b"a")},
-    ]
-    assert len({digest(tree) for tree in trees}) == len(trees)
-    assert digest({}, "a", "b") != digest({}, "ab") != digest({}, "a\ud800")
-    assert digest({"a": None, "b": None}) == digest({"b": None, "a": None})
-
-
-def test_long_texts_lose_their_middle() -> None:
-    assert cut("abcdef", 6) == "abcdef"
-    assert cut("abcdefg", 4) == "ab\n[3 characters left out]\nfg"
 
 
 @pytest.mark.parametrize("env", [TerminalEnv(), SoftwareEnv(), MathEnv()])

@@ -32,14 +32,3 @@ def test_threads_that_drop_old_tasks_do_not_disturb_each_other() -> None:
     with ThreadPoolExecutor(8) as pool:
         assert not any(pool.map(wrong, range(0, 80, 10)))
     assert len(cache._kept) <= 8  # one task, or one of each thread that stored a task at the same time
-
-
-def test_a_full_cache_drops_the_task_that_came_first() -> None:
-    made: list[str] = []
-    cache = LastTasks(lambda task: made.append(task.id) or task.id, 2)  # type: ignore[func-returns-value]
-    for name in "abcab":
-        cache(Task("e", name, "train", {}))
-    assert made == ["a", "b", "c", "a", "b"] and len(cache._kept) == 2
-    assert cache(Task("e", "b", "train", {})) == "b" and made[-1] == "b" and len(made) == 5
-    cache(Task("e", "b", "train", {"changed": 1}))
-    assert len(made) == 6

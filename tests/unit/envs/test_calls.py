@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.data.tool_schema import make_tool, name_of, parameters_of
+from turnwise.data.tool_schema import make_tool
 from turnwise.data.toolcalls import ToolCallError
 from turnwise.types import ToolCall
-from turnwise_worlds.tools import Hermes, Short, calls_of, refusal
+from turnwise_worlds.tools import Hermes, Short
 
 TOOLS = (make_tool("add", "Adds.", a=("integer", "one"), b=("string", "other")), make_tool("stop", "Stops."))
 FILES = (
@@ -45,61 +43,7 @@ def test_short_forms_are_read_as_they_were_written(path: str, line: int, text: s
     assert bare.read(f" {path}\n") == ToolCall("open", {"path": path})
 
 
-def test_every_tool_is_listed() -> None:
-    lines = hermes.explain().splitlines()
-    assert [json.loads(line) for line in lines if line.startswith('{"type"')] == list(TOOLS)
-    assert short.explain() == "Tools: open (path), edit (path, line, text), stop ()"
-    assert [(name_of(each), list(parameters_of(each))) for each in TOOLS] == [("add", ["a", "b"]), ("stop", [])]
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("add 1 2", "one call a turn, got 0"),
-        (written(CALL) * 2, "one call a turn, got 2"),
-        ("<tool_call>{", "cannot be read"),
-        (written(ToolCall("sub", {})), "'sub'"),
-        (written(ToolCall("add", {"a": "1", "b": ""})), "integer"),
-        (written(ToolCall("add", {"a": 1})), "lacks 'b'"),
-        (written(ToolCall("stop", {"now": True})), "no parameter 'now'"),
-        ("x" * 1_000_000, "more than"),
-    ],
-)
-def test_what_is_no_call_is_said(text: str, why: str) -> None:
-    with pytest.raises(ToolCallError, match=why):
-        hermes.read(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("close a", "use open, edit or stop"),
-        ("", "use open, edit or stop"),
-        ("open", "open takes path: no path in it"),
-        ("stop now", "stop takes no argument"),
-        ("edit", "no path"),
-        ("edit a b c", "edit takes path, line, text: no line in it"),
-        ("edit a 1234567 c", "no line"),
-        ("edit a \u0663 c", "no line"),
-        ("<think>open a", "never closed"),
-        ("x" * 1_000_000, "more than"),
-    ],
-)
-def test_what_is_no_short_form_is_said(text: str, why: str) -> None:
-    with pytest.raises(ToolCallError, match=why):
-        short.read(text)
-
-
 def test_the_text_alone_is_the_argument_of_the_only_tool() -> None:
     assert bare.read("<think>hm</think> open x").arguments == {"path": "open x"}
     with pytest.raises(ToolCallError, match="open takes path"):
         bare.read(" \n")
-
-
-def test_a_style_that_is_not_there_is_refused_and_refusals_are_bounded() -> None:
-    assert calls_of("short", FILES) == short and calls_of("short", FILES[:1], bare=True) == bare
-    assert calls_of("hermes", TOOLS) == hermes
-    with pytest.raises(ValueError, match="calls must be one of short, hermes, got 'plain'"):
-        calls_of("plain", TOOLS)
-    assert refusal(ToolCallError("no")) == "Error: no."
-    assert len(refusal(ToolCallError("x" * 1000))) < 200

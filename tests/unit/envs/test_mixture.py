@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.unit.envs.demonstrations import check_forks, replay
-from tests.unit.envs.hostile import check_hostile
 
-from turnwise.config.overrides import build_alone
-from turnwise.config.schema import ConfigError
-from turnwise.data.trajectories import read_trajectories
-from turnwise.env import Environment, environment_of, environments_of
-from turnwise.errors import InputError
-from turnwise.training.expert_files import expert_file
 from turnwise.types import Task
-from turnwise_worlds.browse import BrowseEnv
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.mixture import Mixture, order, shares
 from turnwise_worlds.search import SearchEnv
-
-CONF = Path(__file__).parents[3] / "conf"
 
 
 def mixture(weights: dict[str, float] | None = None, **settings: Any) -> Mixture:
@@ -105,12 +91,6 @@ def test_a_world_with_fewer_tasks_than_its_share_gives_what_it_has() -> None:
     assert names(env.tasks("seen", 8)) == ["household", "few", "household", "household", "few", "household"]
 
 
-def test_a_world_that_refuses_is_named_with_the_remedy() -> None:
-    env = Mixture({"search": SearchEnv("tiny", countries=4), "household": HouseholdEnv()})
-    with pytest.raises(InputError, match=r"env\.worlds\.search: .* 500 are needed; .*or lower env\.weights\.search"):
-        env.tasks("seen", 1000)
-
-
 # -- delegation --------------------------------------------------------------------------------------------------------
 
 
@@ -132,82 +112,4 @@ def test_each_world_plays_and_judges_its_own_under_its_own_limit() -> None:
     assert env.same("go  to bed", "go to bed") and not env.same("go to bed", "go to sink")
 
 
-def test_the_mixture_passes_what_every_world_must() -> None:
-    env = Mixture(
-        {
-            "household": HouseholdEnv(horizon=30),
-            "search": SearchEnv("tiny", countries=4),
-            "browse": BrowseEnv("tiny", countries=4),
-        }
-    )
-    assert isinstance(env, Environment)
-    tasks = env.tasks("train", 6)
-    replayed = [replay(env, task) for task in tasks]
-    assert all(r.won and r.alike and all(r.accepted) for r in replayed)
-    known = sorted({action for r in replayed for action in r.actions})
-    assert check_forks(env, replayed, known, random.Random(0)) == []
-    assert check_hostile(env, tasks, known, 40) == []
-
-
-def test_it_waits_where_one_of_its_worlds_does() -> None:
-    class Waiting(HouseholdEnv):
-        waits = True
-
-    slow = Waiting()
-    env = Mixture({"household": slow, "search": SearchEnv("tiny", countries=4)})
-    assert env.waits
-    (first, second) = env.tasks("train", 2)
-    assert [environment_of(env, task) for task in (first, second)] == [slow, env.parts["search"]]
-    assert environments_of(env) == env.parts and environments_of(slow) == {"household": slow}
-    assert environment_of(slow, second) is slow
-
-
-def test_whatever_changes_a_world_of_it_changes_the_file_of_its_demonstrations(tmp_path: Path) -> None:
-    first = expert_file(mixture(), 4, tmp_path)
-    assert expert_file(mixture(), 4, tmp_path) == first
-    assert expert_file(mixture(floor=0.5), 4, tmp_path) != first  # the tasks are the same
-    read = read_trajectories(first, strict=True).trajectories
-    assert [trajectory.task for trajectory in read] == list(mixture().tasks("train", 4, 0))
-    assert len({trajectory.id for trajectory in read}) == 4
-
-
 # -- what cannot be --------------------------------------------------------------------------------------------------------
-
-
-def test_a_task_of_another_world_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"task x: .*made for env 'math', .*contains household, search; .*\+env@"):
-        mixture().reset(Task("math", "x", "train"))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (["env.weights.search=0"], "env: weights.search: must be above 0, got 0; .*env.worlds.search=null"),
-        (["env.weights.search=inf"], "env: weights.search: must be above 0"),
-        (["+env.weights.serach=1"], "env: weights.serach: .* choose one of bfcl, software, "),
-        (["env.weights.search=many"], "env.weights: expected"),
-        (["env.worlds.search=null"], r"env: worlds: no environment is left; add one as \+env@env.worlds"),
-        (
-            ["+env@env.worlds.more=mixture", "env.worlds.more.worlds.bfcl=null"],
-            "env: worlds.more: a mixture cannot contain",
-        ),
-        (["+env@env.worlds.pages=browse"], "env: worlds.pages: .*'browse'; .*env.worlds.browse"),
-        (["env.worlds.search=tiny"], "env: worlds.search: .*'tiny'; .*env.worlds.search"),
-        (["env.worlds.search.results=0"], "env.worlds.search: results: must be at least 1"),
-        (["env.worlds.math.level=full"], "math"),
-    ],
-)
-def test_what_cannot_be_mixed_is_told_with_the_remedy(overrides: list[str], told: str) -> None:
-    left = [f"env.worlds.{name}=null" for name in ("bfcl", "software", "terminal")]
-    with pytest.raises(ConfigError, match=told) as error:
-        build_alone("env", ["env=mixture", *left, *overrides], CONF)
-    assert "\n" not in str(error.value)
-
-
-def test_worlds_are_chosen_and_set_from_the_command_line() -> None:
-    left = [f"env.worlds.{name}=null" for name in ("bfcl", "software", "terminal")]
-    more = ["+env@env.worlds.math=math", "+env.weights.math=3", "env.worlds.search.countries=4"]
-    env = build_alone("env", ["env=mixture", *left, *more], CONF)
-    assert env.weights == {"search": 1.0, "math": 3.0}
-    assert names(env.tasks("train", 4)) == ["math", "search", "math", "math"]
-    assert env.parts["search"].tasks("train", 3) == SearchEnv("tiny", countries=4).tasks("train", 3)

@@ -91,13 +91,3 @@ def test_a_clumsy_expert_errs_as_often_as_its_chances_say_and_recovers() -> None
         SafeEnv(Mistakes(0, 0.8)).demonstrate(each.task, "clumsy").messages[2]["content"] != "guess 0"
         for each in shown[:5]
     )
-
-
-def test_a_draw_selects_the_mistake_in_the_order_of_the_fields() -> None:
-    assert [Mistakes(0.25, 0.5).drawn(draw) for draw in (0.0, 0.24, 0.25, 0.74, 0.75)] == [
-        "low",
-        "low",
-        "never",
-        "never",
-        None,
-    ]

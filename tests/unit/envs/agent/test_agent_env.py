@@ -162,39 +162,6 @@ ask([{"role": "user", "content": " ".join(found)}])
     assert not {"reached", "made"} & set(said)
 
 
-def test_sockets_of_an_agent_cannot_hold_more_than_they_are_given(agent: Make) -> None:
-    """Buffers of sockets are memory that no limit of the sandbox counts."""
-    env = agent("""
-import socket
-found = []
-for level, option in ((socket.SOL_SOCKET, socket.SO_SNDBUF), (socket.SOL_SOCKET, socket.SO_RCVBUF), (socket.SOL_SOCKET, 32)):
-    for one in socket.socketpair()[0], socket.socket():
-        try:
-            one.setsockopt(level, option, 1 << 22)
-            found.append("set")
-        except PermissionError:
-            found.append("refused")
-socket.socket().setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-socket.socket().setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-for protocol in (136, 262):
-    try:
-        socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
-        found.append("made")
-    except OSError:
-        found.append("refused")
-kept = []
-try:
-    while len(kept) < 200:
-        kept.append(socket.socket())
-except OSError:
-    del kept[-8:]
-found.append("few" if len(kept) < 64 else "many")
-ask([{"role": "user", "content": " ".join(found)}])
-""")
-    (opening,) = env.reset(env.tasks("train", 1)[0]).opening()
-    assert opening["content"] == " ".join(["refused"] * 8 + ["few"])
-
-
 def test_a_dropped_session_ends_its_program(agent: Make) -> None:
     env = agent("ask([{'role': 'user', 'content': 'a'}])")
     before = set(threading.enumerate())

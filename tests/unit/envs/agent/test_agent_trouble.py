@@ -7,14 +7,12 @@ import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
 from turnwise.rollouts.environment_steps import Answers
-from turnwise.types import Task
 from turnwise_worlds.agent import AgentEnv
 from turnwise_worlds.boxed import Box
 from turnwise_worlds.sandbox.sandbox import Limits
@@ -102,47 +100,3 @@ def test_a_program_that_waits_is_ended_with_its_step(agent: Make) -> None:
         with contextlib.suppress(Exception):
             each.answer.result(20)
     assert time.monotonic() - began < 20
-
-
-def test_what_scores_is_as_it_was(agent: Make, tmp_path: Path) -> None:
-    """An agent that writes over the grader in its folder, and a module that the grader imports."""
-    program = """
-ask([{"role": "user", "content": "a"}])
-open("grade.py", "w").write("print(1.0)")
-"""
-    agent(program)
-    (tmp_path / "code" / "grade.py").write_text("print(0.25)")
-    env = agent(program, score="python3 -I grade.py")
-    assert env.reset(env.tasks("train", 1)[0]).step("x").reward == 0.25
-
-
-def test_a_score_that_is_no_number_names_the_key(agent: Make) -> None:
-    env = agent("ask([{'role': 'user', 'content': 'a'}])", score="echo nan")
-    with pytest.raises(InputError, match=r"env\.score"):
-        env.reset(env.tasks("train", 1)[0]).step("x")
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["", "[]", '{"id": ""}', '{"id": 1}', '{"id": "a", "split": "dev"}', '{"id": "a", "files": {"../x": "1"}}', "{"],
-)
-def test_a_file_of_tasks_that_cannot_be_used_names_the_place(agent: Make, line: str) -> None:
-    with pytest.raises(InputError, match=r"env\.tasks_file"):
-        agent("", line + "\n")
-    with pytest.raises(InputError, match=r"env\.tasks_file.*occurs twice"):
-        agent("", '{"id": "a"}\n{"id": "a"}\n')
-    with pytest.raises(InputError, match=r"env\.tasks_file"):
-        agent("", '{"id": "a"}\n').tasks("train", 2)
-
-
-def test_no_expert_and_bad_settings_are_said(agent: Make, tmp_path: Path) -> None:
-    env = agent("")
-    with pytest.raises(InputError, match="no expert"):
-        env.demonstrate(env.tasks("train", 1)[0])
-    for more, key in (({"command": " "}, r"env\.command"), ({"code": str(tmp_path / "none")}, r"env\.code")):
-        with pytest.raises(InputError, match=key):
-            agent("", **more)
-    with pytest.raises(ValueError, match="made for env"):
-        env.reset(Task("other", "a", "train"))
-    with pytest.raises(EnvironmentFault):
-        agent("import sys; sys.exit(1)").reset(env.tasks("train", 1)[0])

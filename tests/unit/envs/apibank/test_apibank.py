@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from turnwise.errors import InputError
 from turnwise.types import ToolCall
 from turnwise_worlds.apibank import ApiBankEnv, call_accuracy
 from turnwise_worlds.apibank.office import APIS, SEARCHER, Office
@@ -22,24 +21,6 @@ def test_a_search_finds_each_api_by_name_and_by_description(name):
     assert search(name)["name"] == name
 
 
-def test_a_search_for_nothing_known_finds_nothing():
-    assert search("xylophone") == {"exception": "nothing found"}
-    assert search("keywords") == {"exception": "nothing found"}  # only the search itself is about keywords
-
-
-def test_the_levels_show_what_they_should():
-    env = ApiBankEnv()
-    for task in env.tasks("train", 60):
-        level, shown = task.data["level"], task.data["apis"]
-        needed = [call["name"] for call in task.data["turns"][0]["calls"]]
-        if level == 1:
-            assert set(needed) < set(shown) and SEARCHER not in shown
-        else:
-            assert shown == [SEARCHER] and needed[::2] == [SEARCHER] * (len(needed) // 2)
-            assert len(needed) == (2 if level == 2 else 4)
-    assert {task.data["level"] for task in ApiBankEnv(levels=[2]).tasks("seen", 9)} == {2}
-
-
 def test_calls_change_the_tables_and_refuse_the_wrong():
     office = Office({"users": {"ann": {"password": "p1", "token": "t1"}}})
     alarm = ToolCall("AddAlarm", {"token": "t1", "time": "7:00"})
@@ -51,26 +32,6 @@ def test_calls_change_the_tables_and_refuse_the_wrong():
     assert office.call(ToolCall("DeleteAlarm", alarm.arguments)) == '"success"'
     for arguments in ({}, {"time": "7:00"}, {"token": "t1", "time": 7}, {"token": "t1", "time": "7:00", "day": "x"}):
         assert office.call(ToolCall("AddAlarm", arguments)) == '{"exception": "AddAlarm needs token, time"}'
-
-
-def test_the_verifier_knows_other_searches_and_near_misses():
-    env = ApiBankEnv(levels=[2])
-    task = next(t for t in env.tasks("train", 60) if t.data["turns"][0]["calls"][1]["name"] == "QueryWeather")
-    city = task.data["turns"][0]["calls"][1]["arguments"]["city"]
-    session = env.reset(task)
-    for words in ("get the weather of a city", "weather", "query weather", "the weather in a city"):
-        assert env.accepts(session, f"[ToolSearcher(keywords='{words}')]", "")
-    near = (
-        "ToolSearcher(keywords='price')",
-        "ToolSearcher(keywords='')",
-        "ToolSearcher()",
-        f"QueryWeather(city='{city}x')",
-    )
-    for action in (*near, "done", "ToolSearcher(keyword='weather')"):
-        assert not env.accepts(session, action, ""), action
-    session.step("ToolSearcher(keywords='weather')")
-    assert env.accepts(session, f"QueryWeather(city='{city}')", "")
-    assert not env.accepts(session, "ToolSearcher(keywords='weather')", "")
 
 
 # -- the public files
@@ -133,14 +94,6 @@ def test_public_records_are_played_and_bad_ones_listed(folder):
             assert not env.accepts(session, "ToolSearcher(keywords='alarm')", "")
 
 
-@pytest.mark.parametrize("text", [None, "{", "{}", "[7]"])
-def test_unusable_public_files_are_named(tmp_path, text):
-    if text is not None:
-        (tmp_path / "level-1-api.json").write_text(text)
-    with pytest.raises(InputError, match=r"level-1-api\.json"):
-        ApiBankEnv(data=str(tmp_path), levels=[1])
-
-
 def test_accuracy_counts_calls_by_level():
     one, two = ToolCall("f", {"a": 1}), ToolCall("g", {})
     replies = [
@@ -157,11 +110,3 @@ def test_accuracy_counts_calls_by_level():
     }
     with pytest.raises(ValueError, match="no replies to judge"):
         call_accuracy([])
-
-
-@pytest.mark.parametrize(
-    "settings", [{"levels": []}, {"levels": [4]}, {"steps": 0}, {"format": "json"}, {"horizon": 0}]
-)
-def test_mistakes_are_named(settings):
-    with pytest.raises(ValueError, match=r"levels|steps|format|horizon"):
-        ApiBankEnv(**settings)

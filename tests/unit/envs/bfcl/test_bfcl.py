@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import decimal
-import json
-import sys
 
 import pytest
 
-from turnwise.errors import InputError
 from turnwise.types import Task, ToolCall
-from turnwise_worlds.bfcl import apis as package
 
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl` does it")
 
@@ -30,12 +26,6 @@ def entry_task(name):
     return Task("bfcl", name, "train", {"entry": name})
 
 
-def test_without_the_package_the_message_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(package, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"env=bfcl needs bfcl-eval.*make bfcl.*requirements-bfcl\.txt"):
-        BfclEnv()
-
-
 def test_a_dialogue_and_its_variants_share_a_split(public):
     numbers = {}
     for split, count in COUNTS.items():
@@ -49,18 +39,6 @@ def test_a_dialogue_and_its_variants_share_a_split(public):
     assert not any(pair <= names for pair in UNSEEN_PAIRS for names in needed)
 
 
-def test_more_tasks_than_there_are_is_said(public):
-    with pytest.raises(ValueError, match="split seen of the public tasks has 80 tasks, but 81 are needed: lower data"):
-        public.tasks("seen", 81)
-
-
-def test_a_task_says_its_subset(public):
-    assert {task.subset for task in public.tasks("seen", 40)} == set(SUBSETS)
-    assert all(task.subset == subset_of(task.id) for task in public.tasks("seen", 40))
-    with pytest.raises(ValueError, match="is not a task"):
-        subset_of("tiny/train/0/000001")
-
-
 @pytest.mark.slow
 def test_all_ground_truths_pass_through_our_environment(public):
     for split, count in COUNTS.items():
@@ -68,24 +46,11 @@ def test_all_ground_truths_pass_through_our_environment(public):
             assert public.demonstrate(task).success, task.id
 
 
-def test_nothing_was_imported_that_makes_folders(public):
-    public.demonstrate(entry_task("multi_turn_miss_func_0"))
-    assert "bfcl_eval.constants.eval_config" not in sys.modules
-
-
 def test_a_truth_is_read_not_evaluated():
     assert read_truth("sort('a.txt')", ("GorillaFileSystem",)) == ToolCall("sort", {"file_name": "a.txt"})
     for source in ("__import__('os').getcwd()", "sort(open('a'))", "nothing()", "sort('a', 'b')", "1 + 1"):
         with pytest.raises(ValueError, match=r".+"):
             read_truth(source, ("GorillaFileSystem",))
-
-
-def test_lists_that_functions_share_are_not_shared():
-    config = {"TwitterAPI": {"authenticated": True, "tweets": {}, "tweet_counter": 0, "username": "u", "password": "p"}}
-    first, second = (Apis(("TwitterAPI",), config) for _ in range(2))
-    first.call(ToolCall("post_tweet", {"content": "a"}))
-    assert "success" in first.call(ToolCall("mention", {"tweet_id": 0, "mentioned_usernames": ["@x"]}))
-    assert json.loads(second.call(ToolCall("post_tweet", {"content": "b"})))["mentions"] == []
 
 
 def test_the_precision_of_the_process_stays():
@@ -126,35 +91,6 @@ def test_a_function_that_is_held_out_comes_back_when_the_benchmark_gives_it(publ
     assert session.problem.turns[2].unable and '"name": "sort"' in session.problem.turns[3].user
 
 
-def test_the_verifier_knows_other_ways_and_near_misses(public):
-    """multi_turn_base_0 begins with cd(document), mkdir(temp), mv(final_report.pdf, temp)."""
-    session = public.reset(entry_task("multi_turn_base_0"))
-    move = "mv(source='final_report.pdf', destination='temp')"
-    for action in (
-        "cd(folder='document')",
-        "[cd(folder='document/')]",
-        "[cd(folder='document'), mkdir(dir_name='temp')]",
-        f"[cd(folder='document'), mkdir(dir_name='temp'), {move}]",
-    ):
-        assert public.accepts(session, action, ""), action
-    for action in (
-        "cd(folder='archive')",
-        "cd(folder='documents')",
-        "mkdir(dir_name='temp')",
-        "ls()",
-        move,
-        "[cd(folder='document'), cd(folder='document')]",
-        "[cd(folder='document'), ls()]",
-        "cd(folder='document', deep=True)",
-        "cd(folder=['document'])",
-        "cd('document')",
-        "I have done it.",
-        "",
-    ):
-        assert not public.accepts(session, action, "cd(folder='document')"), action
-    assert not session.seen and not session.made
-
-
 def test_calls_that_do_not_depend_on_each_other_come_in_any_order():
     env = BfclEnv()
     calls = [{"name": "add", "arguments": {"a": 1, "b": b}} for b in (2, 3)]
@@ -182,32 +118,3 @@ def test_what_was_answered_before_may_be_asked_again_but_nothing_needless():
     session.step("add(a=3, b=4)")
     assert env.accepts(session, "done", "") and not env.accepts(session, "add(a=3, b=4)", "")
     assert session.step("done").won
-
-
-def test_too_many_replies_to_one_turn_end_the_episode(public):
-    env = BfclEnv(level="public", format="bfcl_python", steps=3)
-    session = env.reset(entry_task("multi_turn_base_0"))
-    steps = [session.step("ls()") for _ in range(4)]
-    assert [step.done for step in steps] == [False, False, False, True]
-    assert steps[-1].info["fault"] == "stopped" and not session.won
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"level": "large"}, "level: must be tiny or public"),
-        ({"steps": 0}, "steps and kept must be at least 1"),
-        ({"horizon": 0}, "horizon: must be at least 1"),
-        ({"format": "xml"}, "format: must be one of hermes"),
-        ({"level": "public", "subsets": ["composite"]}, "subsets: name one or more of base"),
-    ],
-)
-def test_mistakes_are_named(settings, message):
-    with pytest.raises(ValueError, match=message):
-        BfclEnv(**settings)
-
-
-def test_a_task_of_another_level_is_refused(public):
-    (task,) = BfclEnv().tasks("train", 1)
-    with pytest.raises(ValueError, match="its data is not a task of env=bfcl"):
-        public.reset(task)

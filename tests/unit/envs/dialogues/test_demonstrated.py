@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.data.toolcalls import write_calls
-from turnwise.types import ToolCall
 from turnwise_worlds.apibank import ApiBankEnv
 
 EMAIL = "SendEmail(address='ann@x', content='hello')"
@@ -60,33 +58,3 @@ def test_the_demonstrated_calls_are_accepted_in_any_spelling(office, session, ac
 )
 def test_other_calls_are_refused(office, session, action, expert):
     assert not office.accepts(session, action, expert)
-
-
-@pytest.mark.parametrize(
-    "error", ["Dictionary_all(keyword='water')", "Dictionary()", "Dictionary(keyword=", "Dictionary(7)"]
-)
-def test_nothing_is_accepted_where_the_demonstrated_call_is_an_error(office, session, error):
-    for action in (error, "Dictionary(keyword='water')", "done"):
-        assert not office.accepts(session, action, error)
-
-
-def test_the_good_expert_is_accepted_and_a_changed_call_is_not(build):
-    for name in ("bfcl-tiny", "apibank-hermes"):
-        world = build(name)
-        anchored = type(world)(format=world.format, verifier="demonstrated")
-        for task in anchored.tasks("seen", 5):
-            session = anchored.reset(task)
-            for calls in (turn.calls for turn in session.problem.turns):
-                for call in calls:
-                    said = write_calls([call], anchored.format)
-                    changed = write_calls([ToolCall(f"{call.name}_all", call.arguments)], anchored.format)
-                    assert anchored.accepts(session, said, said)
-                    assert not anchored.accepts(session, changed, said)
-                    session.step(said)
-                session.step("done")
-            assert session.won and not anchored.accepts(session, "done", "done")
-
-
-def test_an_unknown_verifier_is_refused():
-    with pytest.raises(ValueError, match="oracle or demonstrated"):
-        ApiBankEnv(verifier="strict")

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from turnwise.algo.rewards.graded import Graded
 from turnwise.data.steps import steps_of
 from turnwise.data.tool_schema import function_of
@@ -16,7 +10,7 @@ from turnwise.judges.offline import OfflineJudge
 from turnwise.rollouts.judge_scores import candidate
 from turnwise.types import RolloutTree, State, Turn
 from turnwise_worlds.apibank import ApiBankEnv, Mistakes
-from turnwise_worlds.dialogues import muddled, thought
+from turnwise_worlds.dialogues import thought
 
 NEVER = {"wrong": 0.0, "unknown": 0.0, "missing": 0.0, "repeat": 0.0, "look": 0.0, "early": 0.0}
 
@@ -35,19 +29,6 @@ def test_a_plan_is_what_is_left_in_order():
     assert rationales == [f"left: {', '.join(names[i:])}" for i in range(4)] + ["left: nothing"]
 
 
-@pytest.mark.parametrize("form", ["bfcl_python", "hermes", "llama_json", "qwen_xml"])
-@pytest.mark.parametrize("quality", ["good", "clumsy"])
-def test_thoughtful_experts_win_and_their_words_are_what_the_policy_would_write(form, quality):
-    env = ApiBankEnv(format=form, thinks=True, muddle=0.5)
-    for task in env.tasks("seen", 12):
-        trajectory = env.demonstrate(task, quality)
-        assert trajectory.success and all(text.startswith("<think>left: ") for text in said(trajectory))
-        session = env.reset(task)
-        for text in said(trajectory):
-            session.step(text)
-        assert session.won
-
-
 def test_thoughts_apart_the_good_expert_does_the_same():
     plain, thinks = ApiBankEnv(), ApiBankEnv(thinks=True)
     for task in plain.tasks("train", 12):
@@ -64,16 +45,6 @@ def test_the_verifier_reads_no_thoughts():
         env.accepts(session, text, right) for text in (right, thought(["Dictionary"]) + right, thought([]) + right)
     )
     assert not env.accepts(session, thought([]) + "done", right)
-
-
-NAMES = st.lists(st.sampled_from("abcd"), max_size=4)
-
-
-@given(NAMES, st.integers(0, 99))
-def test_a_muddled_plan_is_another_one(names, seed):
-    tools = tuple({"type": "function", "function": {"name": name}} for name in "abcdefg")
-    found = muddled(names, tools, random.Random(seed))
-    assert found != thought(names) and found.startswith("<think>left: ") and found.endswith("</think>")
 
 
 def test_who_is_muddled_thinks_wrongly_and_acts_rightly():

@@ -75,41 +75,6 @@ def test_which_of_two_alike_things_one_takes_does_not_count(env, kitchen):
     assert accepted(env, kitchen, "take mug 2 from countertop 1") == {"take mug 2 from countertop 1"}
 
 
-def test_a_better_action_than_the_demonstrated_one_is_refused(env, kitchen):
-    kitchen.step("go to countertop 1")
-    for mistake in ("go to shelf 1", "examine countertop 1", "take plate 1 from countertop 1", "look"):
-        assert env.accepts(kitchen, mistake, mistake)
-        assert not env.accepts(kitchen, "take mug 1 from countertop 1", mistake)
-        assert not env.accepts(kitchen, mistake, "take mug 1 from countertop 1")
-
-
-def test_an_action_that_only_looks_is_the_same_only_as_one_that_shows_the_same(env, kitchen):
-    kitchen.step("go to countertop 1")
-    assert accepted(env, kitchen, "look") == {"look"}
-    assert accepted(env, kitchen, "inventory") == {"inventory"}
-    assert accepted(env, kitchen, "examine countertop 1") == {"examine countertop 1"}
-
-
-@pytest.mark.parametrize(
-    "nothing", ["", "dance", "open shelf 1", "go to cabinet 9", "take mug 3 from cabinet 2", "Look"]
-)
-def test_nothing_is_accepted_where_the_demonstrated_action_did_nothing(env, kitchen, nothing):
-    assert kitchen.fork().step(nothing).observation == "Nothing happens."
-    assert not accepted(env, kitchen, nothing)
-    assert not env.accepts(kitchen, nothing, nothing)
-    assert not env.accepts(kitchen, nothing, "go to cabinet 1")
-
-
-def test_whitespace_does_not_count_and_a_finished_episode_accepts_nothing(env, scene):
-    task = scene("pick_and_place_simple", {"mug 1": "countertop 1"}, ["countertop 1", "shelf 1"], "mug", "shelf")
-    session = env.reset(task)
-    assert env.accepts(session, " go to countertop 1\n", "go to countertop 1")
-    for action in ("go to countertop 1", "take mug 1 from countertop 1", "go to shelf 1", "move mug 1 to shelf 1"):
-        session.step(action)
-    assert session.won
-    assert not env.accepts(session, "go to countertop 1", "go to countertop 1")
-
-
 def test_accepted_actions_change_as_much_and_are_answered_alike(env, wander):
     """From wherever random actions lead: only numbers of things and what lies in a place never seen may differ."""
     for i, task in enumerate(env.tasks("unseen", 30, seed=3)):
@@ -127,22 +92,3 @@ def test_accepted_actions_change_as_much_and_are_answered_alike(env, wander):
                 assert changed[0] == changed[1]
                 assert answers[0].split()[:2] == answers[1].split()[:2]
         assert session.state.key() == before
-
-
-def test_every_demonstrated_action_that_does_something_is_its_own_equal(env):
-    turns, idle = 0, 0
-    for task in env.tasks("train", 60, seed=2):
-        session = env.reset(task)
-        for message in env.demonstrate(task, "clumsy", seed=4).messages:
-            if message["role"] == "assistant":
-                said = message["content"]
-                does = said in session.admissible()
-                assert env.accepts(session, said, said) == does
-                session.step(said)
-                turns, idle = turns + 1, idle + (not does)
-    assert turns > 600 and idle > 10
-
-
-def test_an_unknown_verifier_is_refused():
-    with pytest.raises(ValueError, match="oracle or demonstrated"):
-        HouseholdEnv(verifier="effect")

@@ -61,21 +61,6 @@ def test_any_shortest_way_is_as_good_as_the_expert_s(env, scene):
     assert accepted(env, session) == {"open cabinet 2", "go to cabinet 1"}
 
 
-def test_a_wrong_thing_in_hand_is_to_be_put_down(env, search):
-    search.step("go to countertop 1")
-    search.step("take mug 1 from countertop 1")
-    assert "move mug 1 to countertop 1" in accepted(env, search)
-    assert not env.accepts(search, "take mug 1 from countertop 1", "take mug 1 from countertop 1")
-
-
-def test_a_mistaken_expert_does_not_lower_the_bar(env, search):
-    search.step("go to fridge 1")
-    search.step("open fridge 1")
-    for mistake in ("go to countertop 1", "examine fridge 1", "take mug 1 from countertop 1", "close fridge 1"):
-        assert not env.accepts(search, mistake, mistake)
-        assert env.accepts(search, "take egg 1 from fridge 1", mistake)
-
-
 def test_idle_inadmissible_and_unknown_actions_are_never_acceptable(env, wander):
     idle = ("look", "inventory", "help", "examine", "close", "slice")
     for i, task in enumerate(env.tasks("seen", 40, seed=1)):
@@ -85,20 +70,6 @@ def test_idle_inadmissible_and_unknown_actions_are_never_acceptable(env, wander)
         assert not [action for action in good if action.split()[0] in idle]
         refused = set(session.world.commands) - set(session.admissible())
         assert not [action for action in [*refused, "", "dance"] if env.accepts(session, action, action)]
-
-
-def test_every_step_of_the_good_expert_is_acceptable(env):
-    turns = 0
-    for task in env.tasks("train", 60, seed=2):
-        session = env.reset(task)
-        for message in env.demonstrate(task, "good", seed=4).messages:
-            if message["role"] == "assistant":
-                before = session.state.key()
-                assert env.accepts(session, message["content"], message["content"]), (task.id, message)
-                assert session.state.key() == before
-                session.step(message["content"])
-                turns += 1
-    assert turns > 400
 
 
 def test_acceptable_actions_never_lead_back_and_always_lead_to_the_goal(wander):
@@ -115,9 +86,3 @@ def test_acceptable_actions_never_lead_back_and_always_lead_to_the_goal(wander):
             assert session.state.key() not in visited, task.id
             visited.add(session.state.key())
         assert session.won
-
-
-def test_strict_match_normalises_whitespace_only(env):
-    assert env.same(" go to  desk 1\n", "go to desk 1")
-    assert not env.same("go to desk 2", "go to desk 1")
-    assert not env.same("Go to desk 1", "go to desk 1")

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.envs.demonstrations import replay
 
-from turnwise.env import Environment, EnvironmentFault, check_ready
+from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
 from turnwise.types import Task
-from turnwise_worlds.mcp import McpEnv, Mistakes
+from turnwise_worlds.mcp import McpEnv
 from turnwise_worlds.replayed import ReplayDiffersError
 
 pytestmark = pytest.mark.extra("mcp")
@@ -108,41 +107,6 @@ def counter(script: Path, **more: Any) -> McpEnv:
 
 def task(**data: Any) -> Task:
     return Task("mcp", "train/x", "train", {"prompt": "count", "answer": "3", **data})
-
-
-def test_experts_win_and_their_episodes_repeat(boxes: McpEnv) -> None:
-    assert isinstance(boxes, Environment)
-    check_ready(boxes)
-    for each in boxes.tasks("unseen", 6):
-        done = replay(boxes, each)
-        assert done.won and done.alike and all(done.accepted)
-        assert boxes.demonstrate(each, "clumsy").success
-
-
-def test_clumsy_experts_err_without_harm_and_messages_hold_the_calls() -> None:
-    env = McpEnv({"boxes": BOXES}, mistakes=Mistakes(0.8, 0.0))
-    shown = [env.demonstrate(each, "clumsy") for each in env.tasks("train", 8)]
-    good = env.demonstrate(env.tasks("train", 1)[0])
-    env.close()
-    assert all(each.success for each in shown)
-    text = str([each.messages for each in shown])
-    assert "_all" in text and "its tools are ['look', 'put', 'take']" in text
-    assert {tool["function"]["name"] for tool in shown[0].tools} == {"look", "take", "put"}
-    assert good.messages[1]["tool_calls"][0]["function"]["name"] in ("look", "take", "put")
-    assert good.messages[2]["role"] == "tool"
-
-
-def test_forks_are_independent_and_a_reused_server_begins_anew(boxes: McpEnv) -> None:
-    setup = [{"name": "put", "arguments": {"box": "red", "thing": "key"}}]
-    parent = boxes.reset(task(setup=setup, answer="key"))
-    assert parent.step(call("look", box="red")).observation == "key"
-    stray = parent.fork()
-    assert parent.step(call("take", box="red")).observation == "key"
-    assert stray.step(call("look", box="red")).observation == "key"
-    assert parent.step(call("look", box="red")).observation == "nothing"
-    assert stray.step(call("put", box="red", thing="cup")).observation.endswith("the red box is full")
-    assert stray.step("The key.").won and parent.step("cup").done and not parent.won
-    assert boxes.reset(task(answer="nothing")).step(call("look", box="red")).observation == "nothing"
 
 
 def test_a_closed_parent_and_a_call_under_way_change_no_other_episode(tmp_path: Path) -> None:
@@ -256,21 +220,6 @@ def _running(script: Path) -> bool:
         except OSError:  # it ended just now
             continue
     return any(str(script).encode() in line for line in lines)
-
-
-def test_servers_that_cannot_be_used_are_told(script: Path) -> None:
-    def ready(**servers: Any) -> None:
-        McpEnv(servers, timeout=60).ready()
-
-    good = {"command": ["python", str(script)]}
-    with pytest.raises(InputError, match=r"env\.servers\.s\.command"):
-        ready(s={"command": ["no-such-program-here"]})
-    with pytest.raises(InputError, match=r"env\.servers\.s"):
-        ready(s={"command": ["python", str(script.parent / "missing.py")]})
-    with pytest.raises(InputError, match=r"env\.servers\.s\.tools: the server has no tool 'sub'; it has add"):
-        ready(s={**good, "tools": ["sub"]})
-    with pytest.raises(InputError, match="add"):
-        ready(s=good, t=good)
 
 
 def test_a_server_over_http_shares_its_state(script: Path) -> None:

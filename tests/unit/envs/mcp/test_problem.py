@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.types import ToolCall
-from turnwise_worlds.mcp import McpEnv, Mistakes
-from turnwise_worlds.mcp.environment import Check, _server, problem_of, read_tasks
-from turnwise_worlds.mcp.example_tasks import NEW, tasks
+from turnwise_worlds.mcp import McpEnv
+from turnwise_worlds.mcp.environment import Check, Problem, read_tasks
 
 RECORD = {"id": "a", "split": "train", "prompt": "go", "answer": "yes"}
 
@@ -34,36 +31,11 @@ def test_a_file_gives_its_tasks_by_split_in_its_order(tmp_path: Path) -> None:
         env.tasks("seen", 2)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"prompt": None},
-        {"answer": None},
-        {"answer": ["yes", "the"]},
-        {"id": ""},
-        {"id": 3},
-        {"split": "test"},
-        {"surplus": 1},
-        {"calls": [{"name": "x", "args": {}}]},
-        {"check": {"name": "x"}},
-    ],
-)
-def test_a_record_that_is_no_task_is_told_with_its_place(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    path = written(tmp_path / "tasks.jsonl", {**RECORD, "id": "first"}, {**RECORD, **wrong})
-    with pytest.raises(InputError, match=r"tasks\.jsonl:2: "):
-        read_tasks(path, "mcp")
-
-
-def test_an_id_that_occurs_twice_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r":2: "):
-        read_tasks(written(tmp_path / "tasks.jsonl", RECORD, RECORD), "mcp")
-
-
 def test_answers_are_normalised_and_one_of_several_suffices() -> None:
-    problem = problem_of({"prompt": "?", "answer": ["key", "7.5"]}, "here")
+    problem = Problem(prompt="?", answer=["key", "7.5"])
     texts = ("The key.", "7.50", "keys", "", "key 7.5", "75", "-7.5", "7.5%")
     assert [problem.answered(text) for text in texts] == [True, True, *[False] * 6]
-    anything = problem_of({"prompt": "?", "check": {"name": "c", "result": "1"}}, "here")
+    anything = Problem(prompt="?", check={"name": "c", "result": "1"})
     assert anything.answered("whatever")
 
 
@@ -78,7 +50,7 @@ def test_answers_are_normalised_and_one_of_several_suffices() -> None:
     ],
 )
 def test_numbers_are_compared_as_numbers(answer: str, right: list[str], wrong: list[str]) -> None:
-    problem = problem_of({"prompt": "?", "answer": answer}, "here")
+    problem = Problem(prompt="?", answer=answer)
     assert all(map(problem.answered, right)) and not any(map(problem.answered, wrong))
 
 
@@ -88,45 +60,3 @@ def test_a_check_compares_json_values_or_words() -> None:
     assert not Check(name="c", result='{"a": [1]}').holds('{"a": [true]}')
     assert Check(name="c", result="two  words").holds(" two words\n")
     assert not Check(name="c", result="x").holds("[" * 9999)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"command": ["x"], "url": "http://h"},
-        {"command": "x y"},
-        {"command": ["x"], "shell": True},
-        {"url": "http://h", "reset": "r"},
-        {"command": ["x", 1]},
-    ],
-)
-def test_settings_of_a_server_that_cannot_be_used_are_told(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"^servers\.mine"):
-        _server("mine", given)
-
-
-def test_the_clumsy_expert_survives_a_call_of_a_tool_that_the_policy_does_not_see(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    env = McpEnv({"s": {"command": ["x"]}}, mistakes=Mistakes(unknown=0, missing=0.8))
-    monkeypatch.setattr(env.servers, "shown", lambda: ())
-    assert [env._mistake(ToolCall("hidden", {"a": 1}), random.Random(seed)) for seed in range(4)] == [None] * 4
-
-
-def test_without_servers_there_is_no_environment() -> None:
-    with pytest.raises(ValueError, match="servers: give at least one"):
-        McpEnv({"boxes": None})
-
-
-def test_generated_tasks_are_different_repeatable_and_split() -> None:
-    by_split = {split: tasks("mcp", split, 200, 0) for split in ("train", "seen", "unseen")}
-    ids = {task.id.partition("/")[2] for found in by_split.values() for task in found}
-    assert len(ids) == 600
-    assert by_split["train"] == tasks("mcp", "train", 200, 0) != tasks("mcp", "train", 200, 1)
-    assert tasks("mcp", "seen", 20, 0) == by_split["seen"][:20]
-    new = {
-        split: [any(word in json.dumps(task.data) for word in NEW) for task in by_split[split]] for split in by_split
-    }
-    assert not any(new["train"] + new["seen"]) and all(new["unseen"])
-    assert {task.subset for task in by_split["train"]} == {"look", "put", "take"}

@@ -48,12 +48,6 @@ def test_no_data_set_that_can_be_opened_evaluates_text() -> None:
                 opened(name, {}, "tasks")
 
 
-@pytest.mark.parametrize("wrong", [{"threshold": 0.0}, {"horizon": 0}, {"kept": 0}, {"reply": "json"}, {"tasks": {}}])
-def test_wrong_numbers_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        ReasoningGymEnv(**({"tasks": SUMS} | wrong))  # type: ignore[arg-type]
-
-
 def test_a_task_of_a_file_cannot_bring_its_own_data_set_or_question() -> None:
     env = ReasoningGymEnv(SUMS)
     (task,) = env.tasks("train", 1)
@@ -80,18 +74,3 @@ def test_with_further_tries_the_score_is_told_and_one_try_ends_it() -> None:
         lost, won = session.step("nothing"), twin.step(f" {twin.entry['answer']}\n")
         assert (lost.done, lost.won, lost.reward) == (horizon == 1, False, 0)
         assert (won.done, won.won, won.reward) == (True, True, 1)
-
-
-def test_tags_are_read_after_the_thinking() -> None:
-    env = ReasoningGymEnv(SUMS, reply="tags")
-    session = env.reset(env.tasks("train", 1)[0])
-    assert [message["role"] for message in session.opening()] == ["system", "user"]
-    answer = session.entry["answer"]
-    assert session.score(f"<think><answer>0</answer></think>so <answer>0</answer> no, <answer> {answer} </answer>") == 1
-    assert session.score(str(answer)) == 0 == session.score("<think>never closed")
-
-
-def test_what_has_no_answer_cannot_be_demonstrated() -> None:
-    env = ReasoningGymEnv({"graph_color": {}})
-    with pytest.raises(InputError):
-        env.demonstrate(env.tasks("train", 1)[0])

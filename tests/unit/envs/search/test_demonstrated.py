@@ -57,12 +57,3 @@ def test_the_same_pages_and_the_same_answer_are_accepted(env, session, action, e
 )
 def test_other_steps_are_refused(env, session, action, expert):
     assert not env.accepts(session, action, expert)
-
-
-def test_showing_the_same_again_is_the_same_and_a_finished_episode_accepts_nothing(env, session):
-    session.step("search Alma Irving")
-    assert env.accepts(session, "search irving alma", "search Alma Irving")
-    session.step("answer Gita Bauer")
-    assert not env.accepts(session, "answer Gita Bauer", "answer Gita Bauer")
-    with pytest.raises(ValueError, match="oracle or demonstrated"):
-        SearchEnv("tiny", verifier="name")

@@ -7,9 +7,8 @@ from collections import Counter
 
 import pytest
 
-from turnwise.env import SPLITS, Level
+from turnwise.env import SPLITS
 from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Page, Pages, Question
-from turnwise_worlds.search.retrieval import Bm25
 
 SMALL = {"tiny": 10, "full": 6}
 
@@ -21,26 +20,6 @@ def book(request: pytest.FixtureRequest) -> Encyclopaedia:
 
 def all_questions(book: Encyclopaedia) -> dict[str, list[Question]]:
     return {split: book.questions(split, 0) for split in SPLITS}
-
-
-def test_an_edition_is_a_number_from_0_up() -> None:
-    with pytest.raises(ValueError, match="edition"):
-        Encyclopaedia("tiny", edition=-1)
-
-
-def test_other_numbers_of_hops_are_kinds_of_their_own() -> None:
-    book = Encyclopaedia("tiny", countries=10, hops=[1, 4])
-    questions = book.questions("train", 0)
-    assert {q.kind for q in questions} == {"chain1", "chain4", "comparison"}
-    assert all(len(q.evidence) == 4 for q in questions if q.kind == "chain4")
-    same = {q.text for q in Encyclopaedia("tiny", countries=10).questions("train", 0) if q.kind == "chain1"}
-    assert same == {q.text for q in questions if q.kind == "chain1"}
-
-
-@pytest.mark.parametrize("hops", [[], [0, 1], [2, 2]])
-def test_numbers_of_hops_are_whole_and_differ(hops: list[int]) -> None:
-    with pytest.raises(ValueError, match="hops"):
-        Encyclopaedia("tiny", hops=hops)
 
 
 def test_splits_share_no_question_and_unseen_shares_no_page(book: Encyclopaedia) -> None:
@@ -83,37 +62,6 @@ def test_comparisons_are_answered_by_the_numbers_of_their_evidence() -> None:
         assert question.answers == (named[numbers.index(pick(numbers))],)
         checked[question.kind] += 1
     assert checked["comparison"] > 20 and checked["composition"] > 20
-
-
-def test_a_page_is_found_first_by_its_title(book: Encyclopaedia) -> None:
-    find = Bm25(book.pages)
-    assert all(find(page.title, 1)[0] is page for page in book.pages)
-
-
-@pytest.mark.parametrize("level", ["tiny", "full"])
-def test_an_edition_is_the_same_every_time_and_another_is_another(level: Level) -> None:
-    one, same, other = (Encyclopaedia(level, edition, 3) for edition in (0, 0, 1))
-    assert list(one.pages) == list(same.pages)
-    assert one.questions("train", 0) == same.questions("train", 0)
-    assert list(one.pages) != list(other.pages)
-
-
-def test_the_tiny_level_has_few_words() -> None:
-    book = Encyclopaedia("tiny")
-    texts = [page.text + " " + page.title for page in book.pages]
-    texts += [q.text for split in SPLITS for q in book.questions(split, 0)]
-    words = {word for text in texts for word in re.findall(r"[A-Za-z]+", text)}
-    assert len(words) <= 130
-    assert max(len(page.text.split()) for page in book.pages) <= 16
-
-
-def test_what_cannot_be_made_is_refused_with_the_remedy() -> None:
-    with pytest.raises(ValueError, match="countries"):
-        Encyclopaedia("tiny", countries=1)
-    with pytest.raises(ValueError, match="fewer countries"):
-        Encyclopaedia("tiny", countries=40)
-    with pytest.raises(ValueError, match="level"):
-        Encyclopaedia("huge")  # type: ignore[arg-type]
 
 
 def test_pages_of_one_title_are_joined_and_freed_of_markers() -> None:

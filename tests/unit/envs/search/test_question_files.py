@@ -134,30 +134,3 @@ def test_pages_are_read_from_contents_too(tmp_path: Path) -> None:
     assert read_pages(path, "corpus")[0].title == "Comet"
     with pytest.raises(InputError, match=r"d\.jsonl:1: .* title and text, .*contents"):
         read_pages(write(tmp_path / "d.jsonl", {"id": 1, "text": "x"}), "corpus")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("a.jsonl", '{"question": "x"}\n', r"a\.jsonl:1: .*HotpotQA"),
-        ("a.jsonl", '\n{"question": \n', r"a\.jsonl:2: .*JSON"),
-        ("a.json", "[1]", r"a\.json:1: the record must be a JSON object, got int"),
-        ("a.json", "[", r"a\.json: .*JSON"),
-        ("a.csv", "Question,Answer\nWho?,\n", r"a\.csv:1: .*contain no answers"),
-        ("a.txt", "x", r"a\.txt: .*unknown ending"),
-        ("a.jsonl", "", r"a\.jsonl: .*contains no question"),
-        ("a.parquet", "x", r"a\.parquet: .*cannot be read"),
-        ("a.jsonl", json.dumps(HOTPOT | {"supporting_facts": [["Nowhere", 0]]}) + "\n", r"a\.jsonl:1: .*Nowhere"),
-    ],
-)
-def test_a_bad_file_is_named_with_its_record(name: str, content: str, told: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(InputError, match=told):
-        read_questions(tmp_path / name, "files.train")
-
-
-def test_a_missing_file_names_its_key(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"correct files\.seen"):
-        SearchEnv(files={"seen": str(tmp_path / "none.json")})
-    with pytest.raises(ValueError, match=r"files\.test"):
-        SearchEnv(files={"test": "x"})

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import json
-import socket
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,11 +14,10 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
 from turnwise_worlds.search import SearchEnv
 from turnwise_worlds.search.encyclopaedia import Page
-from turnwise_worlds.search.retrieval import MAX_QUERY, Served
+from turnwise_worlds.search.retrieval import Served
 
 ROOT = Path(__file__).parents[4]
 PAGES = [
@@ -198,101 +192,3 @@ def test_a_server_with_a_token_answers_only_who_has_it(
     monkeypatch.delenv("TURNWISE_RETRIEVAL_KEY")
     assert script.main(["--model", "m", "--encyclopaedia", "tiny", "--host", "0.0.0.0"]) == 2
     assert "TURNWISE_RETRIEVAL_KEY" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("token", [None, "only-between-us"])
-def test_the_command_asks_for_the_token_that_is_set_and_for_no_other(
-    token: str | None, script: ModuleType, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpus = tmp_path / "pages.jsonl"
-    corpus.write_text(json.dumps({"title": "Comet", "text": "A comet is ice."}))
-    apps: list[web.Application] = []
-    monkeypatch.setattr(script, "_model", lambda name: Letters())
-
-    async def run(app: web.Application, host: str, port: int) -> None:
-        apps.append(app)
-
-    monkeypatch.setattr(script, "run", run)
-    monkeypatch.delenv("TURNWISE_RETRIEVAL_KEY", raising=False)
-    if token:
-        monkeypatch.setenv("TURNWISE_RETRIEVAL_KEY", token)
-    assert script.main(["--model", "m", "--corpus", str(corpus)]) == 0
-    url = serve(apps[0])
-    assert [page.title for page in Served(url, retries=0)("comet", 1)] == ["Comet"]
-    monkeypatch.setenv("TURNWISE_RETRIEVAL_KEY", "another")
-    if token:
-        with pytest.raises(InputError, match="401"):
-            Served(url, retries=0)("comet", 1)
-
-
-def test_an_address_with_a_secret_is_refused_without_repeating_it() -> None:
-    with pytest.raises(ValueError, match="retriever: url must not contain a user") as caught:
-        Served("http://me:secret@127.0.0.1/retrieve")
-    assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("piece", "pause", "why"), [(b"x" * 2**20, 0.0, "larger than"), (b"x", 0.1, "timeout")])
-def test_an_answer_without_end_is_given_up(piece: bytes, pause: float, why: str) -> None:
-    class Endless(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            with suppress(OSError):
-                while True:
-                    self.wfile.write(piece)
-                    time.sleep(pause)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        search = Served(f"http://127.0.0.1:{server.server_port}/retrieve", timeout=1.0, retries=0)
-        with pytest.raises(InputError, match=why):
-            search("a query", 3)
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def test_a_server_that_has_worked_and_one_query_that_it_refuses_are_faults_that_are_named(
-    serve: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nothing that a policy writes may end the run, and no search that fails goes unsaid."""
-    asked: list[str] = []
-
-    async def moody(request: web.Request) -> web.Response:
-        (query,) = (await request.json())["queries"]
-        asked.append(query)
-        if "bad" in query:
-            return web.json_response({"error": "I refuse"}, status=400)
-        return web.json_response({"result": [[{"document": {"contents": "Comet\nIce."}}]]})
-
-    app = web.Application()
-    app.router.add_post("/retrieve", moody)
-    url = serve(app)
-    find = Served(url, retries=1, pause=0.0)
-    for n in range(3):
-        with pytest.raises(EnvironmentFault, match="I refuse"):
-            find(f"bad {n}", 1)
-    assert [record.getMessage().count(url) for record in caplog.records if "I refuse" in record.getMessage()] == [1]
-    assert len(asked) == 3 + 1  # ours once, for it worked; a refusal is not asked again
-    assert find("\ud800" + "x" * 10_000, 1)[0].title == "Comet" and asked[-1] == "?" + "x" * (MAX_QUERY - 1)
-
-
-def test_a_port_that_cannot_be_had_and_damaged_embeddings_are_said(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    corpus = tmp_path / "pages.jsonl"
-    corpus.write_text(json.dumps({"title": "Comet", "text": "A comet is ice."}))
-    monkeypatch.setattr(script, "_model", lambda name: Letters())
-    monkeypatch.delenv("TURNWISE_RETRIEVAL_KEY", raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        for port in ("99999", str(taken.getsockname()[1])):
-            assert script.main(["--model", "m", "--corpus", str(corpus), "--port", port]) == 2
-            assert port in capsys.readouterr().err
-    (cache,) = tmp_path.glob("*.npy")
-    cache.write_bytes(cache.read_bytes()[:-20])
-    index = script.Index(Letters(), [Page("Comet", ("A comet is ice.",))], "", "", cache)
-    assert [page.title for page, _ in index.search(["comet"], 1)[0]] == ["Comet"]
-    assert cache.name in capsys.readouterr().err

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from turnwise.env import Environment, Quality
 from turnwise.types import Task
 from turnwise_worlds.browse import BrowseEnv, distance
-from turnwise_worlds.browse import Mistakes as BrowseMistakes
 from turnwise_worlds.search import Mistakes, SearchEnv
 
 
@@ -23,31 +20,6 @@ def actions(env: Environment, task: Task, quality: Quality, seed: int = 0) -> li
 @pytest.fixture(params=["world", "pages"])
 def env(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
-
-
-def test_worlds_speak_the_protocol(env: Any) -> None:
-    assert isinstance(env, Environment)
-
-
-def test_lists_of_tasks_differ_by_split_and_grow_at_the_end(env: Any) -> None:
-    short, long = env.tasks("train", 5), env.tasks("train", 20)
-    assert list(short) == list(long[:5])
-    assert len({task.id for task in long}) == 20
-    assert list(env.tasks("train", 5, seed=1)) != list(short)
-    with pytest.raises(ValueError, match="split"):
-        env.tasks("test", 1)
-    with pytest.raises(ValueError, match="needed"):
-        env.tasks("unseen", 10**6)
-
-
-@pytest.mark.parametrize("quality", ["good", "clumsy"])
-@pytest.mark.parametrize("split", ["train", "seen", "unseen"])
-def test_both_experts_win_and_the_clumsy_one_takes_longer(env: Any, quality: Quality, split: str) -> None:
-    tasks = env.tasks(split, 40)
-    assert all(env.demonstrate(task, quality).success for task in tasks)
-    if quality == "clumsy":
-        turns = {q: sum(len(actions(env, task, q)) for task in tasks) for q in ("good", "clumsy")}
-        assert turns["clumsy"] > 1.1 * turns["good"]
 
 
 def test_the_verifier_accepts_every_step_of_the_good_expert_and_none_twice(env: Any) -> None:
@@ -102,58 +74,3 @@ def test_only_the_exact_answer_wins_and_a_near_one_is_paid_by_its_f1(world: Sear
         assert (step.reward, step.won, session.won) == (pytest.approx(reward), won, won)
         with pytest.raises(RuntimeError, match="over"):
             session.step("answer again")
-
-
-def test_a_lucky_guess_wins_but_is_not_accepted_before_the_evidence(world: SearchEnv) -> None:
-    task = world.tasks("train", 1)[0]
-    session = world.reset(task)
-    guess = f"answer {task.data['answers'][0]}"
-    assert not world.accepts(session, guess, actions(world, task, "good")[0])
-    assert world.accepts(session, guess, guess)  # where the expert answers too, it is the same act
-    assert session.step(guess).won
-
-
-def test_text_that_is_no_call_costs_a_turn_and_the_horizon_ends_the_episode(env: Any) -> None:
-    session = env.reset(env.tasks("train", 1)[0])
-    for turn in range(env.horizon):
-        assert not session.done
-        step = session.step("<tool_call>" if turn % 2 else "look around")
-        assert step.observation.startswith("Error") and step.info["admissible"] is False
-    assert session.done and not session.won
-
-
-@given(
-    st.lists(st.sampled_from(["search Ash Bay", "search Alma", "open 1", "open 2", "find year", "x"]), max_size=6),
-    st.data(),
-)
-def test_a_fork_leaves_its_parent_alone(pages: BrowseEnv, taken: list[str], data: st.DataObject) -> None:
-    task = pages.tasks("train", 1)[0]
-    parent, alone = pages.reset(task), pages.reset(task)
-    for action in taken:
-        parent.step(action)
-        alone.step(action)
-    child = parent.fork()
-    for action in data.draw(st.lists(st.sampled_from(["search Fox", "open 1", "find home", "answer x"]), max_size=5)):
-        if not child.done:
-            child.step(action)
-    for action in ("open 2", "find head", "search Moss Hill", "open 1"):
-        assert parent.step(action) == alone.step(action)
-
-
-def test_a_task_of_other_pages_is_refused(world: SearchEnv) -> None:
-    with pytest.raises(ValueError, match="made with the pages 'tiny 0 10', but this run has the pages 'tiny 1 10'"):
-        SearchEnv("tiny", edition=1, countries=10).reset(world.tasks("train", 1)[0])
-    with pytest.raises(ValueError, match="made for env"):
-        BrowseEnv("tiny", countries=10).reset(world.tasks("train", 1)[0])
-    with pytest.raises(ValueError, match="a question needs"):
-        world.reset(Task("search", "x", "train", {"question": "?"}))
-
-
-@pytest.mark.parametrize("wrong", [{"results": 0}, {"floor": 1.5}, {"horizon": 0}, {"calls": "xml"}])
-def test_numbers_out_of_range_are_named(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        SearchEnv("tiny", countries=2, **wrong)
-    with pytest.raises(ValueError, match=r"mistakes\.stray"):
-        Mistakes(stray=2)
-    with pytest.raises(ValueError, match="sum to"):
-        BrowseMistakes(stray=0.5, vain=0.5)

@@ -7,7 +7,7 @@ import pytest
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.boxed import Box
 from turnwise_worlds.sandbox.sandbox import Limits
-from turnwise_worlds.software import PROGRAMS, TEST, Program, Slips, SoftwareEnv
+from turnwise_worlds.software import PROGRAMS, TEST, Program, SoftwareEnv
 
 TESTS = """import bag
 
@@ -68,33 +68,6 @@ def test_only_right_values_win(text: str, box: Box) -> None:
     assert not session.step(f"edit bag.py 3 {text}").won
 
 
-def test_a_repair_of_another_kind_wins(env: SoftwareEnv) -> None:
-    assert env.reset(HAND).step("edit bag.py 3 return 2 * x").won
-    session = env.reset(HAND)
-    session.step("edit bag.py 2 y = x + x - 1")
-    assert session.won
-
-
-def test_the_tests_cannot_be_changed(env: SoftwareEnv) -> None:
-    session = env.reset(HAND)
-    assert session.step(f"edit ./{TEST} 4 # none").observation == "Error: the tests are not to be changed."
-    assert session.step("run").observation == "bag.twice(2) gave 5"
-
-
-def test_an_indented_text_keeps_its_own(env: SoftwareEnv) -> None:
-    session = env.reset(HAND)
-    assert session.step("edit bag.py 2      if x:").observation == "2      if x:"
-
-
-def test_a_fork_leaves_its_parent_alone(env: SoftwareEnv) -> None:
-    session = env.reset(HAND)
-    session.step("open bag.py")
-    before = dict(session.tree)
-    twin = session.fork()
-    assert twin.step("edit bag.py 3 return y").won
-    assert (dict(session.tree), session.turns, session.done) == (before, 1, False)
-
-
 @pytest.mark.parametrize("calls", ["short", "hermes"])
 def test_the_verifier_goes_by_the_tools_name(calls: str) -> None:
     env, strict = (SoftwareEnv(calls=calls, verifier=v) for v in ("name", "call"))  # type: ignore[arg-type]
@@ -148,34 +121,6 @@ def test_the_effect_is_what_is_shown_of_the_fault_or_its_repair(env: SoftwareEnv
         )
 
 
-@pytest.mark.parametrize("effect", ["effect", None])
-def test_every_action_of_the_good_expert_has_an_effect(effect: str | None, box: Box) -> None:
-    env = SoftwareEnv(verifier=effect, box=box)  # type: ignore[arg-type]
-    for task in env.tasks("train", 6, seed=1):
-        session = env.reset(task)
-        for message in env.demonstrate(task).messages[1:]:
-            if message["role"] == "assistant":
-                assert env.accepts(session, message["content"], "")
-                session.step(message["content"])
-
-
-@pytest.mark.parametrize("level", ["tiny", "full"])
-@pytest.mark.parametrize("quality", ["good", "clumsy"])
-def test_experts_win(level: str, quality: str, box: Box) -> None:
-    env = SoftwareEnv(level=level, horizon=20, verifier="name", box=box)  # type: ignore[arg-type]
-    for task in env.tasks("train", 4, seed=3):
-        trajectory = env.demonstrate(task, quality)  # type: ignore[arg-type]
-        assert trajectory.success
-        session = env.reset(task)
-        for message in trajectory.messages[len(session.opening()) :]:
-            if message["role"] == "assistant":
-                assert env.accepts(session, message["content"], message["content"])
-                last = session.step(message["content"])
-            else:
-                assert message["content"] == last.observation
-        assert session.won
-
-
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_every_program_is_right_and_every_fault_shows(program: Program) -> None:
     names: dict = {}
@@ -196,15 +141,6 @@ def _wrong(call: str, value: str, names: dict) -> bool:
         return True
 
 
-def test_tasks_are_drawn_once_and_no_two_splits_share_one() -> None:
-    env = SoftwareEnv()
-    drawn = {split: env.tasks(split, 150) for split in ("train", "seen", "unseen")}
-    texts = [{repr(sorted(task.data.items())) for task in tasks} for tasks in drawn.values()]
-    assert not texts[0] & texts[1] and not texts[0] & texts[2] and not texts[1] & texts[2]
-    for split, tasks in drawn.items():
-        assert list(env.tasks(split, 20)) == list(tasks[:20])
-
-
 def test_unseen_faults_are_of_no_training_task_though_their_right_lines_are() -> None:
     env = SoftwareEnv()
     broken, right = (
@@ -221,47 +157,7 @@ def test_unseen_faults_are_of_no_training_task_though_their_right_lines_are() ->
     assert right["unseen"] <= right["train"]
 
 
-def test_who_does_not_know_what_fails_has_not_found_it() -> None:
-    env = SoftwareEnv(level="tiny")
-    for task in env.tasks("train", 20):
-        session = env.reset(task)
-        path, function = task.data["fault"]["path"], task.data["fault"]["function"]
-        for early in (f"open {path}", "search e", "search n", f"search def {function}"):
-            assert not env.accepts(session, early, "run")
-        twin = session.fork()
-        twin.step(f"open {path}")
-        assert env.accepts(twin, "run", "run")  # a look that came too early does not make the tests useless
-        session.step("run")
-        assert env.accepts(session, f"open {path}", "run") and env.accepts(session, f"search def {function}", "run")
-        assert not env.accepts(session, "search e", "run")
-
-
-HOSTILE = ["", "\0", "\ud800", "run now", "open", "open ../../etc/passwd", "open /etc/passwd", "edit bag.py x y",
-           "search \ud800",
-           "edit bag.py 99999999999 x", "edit bag.py 1 \ud800", "edit bag.py -1 x", "x" * 1_000_000, "search ", "<think>",
-           "search e",
-           '<tool_call>\n{"name": "edit", "arguments": {"path": "bag.py", "line": "3", "text": "x"}}\n</tool_call>',
-           '<tool_call>\n{"name": "edit", "arguments": {"path": "bag.py", "line": 1e300, "text": "x"}}\n</tool_call>',
-           '<tool_call>\n{"name": "search", "arguments": {"text": ["a"]}}\n</tool_call>',
-           "edit bag.py 1 \x1b[2J"]  # fmt: skip
-
-
-@pytest.mark.parametrize("calls", ["short", "hermes"])
-def test_hostile_actions_are_ordinary_turns(calls: str, box: Box) -> None:
-    env = SoftwareEnv(calls=calls, horizon=len(HOSTILE), box=box)  # type: ignore[arg-type]
+def test_the_tests_cannot_be_changed(env: SoftwareEnv) -> None:
     session = env.reset(HAND)
-    for i, action in enumerate(HOSTILE, start=1):
-        env.accepts(session, action, "run")
-        step = session.step(action)
-        assert len(step.observation) < 500
-        assert step.done == (i == len(HOSTILE)) and not step.won
-
-
-def test_settings_out_of_range_are_refused() -> None:
-    for wrong in ({"level": "huge"}, {"horizon": 0}, {"calls": "xml"}, {"verifier": "x"}, {"shown": 1}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            SoftwareEnv(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"slips\.wrong"):
-        Slips(wrong=-1)
-    with pytest.raises(ValueError, match="software task"):
-        SoftwareEnv().reset(Task("software", "x", "train", {"files": {}}))
+    assert session.step(f"edit ./{TEST} 4 # none").observation == "Error: the tests are not to be changed."
+    assert session.step("run").observation == "bag.twice(2) gave 5"

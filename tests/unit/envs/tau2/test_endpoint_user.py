@@ -122,20 +122,6 @@ def test_a_message_is_accepted_where_the_expert_writes_one_too(server, make, tas
     assert len(asked) == 1  # a verifier asks no model
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"model": ""}, "model must name"),
-        ({"temperature": -1}, "temperature must be at least 0"),
-        ({"max_tokens": 3}, "max_tokens must be at least 16"),
-        ({"extra": {"messages": []}}, "extra must not set messages"),
-    ],
-)
-def test_a_wrong_setting_is_named(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        EndpointUser(ChatClient("http://127.0.0.1:1/v1"), **wrong)
-
-
 def test_first_messages_are_asked_for_together_and_replies_are_waited_for_in_threads(server, make, task):
     _, asked, answers = server
     answers += [f"Hi {i}." for i in range(3)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -24,14 +23,6 @@ def plain(records):
     return {key: row.model_dump() for key, row in records.items()}
 
 
-def test_a_record_is_copied_when_it_is_reached_for():
-    table = Table({"a": Row(amount=1), "b": Row(amount=2)})
-    records = Records(table)
-    assert records.peek("a") is table.records["a"] is next(iter(records.values()))
-    records["a"].names.append("x")
-    assert records["a"].names == ["x"] and table.records["a"].names == [] and records.peek("b") is table.records["b"]
-
-
 def test_changes_are_compared_as_the_benchmark_hashes_them():
     records = Records(Table({"a": Row(amount=5), "b": Row(names=["x"])}))
     records["a"].amount = 5
@@ -40,15 +31,6 @@ def test_changes_are_compared_as_the_benchmark_hashes_them():
     records["c"] = Row()
     assert {key: json.loads(text)["amount"] for key, text in records.changes().items()} == {"c": 0}
     assert list(records) == ["a", "b", "c"] and len(records) == 3 and "c" in records and "d" not in records
-
-
-def test_what_is_not_there_is_a_key_error_and_nothing_is_deleted():
-    records = Records(Table({"a": Row()}))
-    for read in (records.__getitem__, records.peek):
-        with pytest.raises(KeyError):
-            read("b")
-    with pytest.raises(TypeError, match="cannot be deleted"):
-        del records["a"]
 
 
 STEPS = st.lists(

@@ -11,17 +11,15 @@ from transformers import AutoTokenizer
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.toolcalls import write_calls
 from turnwise.env import tools_of
-from turnwise.errors import InputError
 from turnwise.models.shipped import ASSETS
-from turnwise.types import Task, ToolCall
-from turnwise_worlds.tau2 import Tau2Env, by_domain
+from turnwise.types import ToolCall
+from turnwise_worlds.tau2 import Tau2Env
 from turnwise_worlds.tau2 import world as package
-from turnwise_worlds.tau2.session import Reference, missing
-from turnwise_worlds.tau2.world import Gold, problem_of
+from turnwise_worlds.tau2.session import Reference
+from turnwise_worlds.tau2.world import problem_of
 from turnwise_worlds.tools import as_written
 
 ASK = "Could you tell me who you are, and everything else that I should know?"
-YES = "I cancel #W8268610 and send #W2702727 to 1234 Elm St. Do you confirm?"
 CANCEL = "cancel_pending_order(order_id='#W8268610', reason='no longer needed')"
 FIND = "find_user_id_by_name_zip(first_name='Yusuf', last_name='Taylor', zip='95154')"
 MOVE = (
@@ -35,34 +33,6 @@ HOME = (
 TOLD = "The refund is $164.28, the other order stays at $625.60."
 TICKET = "[service_issue]airplane_mode_on|lock_sim_card_pin[PERSONA:Easy]"  # a locked SIM card: only a person can help
 needs_it = pytest.mark.extra("tau2")
-
-
-@pytest.mark.parametrize("name", ["inspect_evals", "inspect_ai"])
-def test_without_the_package_the_message_says_how_to_install_it(monkeypatch, name):
-    monkeypatch.setattr(package, "find_spec", lambda asked: None if asked == name else object())
-    with pytest.raises(
-        InputError, match=rf"env=tau2 needs .*{name.replace('_', '-')}; .*make tau2.*requirements-tau2\.txt"
-    ):
-        Tau2Env()
-
-
-@needs_it
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"domains": []}, "domains: name one or more of airline"),
-        ({"domains": ["banking"]}, "domains: name one or more of airline"),
-        ({"user": "person"}, "user: must be scripted or endpoint, got 'person'"),
-        ({"user": "endpoint"}, r"user: .*env\.endpoint"),
-        ({"horizon": 0}, "horizon: must be at least 1"),
-        ({"format": "xml"}, "format: must be one of"),
-        ({"kept": 0}, "kept must be at least 1"),
-        ({"patience": 0}, "patience: must be at least 1"),
-    ],
-)
-def test_a_wrong_setting_is_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Tau2Env(**arguments)
 
 
 @needs_it
@@ -85,57 +55,6 @@ def test_the_splits_are_the_shipped_ones_without_what_is_paid_for_nothing(world)
         "retail": 114,
         "telecom": 114,
     }
-
-
-@needs_it
-@pytest.mark.parametrize(
-    "domain", ["retail", *(pytest.param(each, marks=pytest.mark.slow) for each in ("airline", "telecom"))]
-)
-def test_the_tasks_left_out_are_those_that_pay_for_doing_nothing(domain):
-    paid = {name for name in package.task_records(domain) if Reference.of(problem_of(domain, name)).free}
-    assert paid == set(package.FREE[domain])
-    assert Tau2Env(domains=[domain], free=True).left_out == {domain: ()}
-
-
-@needs_it
-def test_lists_of_tasks_are_reproducible_and_bounded():
-    env = Tau2Env(domains=["airline"], free=True)
-    names = [task.id for task in env.tasks("train", 30)]
-    assert [task.id for task in env.tasks("train", 5)] == names[:5] and len(set(names)) == 30
-    assert [task.id for task in env.tasks("train", 30, seed=1)] != names
-    with pytest.raises(ValueError, match=r"split seen of tau2 \(airline\) has 10 tasks, but 11 are needed: lower data"):
-        env.tasks("seen", 11)
-    with pytest.raises(ValueError, match="train, seen, unseen, got 'test'"):
-        env.tasks("test", 1)
-
-
-@needs_it
-def test_a_task_of_something_else_is_refused(world):
-    for other in (
-        Task("bfcl", "x", "train"),
-        Task("tau2", "x", "train", {"domain": "mock", "task": "1"}),
-        Task("tau2", "x", "train", {"domain": "retail", "task": "999"}),
-    ):
-        with pytest.raises(ValueError, match=r"made for env|has no task"):
-            world.reset(other)
-
-
-@needs_it
-@pytest.mark.parametrize("form", ["hermes", "qwen_xml", "llama_json", "bfcl_python"])
-@pytest.mark.parametrize(("domain", "name"), [("airline", "39"), ("retail", "59"), ("telecom", TICKET)])
-def test_the_expert_wins_in_every_format(task, domain, name, form):
-    env = Tau2Env(format=form)
-    for quality in ("good", "clumsy"):
-        trajectory = env.demonstrate(task(domain, name), quality)
-        assert trajectory.success, quality
-        assert (form == "bfcl_python") != bool(trajectory.tools)
-    session = env.reset(task(domain, name))
-    for message in env.demonstrate(task(domain, name)).messages:
-        if message["role"] == "assistant":
-            action = as_written(message, form)
-            assert env.accepts(session, action, action), action
-            session.step(action)
-    assert session.won and session.fault == ""
 
 
 @needs_it
@@ -189,14 +108,6 @@ def test_what_is_missing_or_too_much_is_named(world, task, actions, fault):
 
 
 @needs_it
-def test_at_the_horizon_an_episode_is_lost_whatever_its_state(task):
-    env = Tau2Env(format="bfcl_python", horizon=3)
-    session = env.reset(task("retail", "59"))
-    step = play(session, CANCEL, MOVE, FIND)
-    assert step.done and not step.won and step.info["fault"] == "unfinished"
-
-
-@needs_it
 def test_a_ticket_is_worked_on_alone_and_ended_by_a_call(world, task):
     session = world.reset(task("telecom", TICKET))
     system, ticket = session.opening()
@@ -212,24 +123,6 @@ def test_a_ticket_is_worked_on_alone_and_ended_by_a_call(world, task):
 
 
 @needs_it
-def test_what_cannot_be_read_costs_a_turn_and_says_why(task):
-    env = Tau2Env()
-    session = env.reset(task("retail", "59"))
-    before = session.world.state()
-    for action in (
-        "",
-        "<think>",
-        "<tool_call>{</tool_call>",
-        "x" * 70_000,
-        '<tool_call>{"name": "f", "arguments": {}}</tool_call>',
-    ):
-        step = session.step(action)
-        assert step.observation.startswith("Error: ") and len(step.observation) < 700
-        assert [message["role"] for message in step.shown] == ["tool"]
-    assert session.turns == 5 and session.world.state() == before and session.said == ()
-
-
-@needs_it
 def test_calls_in_one_reply_are_answered_one_by_one(task):
     env = Tau2Env()
     session = env.reset(task("retail", "59"))
@@ -240,30 +133,6 @@ def test_calls_in_one_reply_are_answered_one_by_one(task):
 
 
 @needs_it
-def test_the_policy_can_be_left_out(task):
-    with_rules, without = (
-        Tau2Env(rules=rules).reset(task("airline", "39")).opening()[0]["content"] for rules in (True, False)
-    )
-    assert package.policy("airline") in with_rules and "<policy>" not in without
-
-
-@needs_it
-def test_required_calls_are_compared_as_the_benchmark_does():
-    call = ToolCall("f", {"ids": ["1", "2"], "note": "x"})
-    assert Gold(call).matches(ToolCall("f", {"note": "x", "ids": ["2", "1"]}))
-    assert not Gold(call).matches(ToolCall("f", {"ids": ["1", "2"]}))
-    assert Gold(call, ("ids",)).matches(ToolCall("f", {"ids": ["2", "1"], "note": "y"}))
-    assert Gold(call, ()).matches(ToolCall("f", {})) and not Gold(call, ()).matches(ToolCall("g", {}))
-    transfer = Gold(ToolCall("transfer_to_human_agents", {"summary": "x"}))
-    assert transfer.matches(ToolCall("transfer_to_human_agents", {"summary": "y"}))
-
-
-def test_what_is_told_is_looked_for_without_commas_and_capitals():
-    assert missing(["1628", "Polyester"], ["It is $1,628.", "POLYESTER"]) == []
-    assert missing(["1628", "10"], ["It is 16,28"]) == ["10"]
-
-
-@needs_it
 def test_other_references_are_played_again_when_they_are_needed(task):
     env = Tau2Env(domains=["retail"], kept=1)
     first = env.reset(task("retail", "59")).reference
@@ -271,17 +140,6 @@ def test_other_references_are_played_again_when_they_are_needed(task):
     env.reset(task("retail", "3"))
     again = env.reset(task("retail", "59")).reference
     assert again is not first and again.goal == first.goal == Reference.of(problem_of("retail", "59")).goal
-
-
-def test_success_is_the_mean_of_the_domains():
-    assert by_domain({"retail/1": [1, 0], "retail/2": [1], "airline/1": [0]}) == {
-        "airline": 0.0,
-        "retail": 0.75,
-        "overall": 0.375,
-    }
-    for wrong in ({}, {"multi_turn_base_1": [1]}):
-        with pytest.raises(ValueError, match="task of tau2"):
-            by_domain(wrong)
 
 
 @needs_it

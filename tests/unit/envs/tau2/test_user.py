@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise_worlds.tau2.session import STOP, TRANSFERRED, ScriptedUser, asks, facts, first_person
+from turnwise_worlds.tau2.session import STOP, TRANSFERRED, ScriptedUser
 
 SCENARIO = {
     "persona": None,
@@ -25,26 +25,6 @@ def talk():
 
 def answer(talk, message, **known):
     return ScriptedUser().reply(talk, message, **{"transferred": False, "satisfied": False, **known})
-
-
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        ("You are Ada and your cat is yours.", "I am Ada and my cat is mine."),
-        ("You've lost it; you'd like the agent to call you.", "I've lost it; I'd like the agent to call me."),
-        ("You name is Ada. Are you sure you were there yourself?", "My name is Ada. Am I sure I was there myself?"),
-        ("The youth offers you a refund", "The youth offers me a refund"),
-    ],
-)
-def test_instructions_are_said_in_the_first_person(told, said):
-    assert first_person(told) == said
-
-
-def test_the_facts_are_the_sentences_that_say_something():
-    known, others = facts(SCENARIO)
-    assert known == ["I am Ada Poe.", "My zip code is 19122.", "I do not remember my email address."]
-    assert others == ["I prefer a refund to my gift card.", "If the agent offers me an exchange, refuse it."]
-    assert facts({"instructions": "Fix the phone."}) == ([], [])
 
 
 def test_it_begins_with_the_reason_and_tells_what_it_is_asked_for(talk):
@@ -74,25 +54,6 @@ def test_it_agrees_only_where_it_is_asked_to(talk):
     assert answer(answer(talk, "Shall I?"), "Which lamp?").agreed  # and does not take it back
 
 
-def test_remarks_bring_nothing_and_after_some_of_them_it_ends(talk):
-    for idle in (1, 2):
-        talk = answer(talk, "One moment.")
-        assert (talk.idle, talk.ended, talk.told) == (idle, False, frozenset())
-    assert answer(talk, "Who are you?").idle == 0
-    over = answer(talk, "One moment.")
-    assert over.ended and over.messages[-1] == ("user", STOP) and over.last == ""
-
-
 def test_it_ends_when_all_is_done_and_after_a_transfer(talk):
     assert answer(talk, "Done.", satisfied=True).messages[-1][1] == STOP
     assert answer(talk, "Please hold on.", transferred=True).messages[-1][1] == TRANSFERRED
-
-
-def test_a_question_is_a_question_in_either_form():
-    assert all(map(asks, ("Who?", "Please provide your name.", "could you tell me your zip code")))
-    assert not any(map(asks, ("Thank you.", "I tell you.", "")))
-
-
-def test_patience_has_a_floor():
-    with pytest.raises(ValueError, match="patience: must be at least 1, got 0"):
-        ScriptedUser(0)

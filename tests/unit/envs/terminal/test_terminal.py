@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from turnwise.env import EnvironmentFault
 from turnwise.types import Task
 from turnwise_worlds.boxed import Box
-from turnwise_worlds.sandbox.folder_value import File
-from turnwise_worlds.sandbox.sandbox import Limits
-from turnwise_worlds.terminal import KINDS, Goal, Slips, TerminalEnv, TerminalSession, normalised, split_of
+from turnwise_worlds.terminal import TerminalEnv, normalised
 
 FILES = {"desk/a.txt": "cup\nfork\ncup\n", "desk/b.txt": "lamp\nmug\n", "shelf/c.txt": "egg\n"}
 CHORES = [
@@ -32,13 +28,6 @@ def said(env: TerminalEnv, command: str) -> str:
     return env.reset(HAND).write("bash", command)
 
 
-def play(env: TerminalEnv, *commands: str) -> TerminalSession:
-    session = env.reset(HAND)
-    for command in commands:
-        session.step(said(env, command))
-    return session
-
-
 def test_a_hand_made_episode(env: TerminalEnv) -> None:
     session = env.reset(HAND)
     assert session.opening()[-1]["content"] == f"1. {CHORES[0]['text']}\n2. {CHORES[1]['text']}"
@@ -49,119 +38,6 @@ def test_a_hand_made_episode(env: TerminalEnv) -> None:
     assert (last.observation, last.reward, last.done, last.won) == ("bye", 1.0, True, True)
     with pytest.raises(RuntimeError, match="over after 4 turns"):
         session.step("ls")
-
-
-def test_what_is_missing_is_counted() -> None:
-    goal = Goal(HAND.data)
-    assert goal.missing(goal.start) == 3  # count.txt, shelf/b.txt, and desk/b.txt is still there
-    done = {**goal.start, "count.txt": File(b" 3 \n\n"), "shelf/b.txt": File(b"lamp\nmug")}
-    del done["desk/b.txt"]
-    assert goal.missing(done) == 1  # "3" may have blanks after it, not before
-    assert goal.missing({**done, "count.txt": File(b"3")}) == 0
-    assert goal.missing({**done, "count.txt": File(b"3"), "extra": None}) == 0
-    assert goal.missing({**done, "count.txt": File(b"3"), "shelf/c.txt": File(b"x")}) == 1
-
-
-@pytest.mark.parametrize("command", ["grep -rl fork", "grep -r fork", "grep fork */*", "cat desk/a.txt", "grep -rn fork .",
-                                     "mv desk/b.txt shelf", "mv desk/b.txt shelf/b.txt", "cp desk/b.txt shelf; rm desk/b.txt",
-                                     "wc -l < desk/a.txt > count.txt", "echo 3 > count.txt"])  # fmt: skip
-def test_commands_that_bring_the_task_forward_are_accepted(env: TerminalEnv, command: str) -> None:
-    assert env.accepts(env.reset(HAND), said(env, command), "any")
-
-
-@pytest.mark.parametrize("command", ["ls", "ls -R", "find .", "cat desk/b.txt", "grep -rl lamp", "grep -rl zebra",
-                                     "rm desk/b.txt", "mv desk/b.txt desk/d.txt", "echo 4 > count.txt", "touch x", "sleep 0",
-                                     "rm -r desk", "("])  # fmt: skip
-def test_near_misses_are_refused(env: TerminalEnv, command: str) -> None:
-    session = env.reset(HAND)
-    before = session.tree
-    assert not env.accepts(session, said(env, command), "any")
-    assert session.tree is before and session.turns == 0
-
-
-def test_what_is_known_already_is_not_paid_again(env: TerminalEnv) -> None:
-    session = play(env, "grep -rl fork")
-    assert not env.accepts(session, "grep -r fork", "grep -rl fork")
-    assert env.accepts(session, "wc -l < desk/a.txt > count.txt", "")
-
-
-def test_a_fork_leaves_its_parent_alone(env: TerminalEnv) -> None:
-    rng = random.Random(0)
-    commands = [
-        "rm -r desk",
-        "grep -rl fork",
-        "echo 3 > count.txt",
-        "mv desk/b.txt shelf",
-        "cd desk; rm *",
-        "echo x >> desk/a.txt",
-    ]
-    for _ in range(6):
-        session = play(env, rng.choice(commands))
-        if session.done:
-            continue
-        seen = (dict(session.tree), session.turns, session.located, session.done, session.won)
-        twin = session.fork()
-        for command in rng.sample(commands, 2):
-            if not twin.done:
-                twin.step(command)
-        assert (dict(session.tree), session.turns, session.located, session.done, session.won) == seen
-
-
-@pytest.mark.parametrize("level", ["tiny", "full"])
-@pytest.mark.parametrize("quality", ["good", "clumsy"])
-def test_experts_win_and_good_ones_are_accepted_at_each_turn(level: str, quality: str, box: Box) -> None:
-    env = TerminalEnv(level=level, horizon=20, shown=2000, box=box)  # type: ignore[arg-type]
-    for task in env.tasks("train", 4, seed=5):
-        trajectory = env.demonstrate(task, quality)  # type: ignore[arg-type]
-        assert trajectory.success
-        session = env.reset(task)
-        for message in trajectory.messages[len(session.opening()) :]:
-            if message["role"] == "assistant":
-                assert quality == "clumsy" or env.accepts(session, message["content"], message["content"])
-                assert env.same(message["content"], f" {message['content']}\n")
-                last = session.step(message["content"])
-            else:
-                assert message["content"] == last.observation
-        assert session.won
-
-
-def test_tasks_are_drawn_once_and_no_two_splits_share_one() -> None:
-    env = TerminalEnv()
-    drawn = {split: env.tasks(split, 150) for split in ("train", "seen", "unseen")}
-    texts = {split: {repr(sorted(task.data.items())) for task in tasks} for split, tasks in drawn.items()}
-    assert (
-        not texts["train"] & texts["seen"]
-        and not texts["train"] & texts["unseen"]
-        and not texts["seen"] & texts["unseen"]
-    )
-    for split, tasks in drawn.items():
-        assert all(split_of(task.data) == split for task in tasks)
-        assert list(env.tasks(split, 20)) == list(tasks[:20])
-        assert all(Goal(task.data).missing(Goal(task.data).start) > 0 for task in tasks)
-    assert {chore["kind"] for task in drawn["train"] for chore in task.data["chores"]} == set(KINDS)
-
-
-HOSTILE = ["", " ", "\0", "\ud800", "<tool_call>", "<think>", "x" * 1_000_000, "'" * 99, '{"name": "bash"}', "\x1b[2J\x07",
-           "<tool_call>\n{\"name\": \"bash\", \"arguments\": {\"command\": 5}}\n</tool_call>",
-           "<tool_call>\n{\"name\": \"sh\", \"arguments\": {\"command\": \"ls\"}}\n</tool_call>", "ignore the task; exit 0",
-           "rm -rf /box /", "chmod 0 . *", "mkfifo p; ln -s / l", "printf '\\377' > $(printf 'a\\377')"]  # fmt: skip
-
-
-@pytest.mark.parametrize("calls", ["short", "hermes"])
-def test_hostile_actions_are_ordinary_turns(calls: str, box: Box) -> None:
-    env = TerminalEnv(calls=calls, horizon=len(HOSTILE), box=box)  # type: ignore[arg-type]
-    session = env.reset(HAND)
-    for i, action in enumerate(HOSTILE, start=1):
-        assert not env.accepts(session, action, "ls")
-        step = session.step(action)
-        assert isinstance(step.observation, str) and len(step.observation) < 300
-        assert step.done == (i == len(HOSTILE)) and not step.won
-
-
-def test_an_endless_command_is_an_observation() -> None:
-    env = TerminalEnv(box=Box(limits=Limits(seconds=0.5)))
-    step = env.reset(HAND).step("while :; do :; done")
-    assert step.observation == "timed out" and not step.done
 
 
 def test_a_sandbox_that_fails_is_a_fault_and_costs_no_turn(env: TerminalEnv, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,23 +80,3 @@ def test_similarity_reads_the_calls_and_asks_the_judge_below_the_threshold(box: 
     assert asked == [("find", "grep -rl fork"), ("ls desk", "grep -rl fork")]
     assert not env.accepts(session, "grep -rl fork", expert)  # no call
     assert not env.accepts(session, said(env, "grep -rl fork").replace("bash", "sh"), expert)
-
-
-@pytest.mark.parametrize("wrong", [{"level": "huge"}, {"horizon": 0}, {"calls": "xml"}, {"verifier": "x"}, {"threshold": 0},
-                                   {"shown": 1}])  # fmt: skip
-def test_settings_out_of_range_are_refused(wrong: dict) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        TerminalEnv(**wrong)
-
-
-def test_slips_and_tasks_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"slips\.look"):
-        Slips(look=2)
-    with pytest.raises(ValueError, match=r"slips: .* at most"):
-        Slips(look=0.9)
-    with pytest.raises(ValueError, match="split"):
-        TerminalEnv().tasks("test", 1)
-    with pytest.raises(ValueError, match="terminal task"):
-        TerminalEnv().reset(Task("terminal", "x", "train", {}))
-    with pytest.raises(ValueError, match="made for env"):
-        TerminalEnv().reset(Task("household", "x", "train", {}))
