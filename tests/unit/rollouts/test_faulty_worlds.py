@@ -8,12 +8,10 @@ import sys
 import time
 
 import pytest
-from tests.unit.rollouts.episodes_after import after
 
 from turnwise.algo.advantages.group import GroupAdvantage
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
-from turnwise.algo.losses.loss import Counts
 from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
@@ -25,9 +23,7 @@ from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.openings import Openings
-from turnwise.rollouts.pack import Update
 from turnwise.rollouts.player import Player
-from turnwise.training.recorder import Gathered, Recorder
 
 TURNS = 3
 
@@ -146,18 +142,6 @@ def test_a_world_that_always_fails_ends_no_run_and_pays_nothing(player, wrong):
     assert not any(credit.weight)
 
 
-def test_faults_are_counted_and_shown(player, tmp_path):
-    playing = player(raises, "always", retries=1)
-    experience = collected(playing)
-    recorder = Recorder(tmp_path, lambda state: [{"role": "user", "content": "x"}])
-
-    cost = {"turns": playing.tally.turns, "tokens": playing.tally.tokens, "faults": 4, "retries": 4}
-    recorder.collected(0, Gathered(experience, cost, 1.0), [Update([], Counts(0, 0, 0), 0, 0)])
-    assert (recorder.counters["faults"], recorder.counters["retries"]) == (4, 4)
-    assert (recorder._pending["rollout/faults"], recorder._pending["rollout/retries"]) == (4, 4)
-    assert "train/reward_mean" not in recorder._pending
-
-
 @pytest.mark.parametrize("part", ["accepts", "same"])
 def test_a_verifier_that_fails_is_a_fault_too(player, part):
     playing = player(raises, at=0, max_turns=1)
@@ -176,10 +160,3 @@ def test_what_a_person_can_put_right_ends_the_run(player):
 
     with pytest.raises(InputError, match="install one"):
         collected(player(unusable))
-
-
-def test_a_task_of_another_world_is_still_named(player):
-    playing = player(raises, at=0)
-    (task,) = playing.environment.tasks("train", 1)
-    with pytest.raises(ValueError, match="made for env 'x'"):
-        after(playing.episodes, type(task)("x", "t", "train"), ())

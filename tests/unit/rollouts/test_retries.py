@@ -16,7 +16,6 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.household import HouseholdEnv
-from turnwise.evaluation.suites import play_tasks
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.openings import Openings
@@ -89,12 +88,6 @@ def texts(tree: RolloutTree) -> list[list[str]]:
     return [[tree.turns[i].text for i in tree.path(leaf)] for leaf in tree.leaves() if leaf not in tree.invalid]
 
 
-def test_a_sound_world_needs_no_retry(play: Callable[..., Any]) -> None:
-    tree, tally, _ = play(lambda step: False)
-    assert (tally.faults, tally.retries, tree.invalid) == (0, 0, set())
-    assert tally.turns == 4 * TURNS
-
-
 def test_a_rollout_whose_world_failed_is_played_again_from_its_anchor(play: Callable[..., Any]) -> None:
     sound, _, _ = play(lambda step: False)
     tree, tally, _ = play(lambda step: step == 6)  # the second rollout's second turn
@@ -108,28 +101,6 @@ def test_a_rollout_whose_world_failed_is_played_again_from_its_anchor(play: Call
     assert kept == [expected[0], *expected[2:]]  # it drew anew, the others what they would have drawn
     rewards = Outcome()(tree)["total"]
     assert [leaf for leaf, r in zip(tree.leaves(), rewards, strict=True) if r != r] == sorted(tree.invalid)
-
-
-def test_a_retry_is_the_same_each_time(play: Callable[..., Any]) -> None:
-    first, again = (play(lambda step: step == 6)[0] for _ in range(2))
-    assert texts(first) == texts(again)
-    assert first.invalid == again.invalid
-
-
-@pytest.mark.parametrize("retries", [0, 1, 2])
-def test_a_world_that_always_fails_is_given_up(play: Callable[..., Any], retries: int) -> None:
-    tree, tally, _ = play(lambda step: True, retries)
-    assert (tally.faults, tally.retries) == (4, 4 * retries)
-    assert len(tree.invalid) == len(tree.leaves()) == 4 * (1 + retries)
-    assert all(reward != reward for reward in Outcome()(tree)["total"])
-
-
-def test_an_evaluation_numbers_the_attempts_that_count(play: Callable[..., Any]) -> None:
-    _, _, player = play(lambda step: step == 4 * TURNS + 2)
-    world = player.environment
-    episodes = play_tasks(player, Openings(world, player.chat), world.tasks("seen", 1), 3, "sampled", "eval")
-    assert [episode.attempt for episode in episodes] == [0, 1, 2]
-    assert player.tally.retries == 1
 
 
 def test_a_kept_episode_that_died_is_opened_anew(policy: tuple[Any, Any]) -> None:
