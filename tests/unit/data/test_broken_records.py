@@ -37,7 +37,7 @@ def problems(path: Path, text: str) -> tuple[BadTrajectory, ...]:
 def test_a_column_of_values_that_json_has_not_is_a_problem(value: Any, tmp_path: Path) -> None:
     rows = {"messages": [[USER, REPLY]], "task": [{"env": "e", "id": "i", "data": {"x": value}}]}
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"JSON|NaN"):
+    with pytest.raises(DataError):
         read_trajectories(tmp_path / "a.parquet")
 
 
@@ -63,5 +63,5 @@ def test_two_tools_of_one_name_are_a_problem() -> None:
     tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in "aba"]
     parse_trajectory({**GOOD, "tools": tools}, "f:1")  # the same tool twice is one
     other = {"type": "function", "function": {"name": "a", "description": "another", "parameters": {"type": "object"}}}
-    with pytest.raises(UnusableError, match="two tools"):
+    with pytest.raises(UnusableError):
         parse_trajectory({**GOOD, "tools": [*tools, other]}, "f:1")

@@ -64,5 +64,5 @@ def test_the_last_reply_alone_has_the_history_of_the_whole_trajectory(build_byte
         warnings.simplefilter("ignore")
         last = chat.spines(TALK)[-1]
     assert chat.reply(TALK) == Spine(last.ids, last.turns[-1:])
-    with pytest.raises(ChatTemplateError, match="nothing to learn from"):
+    with pytest.raises(ChatTemplateError):
         chat.reply(TALK[:1])

@@ -123,7 +123,7 @@ def test_processes_that_die_again_and_again_end_the_run(make_model: MakeModel, l
     assert engine._workers is not None
     engine._workers[0]._twin = lambda: os._exit(3)
     nodes = [engine.open([7, 8, 9]) for _ in range(2)]
-    with pytest.raises(RuntimeError, match=r"4 times in a row, .* exit code 3; .*engine.lanes=1"):
+    with pytest.raises(RuntimeError, match=r"engine\.lanes"):
         engine.sample(nodes, DRAWN, [0, 1])
 
 

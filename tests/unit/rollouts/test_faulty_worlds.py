@@ -158,5 +158,5 @@ def test_what_a_person_can_put_right_ends_the_run(player):
     def unusable(session):
         raise InputError("no sandbox works here; install one")
 
-    with pytest.raises(InputError, match="install one"):
+    with pytest.raises(InputError):
         collected(player(unusable))

@@ -206,5 +206,5 @@ def test_xlam():
         },
         "required": ["pages"],
     }
-    with pytest.raises(UnusableError, match="empty assistant turn"):
+    with pytest.raises(UnusableError):
         converted({**record, "answers": "[]"}, "xlam.json:9")  # the irrelevance records have no reply to learn from
