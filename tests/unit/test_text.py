@@ -31,11 +31,11 @@ def test_data_neither_formats_nor_stops_a_terminal(text: str) -> None:
     table.add_column(text)
     table.add_row(text)
     console.print(text, table)
-    with Phases([text], console=console) as phases, phases.phase(text, 1) as advance:
+    with Phases(console) as phases, phases.phase(text, 1) as advance:
         phases.log(text)
         advance(1, note=text)
     quiet = Terminal(file=stream, width=200)
-    with Phases([text], console=quiet) as phases, phases.phase(text, 1) as advance:
+    with Phases(quiet) as phases, phases.phase(text, 1) as advance:
         advance(1, note=text)
     stream.flush()
     shown = stream.buffer.getvalue().decode()  # type: ignore[attr-defined]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -191,26 +189,6 @@ def test_other_content_is_another_question(
     with judge_server.serve() as server:
         make_judge(server.url)([candidate(), candidate(**changes)])
         assert server.calls == 2
-
-
-RUN = """
-import json, sys
-from turnwise.judges.judge import Candidate
-from turnwise.judges.chat import ChatClient
-from turnwise.judges.endpoint import EndpointJudge
-judge = EndpointJudge(ChatClient(sys.argv[1], concurrency=4), "naive", cache=sys.argv[2])
-same = dict(thinking="", calls=(), reference=None, reference_calls=())
-candidates = [Candidate(id="c", prompt=({"role": "user", "content": str(n)},), text="t", **same) for n in range(40)]
-if sys.argv[3] == "leave":
-    judge.submit(candidates[0])
-    sys.exit(0)
-print(json.dumps(judge(candidates)))
-judge.close()
-"""
-
-
-def start(url: str, cache: str, how: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", RUN, url, cache, how], stdout=subprocess.PIPE, text=True)
 
 
 # -- settings, keys and the first question ----------------------------------------------------------------------------

@@ -132,6 +132,19 @@ def test_a_faulty_step_is_invalid_out_of_the_statistics_and_played_again(player,
             assert (credit.advantage[leaf] > 0) == (reward > mean)  # the group's mean is that of the four alone
 
 
+def texts(tree):
+    return [[tree.turns[turn].text for turn in tree.path(leaf)] for leaf in tree.leaves() if leaf not in tree.invalid]
+
+
+def test_a_rollout_whose_world_failed_is_played_again_from_its_anchor(player):
+    sound, failing = player(raises, at=0), player(raises, at=6)  # the second rollout's second turn
+    (expected,), (tree,) = collected(sound).trees, collected(failing).trees
+    assert [len(path) for path in texts(tree)] == [TURNS] * 4
+    assert failing.tally.turns == 4 * TURNS + 2  # what the failed attempt wrote was paid for
+    paths = texts(expected)  # it drew anew, the others what they would have drawn
+    assert [path for path in paths if path in texts(tree)] == [paths[0], *paths[2:]]
+
+
 @pytest.mark.parametrize("wrong", [raises, dies])
 def test_a_world_that_always_fails_ends_no_run_and_pays_nothing(player, wrong):
     playing = player(wrong, "always", retries=1)

@@ -13,7 +13,6 @@ import pytest
 from turnwise.algo.allocators.treepo import TreePO
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.divergence import Divergence
-from turnwise.algo.gates.gate import Gate
 from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
@@ -109,18 +108,6 @@ class Timed:
 
 def timed(player: Player, pause: Callable[[int], float]) -> tuple[Player, Timed]:
     return player.using(player.sampling, None), Timed(list(player.engine.end_ids), pause)  # type: ignore[attr-defined]
-
-
-@dataclass
-class Recorded(Gate):
-    """A gate that never stops a group, and what it was shown: the step, and how far each rollout was."""
-
-    shown: list[tuple[str, int, list[int]]] = field(default_factory=list)
-
-    def __call__(self, tree: RolloutTree, step: int) -> bool:
-        answered = [sum(bool(tree.turns[i].observation_ids) for i in tree.path(leaf)) for leaf in tree.leaves()]
-        self.shown.append((tree.state.id, step, answered))
-        return False
 
 
 def test_a_gate_cancels_what_is_being_decoded(player: Player, states: list[State]) -> None:
