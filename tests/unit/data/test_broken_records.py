@@ -16,6 +16,7 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.read_records import UnusableError
 from turnwise.data.trajectories import (
+    MOST,
     BadTrajectory,
     DataError,
     each_trajectory,
@@ -65,3 +66,10 @@ def test_two_tools_of_one_name_are_a_problem() -> None:
     other = {"type": "function", "function": {"name": "a", "description": "another", "parameters": {"type": "object"}}}
     with pytest.raises(UnusableError):
         parse_trajectory({**GOOD, "tools": [*tools, other]}, "f:1")
+
+
+def test_more_messages_than_any_context_holds_are_a_problem(tmp_path: Path) -> None:
+    messages = [{"role": role, "content": "x"} for role in ("user", "assistant")] * (MOST // 2)
+    assert len(parse_trajectory({"messages": messages}, "f:1").messages) == MOST
+    with pytest.raises(UnusableError, match="messages"):
+        parse_trajectory({"messages": [*messages, {"role": "user", "content": "x"}]}, "f:1")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
+from turnwise.data.chat_tokens import EACH, ChatTemplateError, ChatTokens, compared
 from turnwise.models.shipped import tiny_path
 
 ONE_PIECE = ["chatml", "llama3", "inst", "qwen3"]  # templates that keep history and close a turn with a special token
@@ -210,6 +210,11 @@ def long_trajectory(turns: int, thought: str = "") -> list[dict[str, str]]:
             {"role": "user", "content": f"you see {turn % 5}"},
         ]
     return told
+
+
+def test_checks_of_a_long_history_grow_with_its_turns_and_not_with_their_square() -> None:
+    assert sum(compared(2000)) < 64 * 64 + 12 * 2000 and {0, 1, EACH - 1, 1999} <= compared(2000)
+    assert compared(50) == set(range(50))
 
 
 def test_a_template_that_rewrites_late_splits_where_it_did() -> None:

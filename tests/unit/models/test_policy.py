@@ -177,3 +177,8 @@ def test_no_code_of_a_models_folder_is_run(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="model="):
         load_policy(str(tmp_path))
     assert not (tmp_path / "ran").exists()
+
+
+def test_an_adapter_of_another_model_is_refused(adapter: Path) -> None:
+    with pytest.raises(PolicyError, match=r"policy\.start"):
+        load_policy(tiny_path("tiny_tools"), start=adapter)

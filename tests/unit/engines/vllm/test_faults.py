@@ -175,3 +175,17 @@ def test_requests_wait_together_for_a_server_that_is_lost_and_is_back_later(
         threading.Timer(0.2, lost.clear).start()
         engine.load_weights(policy, 1)
         assert name_of(server).startswith("v1-")
+
+
+@pytest.mark.parametrize(
+    ("fault", "path", "full"), [("lost", "/v1/load_lora_adapter", False), ("worker", "/collective_rpc", True)]
+)
+def test_weights_that_a_server_says_it_loaded_are_asked_for(
+    served: ModuleType, make_engine: Make, policy: Any, full: bool, fault: str, path: str
+) -> None:
+    weights = policy.get_base_model() if full else policy
+    with served.serve(fault=lambda asked, nth: fault if asked == path and nth == 1 else None) as server:
+        make_engine(server.url).load_weights(weights, 0)  # the second attempt succeeds
+        assert server.seen[path] == 2
+    with served.serve(fault=lambda asked, nth: fault if asked == path else None) as server, pytest.raises(ServerError):
+        make_engine(server.url).load_weights(weights, 0)
