@@ -196,8 +196,8 @@ MUTANTS = [
            PREDICTOR + "test_targets.py"),
     # -- checkpoint and resume
     Mutant("resume_repeats", "a resumed run begins the epochs of its states anew, and so repeats draws",
-           'self.profiles, self.began = state_dict["profiles"], state_dict["began"]',
-           'self.profiles, self.began = state_dict["profiles"], 0', TRAIN + "test_reprofile.py"),
+           'getattr(self, name) for name in ("profiles", "began", "history", "places")}',
+           'getattr(self, name) for name in ("profiles", "history", "places")}', TRAIN + "test_reprofile.py"),
     Mutant("resume_version", "a checkpoint forgets the policy's version",
            '_KEPT = ("version", "skipped",', '_KEPT = ("skipped",', TRAIN + "test_earlier_policies.py"),
     Mutant("resume_optimizer", "the predictor resumes with an empty optimiser",

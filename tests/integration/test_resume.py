@@ -22,27 +22,12 @@ def finish(overrides: list[str]) -> None:
     assert process.returncode == 0, error[-3000:]
 
 
-def kill_when(overrides: list[str], reached: Callable[[], bool]) -> None:
-    """Start the run and kill -9 it as soon as ``reached`` says so."""
-    process = Run(overrides)
-    try:
-        wait_until(process, reached)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-
-
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if not key.startswith(CLOCKS)} for row in read_rows(folder)]
-
-
-def train_lines(folder: Path) -> int:
-    path = folder / "metrics.jsonl"
-    return path.read_text().count('"phase": "train"') if path.exists() else 0
 
 
 def saved(folder: Path) -> int:
@@ -54,9 +39,7 @@ def saved(folder: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "staleness", "steps"), [(signal.SIGTERM, 0, 3), (signal.SIGTERM, 1, 1), (signal.SIGINT, 0, 1)]
-)
+@pytest.mark.parametrize(("number", "staleness", "steps"), [(signal.SIGTERM, 1, 1), (signal.SIGINT, 0, 3)])
 def test_a_signal_stops_a_run_with_a_word_and_loses_nothing(
     number: signal.Signals, staleness: int, steps: int, small: Callable[..., list[str]], tmp_path: Path
 ) -> None:

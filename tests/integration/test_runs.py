@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -92,25 +90,6 @@ def test_a_run_trains_at_the_temperature_at_which_it_samples(
 
 
 @pytest.mark.slow
-def test_an_evaluation_in_the_middle_is_no_part_of_an_iterations_time(
-    small: Overrides, composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured = Measure.__call__
-
-    def slowly(self: Measure, *args: Any) -> Any:
-        until = time.process_time() + 2
-        while time.process_time() < until:
-            pass
-        return measured(self, *args)
-
-    monkeypatch.setattr(Measure, "__call__", slowly)
-    run(composed(small("pivotrl", "eval.every=1", "eval.items=0", "logger.wandb=null")))
-    rows = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
-    assert len(rows) == 3
-    assert all(row["seconds/update"] < 2 and row["cpu/update"] <= row["cpu/iteration"] < 2 for row in rows)
-
-
-@pytest.mark.slow
 def test_a_base_row_is_measured_and_not_trained(small: Overrides, composed: Compose, tmp_path: Path) -> None:
     run(composed(small("sft", "trainer.max_epochs=0")))
     result = read_result(tmp_path / "run")
@@ -148,61 +127,3 @@ def test_batch_k_is_sampled_from_policy_k(method: str, small: Overrides, compose
         assert row["train/ratio_max"] == pytest.approx(1, abs=1e-4)
         assert row["train/ratio_mean"] == pytest.approx(1, abs=1e-4)
         assert row["train/kl_sampler"] < 1e-8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["toolrl", "awpo"])
-def test_dialogues_of_no_world_are_graded_step_by_step(
-    method: str, small: Overrides, composed: Compose, tmp_path: Path
-) -> None:
-    call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
-    tool = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {}}}}}
-    said = [
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "7"},
-        {"role": "assistant", "content": "7"},
-    ]
-    file = tmp_path / "dialogues.jsonl"
-    asked = [{"role": "user", "content": f"weather in Paris on day {i}"} for i in range(3)]
-    records = [{"id": f"d{i}", "messages": [user, *said], "tools": [tool]} for i, user in enumerate(asked)]
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    run(composed(small(method, f"data.file={file}", "trainer.max_epochs=1", "eval.tasks=2", "eval.attempts=0")))
-    (row,) = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
-    assert 0 <= row["train/reward_mean"] <= 2
-    assert ("train/outcome_peak" in row) == (method == "awpo")
-    trees = lines(tmp_path / "run" / "rollouts" / "train.jsonl")
-    assert {tree["state"]["id"] for tree in trees} <= {f"d{i}#t{t}" for i in range(3) for t in range(2)}
-    for tree in trees:
-        rewards, texts = tree["rewards"], [turn["text"] for turn in tree["turns"]]
-        none_wanted = tree["state"]["turn"] == 1  # a random policy writes no call: right where none is wanted
-        for text, form, total in zip(texts, rewards["format"], rewards["total"], strict=True):
-            assert "tool_call>" in text or total == form + none_wanted
-
-
-@pytest.mark.slow
-def test_full_training_exports_the_whole_model(small: Overrides, composed: Compose, tmp_path: Path) -> None:
-    run(composed(small("local", "policy.lora.r=0", "trainer.max_epochs=1")))
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").num_parameters() > 0
-
-
-@pytest.mark.slow
-def test_sft_learns_its_demonstrations(small: Overrides, composed: Compose, tmp_path: Path) -> None:
-    run(composed(small("sft", "trainer.max_epochs=25", "policy.lora.r=0", "data.trajectories=2", "rollout.states=2")))
-    rows = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
-    assert rows[0]["train/nll"] == pytest.approx(
-        math.log(1024), rel=0.1
-    )  # a random model knows nothing of its vocabulary
-    assert rows[-1]["train/nll"] < 0.6 * rows[0]["train/nll"]
-
-
-def test_sft_maximises_the_likelihood_at_temperature_1_whatever_evaluations_sample_at(
-    small: Overrides, composed: Compose, tmp_path: Path
-) -> None:
-    found = []
-    for temperature in (1.0, 0.3):
-        one = [f"rollout.sampling.temperature={temperature}", "trainer.max_epochs=1"]
-        run(composed(small("sft", *one, out=f"at-{temperature}")))
-        rows = lines(tmp_path / f"at-{temperature}" / "metrics.jsonl")
-        (row,) = (row for row in rows if row["phase"] == "train")
-        found.append({key: row[key] for key in ("train/nll", "train/loss", "train/grad_norm")})
-    assert found[0] == found[1]

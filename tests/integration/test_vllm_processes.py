@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from tests.conformance.vllm_server import KEY, PYTHON, serving
-from tests.integration.test_ahead_served import SHARDED
 from tests.integration.test_ranks import finish, rows
 
 from turnwise.models.shipped import tiny_path
@@ -23,6 +22,7 @@ pytestmark = [
     pytest.mark.timeout(3600),
     pytest.mark.skipif(PYTHON is None, reason="TURNWISE_VLLM_PYTHON is not set: vLLM itself is NOT tested"),
 ]
+SHARDED = "trainer.strategy={_target_:turnwise.training.sharding.FullySharded,offload:false}"
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import subprocess
 import sys
 import threading
@@ -11,7 +9,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from turnwise.daemon_threads import DaemonThreads, EventLoop
+from turnwise.daemon_threads import DaemonThreads
 
 
 def test_functions_run_together_up_to_the_most_and_in_order() -> None:
@@ -46,34 +44,3 @@ def test_a_process_ends_while_a_function_waits() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "end\n"
-
-
-def test_an_event_loop_ends_its_coroutines_and_can_be_used_again() -> None:
-    loop, ended = EventLoop("clients"), list[str]()
-
-    async def work() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append("work")
-
-    async def last() -> None:
-        ended.append("last")
-
-    for _ in range(2):
-        running = loop.start(work())
-        loop.start(asyncio.sleep(0)).result(60)  # so that the work has begun
-        loop.close(last())
-        assert running.cancelled() and ended == ["work", "last"]
-        assert "clients" not in {thread.name for thread in threading.enumerate()}
-        ended.clear()
-
-
-def test_a_forked_process_has_an_event_loop_of_its_own() -> None:
-    loop = EventLoop("clients")
-    loop.start(asyncio.sleep(0)).result(60)
-    child = os.fork()
-    if child == 0:
-        loop.start(asyncio.sleep(0)).result(30)
-        os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

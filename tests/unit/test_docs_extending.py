@@ -42,11 +42,6 @@ def composed(*overrides: str) -> Any:
     return compose_config([*overrides, "hydra.searchpath=[file://mine/conf]"], ROOT / "conf")
 
 
-def test_the_page_names_the_files_that_it_shows() -> None:
-    assert sorted(FILES) == sorted(re.findall(r"mine/(?:conf/\w+/)?\w+\.(?:py|yaml)", PAGE.split("\n## ")[0]))
-    assert len(COMMANDS) == 2
-
-
 def test_every_training_command_of_the_page_passes_the_check(mine: Path) -> None:
     for script, arguments in COMMANDS:
         words = shlex.split(arguments)
@@ -93,21 +88,3 @@ def test_the_reward_and_the_allocator_by_hand(mine: Path) -> None:
     tree.invalid = {2}
     assert math.isnan(reward(tree)["total"][1])
     assert allocator.expand([tree]) == [{}]
-
-
-def test_a_mistake_in_ones_own_file_is_told_like_ours(mine: Path) -> None:
-    with pytest.raises(ValueError, match=r"env.spam: ThermostatEnv has no such parameter; did you mean 'span'\?"):
-        check_config(composed("env=thermostat", "+env.spam=3"))
-    Path("mine/conf/env/thermostat.yaml").write_text("_target_: thermostat.ThermostatEnv\noff: 3\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"env.False: .*quote the key"):
-        check_config(composed("env=thermostat"))
-
-
-def test_the_clumsy_expert_errs_and_still_wins(mine: Path) -> None:
-    world = build(composed("env=thermostat"), "env")
-    said = {}
-    for quality in ("good", "clumsy"):
-        shown = [world.demonstrate(task, quality) for task in world.tasks("train", 20)]
-        assert all(trajectory.success for trajectory in shown)
-        said[quality] = [[m["content"] for m in t.messages if m["role"] == "assistant"] for t in shown]
-    assert sum(len(clumsy) > len(good) for clumsy, good in zip(said["clumsy"], said["good"], strict=True)) >= 5

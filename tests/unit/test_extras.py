@@ -16,7 +16,7 @@ def test_a_missing_package_skips_a_test_and_fails_it_where_it_is_required(monkey
     monkeypatch.setitem(EXTRAS, "nothing", ("pytest", "no_such_package"))
     monkeypatch.setitem(EXTRAS, "something", ("pytest",))
     monkeypatch.delenv("TURNWISE_REQUIRE_EXTRAS", raising=False)
-    with pytest.raises(pytest.skip.Exception, match=r"^no_such_package not installed; `make nothing` does it$"):
+    with pytest.raises(pytest.skip.Exception, match="make nothing"):
         need("nothing")
     monkeypatch.setenv("TURNWISE_REQUIRE_EXTRAS", "1")
     with pytest.raises(pytest.fail.Exception, match="make nothing"):

@@ -148,33 +148,3 @@ def test_a_page_has_the_steps_of_each_box_as_a_table(override: str) -> None:
     found, numbered = steps(text), [int(number) for number, _ in STEP.findall(text)]
     wanted = "\n".join([HEAD, *(row(number, found[number]) for number in numbered)])
     assert any(wanted in path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")), wanted
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "problem"),
-    [
-        ("states.k=8", "states.k=9", "step 2: states.k is 8, not 9"),
-        ("states.k=8", "states.kk=8", "step 2: no key states.kk"),
-        ("loss=clipped", "loss=nll", "step 8: loss is clipped, not nll"),
-        ("loss=clipped, ", "", "no step names loss=clipped"),
-        ("group (Eq. 1)", "group (Eq. 3)", "step 7: Eq. 3 is in no docstring of ('algo/advantages/group.py',)"),
-        ("algo/states/pivots.py", "algo/states/nowhere.py", "step 3: no file algo/states/nowhere.py"),
-        (
-            "algo/advantages/group.py",
-            "algo/advantages/awpo.py",
-            "step 7: advantage=group lies in algo/advantages/group.py",
-        ),
-        ("# 4. for", "# 14. for", "steps are numbered [1, 2, 3, 5, 6, 7, 8, 9, 10, 14]"),
-    ],
-)
-def test_a_box_that_says_something_else_is_found(before: str, after: str, problem: str) -> None:
-    text = BOXES["method=pivotrl"].read_text(encoding="utf-8")
-    assert text.count(before) == 1
-    assert problem in wrong(steps(text.replace(before, after)), composed("method=pivotrl"))
-
-
-def test_a_box_that_extends_another_has_its_other_steps_and_no_further_ones() -> None:
-    text = BOXES["method=dapo"].read_text(encoding="utf-8")
-    assert len(steps(text)) == len(steps(BOXES["method=grpo"].read_text(encoding="utf-8")))
-    with pytest.raises(AssertionError):
-        steps(text.replace("# 5. ", "# 15. "))

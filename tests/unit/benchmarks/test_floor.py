@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from floor import Counted, ModelSize, Rates, calibrate, count, update_operations
+from floor import ModelSize, count, update_operations
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
@@ -62,22 +61,6 @@ def test_equals_enumeration(seed: int) -> None:
     assert found.step_bytes == found.bytes / found.steps
 
 
-def test_groups_add_up_but_take_their_steps_together() -> None:
-    tree = grown(1, group=4, turns=2)
-    one, two = count([tree], SIZE), count([tree, tree], SIZE)
-    assert two.operations == 2 * one.operations and two.steps == one.steps
-    weights = (SIZE.linear + SIZE.head) * one.steps * SIZE.width
-    assert two.bytes == 2 * one.bytes - weights  # weights are read once for both
-
-
-def test_the_slower_side_binds() -> None:
-    counted = Counted(bytes=100.0, operations=100.0, steps=1, step_bytes=100.0)
-    assert counted.seconds(Rates(bandwidth=50.0, operations=1000.0)) == 2.0
-    assert counted.binds(Rates(bandwidth=50.0, operations=1000.0)) == "memory"
-    assert counted.seconds(Rates(bandwidth=1000.0, operations=20.0)) == 5.0
-    assert counted.binds(Rates(bandwidth=1000.0, operations=20.0)) == "arithmetic"
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_sizes_of_a_model(tied: bool) -> None:
     config = Qwen3Config(
@@ -89,11 +72,6 @@ def test_sizes_of_a_model(tied: bool) -> None:
     norms = 2 * 16 + 2 * 6
     assert (size.layers, size.attention, size.kept, size.head, size.width) == (2, 24, 24, 800, 4)
     assert size.linear == 2 * (projections + norms) + 16  # and the last norm
-
-
-def test_rates_are_measured() -> None:
-    rates = calibrate(1e6, torch.float32, torch.device("cpu"), seconds=0.01)
-    assert 1e7 < rates.bandwidth < 1e13 and 1e7 < rates.operations < 1e14
 
 
 def test_operations_of_an_update() -> None:

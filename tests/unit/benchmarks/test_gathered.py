@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from tests.unit.models.test_attention_gpu import ends
 from torch import Tensor
 
-from attention import ends_of, threshold
+from attention import ends_of
 from gathered import GatheredTree, stretches
-from grouper import group_of
 from samples import branching_tree, credit, flat_tree
 from turnwise.models.attention import PackedTree
-from updates import Ours, difference, parts_of
+from updates import Ours, difference
 
 
 @settings(max_examples=60, deadline=None)
@@ -41,39 +40,6 @@ def test_answers_and_gradients_are_those_of_the_dense_mask(kind: str) -> None:
         found.append([out.detach(), *torch.autograd.grad(out.square().sum(), inputs)])
     for mine, dense in zip(*found, strict=True):
         torch.testing.assert_close(mine, dense, atol=2e-5, rtol=1e-4)
-
-
-def test_a_row_with_padding_is_refused() -> None:
-    with pytest.raises(ValueError, match="without padding"):
-        GatheredTree(torch.tensor([[2, 2, 0]]))
-
-
-def test_a_group_is_a_prefix_and_its_answers() -> None:
-    assert group_of(torch.tensor([[7, 7, 7, 5, 5, 7, 7]])) == (3, [2, 2])
-    with pytest.raises(ValueError, match="branches again"):
-        group_of(ends_of("branches", 160, seed=0))
-
-
-def test_the_threshold_is_where_blocks_stay_ahead() -> None:
-    def row(asked: int, blocks: float, dense: float | None) -> dict:
-        told = {"ms": dense} if dense is not None else {"failed": "dense: out of memory"}
-        return {"asked": asked, "blocks": {"ms": blocks, "backward": True}, "dense": told}
-
-    rows = [row(256, 2, 1), row(512, 1, 2), row(1024, 3, 2), row(2048, 2, 3), row(4096, 4, None)]
-    assert threshold(rows) == 2048
-    assert threshold([row(256, 2, 1)]) is None
-    assert threshold([{**row(256, 1, 2), "blocks": {"ms": 1, "backward": False}}]) is None
-
-
-def test_passes_of_trl_have_as_many_rows() -> None:
-    inputs = {
-        "prompt_ids": torch.zeros(6, 3),
-        "completion_ids": torch.zeros(6, 2),
-        "num_items_in_batch": torch.tensor(12),
-    }
-    assert [len(part["prompt_ids"]) for part in parts_of(inputs, 1 << 30)] == [6]
-    assert [len(part["prompt_ids"]) for part in parts_of(inputs, 24)] == [3, 3]
-    assert [len(part["prompt_ids"]) for part in parts_of(inputs, 1)] == [1] * 6
 
 
 @pytest.mark.slow

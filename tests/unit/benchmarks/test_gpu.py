@@ -14,8 +14,7 @@ import pytest
 
 import gpu
 import gpu_rows
-from gpu_parts import BENCHMARKS, LIMITS, WHOLE, Outcome, Part, parts_of
-from gpu_report import page
+from gpu_parts import BENCHMARKS, LIMITS, WHOLE, Part, parts_of
 from paper_rows import PAPERS
 from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
@@ -72,79 +71,6 @@ def test_what_fails_is_reported_and_the_rest_goes_on(
     assert (last["done"], last["failed"], last["out of time"], last["not here"]) == (1, 2, 1, 1)
     report = (folder / "report.md").read_text()
     assert "| good | done |" in report and "2 passed, 0 failed, 1 skipped" in report and "no such kernel" in report
-
-
-def test_a_part_ends_at_its_limit_with_all_that_it_started(made: Callable[..., Any], tmp_path: Path) -> None:
-    child = f"import time, pathlib; time.sleep(3); pathlib.Path({str(tmp_path / 'late')!r}).touch()"
-    text = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    status, folder = made(slow=text, limit=1)
-    assert status == 1 and statuses(folder)["slow"] == ("out of time", "its limit of 1 s was reached")
-    subprocess.run([sys.executable, "-c", "import time; time.sleep(3)"], check=True)
-    assert not (tmp_path / "late").exists()
-
-
-def test_a_finished_part_is_not_run_again_but_one_of_another_command_is(
-    made: Callable[..., Any], tmp_path: Path
-) -> None:
-    counted = f"open({str(tmp_path / 'runs')!r}, 'a').write('x'); "
-    for words in ((), (), ("again=true",)):
-        assert made(*words, good=counted + DONE)[0] == 0
-    assert (tmp_path / "runs").read_text() == "xx"
-    made(good=counted + "1; " + DONE)
-    assert (tmp_path / "runs").read_text() == "xxx"
-
-
-def test_again_starts_the_rows_of_papers_again(
-    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A row continues where it was stopped; with again=true it does not."""
-    assert {part.name: part.fresh for part in parts_of(True, tmp_path) if part.fresh} == {
-        f"paper_{paper}": ("--fresh",) for paper in ("pivotrl", "trace", "selective", "awpo")
-    }
-    told = Part(
-        "told", "told", (sys.executable, "-c", "import sys, json; print(json.dumps({'a': sys.argv[1:]}))"), 20, ("-x",)
-    )
-    monkeypatch.setattr(gpu, "parts_of", lambda dry, out: [told])
-    for words, given in (((), []), (("again=true",), ["-x"])):
-        assert gpu.main(["dry=cpu", f"out={tmp_path}", *words]) == 0
-        assert json.loads((tmp_path / "results.json").read_text())[0]["result"] == {"a": given}
-
-
-def test_parts_that_were_not_chosen_stay_in_the_report(made: Callable[..., Any]) -> None:
-    made(one=DONE, two=DONE)
-    status, folder = made("parts=two", "again=true", one=DONE, two=DONE)
-    assert status == 0 and list(statuses(folder)) == ["one", "two"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["parts=nothing"], "no part is called nothing"),
-        (["dry=tpu"], "dry=tpu"),
-        (["what=1"], "what=1"),
-        (["dry=cpu", "dry=cpu"], "at most once"),
-        (["again=perhaps"], "again=perhaps"),
-        (["parts="], "with a value"),
-    ],
-)
-def test_bad_words_are_refused(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu.main(words) == 2
-    assert says in capsys.readouterr().err
-
-
-def test_the_page_shows_utilisation_and_memory() -> None:
-    contender = {"seconds": 0.5, "rate": 2.0, "rounds": []}
-    result = {
-        "benchmark": "update", "x_trl": 3.0, "absent": {"x_unsloth": "unsloth: no"},
-        "contenders": {"turnwise": contender, "trl": contender},
-        "tokens_per_second": {"turnwise": 1234.0, "trl": 400.0}, "mfu": {"turnwise": 0.41, "trl": None},
-        "peak_bytes": {"turnwise": 3 << 20},
-    }  # fmt: skip
-    text = page(
-        [Outcome("update_4b", [sys.executable, "benchmarks/update.py"], "done", result=result, machine={"gpu": "H100"})]
-    )
-    assert "| turnwise | 0.5 | 1,234 | 41.0% | 3 |  |" in text and "Not measured: unsloth: no." in text
-    assert "`python benchmarks/update.py`" in text and "Measured on: gpu H100." in text
 
 
 @pytest.mark.slow

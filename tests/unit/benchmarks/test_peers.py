@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from common import model_of, tokenizer_of
-from household import Work, long_trajectories, states_by_turn
+from household import Work
 from peers_generate import GenerateEngine
-from peers_served import Continuous, serve, vllm_absent
+from peers_served import Continuous, serve
 from turnwise.algo.allocators.allocator import Uniform
 from turnwise.algo.gates.rules import Never
 from turnwise.engines.engine import Sampling
@@ -82,17 +82,3 @@ def replayed(work, state, ids, mine):
         bridge = work.chat.bridge({"role": "user", "content": step.observation}, action[-1] not in work.chat.stop_ids)
         said += bridge
         at = stop + len(bridge)
-
-
-def test_demonstrations_are_cut_to_one_length(work) -> None:
-    world = Work.of(tokenizer_of(), 1, 1, 30, 24, 4096, 0)
-    found = long_trajectories(world.environment, count=3, turns=6, seed=0)
-    states, by_turn = states_by_turn(found, world.chat)
-    assert len(found) == 3 and len(states) == 18
-    assert [len(row) for row in by_turn] == [3] * 6
-    assert all(state.turn == turn for turn, row in enumerate(by_turn) for state in row)
-
-
-def test_an_absent_vllm_is_named(tmp_path) -> None:
-    assert "--vllm-python" in (vllm_absent(None) or "")
-    assert str(tmp_path / "python") in (vllm_absent(tmp_path / "python") or "")

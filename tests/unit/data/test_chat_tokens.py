@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
-from turnwise.data.chat_tokens import EACH, ChatTemplateError, ChatTokens, compared, encoded
+from turnwise.data.chat_tokens import EACH, ChatTemplateError, ChatTokens, compared
 from turnwise.models.shipped import tiny_path
 
 ONE_PIECE = ["chatml", "llama3", "inst", "qwen3"]  # templates that keep history and close a turn with a special token
@@ -63,12 +62,6 @@ def test_chatml_by_hand(build_byte_level):
     assert chat.stop_ids == (chat.end_id,) == (tokenizer.convert_tokens_to_ids("<|im_end|>"),)
 
 
-def test_stop_ids_hold_eos_beside_the_end_of_turn(build_byte_level):
-    tokenizer = build_byte_level("llama3")
-    eot, eos = tokenizer.convert_tokens_to_ids(["<|eot|>", "<|im_end|>"])
-    assert ChatTokens(tokenizer).stop_ids == (eot, eos)
-
-
 def test_spaces_of_the_template_around_an_action_are_part_of_it(build_byte_level):
     tokenizer = build_byte_level("inst")
     chat = ChatTokens(tokenizer)
@@ -118,13 +111,6 @@ def test_a_rollout_that_repeats_the_expert_has_the_experts_ids(build_byte_level,
         messages += [{"role": "assistant", "content": action}, answer]
     spine = chat.spines([*messages, {"role": "assistant", "content": "end"}])[0]
     assert ids == list(spine.ids[: spine.turns[-1][0]])
-
-
-def test_a_truncated_action_is_closed_without_loss(build):
-    chat = ChatTokens(build("chatml"))
-    answer = {"role": "user", "content": "Nothing happens."}
-    action = chat.action("go to desk")
-    assert action[:-1] + chat.bridge(answer, truncated=True) == action + chat.bridge(answer)
 
 
 def test_tool_calls_are_written_as_the_template_shows_them(build_byte_level):
@@ -189,68 +175,9 @@ def test_thinking_switched_off_puts_an_empty_thought_into_the_prompt_only(build_
     assert [list(s.ids[: s.turns[0][0]]) for s in spines] == [chat.prompt(EPISODE[:2]), chat.prompt(EPISODE[:4])]
 
 
-def test_messages_after_the_last_action_are_left_out(build_byte_level):
-    chat = ChatTokens(build_byte_level("chatml"))
-    assert chat.spines(EPISODE)[0] == chat.spines(EPISODE[:-1])[0]
-    assert chat.spines(EPISODE)[0].ids[-1] == chat.end_id
-
-
-def test_no_assistant_turn(build_byte_level):
-    with pytest.raises(ChatTemplateError, match="2 messages is an assistant turn"):
-        ChatTokens(build_byte_level("chatml")).spines(EPISODE[:2])[0]
-
-
-def test_a_folder_without_a_chat_template_is_named_with_the_remedy(build_byte_level, tmp_path):
-    folder = tmp_path / "my-model"
-    build_byte_level("chatml").save_pretrained(folder)
-    (folder / "chat_template.jinja").unlink()
-    with pytest.raises(ChatTemplateError, match=r"my-model has no chat template: add chat_template\.jinja"):
-        ChatTokens(PreTrainedTokenizerFast.from_pretrained(folder))
-
-
-def test_a_template_that_refuses_the_messages(build_byte_level):
-    tokenizer = build_byte_level.__wrapped__("chatml")
-    tokenizer.chat_template = (
-        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-        "{{ m.content }}<|im_end|>{% endfor %}"
-    )
-    with pytest.raises(ChatTemplateError, match=r"refuses the messages, whose roles are system user: no system role"):
-        ChatTokens(tokenizer).prompt(EPISODE[:2])
-
-
-def test_a_generation_prompt_that_past_turns_lack(build_byte_level):
-    tokenizer = build_byte_level.__wrapped__("chatml")
-    tokenizer.chat_template = tokenizer.chat_template.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
-    chat = ChatTokens(tokenizer)
-    assert read(tokenizer, chat.bridge(EPISODE[3])).endswith("<|im_start|>assistant\n<think>\n")
-    with pytest.raises(ChatTemplateError, match="generation prompt adds no text"):
-        chat.action("look")
-
-
-def test_a_tokenizer_that_fails_on_a_text_is_one_message():
-    class PanicException(BaseException):  # as the tokenizers library raises it
-        pass
-
-    class Failing:
-        name_or_path = "broken"
-
-        def encode(self, text, add_special_tokens):
-            raise PanicException("retry-limit-in-match over")
-
-    with pytest.raises(ChatTemplateError, match=r"broken.*retry-limit"):
-        encoded(Failing(), "a" * 30)
-
-
 @pytest.fixture
 def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(tiny_path())
-
-
-def test_a_template_that_leaves_users_out_is_refused(tokenizer: Any) -> None:
-    text = "{% for m in messages %}{% if m.role == 'assistant' %}<|im_start|>assistant\n{{ m.content }}<|im_end|>\n{% endif %}"
-    tokenizer.chat_template = text + "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    with pytest.raises(ChatTemplateError):
-        ChatTokens(tokenizer)
 
 
 CHANGES = [
@@ -285,12 +212,7 @@ def long_trajectory(turns: int, thought: str = "") -> list[dict[str, str]]:
     return told
 
 
-def test_two_thousand_turns_take_seconds(tokenizer: Any) -> None:
-    """Every history was rendered before: the square of the turns, minutes."""
-    chat = ChatTokens(tokenizer)
-    began = time.process_time()
-    spine = chat.spines(long_trajectory(2000))[0]
-    assert len(spine.turns) == 2000 and time.process_time() - began < 15
+def test_checks_of_a_long_history_grow_with_its_turns_and_not_with_their_square() -> None:
     assert sum(compared(2000)) < 64 * 64 + 12 * 2000 and {0, 1, EACH - 1, 1999} <= compared(2000)
     assert compared(50) == set(range(50))
 

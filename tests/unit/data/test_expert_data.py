@@ -52,33 +52,3 @@ def test_experts_of_two_qualities_that_datasets_reads(env, tmp_path, capsys):
     )
     assert loaded["id"][:] == [trajectory.id for trajectory in found]
     assert set(loaded[0]["messages"][0]) >= {"role", "content", "tool_calls"}
-
-
-def test_one_quality_and_parquet(tmp_path, capsys):
-    out = tmp_path / "x.parquet"
-    assert expert_data.main(["env=household", "quality=clumsy", "count=3", "split=unseen", f"out={out}"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (told["quality"], told["split"], told["tasks"], told["faults"]) == ("clumsy", "unseen", 3, 0)
-    found = read_trajectories(out).trajectories
-    assert [t.task.split for t in found if "/clumsy/" in t.id] == ["unseen"] * 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["quality=good"], "no environment is given"),
-        (["env=nowhere"], "nowhere"),
-        (["env=household", "quality=best"], "good, clumsy, both"),
-        (["env=household", "count=none"], "count: "),
-        (["env=household", "split=test"], "split"),
-        (["env=household", "out=x.csv"], "ends in .jsonl or .parquet"),
-        (["env=household", "env.horizn=3"], "horizn"),
-        (["env=household", "env=math"], "env=math"),
-        (["env=household", "env.horizon=3", "env.horizon=4"], "env.horizon=4"),
-    ],
-)
-def test_what_cannot_be_used_is_named(arguments, said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert expert_data.main(arguments) == 2
-    assert said in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

@@ -84,18 +84,6 @@ def test_rows_are_written_back_with_all_their_keys(demos: Path, tmp_path: Path, 
     assert lines(out) == [given[0] | rate, *given[1:]]
 
 
-def test_rows_that_break_the_contract_are_left_out_and_told(demos: Path, tmp_path: Path, capsys: Any) -> None:
-    rows, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
-    run(capsys, demos, "--out", rows)
-    good, bad = lines(rows)[:2]
-    bad["responses_create_params"]["tool_choice"] = "required"
-    rows.write_text("\n".join([json.dumps(good), json.dumps(bad), "{", ""]))
-    status, told, said = run(capsys, rows, "--out", out)
-    assert status == 0 and told["written"] == 1
-    assert told["left_out"]["tool_choice is not auto"] == {"count": 1, "places": [f"{rows}:2"]}
-    assert told["left_out"]["broken JSON"] == {"count": 1, "places": [f"{rows}:3"]} and f"{rows}:2" in said
-
-
 def test_an_environments_experts_become_rows_with_calls(tmp_path: Path, capsys: Any) -> None:
     """Of text calls as well, if the trajectory lists its tools."""
     file = expert_file(ApiBankEnv(levels=(1, 3), format="hermes"), 12, tmp_path, good=0.5)
@@ -105,30 +93,3 @@ def test_an_environments_experts_become_rows_with_calls(tmp_path: Path, capsys: 
     assert status == 0 and "function_call" in kinds and set(told["left_out"]) <= {"call of an unknown tool"}
     assert not any("<tool_call>" in json.dumps(row) for row in found)
     assert {row["provenance"]["env"] for row in found} == {"apibank"}
-
-
-@pytest.mark.parametrize(
-    ("content", "more", "said"),
-    [
-        (None, [], "no such"),
-        ("", [], "no row to write"),
-        ("{}", [], "no row to write"),
-        (json.dumps(bookings.dialogues(1)[0]), ["--out", "x.csv"], "ends in .jsonl"),
-        (json.dumps(bookings.dialogues(1)[0]), ["--run", "nowhere"], "states=pivots"),
-        (json.dumps(bookings.dialogues(1)[0]), ["--run", "empty"], "--all"),
-        (json.dumps(bookings.dialogues(1)[0]), ["--run", "damaged"], "profile.parquet: "),
-        (json.dumps(bookings.dialogues(1)[0]), ["--out", "in.jsonl"], "name another"),
-    ],
-)
-def test_what_cannot_be_done_is_one_message_and_leaves_no_file(
-    content: str | None, more: list[str], said: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    profiled(Path("empty"), {"elsewhere#t0": ([1.0, 0.0], True)})
-    Path("damaged").mkdir()
-    Path("damaged/profile.parquet").write_text("no Parquet")
-    if content is not None:
-        Path("in.jsonl").write_text(content)
-    status, _, told = run(capsys, "in.jsonl", *([] if "--out" in more else ["--out", "out.jsonl"]), *more)
-    assert status == 2 and said in told and "Traceback" not in told
-    assert not Path("out.jsonl").exists() and not list(tmp_path.glob("*.part*"))

@@ -62,18 +62,6 @@ def test_a_file_that_cannot_be_read_leaves_what_was_there(run: Run, tmp_path: Pa
     assert out.read_text() == "before\n" and not list(tmp_path.glob(".*"))
 
 
-def test_a_place_that_cannot_be_written_is_named(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "good.jsonl").write_text('{"a": 1}\n')
-    status, _, wrong = run(tmp_path / "good.jsonl", "--out", tmp_path / "good.jsonl" / "out.jsonl")
-    assert status == 2 and "good.jsonl" in wrong and len(wrong.splitlines()) == 1
-
-
-def test_files_without_a_record_are_refused(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("[]")
-    status, _, wrong = run(tmp_path / "a.json", "--out", tmp_path / "out.jsonl")
-    assert status == 2 and "a.json" in wrong and not (tmp_path / "out.jsonl").exists()
-
-
 def test_a_file_that_is_read_is_not_written_over(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"problem": "1 + 1"}\n')

@@ -76,12 +76,6 @@ def test_what_cannot_be_done_leaves_no_file_and_status_2(tmp_path, capsys, make,
     assert not list(tmp_path.glob("*out*"))
 
 
-def test_an_option_that_does_not_exist_ends_with_status_2(capsys):
-    with pytest.raises(SystemExit) as caught:
-        prepare_data.main(["x.json", "--out", "y.jsonl", "--calls", "python"])
-    assert caught.value.code == 2
-
-
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 @pytest.mark.parametrize("world", [HouseholdEnv(), SearchEnv(level="full")], ids=lambda world: world.name)
 def test_our_trajectories_come_back_as_they_were_through_datasets_too(tmp_path, capsys, monkeypatch, world, ending):
@@ -113,10 +107,3 @@ def test_imported_calls_are_one_schema_for_columnar_readers(tmp_path, capsys):
     assert [call["function"]["arguments"] for call in messages[0][1]["tool_calls"]] == ['{"a": 1}', "{}"]
     assert messages[1][1]["tool_calls"][0]["id"] == "c"
     assert messages[2][1]["tool_calls"] is None
-
-
-def test_a_file_that_is_read_is_not_written_over(tmp_path, capsys):
-    path = tmp_path / "x.jsonl"
-    path.write_text(before := json.dumps(talk("[f(a=1)]")) + "\n")
-    status, _, wrong = run(capsys, path, "--out", path)
-    assert status == 2 and str(path) in wrong and path.read_text() == before

@@ -58,5 +58,5 @@ def test_a_step_is_the_state_of_the_same_id() -> None:
 
 def test_a_call_that_is_none_is_named() -> None:
     broken = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}
-    with pytest.raises(ValueError, match=r"step 'd#t0': arguments are not JSON"):
+    with pytest.raises(ValueError, match="d#t0"):
         steps_of(Trajectory("d", ({"role": "user", "content": "u"}, broken)))

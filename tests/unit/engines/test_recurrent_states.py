@@ -11,8 +11,7 @@ from tests.unit.random_models import small_config, small_model
 
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.lanes import Lanes
-from turnwise.engines.prefill import Segment, SideBySide
-from turnwise.engines.recurrent_states import segments_from
+from turnwise.engines.prefill import SideBySide
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import use_tree_attention
 
@@ -99,21 +98,6 @@ def test_a_prefix_is_computed_once_and_a_fork_starts_from_its_state(model: Any) 
     assert engine.computed_tokens == 80 + 4 * 11 + 30  # no state stands before it
 
 
-def test_states_stay_where_nodes_stand(model: Any) -> None:
-    rng = random.Random(3)
-    engine = engine_of(model)
-    nodes = [engine.open(ids(rng, 20)) for _ in range(2)]
-    kept = engine.fork(nodes[0])
-    for turn in range(5):
-        engine.sample(nodes, DRAWN, [turn, turn])
-        for node in nodes:
-            engine.extend(node, ids(rng, 7))
-    assert sum(len(row.marks) for row in engine._rows._placed if row is not None) <= 5  # not one a turn
-    before = engine.computed_tokens
-    engine.sample([kept], DRAWN, [9])
-    assert engine.computed_tokens == before
-
-
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_a_memory_budget_costs_time_and_changes_nothing(model: Any, rows: int) -> None:
     free = engine_of(model)
@@ -140,16 +124,6 @@ def test_a_memory_budget_costs_time_and_changes_nothing(model: Any, rows: int) -
     assert most <= budget
 
 
-def test_no_state_outlives_its_weights(model: Any) -> None:
-    rng = random.Random(4)
-    engine = engine_of(model)
-    history = ids(rng, 40)
-    engine.sample([engine.open(history)], DRAWN, [0])
-    engine.load_weights(model, 1)
-    engine.sample([engine.open(history)], DRAWN, [0])
-    assert engine.computed_tokens == 80
-
-
 def test_lanes_draw_what_one_engine_draws(model: Any) -> None:
     engine = Lanes([END], lanes=2)
     engine.load_weights(model, 0)
@@ -160,19 +134,3 @@ def test_lanes_draw_what_one_engine_draws(model: Any) -> None:
     for (_, one), (_, two) in zip(got, played(engine_of(model)), strict=True):
         assert one.ids == two.ids
         assert one.logprobs == pytest.approx(two.logprobs, abs=2e-5)
-
-
-def test_a_model_without_such_layers_keeps_no_state() -> None:
-    engine = engine_of(use_tree_attention(small_model(small_config("qwen2"))))
-    node = engine.open(ids(random.Random(5), 30))
-    engine.sample([node], DRAWN, [0])
-    assert engine._store.state_bytes == 0
-    assert not engine._nodes[node].row.marks
-
-
-def test_a_pass_starts_from_the_nearest_state() -> None:
-    marks: Any = {800: None}
-    assert segments_from(3, marks, [900, 5]) == [Segment(3, 0, 5), Segment(3, 800, 900)]
-    assert segments_from(3, marks, [900, 820]) == [Segment(3, 800, 900)]
-    assert segments_from(3, {}, [900, 5]) == [Segment(3, 0, 900)]
-    assert segments_from(3, marks, [800]) == [Segment(3, 0, 800)]  # its last hidden state is asked for

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from tests.unit.random_models import small_config, small_model
 
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.lanes import Lanes
-from turnwise.engines.sampling_schedule import Rounds, Slices, check_schedule
+from turnwise.engines.sampling_schedule import Rounds, Slices
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import use_tree_attention
 
-MakeModel = Callable[..., Any]
 END = 5
 SAMPLING = Sampling(temperature=0.8, max_tokens=11)
 
@@ -59,21 +57,6 @@ def test_slices_draw_what_a_whole_batch_draws(kind: str, steps: int) -> None:
         for engine, mine in ((whole, nodes[0]), (sliced, nodes[1])):
             for place, node in enumerate(mine):
                 engine.extend(node, spine[place : place + 3])
-
-
-def test_workers_sample_in_slices_too(make_model: MakeModel) -> None:
-    model = make_model("qwen3", False)
-    one, many = TreeEngine([END]), Lanes([END], lanes=2)
-    for engine in (one, many):
-        engine.load_weights(model, 0)  # type: ignore[attr-defined]
-    try:
-        histories = [[10 + i, 20, 30 + i] for i in range(7)]
-        seeds = list(range(7))
-        expected = one.sample([one.open(history) for history in histories], SAMPLING, seeds)
-        found = in_slices(many, [many.open(history) for history in histories], seeds, 3)
-        assert [sample.ids for sample in found] == [sample.ids for sample in expected]
-    finally:
-        many.shutdown()
 
 
 class Noting:
@@ -120,34 +103,6 @@ def test_a_round_begins_when_every_rollout_waits_and_keeps_their_order() -> None
     assert engine.batches == [[10, 11, 12], [11, 12], [12]] and counts == [3, 2, 1]
 
 
-def test_what_is_called_when_idle_comes_before_the_next_batch() -> None:
-    engine, order = Noting(), []
-
-    async def main() -> None:
-        schedule = Rounds(engine, Sampling(), lambda count: order.append(f"batch of {count}"))  # type: ignore[arg-type]
-
-        async def rollout(number: int) -> None:
-            await schedule.sample(number, number, 0)
-            schedule.leave(number)
-
-        def later() -> None:
-            order.append("called")
-            schedule.enter(3)
-            tasks.append(asyncio.create_task(rollout(3)))
-
-        for number in (1, 2):
-            schedule.enter(number)
-        tasks = [asyncio.create_task(rollout(1)), asyncio.create_task(rollout(2))]
-        schedule.when_idle(later)
-        running = asyncio.create_task(schedule.run())
-        while not all(task.done() for task in tasks):
-            await asyncio.sleep(0)
-        running.cancel()
-
-    asyncio.run(main())
-    assert order == ["called", "batch of 3"]
-
-
 def test_in_slices_a_short_action_does_not_wait_for_a_long_one() -> None:
     engine = Noting({1: 100, 2: 3})
     ended: list[int] = []
@@ -188,8 +143,3 @@ def test_an_action_that_is_cancelled_between_slices_is_counted_and_leaves_the_ba
     schedule = asyncio.run(main())
     assert schedule.cancelled == 1 and schedule.cancelled_tokens == 128
     assert engine.batches == [[1, 2]] * 4 + [[2]] * 4
-
-
-def test_an_unknown_schedule_is_refused() -> None:
-    with pytest.raises(ValueError, match="lockstep"):
-        check_schedule("lockstep")

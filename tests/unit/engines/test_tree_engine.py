@@ -12,7 +12,7 @@ from torch import Tensor
 
 from turnwise.engines.engine import Sampling
 from turnwise.engines.kv_store import Store
-from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
+from turnwise.engines.prefill import SideBySide
 from turnwise.engines.tree_engine import TreeEngine
 
 MakeModel = Callable[..., Any]
@@ -215,16 +215,6 @@ def test_both_layouts_of_new_tokens_give_the_same(make_model: MakeModel, monkeyp
     assert found[0][-1].ids == found[1][-1].ids
 
 
-def test_passes_keep_every_segment_and_their_budget() -> None:
-    rng = random.Random(0)
-    segments = [Segment(row, start := rng.randrange(50), start + rng.randrange(1, 40)) for row in range(60)]
-    for layout in (EndToEnd, SideBySide):
-        cut = layout.passes(segments, 100)
-        assert sorted(s for part in cut for s in part) == segments
-        assert all(sum(s.length for s in part) <= 100 for part in cut)
-    assert [len(part) for part in EndToEnd.passes([Segment(0, 0, 150), Segment(1, 0, 5)], 100)] == [1, 1]
-
-
 def play_in(engine: TreeEngine, histories: list[list[int]]) -> list[Any]:
     """Three turns with forks that diverge, over nodes that are asked for in turn."""
     rng = random.Random(11)
@@ -265,25 +255,3 @@ def test_a_memory_budget_costs_time_and_changes_nothing(make_model: MakeModel, r
         assert one.logprobs == pytest.approx(two.logprobs, abs=1e-5)
     assert most <= rows * row_bytes
     assert tight.computed_tokens > free.computed_tokens
-
-
-def test_a_short_history_that_has_grown_gives_way_like_any_other(make_model: MakeModel) -> None:
-    rng = random.Random(13)
-    engine = engine_of(make_model("qwen3", False))
-    grown = engine.open(ids(rng, 9))
-    engine.extend(grown, ids(rng, 20))
-    engine.sample([grown], Sampling(max_tokens=2), [0])
-    engine.close([grown])
-    others = [engine.open(ids(rng, 30)) for _ in range(3)]  # its place is needed
-    engine.sample(others, Sampling(max_tokens=2), [1, 2, 3])
-    assert [len(rows) for rows in engine._rows._index.values()] == [0, 1, 1, 1]
-
-
-def test_a_budget_that_is_not_positive_is_refused() -> None:
-    with pytest.raises(ValueError, match="memory_gb must be above 0"):
-        TreeEngine([END], memory_gb=0)
-
-
-def test_an_empty_history_is_refused(make_model: MakeModel) -> None:
-    with pytest.raises(ValueError, match="at least one token"):
-        engine_of(make_model("qwen3", False)).open([])

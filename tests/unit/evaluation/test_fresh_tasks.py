@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.evaluation.fresh_tasks import fresh_items, fresh_tasks
-from turnwise.evaluation.skills import SKILLS
+from turnwise.evaluation.fresh_tasks import fresh_tasks
 from turnwise.types import Task
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.search import SearchEnv
@@ -44,14 +43,3 @@ def test_tasks_are_compared_by_what_they_hold() -> None:
     assert [task.data["n"] for task in fresh_tasks(environment, "seen", 2, 1)] == [3, 2]
     with pytest.raises(InputError, match=r"eval\.seed=1"):
         fresh_tasks(environment, "seen", 4, 1)
-
-
-@pytest.mark.parametrize("skill", SKILLS)
-def test_items_of_another_seed_are_none_of_the_first(skill: str) -> None:
-    first, found = fresh_items(skill, 100, 0), fresh_items(skill, 100, 1)
-    assert len(found) == 100 and not {item.prompt for item in first} & {item.prompt for item in found}
-
-
-def test_a_skill_with_too_few_items_says_so() -> None:
-    with pytest.raises(InputError, match="algebra items"):
-        fresh_items("algebra", 400, 1)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 import pytest
 
-from turnwise.evaluation.reply_statistics import Reply, groups, likelihood, paired_change, pooled, rate, reply_of
+from turnwise.evaluation.reply_statistics import Reply, likelihood, paired_change, pooled, rate
 
 
 def reply(dialogue: str, turn: int, nats: float, tokens: int, good: tuple[float, ...], *tools: str) -> Reply:
@@ -34,16 +31,6 @@ def test_several_attempts_at_a_reply_count_as_one_reply() -> None:
     assert rate([Reply("a#t0", "a", 0, (), 1.0, 1, (), ())], "sampled") == {}
 
 
-def test_replies_stand_by_tool_and_by_turn() -> None:
-    by_tool, by_turn = groups(REPLIES)
-    assert {tool: [one.reply for one in part] for tool, part in by_tool.items()} == {
-        "book": ["a#t0", "b#t0"],
-        "note": ["b#t0"],
-        "no_call": ["a#t1"],
-    }
-    assert {turn: len(part) for turn, part in by_turn.items()} == {"1": 2, "2": 1}
-
-
 def test_a_change_that_all_dialogues_share_has_an_interval_without_width_in_nats_and_not_in_shares() -> None:
     before = dict.fromkeys("abcd", (4.0, 4.0))
     after = dict.fromkeys("abcd", (2.0, 4.0))
@@ -61,7 +48,3 @@ def test_the_interval_resamples_dialogues() -> None:
     assert (alone.mean, alone.low, alone.high) == (1.0, None, None)
     with pytest.raises(ValueError, match="same dialogues"):
         paired_change({"a": (0.0, 1.0)}, {"b": (0.0, 1.0)}, shares=True)
-
-
-def test_a_reply_comes_back_from_json() -> None:
-    assert [reply_of(json.loads(json.dumps(asdict(one)))) for one in REPLIES] == REPLIES

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,10 +15,8 @@ import pytest
 from tests.unit.judges.injections import attacked
 
 from turnwise.errors import InputError
-from turnwise.judges.chat import ChatClient
 from turnwise.judges.endpoint import EndpointJudge
-from turnwise.judges.judge import Candidate, Judge, load_rubric
-from turnwise.judges.offline import OfflineJudge
+from turnwise.judges.judge import Candidate, load_rubric
 from turnwise.judges.prompt import question
 
 Make = Callable[..., Candidate]
@@ -113,14 +108,6 @@ def test_a_fault_that_passes_costs_an_attempt_and_nothing_else(
         assert (judge.report()["failed"], server.faults[fault], server.calls) == (0, 3, 6)
 
 
-def test_nobody_listens(make_judge: MakeJudge, candidate: Make) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        judge = make_judge(f"http://127.0.0.1:{free.getsockname()[1]}/v1")
-        assert judge([candidate(n) for n in range(4)]) == [None] * 4
-    assert judge.report()["failed/unreachable"] == 4
-
-
 def test_questions_run_beside_the_caller_and_no_more_than_concurrency_at_once(
     judge_server: ModuleType, make_judge: MakeJudge, candidate: Make
 ) -> None:
@@ -140,22 +127,6 @@ def test_questions_run_beside_the_caller_and_no_more_than_concurrency_at_once(
         go.set()
         assert [future.result() for future in futures] == [0.5] * 12
         assert (server.most, server.calls) == (5, 12)
-
-
-def test_closing_answers_what_is_open_and_the_judge_can_go_on(
-    judge_server: ModuleType, make_judge: MakeJudge, candidate: Make
-) -> None:
-    with judge_server.serve(lambda body, nth: "hang" if nth == 1 else None) as server:
-        judge = make_judge(server.url, {"attempt_limit": 30.0, "time_limit": 30.0, "concurrency": 2})
-        futures = [judge.submit(candidate(n)) for n in range(4)]
-        until(lambda: server.now == 2)
-        judge.close()
-        assert [future.result(timeout=1) for future in futures] == [None] * 4
-        assert judge.report()["failed/closed"] == 4
-        server.fault = lambda body, nth: None
-        assert judge([candidate(0)]) == [0.5]
-        judge.close()
-    assert "judge" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_no_attack_wins_through_the_fence_and_most_win_without_it(
@@ -183,28 +154,7 @@ def test_no_attack_wins_through_the_fence_and_most_win_without_it(
     assert sum(score > 0.25 for score in ignoring) > len(attacks) / 2
 
 
-def test_retry_after_is_waited_for_unless_it_exceeds_the_time_limit(
-    judge_server: ModuleType, make_judge: MakeJudge, candidate: Make
-) -> None:
-    with judge_server.serve(lambda body, nth: "429:0.4" if nth == 1 else None) as server:
-        assert make_judge(server.url)([candidate()]) == [0.5]
-        assert server.times[1] - server.times[0] >= 0.39
-        server.fault = lambda body, nth: "429:3600"
-        began = time.monotonic()
-        assert make_judge(server.url)([candidate(1)]) == [None]
-        assert time.monotonic() - began < 20
-
-
 # -- the cache ---------------------------------------------------------------------------------------------------------
-
-
-def test_equal_content_is_asked_once(judge_server: ModuleType, make_judge: MakeJudge, candidate: Make) -> None:
-    with judge_server.serve(delay=0.05) as server:
-        judge = make_judge(server.url)
-        assert judge([candidate(0, id=f"twin{n}") for n in range(6)]) == [0.5] * 6
-        assert server.calls == 1
-        report = judge.report()
-        assert (report["asked"], report["scored"], report["shared"]) == (6, 6, 5)
 
 
 def test_a_second_run_makes_no_call(
@@ -224,23 +174,6 @@ def test_a_second_run_makes_no_call(
 
 @pytest.mark.parametrize(
     "changes",
-    [{"model": "other"}, {"temperature": 0.5}, {"max_tokens": 99}, {"structured": "none"}, {"extra": {"seed": 1}}],
-)
-def test_another_setting_is_another_question(
-    changes: dict[str, Any], judge_server: ModuleType, make_judge: MakeJudge, candidate: Make, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "cache.sqlite")
-    with judge_server.serve() as server:
-        make_judge(server.url, cache=path)([candidate()])
-        judge = make_judge(server.url, cache=path)
-        for name, value in changes.items():
-            setattr(judge, name, value)
-        judge([candidate()])
-        assert server.calls == 2
-
-
-@pytest.mark.parametrize(
-    "changes",
     [
         {"text": "other"},
         {"reference": "other"},
@@ -256,64 +189,6 @@ def test_other_content_is_another_question(
     with judge_server.serve() as server:
         make_judge(server.url)([candidate(), candidate(**changes)])
         assert server.calls == 2
-
-
-RUN = """
-import json, sys
-from turnwise.judges.judge import Candidate
-from turnwise.judges.chat import ChatClient
-from turnwise.judges.endpoint import EndpointJudge
-judge = EndpointJudge(ChatClient(sys.argv[1], concurrency=4), "naive", cache=sys.argv[2])
-same = dict(thinking="", calls=(), reference=None, reference_calls=())
-candidates = [Candidate(id="c", prompt=({"role": "user", "content": str(n)},), text="t", **same) for n in range(40)]
-if sys.argv[3] == "leave":
-    judge.submit(candidates[0])
-    sys.exit(0)
-print(json.dumps(judge(candidates)))
-judge.close()
-"""
-
-
-def start(url: str, cache: str, how: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", RUN, url, cache, how], stdout=subprocess.PIPE, text=True)
-
-
-def test_two_processes_share_a_cache_without_a_wrong_or_lost_entry(
-    judge_server: ModuleType, make_judge: MakeJudge, candidate: Make, tmp_path: Path
-) -> None:
-    """The server's mood changes with every call, so an answer that one process used and the other lost would show."""
-    path = str(tmp_path / "cache.sqlite")
-    moods = random.Random(0)
-    with judge_server.serve(answer=lambda messages: json.dumps({"score": moods.random()}), delay=0.005) as server:
-        runs = [start(server.url, path, "ask") for _ in range(2)]
-        scores = [json.loads(run.communicate()[0]) for run in runs]
-        assert scores[0] == scores[1]
-        assert len(set(scores[0])) > 3
-        assert len(server.seen) == 40
-        before = server.calls
-        same: dict[str, Any] = {"text": "t", "thinking": "", "calls": (), "reference": None, "reference_calls": ()}
-        asked = [candidate(prompt=({"role": "user", "content": str(n)},), **same) for n in range(40)]
-        assert make_judge(server.url, cache=path)(asked) == scores[0]
-        assert server.calls == before
-
-
-def test_a_cache_that_fails_costs_the_entry_and_not_the_score(
-    judge_server: ModuleType, make_judge: MakeJudge, candidate: Make, tmp_path: Path
-) -> None:
-    with judge_server.serve() as server:
-        judge = make_judge(server.url, cache=str(tmp_path / "cache.sqlite"))
-        assert judge([candidate(0)]) == [0.5]
-        assert judge._store is not None
-        judge._store._connection.execute("DROP TABLE answers")
-        assert judge([candidate(0), candidate(1)]) == [0.5, 0.5]
-        assert judge.report()["cache_errors"] == 4
-
-
-def test_a_judge_that_nobody_closes_does_not_hold_up_the_end(judge_server: ModuleType, tmp_path: Path) -> None:
-    with judge_server.serve(lambda body, nth: "hang") as server:
-        left = start(server.url, str(tmp_path / "cache.sqlite"), "leave")
-        assert left.wait(timeout=60) == 0  # the time limit of its question is 120 s
-        left.communicate()
 
 
 # -- settings, keys and the first question ----------------------------------------------------------------------------
@@ -346,41 +221,6 @@ def test_the_key_is_sent_and_shown_nowhere(
         assert secret.encode() not in file.read_bytes()
 
 
-def test_without_a_key_none_is_sent(judge_server: ModuleType, make_judge: MakeJudge, candidate: Make) -> None:
-    with judge_server.serve() as server:
-        make_judge(server.url, {"key_variable": "TURNWISE_TEST_NO_SUCH_KEY"})([candidate()])
-        assert "Authorization" not in server.headers[0]
-
-
-@pytest.mark.parametrize(
-    ("part", "settings", "named"),
-    [
-        (ChatClient, {"url": "ftp://host/v1"}, "url"),
-        (ChatClient, {"url": "http://me:pass@host/v1"}, "url"),
-        (ChatClient, {"concurrency": 0}, "concurrency"),
-        (ChatClient, {"attempts": 0}, "attempts"),
-        (ChatClient, {"time_limit": 0}, "time_limit"),
-        (ChatClient, {"backoff": -1}, "backoff"),
-        (EndpointJudge, {"model": ""}, "model"),
-        (EndpointJudge, {"max_tokens": 1}, "max_tokens"),
-        (EndpointJudge, {"temperature": -1}, "temperature"),
-        (EndpointJudge, {"rubric": "none"}, "rubric"),
-        (EndpointJudge, {"extra": {"messages": []}}, "messages"),
-    ],
-)
-def test_what_is_out_of_range_is_refused(part: Any, settings: dict[str, Any], named: str) -> None:
-    given = {"url": "http://host/v1"} if part is ChatClient else {"client": ChatClient("http://host/v1"), "model": "m"}
-    with pytest.raises(ValueError, match=named) as caught:
-        part(**{**given, **settings})
-    assert "pass" not in str(caught.value).replace("password", "")
-
-
-def test_both_judges_are_judges(make_judge: MakeJudge) -> None:
-    judges: list[Judge] = [OfflineJudge(), make_judge("http://127.0.0.1:1/v1")]
-    for judge in judges:
-        assert {"asked", "scored", "failed"} <= judge.report().keys()
-
-
 @pytest.mark.parametrize("fault", ["404", "401", "500", "garbage", "prose"])
 def test_a_judge_that_cannot_answer_ends_the_run_at_its_first_question(
     fault: str, judge_server: ModuleType, make_judge: MakeJudge, candidate: Make, monkeypatch: pytest.MonkeyPatch
@@ -391,12 +231,3 @@ def test_a_judge_that_cannot_answer_ends_the_run_at_its_first_question(
         make_judge(server.url).prove(candidate())
     message = str(refused.value)
     assert server.url in message and "judge.model" in message and key not in message and message.isprintable()
-
-
-def test_the_first_question_is_counted_as_no_candidate(
-    judge_server: ModuleType, make_judge: MakeJudge, candidate: Make
-) -> None:
-    with judge_server.serve() as server:
-        judge = make_judge(server.url)
-        judge.prove(candidate())
-        assert (judge.report()["asked"], judge.report()["calls"], server.calls) == (0, 1, 1)

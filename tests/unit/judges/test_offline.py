@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
 import pytest
@@ -84,12 +83,6 @@ def test_repeated_tools_are_matched_one_to_one(reply: Make) -> None:
     assert dimensions(twice).conduct == pytest.approx(0.5)
 
 
-def test_bias_shifts_and_tiers_hold(reply: Make) -> None:
-    assert OfflineJudge(bias=-0.3)([reply()]) == [0.75]
-    assert OfflineJudge(bias=0.5)([reply()]) == [1.0]
-    assert OfflineJudge(bias=-1)([reply()]) == [0.0]
-
-
 def test_noise_depends_on_the_content_and_the_seed_alone(reply: Make) -> None:
     replies = [reply(thinking=f"first find, then book {n}", text=f"{n}") for n in range(50)]
     first = OfflineJudge(noise=0.3)(replies)
@@ -97,22 +90,3 @@ def test_noise_depends_on_the_content_and_the_seed_alone(reply: Make) -> None:
     assert OfflineJudge(noise=0.3, seed=1)(replies) != first
     renamed = [reply(id="other", thinking=f"first find, then book {n}", text=f"{n}") for n in range(50)]
     assert OfflineJudge(noise=0.3)(renamed) == first
-
-
-def test_noise_has_the_deviation_asked_for(candidate: Make) -> None:
-    # half-way up the scale, where neither end cuts; the distance between tiers there is 0.25
-    middle = [
-        candidate(calls=(), reference_calls=(), reference="a b c d", thinking=f"{n}", text=f"{n}") for n in range(1000)
-    ]
-    assert grade(middle[0]) == pytest.approx(0.65)
-    scores = [score for score in OfflineJudge(bias=-0.15, noise=0.15)(middle) if score is not None]
-    assert statistics.mean(scores) == pytest.approx(0.5, abs=0.03)
-    assert statistics.stdev(scores) == pytest.approx((0.15**2 + 0.25**2 / 12) ** 0.5, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"), [({"bias": 1.5}, "bias must be in"), ({"noise": -1}, "noise must be")]
-)
-def test_ranges(settings: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        OfflineJudge(**settings)  # type: ignore[arg-type]

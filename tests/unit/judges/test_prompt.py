@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.errors import InputError
-from turnwise.judges.judge import TIERS, WEIGHTS, Candidate, load_rubric, snap
+from turnwise.judges.judge import Candidate, load_rubric, snap
 from turnwise.judges.prompt import (
     PREFIX,
     AnswerError,
@@ -19,10 +16,7 @@ from turnwise.judges.prompt import (
     neutral,
     question,
     read_score,
-    repair,
-    response_format,
 )
-from turnwise.types import ToolCall
 
 HOSTILE = st.text() | st.text(alphabet="<>|[]/INSTsbeos_ \n\r\x0b\u2028\u200b\uff5cBEGINEND reply0a")
 
@@ -68,14 +62,6 @@ def test_everything_else_is_no_score(answer: str, kind: str) -> None:
     assert caught.value.kind == kind
 
 
-@pytest.mark.parametrize("text", ["```json" + "\n" * 20_000 + '{"score', "```" * 20_000, "```json" + " }" * 20_000])
-def test_a_block_that_does_not_close_is_refused_at_once(text: str) -> None:
-    began = time.process_time()
-    with pytest.raises(AnswerError):
-        read_score(text)
-    assert time.process_time() - began < 1
-
-
 def test_a_question_holds_the_rubric_and_every_section(candidate: Callable[..., Candidate]) -> None:
     prompt = (
         {"role": "user", "content": "hello"},
@@ -99,27 +85,6 @@ def test_a_question_holds_the_rubric_and_every_section(candidate: Callable[..., 
         assert content.split(f"<<<BEGIN {name} c0de>>>\n")[1].split(f"\n<<<END {name} c0de>>>")[0].startswith(line)
 
 
-def test_true_calls_are_shown_one_a_line(candidate: Callable[..., Candidate]) -> None:
-    calls = (ToolCall("f", {"b": [1], "a": "x"}), ToolCall("g", {}))
-    user = question(load_rubric("tool_use_v1"), candidate(reference_calls=calls), "c0de")[1]["content"]
-    assert '\n| {"arguments": {"a": "x", "b": [1]}, "name": "f"}\n| {"arguments": {}, "name": "g"}\n<<<END true' in user
-
-
-def test_a_repair_shows_the_answer_and_what_was_wrong_with_it() -> None:
-    with pytest.raises(AnswerError) as caught:
-        read_score("no " * 1000)
-    messages = repair([{"role": "user", "content": "q"}], "no " * 1000, caught.value)
-    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
-    assert len(messages[1]["content"]) == 500
-
-
-def test_the_server_is_asked_for_the_schema() -> None:
-    schema = response_format("json_schema")["response_format"]["json_schema"]["schema"]
-    assert schema["required"] == ["score"]
-    assert response_format("json_object") == {"response_format": {"type": "json_object"}}
-    assert response_format("none") == {}
-
-
 @given(HOSTILE, st.text(alphabet="0123456789abcdef", min_size=16, max_size=16))
 def test_every_line_of_the_text_carries_the_prefix(text: str, code: str) -> None:
     lines = fenced("reply", text, code).splitlines()  # which knows the exotic line ends too
@@ -127,13 +92,6 @@ def test_every_line_of_the_text_carries_the_prefix(text: str, code: str) -> None
     assert lines[-1] == f"<<<END reply {code}>>>"
     assert len(lines) >= 3
     assert all(line.startswith(PREFIX) for line in lines[1:-1])
-
-
-@given(HOSTILE)
-def test_neutral_text_holds_no_control_token_and_stays_as_it_is(text: str) -> None:
-    shown = neutral(text)
-    assert not any(token in shown.lower() for token in ("<|", "|>", "<<", ">>", "[inst]", "</s>", "<end_of_turn>"))
-    assert neutral(shown) == shown
 
 
 @pytest.mark.parametrize(
@@ -162,28 +120,3 @@ def test_what_is_made_plain(text: str, shown: str) -> None:
 )
 def test_scores_go_to_the_nearest_tier_and_half_way_to_the_lower(score: float, tier: float) -> None:
     assert snap(score) == tier
-
-
-@given(st.floats(0, 1))
-def test_no_tier_is_nearer(score: float) -> None:
-    assert abs(snap(score) - score) <= min(abs(tier - score) for tier in TIERS) + 1e-9
-
-
-@pytest.mark.parametrize("score", [-0.01, 1.01, math.nan, math.inf])
-def test_what_is_no_score_is_refused(score: float) -> None:
-    with pytest.raises(ValueError, match="score"):
-        snap(score)
-
-
-def test_the_text_states_the_weights_and_the_tiers() -> None:
-    rubric = load_rubric("tool_use_v1")
-    for tier in TIERS:
-        assert f"\n{tier:.2f}  " in rubric.text
-    for weight in WEIGHTS.values():
-        assert f", {100 * weight:.0f} points:" in rubric.text
-    assert sum(WEIGHTS.values()) == pytest.approx(1)
-
-
-def test_an_unknown_rubric_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match="tool_use_v1"):
-        load_rubric("v9")

@@ -75,27 +75,3 @@ def test_turns_get_their_rationales_and_only_missing_ones_are_asked_for_again(
             assert script.main(command) == 0
             assert rationales(into) == [called, "because of | Three.", "because of | Good day.", "own"]
             assert server.calls == 4
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--into", "DEMOS"], "demos"),
-        (["--into", "a.csv"], "a.csv"),
-        (["--url", "localhost"], "--url"),
-        (["--concurrency", "0"], "--concurrency"),
-        (["--key-variable", "sk-1234"], "--key-variable"),
-        (["--temperature", "nan"], "--temperature"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_before_anything_is_asked(
-    options: list[str], named: str, script: ModuleType, demos: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = [str(demos) if option == "DEMOS" else option for option in options]
-    command = [str(demos), "--url", "http://127.0.0.1:1/v1", "--model", "m", "--into", str(demos.parent / "x.jsonl")]
-    try:
-        status = script.main([*command, *given])
-    except SystemExit as end:  # of argparse
-        status = end.code
-    assert status == 2 and named in capsys.readouterr().err
-    assert [path.name for path in demos.parent.iterdir()] == ["demos.jsonl"]

@@ -61,22 +61,6 @@ def test_answers_and_gradients_are_those_of_the_whole_mask(seed: int, heads: int
         torch.testing.assert_close(mine, whole, rtol=1e-9, atol=1e-9)
 
 
-def test_bfloat16_has_the_answers_and_gradients_of_float32_within_its_rounding() -> None:
-    end_BS = torch.tensor([grown(3, 5, 200, 40)])
-    torch.manual_seed(0)
-    tensors = [torch.randn(1, h, end_BS.shape[1], 16).bfloat16().requires_grad_() for h in (4, 2, 2)]
-    pull = torch.randn(1, 4, end_BS.shape[1], 16)
-
-    def computed(plan: RunTree | PackedTree, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        out = plan.attend(0, *(x.to(dtype) for x in tensors), 0.3)
-        return out, *torch.autograd.grad(out, tensors, pull.to(dtype))
-
-    mine, exact = computed(RunTree(end_BS), torch.bfloat16), computed(PackedTree(end_BS), torch.float32)
-    for rounded, whole in zip(mine, exact, strict=True):
-        error = (rounded.float() - whole.float()).norm() / whole.float().norm()
-        assert error < 0.02
-
-
 def test_no_mask_over_the_whole_sequence_stands_in_memory() -> None:
     trie = Trie()
     trunk = trie.add(range(3000))

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.models.attention import Plan, backbone, use_tree_attention
-from turnwise.models.fast_llama import FastLlama, forward_of, should_pack
+from turnwise.models.fast_llama import FastLlama, forward_of
 from turnwise.models.packed_logprobs import plan_of
 
 
@@ -75,32 +75,6 @@ def test_hidden_states_are_the_models_own(make_model: Callable[..., Any], family
 def test_packed_weights_give_the_same_hidden_states(make_model: Callable[..., Any], family: str) -> None:
     found, want = passes(qwen2() if family == "qwen2" else make_model(family, False), copies=1)
     torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.usefixtures("packing")
-def test_only_weights_of_some_size_and_type_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = [torch.zeros(4, 8), torch.zeros(4, 4)]  # 192 bytes
-    assert should_pack(weights, 1)
-    assert not should_pack([weight.double() for weight in weights], 1)
-    assert should_pack([weight.bfloat16() for weight in weights], 1) == torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    for limits, copies in (((192, 999), 1), ((0, 191), 1), ((0, 400), 3)):
-        monkeypatch.setattr("turnwise.models.fast_llama.PACKED", limits)
-        assert not should_pack(weights, copies)
-    assert should_pack(weights, 2)
-
-
-@pytest.mark.usefixtures("packing")
-@pytest.mark.parametrize("copies", [0, 1])
-@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen2"])
-def test_bfloat16_is_rounded_where_the_model_rounds_it(
-    make_model: Callable[..., Any], family: str, copies: int
-) -> None:
-    if copies and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("oneDNN multiplies no bfloat16 numbers on this processor")
-    found, want = passes((qwen2() if family == "qwen2" else make_model(family, False)).bfloat16(), copies)
-    # a sum in another order can be rounded to the next number of 8 bits: rarely, and then by a part in 128 for each layer
-    assert (found == want).float().mean() > 0.9
-    torch.testing.assert_close(found, want, rtol=2**-6, atol=2**-6)
 
 
 def test_what_it_does_not_know_runs_as_it_is(make_model: Callable[..., Any]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numba
 import pytest
 import torch
 
 from turnwise.models import kernels_cpu
-from turnwise.models.fast_llama import rotated, scaled, uses_compiled_kernels
+from turnwise.models.fast_llama import rotated, scaled
 
 
 def test_norm() -> None:
@@ -25,27 +24,3 @@ def test_norm_and_rotation(normed: bool) -> None:
     found = kernels_cpu.rotated(x, cos[:, 0], sin[:, 0], weight, 1e-6)
     wanted = rotated(x if weight is None else scaled(x, weight, 1e-6), cos, sin)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_used_for_float32_on_one_thread_only() -> None:
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        assert uses_compiled_kernels(torch.zeros(1))
-        assert not uses_compiled_kernels(torch.zeros(1, dtype=torch.bfloat16))
-        torch.set_num_threads(2)
-        assert not uses_compiled_kernels(torch.zeros(1))
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_a_function_is_compiled_without_a_cache_if_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = numba.njit
-
-    def refuses(cache: bool = False, **options: object):
-        if cache:
-            raise RuntimeError("cannot cache function")
-        return real(**options)
-
-    monkeypatch.setattr(kernels_cpu, "njit", refuses)
-    assert kernels_cpu.compiled(lambda x: x + 1)(1) == 2

@@ -159,18 +159,6 @@ def test_a_broken_adapter_is_refused_in_one_line(name: str, adapter: Path, tmp_p
     assert "\n" not in str(refusal.value)
 
 
-def test_an_adapter_of_another_model_is_refused(adapter: Path) -> None:
-    with pytest.raises(PolicyError, match=r"policy\.start"):
-        load_policy(tiny_path("tiny_tools"), start=adapter)
-
-
-def test_what_a_model_has_no_place_for_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = Path(shutil.copytree(tiny_path(), tmp_path / "copy"))
-    tensors(lambda weights: weights.update(strange=torch.zeros(3)))(folder)
-    load_policy(folder)
-    assert "strange" in caplog.text
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e5m2])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_one_value_among_many_is_found(dtype: torch.dtype, value: float) -> None:
@@ -189,3 +177,8 @@ def test_no_code_of_a_models_folder_is_run(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="model="):
         load_policy(str(tmp_path))
     assert not (tmp_path / "ran").exists()
+
+
+def test_an_adapter_of_another_model_is_refused(adapter: Path) -> None:
+    with pytest.raises(PolicyError, match=r"policy\.start"):
+        load_policy(tiny_path("tiny_tools"), start=adapter)

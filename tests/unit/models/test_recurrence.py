@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers.models.qwen3_next import modeling_qwen3_next as library
 
 from turnwise.models.attention import OfTrees, PackedTree, depth_of, use_tree_attention
-from turnwise.models.recurrence import Flow, flow_of_tree, pick
+from turnwise.models.recurrence import Flow, pick
 from turnwise.rollouts.trie import Trie
 from turnwise.training.module import enable_recompute, recomputing
 
@@ -145,20 +145,6 @@ def test_a_history_in_several_passes_is_the_history_in_one(seed: int, lengths: l
     assert last is not None and states is not None
     for mine, one in zip(states[0], last[0], strict=True):
         torch.testing.assert_close(mine, one, atol=2e-5, rtol=1e-4)
-
-
-def test_without_a_plan_the_librarys_functions_are_its_own() -> None:
-    torch.manual_seed(0)
-    parts = drawn(2, 30)
-    path = [[*range(-1, 29)]] * 2
-    for mine, own in zip(through(None, parts), step_by_step(parts, path), strict=True):
-        torch.testing.assert_close(mine, own.float(), atol=2e-5, rtol=1e-4)
-
-
-def test_pieces_are_the_stretches_without_a_branch() -> None:
-    #        0 1 2   (3 4) (5)   | 6: a second tree, 7: padding
-    flow = flow_of_tree(torch.tensor([[6, 6, 6, 5, 5, 6, 7, 0]]))
-    assert (flow.first, flow.length, flow.above) == ([0, 3, 5, 6], [3, 2, 1, 1], [-1, 0, 0, -1])
 
 
 def test_layers_that_are_computed_again_have_the_same_gradients() -> None:

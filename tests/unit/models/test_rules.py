@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from turnwise.models.attention import PackedTree, Rules, depth_of
+from turnwise.models.attention import PackedTree, Rules
 from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree
 from turnwise.rollouts.trie import Trie
@@ -83,10 +83,3 @@ def compare(end_BS: Tensor, rules: Rules, plans: tuple[PackedTree | RunTree | Bl
             continue
         for mine, own in zip(torch.autograd.grad(found, learned, pull), wanted_gradients, strict=True):
             torch.testing.assert_close(mine, own, rtol=1e-7, atol=1e-7)
-
-
-def test_depth_is_the_number_of_ancestors() -> None:
-    end_BS = trees(5)
-    for depth, end in zip(depth_of(end_BS), end_BS, strict=True):
-        count = int((end > 0).sum())
-        assert depth[:count].tolist() == [int((end[:i] > i).sum()) for i in range(count)]

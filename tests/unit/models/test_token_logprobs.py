@@ -61,17 +61,6 @@ def test_equals_the_plain_computation_with_its_gradients(rows, vocabulary, chunk
     )
 
 
-def test_leading_axes_and_frozen_weight() -> None:
-    hidden = torch.randn(2, 3, 4, requires_grad=True)
-    weight, targets = torch.randn(5, 4), torch.randint(0, 5, (2, 3))
-    logprobs, entropy = selected_logprobs_and_entropy(hidden, weight, targets, chunk=4)
-    assert logprobs.shape == entropy.shape == (2, 3)
-    torch.testing.assert_close((logprobs, entropy), plain(hidden, weight, targets, 1.0))
-    logprobs.sum().backward()
-    assert hidden.grad.shape == hidden.shape
-    assert weight.grad is None
-
-
 class LargestTensor(TorchDispatchMode):
     """Elements of the largest tensor that any operation returns."""
 
@@ -110,25 +99,3 @@ def test_bfloat16_rows_get_float32_logprobs_also_under_autocast() -> None:
     torch.testing.assert_close(cast, full, atol=0.1, rtol=0.05)
     cast.sum().backward()
     assert rows.grad.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"temperature": 0.0}, "temperature must be positive"),
-        ({"chunk": 0}, "chunk must be at least 1"),
-        ({"targets": torch.zeros(4, dtype=torch.long)}, "do not match"),
-        ({"weight": torch.zeros(5, 3)}, "do not match"),
-    ],
-)
-def test_bad_input_is_named(change, message) -> None:
-    given_ = {"hidden": torch.zeros(3, 2), "weight": torch.zeros(5, 2), "targets": torch.zeros(3, dtype=torch.long)}
-    with pytest.raises(ValueError, match=message):
-        selected_logprobs_and_entropy(**(given_ | change))
-
-
-def test_flat_results_are_no_views() -> None:
-    """FSDP2 warns of wrong gradients if a sharded model's pass returns a view."""
-    hidden, weight = torch.randn(5, 3, requires_grad=True), torch.randn(7, 3)
-    found = selected_logprobs_and_entropy(hidden, weight, torch.arange(5))
-    assert all(part.requires_grad and part._base is None for part in found)

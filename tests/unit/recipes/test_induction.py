@@ -7,10 +7,9 @@ from random import Random
 
 import pytest
 import torch
-from scripts.recipes.tiny.corpus import encode
-from scripts.recipes.tiny.induction import codes
-from scripts.recipes.tiny.model import make_model
-from scripts.recipes.tiny.recipe import Recipe
+from recipes.tiny.corpus import encode
+from recipes.tiny.model import make_model
+from recipes.tiny.recipe import Recipe
 from transformers import AutoTokenizer
 
 from turnwise.models.shipped import tiny_path
@@ -50,17 +49,3 @@ def test_a_line_is_copied_before_any_training(tokenizer, shape, least):
     recipe = dataclasses.replace(RECIPE, **shape)
     assert copied(make_model(recipe, tokenizer), tokenizer) > least
     assert copied(make_model(dataclasses.replace(recipe, induction=0), tokenizer), tokenizer) < 0.1
-
-
-def test_a_word_has_one_code_with_and_without_a_blank_before_it(tokenizer):
-    known = tokenizer.get_vocab()
-    found = codes(tokenizer, 95, seed=0)
-    blank, plain, other = (found[known[token]] for token in ("Ġhe", "he", "Ġmug"))
-    assert torch.equal(blank[:90], plain[:90]) and not torch.equal(blank[90:], plain[90:])
-    assert torch.equal(blank[90:], other[90:]) and abs(float(torch.cosine_similarity(blank[:90], other[:90], 0))) < 0.4
-    assert torch.equal(found, codes(tokenizer, 95, seed=0))
-
-
-def test_the_same_seed_gives_the_same_weights(tokenizer):
-    one, two = (make_model(RECIPE, tokenizer).state_dict() for _ in range(2))
-    assert all(torch.equal(one[name], two[name]) for name in one)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from turnwise.evaluation.skills import SKILLS, items
 from turnwise.models.shipped import ASSETS
 from turnwise_worlds.household.environment import HouseholdEnv
 
@@ -37,13 +35,6 @@ def test_every_household_text_comes_back_and_has_no_split_word():
                 p[0] in " \n" or i == 0 or not p.isalnum() or not pieces[i - 1][-1].isalnum()
                 for i, p in enumerate(pieces)
             )
-
-
-@pytest.mark.parametrize("name", SKILLS)
-def test_skill_texts_come_back_and_are_short(name):
-    for item in items(name, "test", 100):
-        assert TOKENIZER.decode(ids(item.prompt)) == item.prompt
-        assert len(ids(item.prompt)) <= 60 and len(ids(item.reference)) <= 16
 
 
 @settings(max_examples=100, deadline=None)
@@ -108,8 +99,3 @@ def test_tools_and_calls_are_written_as_qwen_writes_them():
     assert text.startswith("<|im_start|>system\ns\n\n# Tools\n\n") and text.count("<|im_start|>system") == 1
     assert '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "é"}}\n</tool_call><|im_end|>\n' in text
     assert "<tool_response>\n3\n</tool_response>" in render([{"role": "tool", "content": "3"}])
-
-
-def test_an_unknown_role_is_refused():
-    with pytest.raises(Exception, match="unknown role critic"):
-        render([{"role": "critic", "content": "x"}])

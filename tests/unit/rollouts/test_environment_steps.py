@@ -14,7 +14,6 @@ from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.env import EnvironmentFault
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.openings import Openings
@@ -99,13 +98,6 @@ def test_the_trees_are_the_same_and_come_sooner(policy):
     assert alone.steps == many.steps > 12
 
 
-def test_a_world_that_does_not_wait_is_stepped_here(policy):
-    environment = Waiting()
-    environment.waits = False
-    played(policy, environment, environment_threads=12)
-    assert environment.most == 1
-
-
 class Quiet(Waiting):
     """Its tasks say another name."""
 
@@ -142,67 +134,3 @@ def test_faults_and_silence_in_threads_are_faults_of_the_world(policy):
         player, trees = played(policy, Waiting(wrong), environment_threads=4, environment_seconds=0.3)
         assert (player.tally.faults, player.tally.retries) == (0, 1)
         assert sum(len(tree.invalid) for tree in trees) == 1
-
-
-def test_a_session_that_says_so_itself_is_heard(policy):
-    def gives_up(number):
-        raise EnvironmentFault("no such server")
-
-    player, trees = played(policy, Waiting(gives_up), environment_threads=4, retries=0)
-    assert player.tally.faults == 12
-    assert all(len(tree.invalid) == 6 for tree in trees)
-
-
-class Slow(Waiting):
-    """``opens`` is asked before each episode is opened."""
-
-    def __init__(self, opens):
-        super().__init__()
-        self.opens, self.opened = opens, 0
-
-    def reset(self, task):
-        with self.lock:
-            self.opened += 1
-            number = self.opened
-        self.opens(number)
-        return super().reset(task)
-
-
-@pytest.mark.parametrize("threads", [0, 4])
-def test_every_failure_to_open_an_episode_is_counted(policy, threads):
-    def fails(number):
-        if number in (3, 4, 6):  # the first two open the two tasks' prompts
-            raise ConnectionError("refused")
-
-    player, trees = played(policy, Slow(fails), environment_threads=threads)
-    assert (player.tally.faults, player.tally.retries) == (0, 3)
-    assert [len(tree.leaves()) for tree in trees] == [6, 6]
-
-
-def test_an_episode_that_never_opens_is_a_fault_and_is_closed_when_it_is_late(policy):
-    closed = threading.Event()
-
-    class Late(Slow):
-        def reset(self, task):
-            session = super().reset(task)
-            session.close = closed.set
-            return session
-
-    environment = Late(lambda number: time.sleep(0.6) if number == 3 else None)
-    player, _ = played(policy, environment, environment_threads=4, environment_seconds=0.3)
-    assert (player.tally.faults, player.tally.retries) == (0, 1)
-    assert closed.wait(3)
-
-
-def test_steps_that_never_end_do_not_use_up_the_threads(policy, caplog):
-    over = threading.Event()
-
-    def hangs(number):
-        if number in (2, 5, 9, 14):  # more often than there are threads
-            over.wait(30)
-
-    player, trees = played(policy, Waiting(hangs), environment_threads=3, environment_seconds=0.3)
-    over.set()
-    assert (player.tally.faults, player.tally.retries) == (0, 4)
-    failed = [tree.turns[leaf].info["fault"] for tree in trees for leaf in tree.invalid]
-    assert failed == ["no answer within 0.3 s"] * 4

@@ -19,12 +19,12 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
-from turnwise.rollouts.collect import Collector, Experience
+from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.training.metrics import reward_metrics
 from turnwise.training.recorder import tree_record
-from turnwise.types import RolloutTree, State, Task, Turn
+from turnwise.types import RolloutTree, State, Turn
 from turnwise_study.gates.groups import read_recorded
 from turnwise_worlds.household import HouseholdEnv
 
@@ -89,14 +89,6 @@ def test_the_first_steps_of_both_arms_are_identical(arms) -> None:
             assert_same(without, with_gate, HORIZON)
 
 
-def test_one_group_is_stopped_where_it_stood_and_its_turns_are_saved(arms) -> None:
-    free, gated, whole, part, threshold = arms
-    (cut,) = [i for i, tree in enumerate(gated) if tree.stopped]
-    assert max(len(gated[cut].path(leaf)) for leaf in gated[cut].leaves()) == K
-    assert gated[cut].looks[0].stop and gated[cut].looks[0].values[DISTANCE] < threshold
-    assert whole - part == len(free[cut].turns) - len(gated[cut].turns) > 0
-
-
 def test_groups_that_are_over_by_the_step_are_played_alike_and_leave_the_update(player, states, arms) -> None:
     free, _, whole, _, _ = arms
     kept, turns = play(player, states, Divergence(k=HORIZON, threshold=1.0))
@@ -129,30 +121,6 @@ def test_a_stopped_group_trains_nothing_keeps_its_place_and_is_counted(arms, zer
     if zero_variance != "refill":
         rewards = [rewards["total"] for i, rewards in enumerate(experience.rewards) if i != cut]
         assert metrics["train/reward_mean"] == pytest.approx(sum(map(sum, rewards)) / (GROUP * len(rewards)))
-
-
-def test_the_share_of_mixed_groups_and_of_the_ends_in_them() -> None:
-    """Eqs. 20 and 21 of arXiv:2606.11119, by hand: of 2 + 4 + 2 ends, four lie in the one group of three that is mixed."""
-    state = State("s", Task("toy", "0", "train"), (1, 2))
-    trees = [RolloutTree(state, [Turn(-1, [1], [-1.0]) for _ in range(ends)]) for ends in (2, 4, 2)]
-    rewards = [{"total": totals} for totals in ([1.0, 1.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0])]
-    found = reward_metrics(Experience(trees, rewards, []))
-    assert found["train/effective_groups"] == 1 / 3 and found["train/effective_leaves"] == 4 / 8
-    assert not any(key.startswith("train/reward_mean/") for key in found)  # all of one world
-    assert "train/groups_solved" not in found  # what a reward can pay at most was not said
-    replaced = [(trees[0], {"total": [1.0, float("nan")]}), (trees[2], {"total": [1.0, 0.5]})]
-    assert reward_metrics(Experience(trees, rewards, [], replaced), most=1.0)["train/groups_solved"] == 2
-
-
-def test_the_mean_reward_is_told_by_world_where_there_are_several() -> None:
-    """Means of groups, then of the world's groups; a group that was cut or that failing worlds left nothing of is in none."""
-    worlds, gone = ("toy", "town", "toy", "town", "", "town"), float("nan")
-    trees = [RolloutTree(State(f"s{i}", Task(name, "0", "train"), (1,))) for i, name in enumerate(worlds)]
-    trees[3].stopped = True
-    totals = ([1.0, 0.0], [1.0, 1.0, gone], [1.0], [0.0], [0.25], [gone])
-    found = reward_metrics(Experience(trees, [{"total": total} for total in totals], []))
-    told = {key.removeprefix("train/reward_mean/"): value for key, value in found.items() if "mean/" in key}
-    assert told == {"toy": 0.75, "town": 1.0, "dialogues": 0.25}
 
 
 def test_a_recorded_buffer_says_what_the_gate_saw(arms, tmp_path: Path) -> None:

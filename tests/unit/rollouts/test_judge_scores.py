@@ -10,7 +10,6 @@ import pytest
 
 from turnwise.algo.rewards.graded import Graded
 from turnwise.data.steps import TurnInContext, steps_of
-from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, gather
 from turnwise.judges.offline import OfflineJudge
 from turnwise.rollouts.judge_scores import Judged, candidate
@@ -96,20 +95,6 @@ def test_the_reference_is_the_rationale_or_else_the_text_beside_the_calls(
     assert (asked.reference, asked.reference_calls) == (reference, (PARIS,))
 
 
-@pytest.mark.parametrize(
-    ("text", "thinking"),
-    [("<think>hm</think><tool_call>{", "hm"), ("<tool_call>{", "<tool_call>{"), ("<think>for ever", "<think>for ever")],
-)
-def test_a_reply_that_does_not_parse_has_no_calls(text: str, thinking: str) -> None:
-    asked = candidate(THOUGHT["d#t0"], text, "hermes")
-    assert (asked.calls, asked.thinking) == (None, thinking)
-
-
-def test_a_demonstration_in_another_format_is_the_datas_mistake() -> None:
-    with pytest.raises(InputError, match=r"d#t0: .*set reward\.format"):
-        candidate(steps(content="<tool_call>weather(Paris)")["d#t0"], "a", "hermes")
-
-
 def test_scores_stand_beside_the_outcome_by_leaf() -> None:
     judged = Judged(Graded(), OfflineJudge(), THOUGHT, text_of)
     group = tree(f"<think>they ask for Paris</think>{CALL}", CALL, "no")
@@ -132,10 +117,3 @@ def test_all_is_asked_before_anything_is_awaited_and_failures_are_nan() -> None:
     found = judged(group)["reasoning"]
     assert (found[0], found[2]) == (0.5, 0.5) and math.isnan(found[1]) and math.isnan(found[3])
     assert len(judge.questions) == 3
-
-
-def test_another_collection_asks_again_and_what_was_not_asked_is_asked_then() -> None:
-    judged = Judged(Graded(), OfflineJudge(), THOUGHT, text_of)
-    assert judged(tree("a"))["reasoning"] == judged(tree("a"))["reasoning"]
-    report = judged.report()
-    assert report["asked"] == 2 and report["wait_seconds"] >= 0

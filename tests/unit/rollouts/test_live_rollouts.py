@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,14 +11,11 @@ from typing import Any
 import pytest
 
 from turnwise.algo.allocators.allocator import TreePO, Uniform
-from turnwise.algo.gates.gate import Gate
 from turnwise.algo.gates.rules import Divergence, Never
-from turnwise.algo.rewards.reward import Outcome
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.errors import InputError
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.openings import Openings
@@ -112,29 +108,6 @@ def timed(player: Player, pause: Callable[[int], float]) -> tuple[Player, Timed]
     return player.using(player.sampling, None), Timed(list(player.engine.end_ids), pause)  # type: ignore[attr-defined]
 
 
-@dataclass
-class Recorded(Gate):
-    """A gate that never stops a group, and what it was shown: the step, and how far each rollout was."""
-
-    shown: list[tuple[str, int, list[int]]] = field(default_factory=list)
-
-    def __call__(self, tree: RolloutTree, step: int) -> bool:
-        answered = [sum(bool(tree.turns[i].observation_ids) for i in tree.path(leaf)) for leaf in tree.leaves()]
-        self.shown.append((tree.state.id, step, answered))
-        return False
-
-
-def test_a_gate_is_told_each_step_once_when_all_have_reached_it(player: Player, states: list[State]) -> None:
-    base, engine = timed(player, lambda seed: random.Random(seed).random() * 0.01)
-    gate = Recorded()
-    replace(base, engine=engine).play(states, Uniform(6), gate, "k")
-    for state in states:
-        steps = [step for name, step, _ in gate.shown if name == state.id]
-        assert steps == list(range(1, HORIZON))  # all end at the horizon
-    assert all(min(answered) >= step for _, step, answered in gate.shown)
-    assert any(max(answered) > step for _, step, answered in gate.shown)  # some were further
-
-
 def test_a_gate_cancels_what_is_being_decoded(player: Player, states: list[State]) -> None:
     """All rollouts act alike, so a gate stops each group at its first step; those ahead are decoding their second action."""
     base, engine = timed(player, lambda seed: 0.002 + random.Random(seed).random() * 0.03)
@@ -180,74 +153,6 @@ def test_a_gate_spares_what_it_spares_under_rounds_and_more(player: Player, stat
     assert sum(len(tree.turns) for tree in free) < sum(len(tree.turns) for tree in rounds)
 
 
-class Broken(HouseholdEnv):
-    """The episodes of one task need something that the user has not installed."""
-
-    def __init__(self, task: str) -> None:
-        super().__init__(horizon=HORIZON)
-        self.task = task
-
-    def reset(self, task: Any) -> Any:
-        return Refusing() if task.id == self.task else super().reset(task)
-
-
-class Refusing:
-    def fork(self) -> Refusing:
-        return self
-
-    def step(self, action: str) -> None:
-        raise InputError("no such shop")
-
-
-class Slow(HouseholdEnv):
-    """Steps wait for another process, some longer than others."""
-
-    waits = True
-
-    def reset(self, task: Any) -> Any:
-        return SlowSession(super().reset(task))
-
-
-class SlowSession:
-    def __init__(self, session: Any) -> None:
-        self.session = session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
-
-    def fork(self) -> SlowSession:
-        return SlowSession(self.session.fork())
-
-    def step(self, action: str) -> Any:
-        time.sleep(random.random() * 0.02)
-        return self.session.step(action)
-
-
-def test_a_stopped_group_whose_rollouts_wait_for_their_environment_has_rewards(
-    player: Player, states: list[State]
-) -> None:
-    base, engine = timed(player, lambda seed: random.Random(seed).random() * 0.01)
-    acting = replace(base, engine=engine, environment=Slow(horizon=HORIZON), environment_threads=8)
-    trees = acting.play(states, Uniform(6), Divergence(k=1, threshold=0.5), "k")
-    assert all(tree.stopped for tree in trees)
-    for tree in trees:
-        assert len(Outcome()(tree)["total"]) == len(tree.leaves())
-
-
-@pytest.mark.parametrize("schedule", ["rounds", "free"])
-def test_an_allocator_that_fails_ends_everything(
-    policy: Any, player: Player, states: list[State], schedule: Any
-) -> None:
-    class Failing(TreePO):
-        def expand(self, trees: Any) -> Any:
-            raise ZeroDivisionError("no value")
-
-    engine = TreeEngine(player.chat.stop_ids, schedule=schedule)  # type: ignore[attr-defined]
-    engine.load_weights(policy[0], 0)
-    with pytest.raises(ZeroDivisionError, match="no value"):
-        replace(player, engine=engine).play(states, Failing(roots=2), Never(), "k")
-
-
 def test_branches_do_not_depend_on_who_was_first(player: Player, states: list[State]) -> None:
     """The seeds that the engine is asked with are the same, whatever the pauses."""
     seeds: list[set[int]] = []
@@ -262,30 +167,3 @@ def test_branches_do_not_depend_on_who_was_first(player: Player, states: list[St
         replace(base, engine=engine).play(states, TreePO(roots=3, branches=2), Never(), "k")
         seeds.append(asked)
     assert seeds[0] == seeds[1] and len(seeds[0]) > 4 * 3 * HORIZON
-
-
-@pytest.mark.parametrize("schedule", ["rounds", "free"])
-def test_an_error_of_the_user_ends_everything_at_once(
-    policy: Any, player: Player, states: list[State], schedule: Any
-) -> None:
-    engine = TreeEngine(player.chat.stop_ids, schedule=schedule)  # type: ignore[attr-defined]
-    engine.load_weights(policy[0], 0)
-    acting = replace(player, engine=engine, environment=Broken(states[1].task.id))
-    with pytest.raises(InputError, match="no such shop"):
-        acting.play(states, Uniform(3), Never(), "k")
-
-
-def test_an_interrupt_while_the_engine_samples_is_raised_at_once(player: Player, states: list[State]) -> None:
-    class Interrupted(Timed):
-        schedule = "rounds"
-
-        def sample(self, *args: Any) -> Any:
-            raise KeyboardInterrupt
-
-    base, engine = timed(player, lambda seed: 0.0)
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        replace(base, engine=Interrupted(engine.ids, engine.pause, schedule="rounds")).play(
-            states, Uniform(3), Never(), "k"
-        )
-    assert time.monotonic() - began < 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.rollouts.pack import pack, row_limit
+from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
 TASK = Task("toy", "0", "train")
@@ -19,10 +19,6 @@ def test_a_long_state_is_not_repeated_for_every_action(state: int, rows: list[in
     update = pack([tree], [Credit([1.0] * actions, [1.0] * actions)], row_tokens=20, batch_tokens=20)
     assert sorted(int(batch.ids_BS.shape[1]) for batch in update.batches) == rows
     assert update.counts.turns == actions
-
-
-def test_a_row_may_be_twice_the_beginning_that_it_would_repeat() -> None:
-    assert [row_limit(shared, 20) for shared in (0, 9, 10, 15, 20, 64)] == [20, 20, 20, 30, 40, 84]
 
 
 @pytest.mark.parametrize("row_tokens", [2048, 12])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from turnwise.algo.allocators.allocator import TreePO, Uniform
+from turnwise.algo.allocators.allocator import TreePO
 from turnwise.algo.gates.gate import Gate
 from turnwise.algo.gates.rules import Never
 from turnwise.algo.states.expert_turns import expert_turns
@@ -90,13 +90,6 @@ def test_draws_do_not_depend_on_what_shares_the_batch(player: Player, states: li
     assert [told(tree) for tree in other] != [told(tree) for tree in together]
 
 
-def test_bare_rollouts_are_those_of_a_run_without_expansion(player: Player, states: list[State]) -> None:
-    bare = player.play(states, Uniform(2), Never(), "k")
-    for tree, plain in zip(player.play(states, TreePO(roots=2), Never(), "k"), bare, strict=True):
-        assert told(tree)[: len(plain.turns)] == told(plain)
-        assert len(tree.turns) > len(plain.turns)
-
-
 def test_a_branch_continues_the_history_of_its_turn(player: Player, states: list[State]) -> None:
     """The world's answers along every path are those of an episode that takes its actions from the task's start."""
     tree = player.play(states[2:], TreePO(roots=2), Never(), "k")[0]
@@ -114,24 +107,6 @@ class StopAfterOne(Gate):
 
     def __call__(self, tree: RolloutTree, step: int) -> bool:
         return tree.state.id == self.name
-
-
-@dataclass(frozen=True)
-class Onlooker(Gate):
-    """A gate that never stops, and what it was shown."""
-
-    branched: list[bool] = field(default_factory=list)
-
-    def __call__(self, tree: RolloutTree, step: int) -> bool:
-        self.branched.append(any(len(born) > 1 for turn, born in tree.children().items() if turn >= 0))
-        return False
-
-
-def test_a_gate_looks_at_first_rollouts_only(player: Player, states: list[State]) -> None:
-    gate = Onlooker()
-    player.play(states, TreePO(roots=2), gate, "k")
-    # episodes end after two, four and six turns, when nothing is left to stop
-    assert len(gate.branched) == 1 + 3 + 5 and not any(gate.branched)
 
 
 def test_a_stopped_tree_is_not_expanded(player: Player, states: list[State]) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +18,6 @@ from turnwise.engines.tree_engine import TreeEngine
 from turnwise.env import EnvironmentFault
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
-from turnwise.rollouts.environment_steps import Answers, run_to_end
-from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.openings import Openings
 from turnwise.rollouts.player import Player
 from turnwise.training.expert_files import expert_file
@@ -49,21 +44,6 @@ class Slow(HouseholdEnv):
             self.meeting.wait(60)
         if task.id == self.broken:
             raise EnvironmentFault("no such server")
-        return super().reset(task)
-
-
-class Late(HouseholdEnv):
-    """A household in which each reset of the task ``slow`` takes ``seconds``."""
-
-    waits = True
-
-    def __init__(self, slow: str, seconds: float) -> None:
-        super().__init__(horizon=3)
-        self.slow, self.seconds = slow, seconds
-
-    def reset(self, task: Any) -> Any:
-        if task.id == self.slow:
-            time.sleep(self.seconds)
         return super().reset(task)
 
 
@@ -104,108 +84,12 @@ def test_episodes_are_begun_together_and_go_on_as_one_after_the_other(policy, ac
     assert env.resets == env.meeting.parties
 
 
-class Branching(Uniform):
-    """Two rollouts begin after each of the first two turns of a tree."""
-
-    def expand(self, trees: Any) -> Any:
-        return [{0: 2, 1: 2} for _ in trees]
-
-
-def test_the_order_in_a_batch_does_not_depend_on_the_time_of_a_reset(policy, monkeypatch):
-    batches: list[list[int]] = []
-    sample = TreeEngine.sample
-
-    def noted(self: Any, nodes: Any, sampling: Any, seeds: Any, *args: Any) -> Any:
-        batches.append(list(seeds))
-        return sample(self, nodes, sampling, seeds, *args)
-
-    monkeypatch.setattr(TreeEngine, "sample", noted)
-    slow = HouseholdEnv().tasks("train", TASKS)[0].id
-    found = []
-    for seconds in (0.0, 0.2):
-        played(policy, Late(slow, seconds), TASKS, allocator=Branching(2))
-        found.append(list(batches))
-        batches.clear()
-    assert found[0] == found[1]
-
-
-class Alone:
-    """A session that notes in ``clashes`` each ``fork`` that begins while another thread forks it."""
-
-    def __init__(self, session: Any, clashes: list[str], seconds: float = 0.02) -> None:
-        self.session, self.clashes, self.seconds, self.used = session, clashes, seconds, threading.Lock()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
-
-    def fork(self) -> Alone:
-        if not self.used.acquire(blocking=False):
-            self.clashes.append("fork")
-            return Alone(self.session.fork(), self.clashes)
-        time.sleep(self.seconds)
-        self.used.release()
-        return Alone(self.session.fork(), self.clashes)
-
-
-class OneAtATime(HouseholdEnv):
-    waits = True
-
-    def __init__(self, seconds: float = 0.02) -> None:
-        super().__init__(horizon=3)
-        self.clashes: list[str] = []
-        self.seconds = seconds
-
-    def reset(self, task: Any) -> Any:
-        return Alone(super().reset(task), self.clashes, self.seconds)
-
-
-def test_no_session_is_forked_in_two_threads(policy):
-    # The first and a later state of one task: the cached episode of the later state begins where the first state is.
-    model, chat = policy
-    engine, env = TreeEngine(chat.stop_ids), OneAtATime()
-    engine.load_weights(model, version=0)
-    player = Player(engine, env, chat, Sampling(), environment_threads=8)
-    opening = Openings(HouseholdEnv(), chat)
-    (first,) = task_starts(env.tasks("train", 1), lambda task: opening(task)[1])
-    for number in range(2):
-        player.play([first, replace(first, id="later", actions=("look",))], Uniform(4), Never(), number)
-    assert env.clashes == []
-
-
-def test_an_episode_that_a_cancelled_call_uses_is_not_used_again():
-    env = OneAtATime(seconds=0.5)
-    (task,) = env.tasks("train", 1)
-
-    async def cancel_and_repeat() -> None:
-        episodes, answers = Episodes(env), Answers(2, None)
-        call = partial(answers.call, True)
-        cancelled = asyncio.ensure_future(episodes.after(task, ("look",), call))
-        await asyncio.sleep(0.2)
-        cancelled.cancel()
-        await asyncio.wait([cancelled])
-        await episodes.after(task, ("look",), call)
-
-    run_to_end(cancel_and_repeat())
-    assert env.clashes == []
-
-
 def test_a_task_that_cannot_be_reset_is_a_fault_of_its_rollouts_alone(policy):
     broken = HouseholdEnv().tasks("train", TASKS)[1].id
     for threads in (0, 5):
         player, trees = played(policy, Slow(1, broken), threads)
         assert player.tally.faults == EACH
         assert [bool(tree.turns) for tree in trees] == [True, False, True]
-
-
-def test_openings_are_read_together_and_once(policy):
-    _, chat = policy
-    env, done = Slow(TASKS), []
-    tasks = env.tasks("train", TASKS)
-    opening = Openings(env, chat, threads=TASKS)
-    opening.read(tasks, done.append)
-    alone = Openings(HouseholdEnv(), chat)
-    assert [opening(task) for task in tasks] == [alone(task) for task in tasks]
-    assert sum(done) == TASKS == env.resets
 
 
 def test_of_a_mixture_only_the_waiting_world_is_opened_in_threads(policy):
@@ -225,14 +109,6 @@ def test_of_a_mixture_only_the_waiting_world_is_opened_in_threads(policy):
     env = Mixture({"household": Slow(2), "quiet": Quiet()})
     Openings(env, chat, threads=4).read(env.tasks("train", 4))
     assert names == {threading.current_thread().name}
-
-
-def test_a_task_that_cannot_be_opened_ends_the_reading(policy):
-    env = Slow(1)
-    tasks = env.tasks("train", TASKS)
-    env.broken = tasks[1].id
-    with pytest.raises(EnvironmentFault, match="no such server"):
-        Openings(env, policy[1], threads=2).read(tasks)
 
 
 def test_experts_run_together_and_write_the_same_file(tmp_path: Path):

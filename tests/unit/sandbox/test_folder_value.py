@@ -48,15 +48,6 @@ def test_what_is_written_is_read(tree: Tree) -> None:
         assert read_tree(Path(folder), 1 << 20, 100) == (tree, True)
 
 
-def test_texts_get_the_folders_that_they_need() -> None:
-    assert dict(tree_of({"a/b/c": "x", "d": ""})) == {"a": None, "a/b": None, "a/b/c": File(b"x"), "d": File(b"")}
-
-
-def test_every_file_is_of_one_date(tmp_path: Path) -> None:
-    write_tree(tree_of({"a/b": "x"}), tmp_path)
-    assert {path.stat().st_mtime for path in (tmp_path, tmp_path / "a", tmp_path / "a/b")} == {1_735_689_600}
-
-
 def test_pipes_and_sockets_are_left_out_and_closed_folders_are_read(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir()
     (tmp_path / "closed" / "x").write_text("1")
@@ -86,13 +77,6 @@ def test_a_folder_deeper_than_a_path_may_be_long_comes_back(tmp_path: Path) -> N
     assert len(tree) == 33 and max(map(len, tree)) > 6000
     write_tree(tree, tmp_path / "again")
     assert read_tree(tmp_path / "again", 100, 100) == (tree, True)
-
-
-def test_names_and_targets_that_are_no_text_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "kept").touch()
-    (tmp_path / "\udcff").mkdir()
-    (tmp_path / "link").symlink_to("\udcff")
-    assert read_tree(tmp_path, 100, 100) == ({"kept": File(b"")}, True)
 
 
 def test_a_folder_that_is_a_link_is_not_entered(tmp_path: Path) -> None:

@@ -9,12 +9,10 @@ import pytest
 
 from turnwise.algo.rewards.actions import Exact, ToolCalls
 from turnwise.algo.rewards.graded import Graded
-from turnwise.algo.rewards.reward import demonstrated_calls
 from turnwise.errors import InputError
 from turnwise.training.own_data import call_format, check_readable, in_format
 from turnwise.types import State, Task
 from turnwise_worlds.apibank import ApiBankEnv
-from turnwise_worlds.bfcl import BfclEnv
 from turnwise_worlds.household import HouseholdEnv
 
 
@@ -35,21 +33,11 @@ def test_the_environments_own_format_counts_where_its_experts_wrote() -> None:
     assert call_format("qwen_xml", ApiBankEnv(), from_file=False) == "qwen_xml"
 
 
-def test_the_format_of_most_chat_templates_counts_where_nothing_names_one() -> None:
-    assert call_format(None, ApiBankEnv(), from_file=True) == "hermes"
-    assert call_format(None, HouseholdEnv(), from_file=False) == "hermes"
-
-
 def test_parts_of_a_mixture_must_agree() -> None:
     pair = {"apibank": ApiBankEnv(), "household": HouseholdEnv()}
     assert call_format(None, Several(pair), from_file=False) == "bfcl_python"
     with pytest.raises(InputError, match=r"reward\.format.*hermes"):
         call_format(None, Several({**pair, "other": ApiBankEnv(format="hermes")}), from_file=False)
-
-
-def test_bfcl_writes_as_its_level_does() -> None:
-    pytest.importorskip("bfcl_eval")
-    assert call_format(None, BfclEnv(), from_file=False) == "bfcl_python"
 
 
 def test_only_a_reward_that_was_given_no_format_is_filled_in() -> None:
@@ -69,18 +57,3 @@ def test_demonstrations_of_another_format_are_refused_with_the_one_that_reads_th
 def test_demonstrations_of_no_format_are_refused_with_an_environment_that_has_calls() -> None:
     with pytest.raises(InputError, match=r"env=apibank"):
         check_readable(ToolCalls("hermes"), states("go to desk 1", "take pen 1"))
-
-
-def test_one_call_among_the_demonstrations_is_enough() -> None:
-    check_readable(Graded("bfcl_python"), states(*["Which day?"] * 31, "[find(name='a')]"))
-
-
-def test_rewards_that_read_no_calls_are_not_asked() -> None:
-    check_readable(Exact(), states("go to desk 1"))
-    check_readable(None, states("go to desk 1"))
-    check_readable(Graded("hermes"), [])
-
-
-def test_a_reward_without_a_settled_format_says_so() -> None:
-    with pytest.raises(ValueError, match="format"):
-        demonstrated_calls(states("[f()]")[0], None)

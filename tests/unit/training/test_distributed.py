@@ -28,23 +28,6 @@ def test_shares_are_neighbours_nearly_alike_and_whole_together(items: list[int],
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_an_engine_outside_has_one_client() -> None:
-    first, second = (DistributedContext(rank, 2).sampling(served=True) for rank in (0, 1))
-    assert first.share([1, 2, 3]) == [1, 2, 3] and first.samples
-    assert second.share([1, 2, 3]) == [] and not second.samples
-
-
-def test_one_alone_meets_nobody() -> None:
-    distributed = DistributedContext()
-    assert (
-        distributed.gather([1, 2]) == [1, 2]
-        and distributed.broadcast("x") == "x"
-        and distributed.add({"a": 1.0}) == {"a": 1.0}
-    )
-    with distributed.first_alone():
-        distributed.barrier()
-
-
 def state(i: int) -> State:
     return State(str(i), Task("toy", str(i), "train"), (7 + i, 8, 9))
 

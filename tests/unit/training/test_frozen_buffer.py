@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from turnwise.algo.advantages.group import GroupAdvantage
 from turnwise.algo.allocators.allocator import Uniform
-from turnwise.algo.gates.gate import DISTANCE, Gate, group_at
-from turnwise.algo.gates.rules import Divergence, Never, Sequential
+from turnwise.algo.gates.gate import DISTANCE, Gate
+from turnwise.algo.gates.rules import Divergence, Never
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.rewards.reward import Outcome
 from turnwise.algo.states.batches import Batches
@@ -27,7 +27,6 @@ from turnwise.config.settings import UpdateSettings
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.errors import InputError
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.collect import Collector
@@ -37,8 +36,6 @@ from turnwise.training import frozen_buffer
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.frozen_buffer import (
     Frozen,
-    Shadow,
-    drawn,
     read_buffer,
     read_tree,
     record,
@@ -118,17 +115,6 @@ def test_a_gate_changes_marks_and_nothing_that_was_played(
         assert len(live.turns) < len(other.turns) if live.stopped else len(live.turns) == len(other.turns)
 
 
-def test_a_shadow_asks_no_more_once_it_has_its_answer() -> None:
-    """As a running gate: several looks after the first that stops would be looks at what is not there."""
-    tree = RolloutTree(State("s", Task("toy", "t", "train"), (1,)))
-    tree.turns = [Turn(-1, [2], [-1.0], "go", [3]), Turn(-1, [2], [-1.0], "go", [3])]
-    shadow = Shadow(Sequential(steps=[1, 2], thresholds=[0.5, 0.5]))
-    assert not shadow(tree, 1) and shadow.cut == {"s"} and len(tree.looks) == 1
-    tree.turns += [Turn(parent, [2], [-1.0], "on", [3]) for parent in (0, 1)]
-    assert group_at(tree, 2) is not None  # the moment of its second look
-    assert not shadow(tree, 2) and not tree.stopped and len(tree.looks) == 1
-
-
 def test_a_buffer_is_read_back_and_another_file_is_not(
     player: Player, states: list[State], gate: Divergence, tmp_path: Path
 ) -> None:
@@ -178,21 +164,6 @@ def test_a_tree_comes_back_equal_from_json(
     assert [turn.logprobs for turn in back.turns] == [turn.logprobs for turn in tree.turns]
 
 
-def test_a_buffer_takes_states_that_are_there() -> None:
-    states = [State(f"s{i}", Task("toy", f"{i}", "train"), (1,)) for i in range(6)]
-    assert sorted(state.id for state in drawn(states, 6, seed=1)) == [state.id for state in states]
-    assert drawn(states, 4, seed=1) == drawn(states, 4, seed=1) != drawn(states, 4, seed=2)
-    with pytest.raises(InputError, match=r"rollout\.frozen"):
-        drawn(states, 7, seed=1)
-
-
-def test_a_process_answers_for_its_share() -> None:
-    trees = {name: RolloutTree(State(name, Task("toy", name, "train"), (1,))) for name in "abc"}
-    states = [trees[name].state for name in "cab"]
-    shares = [Frozen(trees, distributed=DistributedContext(rank, 2))(states, "any") for rank in range(2)]
-    assert [tree.state.id for share in shares for tree in share] == ["c", "a", "b"]
-
-
 # -- what an update makes of it ----------------------------------------------------------------------------------------
 
 
@@ -237,16 +208,3 @@ def test_a_cut_group_of_equal_rewards_thins_the_mean_and_nothing_else(make_model
         assert torch.equal(found, alone[name])  # a cut group leaves no trace
         torch.testing.assert_close(found, 2 * whole[name], rtol=1e-4, atol=1e-7)
     assert norm(cut) / norm(whole) == pytest.approx(4 / 2, rel=1e-4) and norm(whole) > 0.01
-
-
-def test_a_cut_group_takes_its_gradient_with_it(make_model: Any) -> None:
-    """The numerators add up: the mean over both groups is half the sum of the means over either."""
-    model = make_model("qwen3", lora=True)
-    groups = [("a", 1, 3), ("b", 2, 5)]
-    whole, _ = gradient(model, [toy_group(*group) for group in groups])
-    either = [
-        gradient(model, [toy_group(*group, stopped=i == cut) for i, group in enumerate(groups)])[0] for cut in (0, 1)
-    ]
-    for name, found in whole.items():
-        torch.testing.assert_close(found, (either[0][name] + either[1][name]) / 2, rtol=1e-4, atol=1e-7)
-    assert norm(either[0]) > 0.01 and norm(either[1]) > 0.01

@@ -47,19 +47,6 @@ def test_the_saving_is_what_rollouts_that_passed_took_after_the_look() -> None:
     }
 
 
-def test_rollouts_that_had_ended_or_failed_were_not_stopped() -> None:
-    tree = looked(rollouts(2, 1, 2, ended=False), step=2, stop=True)
-    tree.turns[2].done, tree.turns[2].observation_ids = True, []  # the one of a single turn
-    tree.invalid = {4}
-    assert gate_counts([tree])[f"{GATE}open"] == 1
-
-
-def test_rollouts_without_room_had_ended_and_those_that_began_again_had_not() -> None:
-    tree = looked(rollouts(2, 1, 2, ended=False), step=2, stop=True)
-    tree.turns[4].observation_ids = []  # its horizon or its room was used up: the world did not end it
-    assert gate_counts([tree])[f"{GATE}open"] == 2  # the one behind had begun again
-
-
 def test_a_frozen_buffer_is_counted_with_what_was_played_after_the_decision() -> None:
     decided = looked(rollouts(4, 3, 2), step=2, stop=True)  # played to its end: two rollouts went on, for 2 and 1 turns
     counts = gate_counts([PASSED, decided, SHORT], to_the_end=True)
@@ -76,8 +63,3 @@ def test_groups_that_a_refill_replaced_are_counted_and_those_of_a_buffer_are_not
     assert recorder.counters["gate/groups"] == 2 and recorder.counters["gate/passed"] == 2
     recorder.collected(1, Gathered(refilled, dict.fromkeys(cost, 0.0), 1.0), [])  # drawn from a buffer
     assert recorder.counters["gate/groups"] == 2
-
-
-def test_nothing_is_estimated_where_no_rollout_passed() -> None:
-    found = gate_result(gate_counts([CUT]))
-    assert found["stopped_rollouts"] == 3 and "saved_turns" not in found

@@ -12,8 +12,7 @@ from turnwise.algo.advantages.advantage import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
 from turnwise.rollouts.pack import Update, pack
-from turnwise.training.distributed import DistributedContext
-from turnwise.training.gradients import GradientCosine, gradient_cosine, view_gradients
+from turnwise.training.gradients import gradient_cosine, view_gradients
 from turnwise.training.module import PolicyModule
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
@@ -84,25 +83,3 @@ def test_the_cosine_of_a_view_with_itself_and_where_there_is_none(make_model):
     for credit in flat:
         credit.views = {"outcome": [0.0, 0.0], "mixed": [1.0, -1.0]}
     assert gradient_cosine(module, pack(trees(), flat), "outcome", "mixed") is None
-
-
-class OtherLacksViews(DistributedContext):
-    """One of two processes. The micro-batches of the other lack a view, so the other sums nothing."""
-
-    def gather(self, mine):
-        return [*mine, False]
-
-    def summed(self, tensors):
-        raise AssertionError("this process would wait for the other one")
-
-
-def test_no_process_measures_where_the_micro_batches_of_another_lack_a_view(make_model):
-    distributed = OtherLacksViews(world=2)
-    module = PolicyModule(make_model("qwen3", True), Clipped(), UpdateSettings(1e-4), distributed=distributed)
-    assert gradient_cosine(module, update(), "outcome", "mixed") is None
-
-
-@pytest.mark.parametrize(("options", "message"), [({"every": 0}, "every"), ({"views": ["outcome"]}, "views")])
-def test_settings_out_of_range_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        GradientCosine(**options)

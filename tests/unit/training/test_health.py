@@ -42,27 +42,6 @@ def test_three_in_a_row_end_the_run_with_the_way_to_go_on(tmp_path: Path, told: 
     assert list(watch.warnings) == ["empty", "spread"]
 
 
-def test_whoever_allows_empty_updates_goes_on(tmp_path: Path, told: list[str]) -> None:
-    watch = health(tmp_path, told, allow_empty=True)
-    for iteration in range(10):
-        watch.check(iteration, EMPTY)
-    assert list(watch.warnings) == ["empty", "spread"]
-
-
-def test_rewards_of_turns_that_nobody_pays_are_told_once(tmp_path: Path, told: list[str]) -> None:
-    watch = health(tmp_path, told)
-    for iteration, share in enumerate([0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0]):
-        watch.check(iteration, GOOD | {"train/turns_paid": share})
-    assert list(watch.warnings) == ["unpaid"]
-
-
-def test_a_mask_that_leaves_out_most_samples_is_told_once(tmp_path: Path, told: list[str]) -> None:
-    watch = health(tmp_path, told)
-    for iteration, masked in enumerate([1.0, 0.9, 0.1, 0.6, 0.7, 0.8, 0.9]):
-        watch.check(iteration, {**GOOD, "train/correction_masked": masked})
-    assert list(watch.warnings) == ["masked"]
-
-
 def test_a_resumed_run_goes_on_counting_and_tells_nothing_twice(tmp_path: Path, told: list[str]) -> None:
     first = health(tmp_path, told)
     first.check(0, EMPTY)
@@ -74,25 +53,11 @@ def test_a_resumed_run_goes_on_counting_and_tells_nothing_twice(tmp_path: Path, 
     assert list(resumed.warnings) == ["empty", "spread"] and resumed.warnings["empty"] == first.warnings["empty"]
 
 
-def test_groups_that_are_kept_without_spread_are_told_and_do_not_end_the_run(tmp_path: Path, told: list[str]) -> None:
-    watch = health(tmp_path, told)
-    for iteration in range(6):
-        watch.check(iteration, GOOD | {"train/reward_std": 0.0})
-    assert list(watch.warnings) == ["spread"]
-
-
 def test_actions_that_never_parse_or_never_end_are_told(tmp_path: Path, told: list[str]) -> None:
     watch = health(tmp_path, told)
     for iteration in range(IN_A_ROW):
         watch.check(iteration, GOOD | {"train/readable": 0.0, "train/truncated": 1.0})
     assert list(watch.warnings) == ["format", "truncated"]
-
-
-def test_imitation_has_no_reward_and_nothing_is_told(tmp_path: Path, told: list[str]) -> None:
-    watch = health(tmp_path, told)
-    for iteration in range(5):
-        watch.check(iteration, {"train/samples": 24.0, "train/groups": 24.0})
-    assert not told
 
 
 @pytest.mark.parametrize(
@@ -119,12 +84,3 @@ def test_a_result_tells_of_a_gate_only_where_one_is_in_force(tmp_path: Path, tol
     watch.check(0, EMPTY)
     found = watch.closing(Divergence())
     assert found["warnings"] == list(watch.warnings.values()) and found["gate"]["cut"] == 0
-
-
-def test_lightning_leaves_the_callbacks_log_alone(tmp_path: Path) -> None:
-    """The Trainer gives every callback the module's ``log``, which takes other arguments."""
-    lines: list[str] = []
-    watch = health(tmp_path, lines)
-    watch.log = None  # type: ignore[attr-defined]
-    watch.check(0, EMPTY)
-    assert len(lines) == 1

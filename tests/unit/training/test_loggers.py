@@ -15,7 +15,6 @@ import wandb
 from omegaconf import DictConfig
 from tests.configuration_files import READ
 from tests.unit.reports.conftest import write_run
-from tests.unit.training.wandb_service import serving
 from wandb.proto.wandb_internal_pb2 import Record
 
 from turnwise.config.schema import compose_config
@@ -110,38 +109,6 @@ def test_an_offline_run_holds_the_configuration_the_result_and_the_rollouts(tmp_
     assert any("33.9" in json.dumps(value) for key, value in summary.items() if key.startswith("in_domain"))
 
 
-def test_an_online_run_sends_them_to_the_service(
-    tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serving() as service:
-        monkeypatch.setenv("WANDB_BASE_URL", service.url)
-        monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
-        cfg = config(tmp_path / "run", "logger.wandb.offline=false")
-        logged(cfg, finished)
-        first = service.operations["UpsertBucket"][0]["name"]
-        logged(cfg, finished)  # as a run that is resumed
-    sent = service.operations["UpsertBucket"]
-    assert {one["name"] for one in sent} == {first}
-    begun = [
-        one for one in sent if one.get("groupName")
-    ]  # later requests bring the configuration and the summary alone
-    assert {(one["groupName"], one["jobType"], one["displayName"]) for one in begun} == {
-        ("pivotrl/tab4/full", "pivotrl", "pivotrl/tab4/full/seed1")
-    }
-    told = [json.loads(one["config"]) for one in sent if one.get("config")][-1]
-    assert told["loss"]["value"]["clip_high"] == 0.28
-    assert 1.25 in [row.get("train/reward_mean") for row in service.streamed["wandb-history.jsonl"]]
-    tables = [
-        json.loads(body) for path, body in service.uploaded.items() if path.startswith("/put/media/table/rollouts")
-    ]
-    assert tables and "CommitArtifact" in service.operations  # the file of the run, and the artifact of the table
-    for table in [*tables, json.loads(service.uploaded["/put/artifact/rollouts.table.json"])]:
-        assert (
-            len(table["data"]) == cfg.logger.wandb.rollouts
-            and table["data"][0][table["columns"].index("iteration")] == 39
-        )
-
-
 def test_the_variable_is_stronger_than_the_configuration(
     tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,25 +128,3 @@ def test_online_without_a_key_is_refused_at_once(tmp_path: Path, capfd: pytest.C
     assert time.monotonic() - began < 15
     assert not (tmp_path / "run").exists()
     assert "anonymous" not in "".join(capfd.readouterr()).lower()
-
-
-def test_a_key_that_the_service_refuses_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(status=401) as service:
-        monkeypatch.setenv("WANDB_BASE_URL", service.url)
-        monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
-        cfg = config(tmp_path / "run", "logger.wandb.offline=false")
-        with pytest.raises(InputError, match="WANDB_MODE"), started(cfg, True, pytest.fail):
-            pass
-
-
-def test_another_process_of_a_run_logs_nothing(tmp_path: Path) -> None:
-    with started(config(tmp_path / "run", "logger.wandb.offline=false"), False, pytest.fail) as loggers:
-        assert loggers == []
-
-
-def test_what_fails_at_the_end_is_told_and_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    with started(config(tmp_path / "run"), True, said.append) as loggers:
-        loggers[0].experiment.finish()
-        monkeypatch.setattr(loggers[0].experiment, "finish", lambda **_: 1 / 0)
-    assert len(said) == 1 and "ZeroDivisionError" in said[0]

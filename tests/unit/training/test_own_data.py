@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from tests.integration import bookings
 from transformers import AutoModelForCausalLM
 
 from turnwise.algo.states.expert_turns import expert_turns
-from turnwise.config.schema import compose_config
 from turnwise.config.settings import DataSettings
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import dialect_of
 from turnwise.data.steps import steps_of
-from turnwise.data.trajectories import BadTrajectory, DataError, each_trajectory
+from turnwise.data.trajectories import BadTrajectory, each_trajectory
 from turnwise.engines.engine import Sampling
 from turnwise.errors import InputError
-from turnwise.evaluation.reply_statistics import Reply
-from turnwise.evaluation.suites import TOGETHER, Evaluation
 from turnwise.models.policy import load_policy
-from turnwise.runs.config_hash import config_hash
 from turnwise.training.own_data import (
     HeldOut,
     UserFile,
-    by_reply_limit,
-    held_out_metrics,
-    metric_keys,
     negative_log_likelihood,
 )
-from turnwise.types import RolloutTree, State, Task, Turn
+from turnwise.types import RolloutTree, State, Turn
 
 ROOT = Path(__file__).parents[3]
 
@@ -98,16 +89,6 @@ def test_dialogues_that_begin_alike_stand_on_one_side(tmp_path: Path) -> None:
     assert not {names[i] for i in held} & {names[i] for i in range(len(names)) if i not in held}
 
 
-def test_where_all_begin_alike_dialogues_are_told_apart_by_all_that_is_said(tmp_path: Path) -> None:
-    records = bookings.dialogues(40)
-    for record in records:
-        acts = next(i for i, message in enumerate(record["messages"]) if message["role"] == "assistant")
-        record["messages"][:acts] = [{"role": "user", "content": "Hello."}]
-        record["tools"] = records[0]["tools"]
-    own, _ = read(bookings.write(tmp_path / "hello.jsonl", records))
-    assert 8 <= len(own.held_out()) <= 20
-
-
 def test_copies_of_a_dialogue_stand_on_one_side(tmp_path: Path) -> None:
     records = bookings.dialogues(12)
     copies = [record | {"id": f"{record['id']}-{copy}"} for record in records for copy in range(3)]
@@ -132,16 +113,6 @@ def test_nothing_is_held_out_where_that_was_asked_for_and_one_dialogue_is_refuse
         alone.held_out()
 
 
-def test_trajectories_of_the_runs_environment_are_played_and_never_held_out(tmp_path: Path) -> None:
-    task = {"env": "household", "id": "x", "split": "train"}
-    played, _ = read(bookings_file(tmp_path, 6, task=task))
-    assert (played.dialogues, played.held_out(), played.only_dialogues) == (0, [], False)
-    assert trajectories(played)[0].task == Task("household", "x", "train")
-    strange, _ = read(bookings_file(tmp_path, 6, task={**task, "env": "elsewhere"}))
-    assert strange.only_dialogues and trajectories(strange)[0].task is None
-    assert any("elsewhere" in line for line in strange.lines())
-
-
 def test_a_template_without_tools_is_told_or_refused(tmp_path: Path) -> None:
     file = bookings_file(tmp_path, 4)
     own, problems = read(file, "gemma")
@@ -150,34 +121,6 @@ def test_a_template_without_tools_is_told_or_refused(tmp_path: Path) -> None:
         read(file, "gemma", tools_as_text=False)
     calls, problems = read(file, "llama")  # parallel calls are refused by its template
     assert [problem.source[-2:] for problem in problems] == [":2"] and len(calls.demonstrations) == 3
-
-
-def test_reasoning_that_the_template_leaves_out_is_told(tmp_path: Path) -> None:
-    """A template that reads no key of reasoning drops it without a trace; the content is always shown."""
-
-    def reasoned(keyed: bool) -> list[dict[str, Any]]:
-        records = bookings.dialogues(4)
-        for message in (m for record in records for m in record["messages"] if m["role"] == "assistant"):
-            if keyed:
-                message["reasoning_content"] = "I look first."
-            else:
-                message["content"] = f"<think>\nI look first.\n</think>\n\n{message['content']}"
-        return records
-
-    lost, _ = read(bookings.write(tmp_path / "keyed.jsonl", reasoned(True)))
-    kept, _ = read(bookings.write(tmp_path / "written.jsonl", reasoned(False)))
-    assert lost.counts["unreasoned"] == 4 and kept.counts["unreasoned"] == 0
-
-
-def test_a_reply_that_the_template_leaves_empty_is_not_trained_on(tmp_path: Path) -> None:
-    """A template that shows tools and reads calls back, and yet loses what a text reply says."""
-    lossy = bookings.QWEN.replace(
-        "+ message.content + '<|im_end|>",
-        "+ (message.content if message.role != 'assistant' "
-        "or message.content == 'a' or 'turnwise' in message.content else '') + '<|im_end|>",
-    )
-    with pytest.raises(DataError, match="booking-0#t1"):
-        read(bookings_file(tmp_path, 1), template=lossy)
 
 
 def test_the_likelihood_is_that_of_the_model_alone(tmp_path: Path) -> None:
@@ -226,57 +169,3 @@ def test_a_held_out_reply_ends_within_the_longest_history(tmp_path: Path) -> Non
     player.max_length = 10_000
     held.measure(player, held.states, {state.id: 1.0 for state in held.states}, 1, lambda done: None)
     assert set(limits.values()) == {held.longest}
-
-
-def test_the_new_keys_leave_the_hashes_of_kept_runs_alone() -> None:
-    cfg = compose_config(["method=pivotrl"], ROOT / "conf")
-    before = config_hash(cfg)
-    OmegaConf.set_struct(cfg, False)
-    for key in (
-        "held_out",
-        "verifier",
-        "similarity",
-        "tools_as_text",
-        "format",
-        "word_overlap",
-        "pass_rates",
-        "thinking",
-    ):
-        del cfg.data[key]
-    del cfg.eval["environment"]
-    assert config_hash(cfg) == before
-    cfg.data.held_out = 0.2
-    assert config_hash(cfg) != before
-
-
-def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="held_out"):
-        DataSettings(held_out=0.9)
-    with pytest.raises(ValueError, match="similarity"):
-        replace(DataSettings(), similarity=0.0)
-    with pytest.raises(ValueError, match="word_overlap"):
-        replace(DataSettings(), word_overlap=0.6)
-
-
-def test_tools_whose_names_differ_in_replaced_characters_keep_figures_of_their_own() -> None:
-    tools = ("book.table", "book table", "book_table", "note")
-    replies = [
-        Reply(f"d{i}#t0", f"d{i}", 0, (tool,), 1.0, 1, ((float(i % 2), 0.0),), ((0.0, 0.0),))
-        for i, tool in enumerate(tools)
-    ]
-    found = held_out_metrics(Evaluation(replies=replies))
-    keys = metric_keys(sorted(tools))
-    assert len(set(keys.values())) == len(tools) and keys["book_table"] == "book_table" and keys["note"] == "note"
-    assert [found[f"eval/held_out/tool/{keys[tool]}"] for tool in tools] == [0.0, 100.0, 0.0, 100.0]
-
-
-def test_a_long_history_leaves_the_limit_of_other_replies_alone() -> None:
-    task = Task("dialogues", "d", "seen", {})
-    lengths = [10] * 70 + [95, 97] + [90] * 5
-    states = [State(f"s{i}", task, tuple(range(length))) for i, length in enumerate(lengths)]
-    for served, most in ((True, len(states)), (False, TOGETHER)):
-        parts = list(by_reply_limit(states, 8, 100, served))
-        limits = {state.id: limit for limit, part in parts for state in part}
-        assert limits == {state.id: min(8, 100 - len(state.ids)) for state in states}
-        assert sum(len(part) for _, part in parts) == len(states) and max(len(part) for _, part in parts) <= most
-        assert len(parts) == (3 if served else 4)

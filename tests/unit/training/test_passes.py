@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 
 import pytest
 import torch
@@ -49,23 +48,3 @@ def test_threads_give_the_gradients_and_metrics_of_one_pass_after_the_other(make
     for a, b in zip(one_metrics, many_metrics, strict=True):
         assert a.keys() == b.keys()
         assert all(a[key].value == pytest.approx(b[key].value, rel=1e-5, abs=1e-7) for key in a)
-
-
-def test_map_keeps_order_and_the_callers_mode():
-    meet = threading.Barrier(2, timeout=10)  # passes only if two items are computed at once
-
-    def look(item: int) -> tuple[int, bool]:
-        meet.wait()
-        return item, torch.is_grad_enabled()
-
-    with torch.no_grad():
-        assert list(Passes(2).map(look, [0, 1, 2, 3])) == [(i, False) for i in range(4)]
-    assert list(Passes(2).map(look, [0, 1])) == [(0, True), (1, True)]
-
-
-def test_a_parameter_that_no_loss_reaches_is_left_alone():
-    used, unused = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
-    rests = Passes(2).add_gradients(lambda k: ((used * k).sum(), k), [1.0, 2.0, 3.0], [used, unused])
-    assert rests == [1.0, 2.0, 3.0]
-    assert used.grad.tolist() == [6.0, 6.0]
-    assert unused.grad is None

@@ -94,14 +94,6 @@ def test_a_profile_is_read_back_by_the_policy_that_made_it(states: list[State], 
     assert read_profile(path, 0) is None
 
 
-def test_what_is_cached_is_forgotten_after_each_part(states: list[State]) -> None:
-    engine, renewed = Engine(), []
-    player = player_of(engine)
-    profile(player, states, K, "key", afresh=lambda: renewed.append(engine.asked))
-    assert renewed == [5 * K, 10 * K, 15 * K, 20 * K]
-    assert not player.episodes.kept and not player.verdicts.kept
-
-
 def test_pass_rates_are_profiles_that_cost_nothing_and_other_states_are_sampled(
     states: list[State], tmp_path: Path
 ) -> None:

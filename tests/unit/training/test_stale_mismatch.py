@@ -74,25 +74,3 @@ def test_wrong_log_probs_of_the_engine_are_told(module: PolicyModule, caplog: py
     assert module.last_metrics["mismatch_alarms"] == 1
     assert module.last_metrics["mismatch_sampler_mean"] == pytest.approx(0.1, abs=1e-3)
     assert caplog.records
-
-
-def test_only_turns_of_the_stored_policy_count(module: PolicyModule) -> None:
-    tree, sampler = roll_out(module, 0), module.remembered()
-    module.version, module.staleness = 2, 2
-    for turn in tree.turns[1:]:  # as with engine.in_flight
-        turn.version, turn.logprobs = 1, [-9.0] * len(turn.logprobs)
-    assert stale_mismatch(module, sampler, [tree])["mismatch_sampler_max"] < 1e-4
-    tree.turns[0].version = 1
-    assert stale_mismatch(module, sampler, [tree]) == {}
-
-
-def test_every_tree_has_its_turn_and_the_work_is_bounded(module: PolicyModule) -> None:
-    trees = [roll_out(module, number) for number in range(4)]
-    sampler = module.remembered()
-    module.staleness = 1
-    trees[2].turns[0].logprobs = [-9.0] * len(trees[2].turns[0].logprobs)
-    module.settings = UpdateSettings(1e-4, row_tokens=18, batch_tokens=18)  # a tree has 18 tokens
-    largest = []
-    for module.version in range(1, 5):
-        largest.append(stale_mismatch(module, sampler, trees)["mismatch_sampler_max"])
-    assert [value > 1e-2 for value in largest] == [False, True, False, False]

@@ -90,17 +90,6 @@ def test_each_part_moves_the_weights_once_in_its_turn(model: Any, tmp_path: Path
     )
 
 
-def test_the_alarm_hears_the_first_step_alone(model: Any, tmp_path: Path) -> None:
-    """Before it no weight has moved, so that what differs there is the sampler; it is asked once a collection."""
-    probe = module_of(copy.deepcopy(model))
-    items = part(0).batches[0]
-    wanted = (probe.loss_inputs(items, part(0)).logprobs_K - items.items.old_logprob_K).detach().abs()
-    first, second = trained(model, tmp_path).rows
-    assert first["mismatch_mean"] == pytest.approx(float(wanted.mean()), rel=1e-4)
-    assert first["mismatch_max"] == pytest.approx(float(wanted.max()), rel=1e-4)
-    assert (first["mismatch_alarms"], second["mismatch_alarms"]) == (1, 2)  # made-up log-probs are no sampler's
-
-
 def test_a_correction_is_to_the_policy_before_the_first_step(model: Any, tmp_path: Path) -> None:
     """All updates of a collection know its log-probs, which later steps leave behind."""
     before = module_of(copy.deepcopy(model))

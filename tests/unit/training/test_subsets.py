@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.evaluation.suites import Episode, Evaluation, _episodes
+from turnwise.evaluation.suites import Episode, Evaluation
 from turnwise.runs.result_file import write_result
 from turnwise.training.result import by_subset, in_domain, summary
-from turnwise.types import RolloutTree, State, Task, Turn
-from turnwise_worlds.apibank import ApiBankEnv
-from turnwise_worlds.household import HouseholdEnv
-from turnwise_worlds.math import MathEnv
-from turnwise_worlds.search import SearchEnv
-from turnwise_worlds.terminal import TerminalEnv
 
 
 def played(**subsets):
@@ -42,39 +36,3 @@ def test_subsets_and_their_mean_by_hand(tmp_path):
     assert write_result(
         {"method": "x", "env": "y", "scale": "tiny", "seed": 0, "in_domain": in_domain(base, after)}, tmp_path
     )
-
-
-def test_a_task_that_one_side_could_not_play_is_in_neither():
-    found = by_subset(played(base=[1, 0], gone=[1]), played(base=[1], fresh=[1]), "greedy")
-    assert list(found["by_subset"]) == ["base"]
-    assert found["by_subset"]["base"]["tasks"] == 1
-
-
-def test_worlds_without_subsets_tell_none():
-    assert by_subset(played(none=[1]), played(none=[0]), "greedy") == {}
-    assert not any(key.startswith("eval/success/") for key in summary(played(none=[1])))
-    assert "by_subset" not in in_domain(played(none=[1]), played(none=[0]))
-
-
-@pytest.mark.parametrize(
-    ("world", "names"),
-    [
-        (HouseholdEnv(), 6),
-        (SearchEnv(level="tiny"), 2),
-        (SearchEnv(level="full"), 4),
-        (MathEnv(level="tiny"), 4),
-        (TerminalEnv(), 2),
-        (ApiBankEnv(), 3),
-    ],
-)
-def test_worlds_name_the_subsets_of_their_tasks(world, names):
-    for split in ("train", "seen", "unseen"):
-        found = {task.subset for task in world.tasks(split, 60)}
-        assert "" not in found
-        assert len(found) >= names, found
-
-
-def test_a_name_becomes_a_part_of_a_key():
-    tree = RolloutTree(State("s", Task("x", "t", "seen"), (1,)), [Turn(-1, [1], [0.0], info={"won": True})])
-    (episode,) = _episodes(tree, Task("x", "t", "seen", {}, "Counting & Probability v1.2/a"), "greedy", [])
-    assert episode.subset == "Counting_Probability_v1_2_a"

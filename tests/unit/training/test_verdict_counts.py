@@ -1,18 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
-
-import pytest
 
 from turnwise.algo.rewards.actions import Exact, Functional, ToolCalls
-from turnwise.algo.states.state_rule import Profile
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.local_verdicts import Verdicts
-from turnwise.training.metrics import count_profile, count_verdicts, verifier_metrics, verifier_result
-from turnwise.training.recorder import Recorder
+from turnwise.training.metrics import count_verdicts, verifier_metrics
 from turnwise.types import RolloutTree, State, Task, Turn
 from turnwise_worlds.household import HouseholdEnv
 
@@ -72,52 +67,3 @@ def test_a_failed_world_judges_nothing():
         "household/missed": 0,
         "household/truncated": 0,
     }
-
-
-def test_dialogues_of_no_world_are_judged_by_their_reward():
-    def said(a):
-        return f'<tool_call>{{"name": "f", "arguments": {{"a": "{a}"}}}}</tool_call>'
-
-    state = State("d", Task("", "t", "train"), (1,), expert=said("x"))
-    tree = RolloutTree(
-        state, [Turn(-1, [1], [0.0], text) for text in (said("x"), said(" x "), said("y"), "no", said("x"))]
-    )
-    tree.invalid = {4}
-    counts = count_verdicts(experience(tree, reward=ToolCalls()))
-    assert verifier_metrics(counts)["verifier/miss_rate/dialogues"] == 1 / 2
-    assert counts["dialogues/judged"] == 4
-
-
-def test_nothing_accepted_has_no_miss_rate_and_nothing_judged_no_metric():
-    assert verifier_metrics(count_verdicts(experience(local("a", (0.0, 0.0))))) == {
-        "verifier/accepted": 0.0,
-        "verifier/exact": 0.0,
-        "verifier/truncated": 0.0,
-    }
-    tree = RolloutTree(State("s", Task("a", "t", "train"), (1,)), [Turn(-1, [1], [0.0], info={"won": True})])
-    assert verifier_metrics(count_verdicts(experience(tree, reward=lambda tree: {"total": [1.0]}))) == {}
-
-
-def test_a_result_tells_the_run_and_the_profile_apart():
-    profiles = {"x": Profile((1.0, 1.0, 0.0), (1.0, 0.0, 0.0))}
-    states = [State(name, Task("household", "t", "train"), (1,)) for name in ("x", "without")]
-    profiled = count_profile(profiles, states)
-    assert verifier_result(count_verdicts(experience(HOUSE)), profiled) == {
-        "household": {
-            "judged": 4,
-            "accepted": 3,
-            "exact": 1,
-            "miss_rate": pytest.approx(2 / 3, abs=1e-4),
-            "profile": {"judged": 3, "accepted": 2, "exact": 1, "miss_rate": 0.5},
-        }
-    }
-    assert verifier_result({}, {}) == {}
-    assert verifier_result({}, profiled)["household"]["profile"]["judged"] == 3
-
-
-def test_counts_outlive_a_restart(tmp_path):
-    recorder, resumed = Recorder(tmp_path, None), Recorder(tmp_path, None)
-    recorder.counters |= {"verifier/household/judged": 4}
-    resumed.load_state_dict(recorder.state_dict())
-    assert resumed.result({}, {}, 0)["verifier"] == {"household": {"judged": 4, "accepted": 0, "exact": 0}}
-    assert not any(math.isnan(value) for value in resumed.counters.values())

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 from tests.integration import bookings
-from tests.unit.data.pivot_rows.test_rules import CALL, MESSAGE, ROW, changed
+from tests.unit.data.pivot_rows.test_rules import MESSAGE, ROW, changed
 
 from turnwise.data.foreign import converted
 from turnwise.data.pivot_rows import check_row, rated, row_of
-from turnwise.data.read_records import UnusableError
 from turnwise.data.steps import steps_of
-from turnwise.data.toolcalls import REASONING
 from turnwise.data.trajectories import parse_trajectory, read_trajectories, write_trajectories
 from turnwise.types import Pivot
 
@@ -63,31 +61,12 @@ def test_what_the_policy_wrote_between_two_observations_is_one_assistant_message
     assert found.tools[0] == {"type": "function", "function": {"name": "town"}}
 
 
-def test_only_the_last_reply_is_a_candidate() -> None:
-    found = parse_trajectory(ROW, "rows.jsonl:1")
-    (step,) = steps_of(found)
-    assert found.acts == [3] and step.id == "rows:1#t0" and step.prompt == found.messages[:3]
-    assert [call.name for call in step.calls] == ["rain"]
-
-
 def test_instructions_and_messages_are_read() -> None:
     spoken = changed("expected_action", MESSAGE)
     spoken["responses_create_params"]["instructions"] = "Be brief."
     found = parse_trajectory(spoken, "rows.jsonl:1")
     assert found.messages[0] == {"role": "system", "content": "Be brief."}
     assert found.messages[-1] == {"role": "assistant", "content": "It rains."}
-
-
-def test_several_expected_calls_are_one_reply() -> None:
-    batch = changed("expected_action", {"type": "function_call_batch", "calls": [CALL, {**CALL, "name": "town"}]})
-    (step,) = steps_of(parse_trajectory(batch, "rows.jsonl:1"))
-    assert [call.name for call in step.calls] == ["rain", "town"]
-
-
-def test_calls_of_a_row_need_not_fit_their_schemas() -> None:
-    odd = changed("responses_create_params.tools.1.function.parameters", {"required": ["day"]})
-    odd["responses_create_params"]["input"][1]["name"] = "a_tool_of_another_time"
-    assert parse_trajectory(odd, "rows.jsonl:1").pivot == Pivot()
 
 
 @pytest.mark.parametrize(
@@ -102,49 +81,6 @@ def test_calls_of_a_row_need_not_fit_their_schemas() -> None:
 )
 def test_a_pass_rate_is_read_where_its_counts_are_there(keys: dict[str, Any], pivot: Pivot) -> None:
     assert parse_trajectory(ROW | keys, "rows.jsonl:1").pivot == pivot
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"pass_rate_total": 4, "pass_rate_passed": 5}, "unusable pass rate"),
-        ({"pass_rate_total": 4, "pass_rate_passed": 0.5}, "unusable pass rate"),
-        ({"pass_rate_total": "4", "pass_rate_passed": 1}, "unusable pass rate"),
-    ],
-)
-def test_pass_rates_that_are_none_are_refused(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UnusableError) as raised:
-        parse_trajectory(ROW | changes, "rows.jsonl:1")
-    assert raised.value.reason == reason
-
-
-@pytest.mark.parametrize(
-    ("item", "reason"),
-    [
-        ({"type": "computer_call"}, "unknown kind of item"),
-        ({"role": "critic", "content": "No."}, "unknown role"),
-        ({"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}, "content is not a string"),
-        ({"role": "user"}, "content is not a string"),
-    ],
-)
-def test_items_that_cannot_be_read_are_told(item: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UnusableError) as raised:
-        parse_trajectory(row(item, {"role": "user", "content": "Rain?"}), "rows.jsonl:1")
-    assert raised.value.reason == reason
-
-
-@pytest.mark.parametrize(
-    "pivot",
-    [[], "yes", {"passed": 2}, {"passed": 2, "total": 1}, {"passed": -1, "total": 1}, {"passed": 0.5, "total": 1}],
-)
-def test_a_mark_of_a_pivot_without_counts_is_refused(pivot: Any) -> None:
-    record = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "yes"}], "pivot": pivot}
-    with pytest.raises(UnusableError) as raised:
-        parse_trajectory(record, "x:1")
-    assert raised.value.reason == "unusable pivot"
-    with pytest.raises(UnusableError) as raised:
-        parse_trajectory(record | {"pivot": {}, "task": {"env": "e", "id": "t"}}, "x:1")
-    assert raised.value.reason == "pivot with a task"
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
@@ -199,20 +135,6 @@ def test_thinking_of_earlier_turns_becomes_reasoning_items_and_that_of_the_actio
     assert kinds == ["message", "reasoning", "message", "message"]
     assert made["expected_action"] == {"type": "message", "content": "It rains."} and "November" not in json.dumps(made)
     assert parse_trajectory(made, "rows:1").messages[:3] == trajectory.messages[:3]
-
-
-@pytest.mark.parametrize("key", REASONING)
-def test_thinking_is_written_whatever_the_key_that_holds_it(key: str) -> None:
-    talk = [
-        {"role": "user", "content": "Rain?"},
-        {"role": "assistant", "content": "Where?", key: "A town is missing."},
-        {"role": "user", "content": "Ulm"},
-        {"role": "assistant", "content": "It rains."},
-    ]
-    trajectory = parse_trajectory({"messages": talk}, "x:1")
-    made = row_of(steps_of(trajectory)[1], trajectory, "an_agent")
-    thoughts = [item for item in made["responses_create_params"]["input"] if item.get("type") == "reasoning"]
-    assert [item["summary"][0]["text"] for item in thoughts] == ["A town is missing."]
 
 
 def test_a_row_gets_its_pass_rate_an_agent_and_no_nulls_and_keeps_all_else() -> None:

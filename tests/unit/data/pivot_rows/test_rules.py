@@ -102,19 +102,6 @@ def test_a_row_that_breaks_one_rule_is_told_which(reason: str, path: str, value:
     assert raised.value.reason == reason and raised.value.what and raised.value.remedy
 
 
-def test_a_row_without_a_list_of_tools_breaks_that_rule_where_it_calls_none() -> None:
-    row = changed("expected_action", MESSAGE)
-    del row["responses_create_params"]["tools"]
-    with pytest.raises(UnusableError) as raised:
-        check_row(row)
-    assert raised.value.reason == "no list of tools"
-
-
-def test_every_rule_has_a_row_that_breaks_it() -> None:
-    assert {rule.reason for rule in RULES} == {reason for reason, _, _ in BREAKS} | {"no list of tools"}
-    assert len({rule.reason for rule in RULES}) == len(RULES)
-
-
 @pytest.mark.parametrize(("reason", "path", "value"), BREAKS)
 def test_rules_that_a_candidate_does_not_need_stop_no_reader(reason: str, path: str, value: Any) -> None:
     needed = {rule.reason: rule.to_read for rule in RULES}[reason]

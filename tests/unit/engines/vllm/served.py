@@ -22,21 +22,6 @@ from itertools import pairwise
 from typing import Any
 
 END = 2
-FAULTS = (
-    "refuse",
-    "cut",
-    "hang",
-    "429",
-    "500",
-    "503",
-    "garbage",
-    "list",
-    "stream",
-    "short",
-    "other_prompt",
-    "other_model",
-    "no_logprobs",
-)
 
 
 def written(model: str, prompt: list[int], seed: int, most: int) -> tuple[list[int], list[float]]:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.sampling_schedule import Requests, schedule_of
+from turnwise.engines.sampling_schedule import schedule_of
 from turnwise.rollouts.player import run_to_end
 
 Make = Callable[..., Any]
@@ -103,20 +103,6 @@ def test_nothing_goes_on_under_the_next_version(served: ModuleType, make_engine:
         engine.close([node])  # as a player does that ends
 
 
-def test_stale_histories_go_on_where_that_is_allowed(served: ModuleType, make_engine: Make, policy: Any) -> None:
-    with served.serve() as server:
-        engine = make_engine(server.url, in_flight=True)
-        engine.load_weights(policy, 0)
-        node = engine.open([4, 5])
-        (first,) = engine.sample([node], SAMPLING, [0])
-        engine.load_weights(policy, 1)
-        (second,) = engine.sample([node], SAMPLING, [1])
-        newest = next(name for name in server.adapters if name.startswith("v1-"))
-        assert second == expected(served, newest, [4, 5, *first.ids], 1)
-        assert (first.version, second.version) == (0, 1)
-        assert server.bodies[-1]["cache_salt"] != server.bodies[-2]["cache_salt"]
-
-
 class Held:
     """Delays the answer to the request with seed 1 until ``ended`` is set. ``asked`` tells that this request has arrived."""
 
@@ -173,29 +159,6 @@ def test_weights_stay_loaded_while_a_request_uses_them(served: ModuleType, make_
         assert {name[:3] for name in server.adapters} == {"v3-", "v4-"}
 
 
-def test_a_request_that_waits_for_a_place_uses_the_weights_of_its_sending(
-    served: ModuleType, make_engine: Make, policy: Any
-) -> None:
-    delay = Held()
-
-    async def both(view: Any) -> list[Sample]:
-        return list(await asyncio.gather(*(view.request(view.open([4]), SAMPLING, seed) for seed in (1, 2))))
-
-    with served.serve(delay=delay) as server:
-        engine = make_engine(server.url, in_flight=True, concurrency=1)
-        engine.load_weights(policy, 0)
-        with engine.held() as view:
-            samples: list[Sample] = []
-            asking = threading.Thread(target=lambda: samples.extend(asyncio.run(both(view))))
-            asking.start()
-            assert delay.asked.wait(60)
-            change(policy)
-            engine.load_weights(policy, 1)
-            delay.ended.set()
-            asking.join(60)
-        assert [sample.version for sample in samples] == [0, 1]
-
-
 @pytest.mark.parametrize("in_flight", [False, True])
 def test_a_view_keeps_its_adapter_or_follows_the_newest(
     served: ModuleType, make_engine: Make, policy: Any, in_flight: bool
@@ -242,17 +205,6 @@ def test_full_weights_are_reloaded_and_checked(served: ModuleType, make_engine: 
         assert engine.report()["faults/missing"] == 1
 
 
-def test_another_base_model_is_told(served: ModuleType, make_engine: Make, policy: Any) -> None:
-    with served.serve() as server:
-        engine = make_engine(server.url)
-        engine.load_weights(policy, 0)
-        assert engine.said == []
-        other = make_engine(server.url)
-        other.model = "Qwen/Qwen3-4B"
-        other.load_weights(policy, 0)
-        assert [line for line in other.said if "Qwen/Qwen3-4B" in line and server.url in line]
-
-
 def test_the_key_comes_from_the_environment(
     served: ModuleType, make_engine: Make, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,19 +214,6 @@ def test_the_key_comes_from_the_environment(
         engine.load_weights(policy, 0)
         engine.sample([engine.open([4])], SAMPLING, [0])
         assert "secret" not in repr(vars(engine))
-
-
-@pytest.mark.parametrize("url", ["ftp://host", "http://user:pass@host", "http://host?key=1", "nonsense"])
-def test_a_bad_address_is_refused_before_anything_starts(make_engine: Make, url: str) -> None:
-    with pytest.raises(ValueError, match="url must"):
-        make_engine(url)
-
-
-def test_weights_come_first(served: ModuleType, make_engine: Make) -> None:
-    with served.serve() as server:
-        engine = make_engine(server.url)
-        with pytest.raises(RuntimeError, match="load_weights"):
-            engine.sample([engine.open([4])], SAMPLING, [0])
 
 
 # -- single requests, with engine.schedule=free ---------------------------------------------------------------------
@@ -288,30 +227,6 @@ def asked(engine: Any, histories: list[list[int]], seeds: list[int]) -> list[lis
         return await asyncio.gather(*work)
 
     return [action.sample.ids for action in run_to_end(all_of_them())]
-
-
-def test_single_requests_draw_what_a_batch_draws(served: ModuleType, make_engine: Make, policy: Any) -> None:
-    with served.serve() as server:
-        engine = make_engine(server.url)
-        engine.load_weights(policy, 0)
-        assert isinstance(schedule_of(engine, SAMPLING, lambda count: None), Requests)
-        histories, seeds = [[4, 5, 6 + i] for i in range(20)], list(range(20))
-        nodes = [engine.open(history) for history in histories]
-        batch = [sample.ids for sample in engine.sample(nodes, SAMPLING, seeds)]
-        assert asked(engine, histories, seeds) == batch
-
-
-def test_an_action_is_appended_to_its_node(served: ModuleType, make_engine: Make, policy: Any) -> None:
-    with served.serve() as server:
-        engine = make_engine(server.url)
-        engine.load_weights(policy, 0)
-        node = engine.open([4, 5])
-
-        async def twice() -> list[list[int]]:
-            return [(await engine.request(node, SAMPLING, seed)).ids for seed in (1, 2)]
-
-        first, _ = run_to_end(twice())
-        assert server.bodies[-1]["prompt"] == [4, 5, *first]
 
 
 def test_a_cancelled_request_ends_at_the_server_too(served: ModuleType, make_engine: Make, policy: Any) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
-from turnwise.engines.tree_engine import TreeEngine
 from turnwise.evaluation.suites import TOGETHER, play_tasks
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
@@ -51,14 +50,3 @@ def test_a_server_gets_the_requests_of_all_episodes(
     assert delay.met
     assert [episode.task for episode in episodes] == [task.id for task in tasks]
     assert done == [1] * COUNT
-
-
-def test_progress_counts_each_task_once_in_this_process() -> None:
-    model, tokenizer = load_policy(ASSETS)
-    chat, world = ChatTokens(tokenizer), HouseholdEnv(horizon=1)
-    engine = TreeEngine(chat.stop_ids)
-    engine.load_weights(model, version=0)
-    done = list[int]()
-    player = Player(engine, world, chat, Sampling(max_tokens=4))
-    play_tasks(player, Openings(world, chat), world.tasks("seen", 40), 2, "sampled", "eval", done.append)
-    assert done == [2] * 40

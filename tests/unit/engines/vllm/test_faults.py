@@ -76,45 +76,6 @@ def test_a_fault_is_asked_again_and_changes_nothing(
         assert report[f"faults/{KINDS[fault]}"] > 0
 
 
-def test_only_attempts_that_make_sense_are_made(served: ModuleType, make_engine: Make, policy: Any) -> None:
-    for fault, requests in (("500", 3), ("400", 1)):
-        with served.serve(
-            fault=lambda path, nth, fault=fault: fault if path == "/v1/completions" and nth > 2 else None
-        ) as server:
-            engine = make_engine(server.url)
-            engine.load_weights(policy, 0)
-            with pytest.raises(ServerError) as caught:
-                engine.sample([engine.open([4])], SAMPLING, [0])
-            assert server.url in str(caught.value) and fault in str(caught.value)
-            assert server.seen["/v1/completions"] == 2 + requests
-
-
-@pytest.mark.parametrize(("answer", "pause"), [("503:0.05", 0.5), ("429", 0.0)])
-def test_a_server_that_asks_to_wait_is_waited_for(
-    served: ModuleType, make_engine: Make, policy: Any, answer: str, pause: float
-) -> None:
-    """More often than ``attempts``."""
-
-    def busy(path: str, nth: int) -> str | None:
-        return answer if path == "/v1/completions" and 2 < nth <= 12 else None
-
-    with served.serve(fault=busy) as server:
-        engine = make_engine(server.url, backoff=0.001)
-        engine.load_weights(policy, 0)
-        began = time.monotonic()
-        assert engine.sample([engine.open([4])], SAMPLING, [0]) == [expected(served, name_of(server), [4], 0)]
-        assert time.monotonic() - began >= pause
-
-
-def test_waiting_ends(served: ModuleType, make_engine: Make, policy: Any) -> None:
-    with served.serve(fault=lambda path, nth: "429" if path == "/v1/completions" and nth > 2 else None) as server:
-        engine = make_engine(server.url, wait_limit=0.3)
-        engine.load_weights(policy, 0)
-        with pytest.raises(ServerError, match=r"engine\.wait_limit"):
-            engine.sample([engine.open([4])], SAMPLING, [0])
-        assert server.seen["/v1/completions"] > 6
-
-
 @pytest.mark.parametrize("how", ["from on_sample", "from another thread"])
 def test_a_closed_node_is_cancelled_at_the_server(served: ModuleType, make_engine: Make, policy: Any, how: str) -> None:
     slow = {1, 2}
@@ -135,22 +96,6 @@ def test_a_closed_node_is_cancelled_at_the_server(served: ModuleType, make_engin
         assert samples[1:] == [Sample([], [], truncated=True)] * 2
         # both are read again each time: what the client sent and left may reach the server a moment later
         until(lambda: seeds(server.dropped) == seeds(server.bodies) & slow)
-
-
-def test_an_error_of_the_caller_cancels_what_is_under_way(served: ModuleType, make_engine: Make, policy: Any) -> None:
-    class Stop(Exception):
-        pass
-
-    def stop(place: int, sample: Sample) -> None:
-        until(lambda: len([body for body in server.bodies if "seed" in body]) == 3)
-        raise Stop
-
-    with served.serve(delay=lambda body: 20.0 if body.get("seed") else 0.0) as server:
-        engine = make_engine(server.url)
-        engine.load_weights(policy, 0)
-        with pytest.raises(Stop):
-            engine.sample([engine.open([4]) for _ in range(3)], SAMPLING, [0, 1, 2], stop)
-        until(lambda: {body["seed"] for body in server.dropped} == {1, 2})
 
 
 def test_a_server_that_comes_back_empty_gets_its_adapter_again(
@@ -188,36 +133,6 @@ def test_a_server_that_does_not_fit_is_refused(
     with served.serve(**settings) as server, pytest.raises(ServerError) as caught:
         make_engine(server.url).load_weights(policy, 0)
     assert remedy in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("fault", "path", "full"), [("lost", "/v1/load_lora_adapter", False), ("worker", "/collective_rpc", True)]
-)
-def test_weights_that_a_server_says_it_loaded_are_asked_for(
-    served: ModuleType, make_engine: Make, policy: Any, full: bool, fault: str, path: str
-) -> None:
-    weights = policy.get_base_model() if full else policy
-    with served.serve(fault=lambda asked, nth: fault if asked == path and nth == 1 else None) as server:
-        make_engine(server.url).load_weights(weights, 0)  # the second attempt succeeds
-        assert server.seen[path] == 2
-    with served.serve(fault=lambda asked, nth: fault if asked == path else None) as server, pytest.raises(ServerError):
-        make_engine(server.url).load_weights(weights, 0)
-
-
-def test_an_examination_is_tried_again(served: ModuleType, make_engine: Make, policy: Any) -> None:
-    unanswered = iter(range(8))  # from the first probe on, whoever asks
-    begun: list[str] = []
-
-    def away(path: str, nth: int) -> str | None:
-        if path == "/v1/models" and nth == 1:
-            return "500"
-        begun.extend([path] if path == "/v1/completions" else [])
-        return "refuse" if begun and next(unanswered, None) is not None else None
-
-    with served.serve(fault=away) as server:
-        engine = make_engine(server.url)
-        engine.load_weights(policy, 0)
-        assert engine.sample([engine.open([4, 5])], SAMPLING, [0])[0].ids
 
 
 @pytest.mark.parametrize("lora", [True, False])
@@ -260,3 +175,17 @@ def test_requests_wait_together_for_a_server_that_is_lost_and_is_back_later(
         threading.Timer(0.2, lost.clear).start()
         engine.load_weights(policy, 1)
         assert name_of(server).startswith("v1-")
+
+
+@pytest.mark.parametrize(
+    ("fault", "path", "full"), [("lost", "/v1/load_lora_adapter", False), ("worker", "/collective_rpc", True)]
+)
+def test_weights_that_a_server_says_it_loaded_are_asked_for(
+    served: ModuleType, make_engine: Make, policy: Any, full: bool, fault: str, path: str
+) -> None:
+    weights = policy.get_base_model() if full else policy
+    with served.serve(fault=lambda asked, nth: fault if asked == path and nth == 1 else None) as server:
+        make_engine(server.url).load_weights(weights, 0)  # the second attempt succeeds
+        assert server.seen[path] == 2
+    with served.serve(fault=lambda asked, nth: fault if asked == path else None) as server, pytest.raises(ServerError):
+        make_engine(server.url).load_weights(weights, 0)

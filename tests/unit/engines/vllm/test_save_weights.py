@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from turnwise.engines.vllm_client import forget, save
+from turnwise.engines.vllm_client import save
 
 Make = Callable[..., Any]
 
@@ -61,17 +61,3 @@ def test_equal_weights_have_equal_names_and_others_have_not(make_model: Make, tm
     with torch.no_grad():
         next(p for p in model.parameters() if p.requires_grad).add_(0.1)
     assert save(model, 0, tmp_path).name.split("-")[1] != first.name.split("-")[1]
-
-
-def test_only_what_is_kept_stays(make_model: Make, tmp_path: Path) -> None:
-    model = make_model("qwen3", lora=True)
-    snapshots = [save(model, version, tmp_path) for version in range(3)]
-    (tmp_path / "vllm-0.log").touch()
-    forget(tmp_path, snapshots[2], None)
-    assert {path.name for path in tmp_path.iterdir()} == {snapshots[2].name, "vllm-0.log"}
-
-
-def test_a_folder_that_cannot_be_written_is_named(make_model: Make, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file"):
-        save(make_model("qwen3", lora=True), 0, tmp_path / "file")
