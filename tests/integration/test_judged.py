@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
+from turnwise.reports import run_page
 from turnwise.runs.result_file import read_result
 from turnwise.runs.run_folder import claim
 from turnwise.training.main import run
@@ -115,7 +116,7 @@ def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_
             )
         )
         with claim(cfg):
-            run(cfg)
+            run(cfg, pages=run_page)
     rows = train_rows(out)
     assert len(rows) == 2
     for row in rows:
@@ -140,10 +141,10 @@ def test_a_run_that_only_lacks_its_last_evaluation_needs_no_judge(
     with server.serve() as endpoint:
         client = ["judge=endpoint", f"judge.client.url={endpoint.url}", "judge.client.attempts=1"]
         cfg = composed(small("mixed", f"data.file={dialogues}", *SMALL, *client))
-        run(cfg)
+        run(cfg, pages=run_page)
     for path in (out / "result.json", out / "evaluation" / "after.jsonl", *tmp_path.rglob("judge.sqlite*")):
         path.unlink()
-    run(cfg)  # the server is gone, and so are its answers
+    run(cfg, pages=run_page)  # the server is gone, and so are its answers
     assert read_result(out).judge["asked"] > 0
 
 
@@ -165,7 +166,7 @@ def test_a_judge_is_closed_when_training_fails(
         )
         before = _judge_threads()
         with pytest.raises(OSError, match="rollouts"):
-            run(cfg)
+            run(cfg, pages=run_page)
         assert endpoint.calls > 0 and _judge_threads() == before
 
 

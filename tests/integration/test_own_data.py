@@ -11,6 +11,7 @@ import pytest
 from omegaconf import DictConfig
 from tests.integration import bookings
 
+from turnwise.reports import run_page
 from turnwise.runs.result_file import Result, read_result
 from turnwise.training.main import run
 
@@ -61,7 +62,7 @@ def played(
             *pivots,
             *more,
         ]
-        run(composed(overrides))
+        run(composed(overrides), pages=run_page)
         rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
         return read_result(tmp_path / "run"), rows
 

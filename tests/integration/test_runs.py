@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from turnwise.models.shipped import tiny_path
+from turnwise.reports import run_page
 from turnwise.runs.result_file import read_result
 from turnwise.training.evaluate import Measure
 from turnwise.training.main import run
@@ -36,7 +37,7 @@ def test_a_method_leaves_everything_that_a_run_promises(
     method: str, small: Overrides, composed: Compose, tmp_path: Path
 ) -> None:
     cfg = composed(small(method))
-    run(cfg)
+    run(cfg, pages=run_page)
     out = tmp_path / "run"
     result = read_result(out)
     assert result.method == method

@@ -11,8 +11,7 @@ from pathlib import Path
 from turnwise.config.schema import run_name
 from turnwise.errors import InputError, refuse_twice
 from turnwise.experiments.sweep_file import Scale, Sweep, find_sweep, origin
-
-_HELD = "hydra.sweeper.arguments=["
+from turnwise.runs.status_file import HELD
 
 
 def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
@@ -33,19 +32,9 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
         "--multirun",
         *(a for a in hydras if a not in ("-m", "--multirun")),
         "hydra/sweeper=rows",
-        f"{_HELD}{','.join(map(_quoted, own))}]",
+        f"{HELD}{','.join(map(_quoted, own))}]",
         f"hydra.sweeper.folder={_quoted(str(folder))}",
     ]
-
-
-def typed(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments that the user typed, from the result of :func:`for_hydra`, with Hydra's own ones last."""
-    held = next((a for a in arguments if a.startswith(_HELD)), None)
-    if held is None:
-        return list(arguments)
-    own = [re.sub(r"\\(['$])", r"\1", part) for part in re.findall(r"'((?:\\.|[^'\\])*)'", held)]
-    made = ("--multirun", "hydra/sweeper=", "hydra.sweeper.")
-    return [*own, *(a for a in arguments if not a.startswith(made))]
 
 
 def _quoted(text: str) -> str:

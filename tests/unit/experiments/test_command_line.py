@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnwise.config.launchers import is_sweep
-from turnwise.experiments.jobs import for_hydra, typed
+from turnwise.experiments.jobs import for_hydra
+from turnwise.runs.status_file import typed
 
 
 def test_hydra_keeps_its_own_arguments(conf: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hydra.types import RunMode
 
 from turnwise.console import Terminal
+from turnwise.reports.run_page import write_report
 from turnwise.runs.status_file import NAME, Status, write_status
 from turnwise.training import distributed, progress
 from turnwise.training.distributed import label_of
@@ -30,7 +31,7 @@ def test_a_run_has_a_page_from_its_start_and_loses_its_status_at_its_end(
     monkeypatch.setattr(progress, "PAGE_SECONDS", 0)
     monkeypatch.setattr(progress, "PAGE_SHARE", 0)
     (tmp_path / "config.yaml").write_text("method: sft\nseed: 3\n")
-    with Live(tmp_path, "python train.py method=sft") as live:
+    with Live(tmp_path, "python train.py method=sft", page=write_report) as live:
         assert "python train.py method=sft" in (tmp_path / "report.html").read_text()
         live(Status(phase="train", done=1, total=2))
         assert status_of(tmp_path)["phase"] == "train" and "1 of 2" in (tmp_path / "report.html").read_text()
@@ -56,7 +57,7 @@ def test_pages_take_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pytes
     ("error", "state"), [(KeyboardInterrupt(), "interrupted"), (ValueError("first\nsecond"), "failed")]
 )
 def test_what_ended_a_run_is_written_down(tmp_path: Path, error: BaseException, state: str) -> None:
-    live = Live(tmp_path, "python x.py")
+    live = Live(tmp_path, "python x.py", page=write_report)
     with suppress(KeyboardInterrupt, ValueError), live:
         live(Status(phase="train", done=7, total=9, left=3.0))
         raise error
