@@ -21,9 +21,6 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
     Packed overrides apply only to the runs of the sweep's rows. Before these runs, Hydra composes a configuration that
     belongs to no run. Hydra would apply unpacked overrides to that configuration, and refuse keys that only some
     methods have.
-
-    Raises:
-        InputError: the sweep, a row or an argument cannot be used.
     """
     hydras = [a for a in arguments if a.startswith(("hydra/", "hydra.", "-")) and a != "--dry-run"]
     own = [a for a in arguments if a not in hydras]
@@ -44,11 +41,7 @@ def _quoted(text: str) -> str:
 
 
 def ask(arguments: Sequence[str], folder: Path) -> Asked:
-    """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [pilots=true] [--dry-run] [key=value ...]``.
-
-    Raises:
-        InputError: an argument cannot be used with a sweep, or is given twice.
-    """
+    """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [pilots=true] [--dry-run] [key=value ...]``."""
     refuse_twice(arguments)
     given: dict[str, str] = {}
     extra, dry = [], False
@@ -122,9 +115,6 @@ def of_pilots(asked: Asked) -> Asked:
 
     The names of pilot runs begin with ``pilot/``. Pilot runs use the tasks of ``eval.seed=0``, because settings may be
     chosen by looking at their results.
-
-    Raises:
-        InputError: the sweep has no pilot runs.
     """
     sweep = asked.sweep
     rows = [
@@ -151,11 +141,7 @@ def of_pilots(asked: Asked) -> Asked:
 
 
 def picked(asked: Asked) -> tuple[str, ...]:
-    """Returns the names of the requested rows of a sweep.
-
-    Raises:
-        InputError: a row is unknown; the message names the most similar row.
-    """
+    """Returns the names of the requested rows of a sweep."""
     sweep = asked.sweep
     rows = asked.rows or tuple(sweep.rows)
     for row in rows:
@@ -167,11 +153,7 @@ def picked(asked: Asked) -> tuple[str, ...]:
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
-    """Parses seeds such as ``0,1,2``.
-
-    Raises:
-        InputError: the text is not a comma-separated list of whole numbers of at least 0.
-    """
+    """Parses seeds such as ``0,1,2``."""
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -223,9 +205,6 @@ class Job:
 def jobs(asked: Asked) -> list[Job]:
     """Returns every requested run of a sweep. The runs of all rows with one seed come before the runs with the next
     seed, so that a complete table is available early.
-
-    Raises:
-        InputError: a row is unknown, in this sweep or in another sweep that a row refers to.
     """
     sweep, rows = asked.sweep, picked(asked)
     found: dict[tuple[str, int], Job] = {}
