@@ -58,17 +58,16 @@ def job(cfg: DictConfig) -> None:
         # a process of a sweep may execute several runs
         began = now if HydraConfig.get().mode == RunMode.MULTIRUN else psutil.Process().create_time()
         with claim(cfg) as folder:
-            if folder.finished:
-                from turnwise_study.run_page import write_report
+            from turnwise_study import run_page
 
+            if folder.finished:
                 if not is_first():
                     return
-                print(f"This run has finished: {write_report(folder.path)} (fresh=true starts it again)")
+                print(f"This run has finished: {run_page.write_report(folder.path)} (fresh=true starts it again)")
                 return
             from turnwise.training.main import run
 
-            check_config(cfg)  # again, because now the parts that need torch can be checked
-            run(cfg, began)
+            run(cfg, began, run_page)
     except InputError as error:
         if _developer():
             raise

@@ -2,7 +2,7 @@
 last line.
 
 python scripts/gate_report.py data=outputs/grpo/seed0
-python scripts/gate_report.py data=outputs/grpo/seed0/rollouts/train.jsonl k=6 steps=2,4,6,8 floor=0.9
+python scripts/gate_report.py data=outputs/grpo/seed0/rollouts/train.jsonl k=6 steps=2,4,6,8
 python scripts/gate_report.py data=outputs/never gated=outputs/divergence
 
 data        a file of recorded rollouts, or the folder of a run or of its seeds
@@ -13,7 +13,6 @@ threshold   threshold of d_K (0.12)
 ended       threshold of the share of ended rollouts in the OR rule (0.9)
 steps       values of K in the table of signals (5,10,15,20)
 thresholds  thresholds of d_K that are compared at step k (0.05,0.08,0.10,0.12,0.14,0.18)
-floor       smallest precision of a tuned gate (0.8)
 horizon     turns of an episode; unset: the length of the longest rollout
 resamples   number of resamples of the bootstrap (2000)
 seed        seed of the bootstrap (0)
@@ -23,9 +22,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from turnwise.console import sized
 from turnwise.errors import InputError, refuse_twice
@@ -33,18 +32,6 @@ from turnwise.programs import program
 from turnwise.runs.archive import RunPath
 from turnwise_study.gates.report import Settings, gate_report, gate_tables
 from turnwise_study.tables import to_rich
-
-PARSERS: Mapping[str, Callable[[str], Any]] = {
-    "k": int,
-    "threshold": float,
-    "ended": float,
-    "steps": lambda text: tuple(int(part) for part in text.split(",")),
-    "thresholds": lambda text: tuple(float(part) for part in text.split(",")),
-    "floor": float,
-    "horizon": int,
-    "resamples": int,
-    "seed": int,
-}
 
 
 @program(__doc__)
@@ -68,30 +55,23 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
             type, or ``data`` is missing.
     """
     refuse_twice(arguments)
-    given: dict[str, str] = {}
-    for argument in arguments:
-        key, sign, value = argument.partition("=")
-        if not sign or key not in {"data", "gated", *PARSERS}:
-            raise InputError(f"{argument}: write key=value, where key is one of data, {', '.join(PARSERS)}, gated")
-        given[key] = value
-    if not given.get("data"):
+    known = ("data", "gated", *Settings.__dataclass_fields__)
+    if strange := [
+        argument for argument in arguments if argument.partition("=")[0] not in known or "=" not in argument
+    ]:
+        raise InputError(f"{strange[0]}: write key=value, where key is one of {', '.join(known)}")
+    given = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
+    data, gated = given.pop("data", ""), given.pop("gated", "")
+    if not data:
         raise InputError("data=PATH is missing; give a file of rollouts, or a run's folder")
-    data, gated = RunPath(given.pop("data")), given.pop("gated", "")
-    values = {}
-    for key, value in given.items():
-        try:
-            values[key] = PARSERS[key](value)
-        except ValueError as error:
-            raise InputError(f"{key}={value}: the value must be {_kind(key)}") from error
+    values = {key: value.split(",") if key in ("steps", "thresholds") else value for key, value in given.items()}
     try:
-        return data, RunPath(gated) if gated else None, Settings(**values)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-
-
-def _kind(key: str) -> str:
-    many = {"steps": "whole numbers separated by commas", "thresholds": "numbers separated by commas"}
-    return many.get(key) or ("a whole number" if PARSERS[key] is int else "a number")
+        settings = TypeAdapter(Settings).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        raise InputError(f"{f'{key}={given[key]}: ' if key in given else ''}{first['msg']}") from error
+    return RunPath(data), RunPath(gated) if gated else None, settings
 
 
 if __name__ == "__main__":

@@ -64,9 +64,6 @@ def decide(
     the smallest interval that covers both. With a single seed, there is only the interval over tasks. In that case
     ``one_seed`` is set, unless all rows of the claim are ``untrained``, which means that their policy is only
     evaluated.
-
-    Raises:
-        Damaged: a file of a run cannot be read.
     """
     absent = [row for row in claim.rows if not rows.get(row)]
     if absent:
@@ -280,10 +277,6 @@ def find_preconditions(asked: Asked, places: Sequence[Path], notes: list[str]) -
     """Returns the preconditions of a sweep with the values that pilot runs measured. The pilot runs of a precondition
     are read from the first folder of ``places`` that contains pilot runs for it. If a run cannot be read, it is left
     out, and a note about it is added to ``notes``.
-
-    Raises:
-        InputError: a precondition refers (with ``same``) to a precondition of another sweep that does not exist there,
-            or that refers to yet another sweep.
     """
     return [_found(asked, name, places, notes) for name in asked.sweep.preconditions]
 

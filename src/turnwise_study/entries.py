@@ -229,11 +229,7 @@ def paper_entries(
     scale: str = "tiny",
     gates: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
-    """Returns an entry for every table and figure of a paper (:func:`read_entry`).
-
-    Raises:
-        InputError: no sweep file belongs to ``paper``.
-    """
+    """Returns an entry for every table and figure of a paper (:func:`read_entry`)."""
     papers = {name: find_sweep(name, conf).paper for name in sweep_names(conf)}
     names = [name for name, of in papers.items() if of == paper]
     if not names:

@@ -75,12 +75,6 @@ class Gpu:
     utilisation: float = 0.35
     bandwidth_utilisation: float = 0.5
 
-    def __post_init__(self) -> None:
-        if min(self.memory_gb, self.peak_tflops, self.bandwidth_tb_s) <= 0:
-            raise ValueError("memory_gb, peak_tflops and bandwidth_tb_s must be above 0")
-        if not (0 < self.utilisation <= 1 and 0 < self.bandwidth_utilisation <= 1):
-            raise ValueError("utilisation and bandwidth_utilisation must be in (0, 1]")
-
     def seconds(self, flops: float, moved: float = 0.0) -> float:
         """Returns the time to compute, or to move ``moved`` bytes, whichever is longer."""
         computing = flops / (self.peak_tflops * 1e12 * self.utilisation)

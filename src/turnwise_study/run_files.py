@@ -91,9 +91,6 @@ class ReportedRun:
 def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> ReportedRun:
     """Reads a run folder. At most ``trees`` rollout trees and about ``episodes`` pairs of episodes are kept with their
     transcripts.
-
-    Raises:
-        FileNotFoundError: ``folder`` is not a folder.
     """
     folder = RunPath(folder)
     if not folder.is_dir():

@@ -119,12 +119,7 @@ def print_summary(result: Result, report: Path | str | None = None, console: Ter
 
 
 def write_pages(folder: Path | str) -> Path:
-    """Writes ``report.html`` and, if the run recorded rollout trees, ``rollouts.html``. Returns the path of the report.
-
-    Raises:
-        FileNotFoundError: ``folder`` is not a folder.
-        OSError: a page cannot be written; the previous page is kept.
-    """
+    """Writes ``report.html`` and, if the run recorded rollout trees, ``rollouts.html``. Returns the path of the report."""
     write_browser(folder)  # written first, because the report links to it
     return write_report(folder)
 

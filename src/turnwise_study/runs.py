@@ -140,9 +140,6 @@ class FinishedRuns:
 def collect(paths: Iterable[Path | str]) -> FinishedRuns:
     """Finds every finished run under ``paths``, and groups runs of the same name into rows with one run per seed. A
     path is the folder of a run or contains folders of runs.
-
-    Raises:
-        InputError: a path is not a folder, or there is no finished run.
     """
     roots = [RunPath(path) for path in paths]
     collection, configs = FinishedRuns(), {}
@@ -193,9 +190,6 @@ def read_metric(result: Result, metric: str) -> float | None:
 
     The path ``seconds`` without the name of a phase gives the sum over all phases of the run. The paths ``ood.base``
     and ``ood.after`` without the name of an out-of-domain suite give the mean over all suites.
-
-    Raises:
-        InputError: ``metric`` is not the path of a number in ``result.json``.
     """
     node: Any = result
     for part in metric.split("."):
@@ -246,11 +240,7 @@ def _without_seed(value: object, seed: int) -> object:
 
 
 def folders_of(paths: Sequence[Path | str]) -> list[Path]:
-    """Returns the run folders at or below ``paths``.
-
-    Raises:
-        InputError: a path is not a folder, or there is no run.
-    """
+    """Returns the run folders at or below ``paths``."""
     found = list(_runs_below(map(RunPath, paths)))
     if not found:
         raise InputError(f"no run under {', '.join(map(str, paths))}; give a folder that contains config.yaml")
@@ -350,11 +340,7 @@ class RunMetrics:
     result: Result
 
     def value(self, metric: str) -> float | None:
-        """Returns the value of the metric, or None if this run has no value for it.
-
-        Raises:
-            InputError: ``metric`` is not the name of a metric.
-        """
+        """Returns the value of the metric, or None if this run has no value for it."""
         first, sign, second = metric.partition(" / ")
         if sign:
             top, bottom = self.value(first), self.value(second)
@@ -401,11 +387,7 @@ class RunMetrics:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of ``metrics.jsonl``; empty if there is no such file.
-
-        Raises:
-            Damaged: the file cannot be read.
-        """
+        """The rows of ``metrics.jsonl``; empty if there is no such file."""
         try:
             return checked_rows(self.folder / "metrics.jsonl")
         except InputError as error:

@@ -139,9 +139,6 @@ def write_section(
     Args:
         pictures: path of an image -> its title. The images are shown above the text, unless the rest of the file
             already shows them.
-
-    Raises:
-        InputError: the file does not contain each of the two marks exactly once, in this order.
     """
     above, below = "", ""
     if section is not None:

@@ -13,6 +13,7 @@ from tests.integration import bookings
 
 from turnwise.runs.result_file import Result, read_result
 from turnwise.training.main import run
+from turnwise_study import run_page
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def played(
             *pivots,
             *more,
         ]
-        run(composed(overrides))
+        run(composed(overrides), pages=run_page)
         rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
         return read_result(tmp_path / "run"), rows
 

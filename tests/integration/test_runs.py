@@ -19,6 +19,7 @@ from turnwise.models.shipped import tiny_path
 from turnwise.runs.result_file import read_result
 from turnwise.training.evaluate import Measure
 from turnwise.training.main import run
+from turnwise_study import run_page
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]
@@ -34,7 +35,7 @@ def test_a_method_leaves_everything_that_a_run_promises(
     method: str, small: Overrides, composed: Compose, tmp_path: Path
 ) -> None:
     cfg = composed(small(method))
-    run(cfg)
+    run(cfg, pages=run_page)
     out = tmp_path / "run"
     result = read_result(out)
     assert result.method == method

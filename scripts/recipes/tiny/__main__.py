@@ -3,7 +3,7 @@
     python -m scripts.recipes.tiny                    # tiny, trained on the household; about an hour on two cores
     python -m scripts.recipes.tiny --base tiny_tools  # bfcl, apibank, search, math, terminal, software; half an hour
     python -m scripts.recipes.tiny --base tiny_thinking  # bfcl, apibank, with a thought first; a quarter of an hour
-    python -m scripts.recipes.tiny --base tiny_thinking_medium  # the same in a smaller model; tiny_thinking_small is still smaller
+    python -m scripts.recipes.tiny --base tiny_thinking_medium  # a smaller one; tiny_thinking_small is still smaller
     python -m scripts.recipes.tiny --base tiny_llama  # a second model family: bfcl, search, math; a quarter of an hour
 
 After an interruption the same command resumes from the last checkpoint. ``--ship`` writes the result into the package.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -115,3 +117,16 @@ def about(seconds: float) -> str:
         return f"about {minutes} min"
     hours, rest = divmod(5 * round(minutes / 5), 60)
     return f"about {hours} h {rest:02d} min" if rest else f"about {hours} h"
+
+
+HELD = "hydra.sweeper.arguments=["  # begins the argument in which a sweep holds what the user typed
+
+
+def typed(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments that the user typed from those that Hydra got for a sweep, with Hydra's own ones last."""
+    held = next((a for a in arguments if a.startswith(HELD)), None)
+    if held is None:
+        return list(arguments)
+    own = [re.sub(r"\\(['$])", r"\1", part) for part in re.findall(r"'((?:\\.|[^'\\])*)'", held)]
+    made = ("--multirun", "hydra/sweeper=", "hydra.sweeper.")
+    return [*own, *(a for a in arguments if not a.startswith(made))]

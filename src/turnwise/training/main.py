@@ -39,24 +39,24 @@ from turnwise.training.metrics import gate_counts
 from turnwise.training.module import PolicyModule, out_of_memory
 from turnwise.training.parts import build_parts, player_of, prove_judge, trainer_of
 from turnwise.training.profile import Choice, profile_costs
-from turnwise.training.progress import Advance, Live, Phases
+from turnwise.training.progress import Advance, Live, Pages, Phases
 from turnwise.training.recorder import Health, Recorder
 from turnwise.training.result import command, result_of, summary
-from turnwise_study.run_page import print_summary, write_pages
 
 SERVED = {"turnwise.engines.vllm.VllmEngine"}  # engines that run in servers, outside the run's processes
 
 
-def run(cfg: DictConfig, began: float | None = None) -> None:
+def run(cfg: DictConfig, began: float | None = None, pages: Pages | None = None) -> None:
     """Runs a configuration. Work that an earlier start of the run has finished is not repeated. The duration of the run
-    is counted from ``began``, a Unix time (None: from now on).
+    is counted from ``began``, a Unix time (None: from now on). ``pages`` shows the run to people (None: nothing does).
     """
     prepare(int(cfg.seed))
     with ExitStack() as ends:
         ends.enter_context(explained_memory())
         distributed = ends.enter_context(joined(cfg.trainer)).sampling(served=cfg.engine._target_ in SERVED)
         first = distributed.first
-        live = ends.enter_context(Live(Path(cfg.paths.out), command(resumes=True), first, began=began))
+        page = pages.write_report if pages is not None else None
+        live = ends.enter_context(Live(Path(cfg.paths.out), command(resumes=True), first, page, began))
         console = Terminal(stderr=True, quiet=not first)
         phases = ends.enter_context(Phases(console, label_of(cfg.name, cfg.seed), live))
         loggers = ends.enter_context(started(cfg, first, phases.log))
@@ -126,9 +126,10 @@ def run(cfg: DictConfig, began: float | None = None) -> None:
             entries |= {"pivots": dict(chosen.pivots)} if chosen.pivots else {}
             entries |= health.closing(parts.gate) | {"wall_seconds": round(live.seconds, 1)}
             write_result(result_of(cfg, parts.env.name, candidates, base, after, entries), settings.folder)
-            report = write_pages(settings.folder)
+            report = pages.write_pages(settings.folder) if pages is not None else None
             advance(1)
-    print_summary(read_result(settings.folder), report, Terminal())
+    if pages is not None and report is not None:
+        pages.print_summary(read_result(settings.folder), report, Terminal())
 
 
 def prepare(seed: int) -> None:

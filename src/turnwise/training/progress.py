@@ -9,16 +9,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import lightning as L
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from turnwise.console import Terminal
 from turnwise.files import no_room
+from turnwise.runs.result_file import Result
 from turnwise.runs.status_file import NAME, Status, read_status, remaining, spent, write_status
 from turnwise.text import plain
-from turnwise_study.run_page import write_report
 
 if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder
@@ -30,6 +30,16 @@ QUIET_SECONDS = 15.0  # least seconds between two progress lines if no progress 
 PAGE_SECONDS, PAGE_SHARE = 5.0, 20
 
 
+class Pages(Protocol):
+    """Shows a run to people, such as the module :mod:`turnwise_study.run_page`, which a run itself does not import."""
+
+    def write_report(self, folder: Path, status: Status | None = None) -> Path: ...  # while the run is under way
+
+    def write_pages(self, folder: Path) -> Path: ...  # at its end; returns the page to open
+
+    def print_summary(self, result: Result, report: Path, console: Terminal) -> None: ...
+
+
 class Live:
     """Writes the status of a run to ``status.json`` and to the run's HTML page. Errors while writing never end the run.
 
@@ -39,7 +49,7 @@ class Live:
     Args:
         command: the command line that resumes the run.
         writes: whether this process writes the run's files.
-        page: function that writes the run's page.
+        page: function that writes the run's page. None: there is no page.
         began: when this start of the run began, as a Unix time. None: now.
     """
 
@@ -48,7 +58,7 @@ class Live:
         folder: Path,
         command: str,
         writes: bool = True,
-        page: Callable[[Path, Status], object] = write_report,
+        page: Callable[[Path, Status], object] | None = None,
         began: float | None = None,
     ) -> None:
         self.folder, self.writes, self.page = folder, writes, page
@@ -96,7 +106,7 @@ class Live:
         began = time.monotonic()
         try:
             write_status(self.status, self.folder)
-            if page:
+            if page and self.page is not None:
                 self.page(self.folder, self.status)
         except Exception as error:
             full = isinstance(error, OSError) and no_room(error, self.folder)  # for a full disk, train.py has a message

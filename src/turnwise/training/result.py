@@ -21,9 +21,9 @@ from omegaconf import DictConfig
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Evaluation, repeat_rate
 from turnwise.runs.config_hash import config_hash
+from turnwise.runs.status_file import typed
 from turnwise.training.candidates import Candidates
 from turnwise.training.own_data import held_out_headline, held_out_metrics, held_out_result
-from turnwise_study.sweeps.jobs import typed
 
 OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # git pathspecs of the files that a run's result depends on
 LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")

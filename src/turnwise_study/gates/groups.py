@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from scipy import special
 
 from turnwise.algo.gates.gate import SIGNALS, prefixes
 from turnwise.algo.gates.rules import mixed_probability
@@ -153,14 +152,6 @@ def _ranks(column: np.ndarray) -> np.ndarray:
     return ranks.reshape(column.shape)
 
 
-def p_value(values: np.ndarray, variances: np.ndarray) -> float:
-    """Returns the two-sided p-value of Spearman's rho (Student's t, n - 2 degrees of freedom), as scipy's spearmanr."""
-    n, rho = len(values), np.corrcoef(_ranks(values), _ranks(variances))[1, 0]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        t = rho * np.sqrt(np.maximum((n - 2) / ((rho + 1.0) * (1.0 - rho)), 0))
-    return float(2 * special.stdtr(n - 2, -abs(t)))
-
-
 Label = Literal["all_fail", "mixed", "all_succeed"]
 LABELS: tuple[Label, ...] = ("all_succeed", "mixed", "all_fail")
 # Name of a baseline signal, which is computed only from the rewards of finished rollouts.
@@ -242,10 +233,6 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
         steps: values of K, the numbers of turns after which signals are computed. Values at or beyond the horizon are
             ignored.
         horizon: largest possible length of a rollout in turns (T_max). None: the length of the longest rollout.
-
-    Raises:
-        InputError: a file is missing, a line is not a recorded rollout tree, no group is left, a rollout is longer than
-            ``horizon``, or no rollout lasts beyond the first step.
     """
     left_out: Counter[str] = Counter()
     found = []
@@ -389,9 +376,6 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str
         ``first_steps_pct`` is the percentage of groups whose actions and observations are equal in both arms up to the
         step of the gate's decision. ``matched_pct`` is the percentage of groups whose actions and observations are
         equal in both arms up to the end, among the groups that the gate did not cut.
-
-    Raises:
-        InputError: an arm has no groups, or the arms have no group in common.
     """
     arms = [_first_groups(path) for path in (without, gated)]
     shared = [key for key in arms[0] if key in arms[1]]

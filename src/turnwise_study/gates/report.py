@@ -31,7 +31,6 @@ from turnwise_study.gates.tables import (
     regime_row,
     signals_table,
     thresholds_table,
-    tuned,
     types_table,
 )
 from turnwise_study.sweeps.jobs import Asked, job_of, picked, played
@@ -53,7 +52,6 @@ class Settings:
             between the first K actions of its rollouts, is below ``threshold``. The OR rule also stops a group if at
             least the fraction ``ended`` of its rollouts has ended.
         steps, thresholds: values of K at which signals are computed; thresholds of d_K that are compared at step ``k``.
-        floor: smallest precision (fraction of stopped groups whose rewards are equal) of a tuned gate.
         horizon: largest possible length of a rollout in turns (T_max). None: the length of the longest rollout.
         resamples, seed: of the bootstrap.
     """
@@ -63,13 +61,12 @@ class Settings:
     ended: float = 0.9
     steps: tuple[int, ...] = (5, 10, 15, 20)
     thresholds: tuple[float, ...] = THRESHOLDS
-    floor: float = 0.8
     horizon: int | None = None
     resamples: int = 2000
     seed: int = 0
 
     def __post_init__(self) -> None:
-        shares = {"threshold": self.threshold, "ended": self.ended, "floor": self.floor}
+        shares = {"threshold": self.threshold, "ended": self.ended}
         shares |= {f"thresholds={t:g}": t for t in self.thresholds}
         if min(self.k, *self.steps, self.resamples) < 1 or not self.thresholds:
             raise ValueError("k, steps and resamples must be at least 1, and thresholds must not be empty")
@@ -104,9 +101,6 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
 
     ``gated`` is a path to runs that have a gate and otherwise the settings of the runs of ``data``. The saving of the
     gate is then measured by comparing both (:func:`read_arms`).
-
-    Raises:
-        InputError: ``data`` does not exist or cannot be used.
     """
     return dict(gate_sections(data, settings, gated))
 
@@ -154,7 +148,6 @@ def gate_sections(
             "t12": lambda: arms_table(groups(), k, settings.threshold, settings.ended, *bootstrap),
             "looks": lambda: looks_table(groups(), *bootstrap),
             "tier1": lambda: read_arms(data, gated, *bootstrap) if gated else replayed(),
-            "tuned": lambda: tuned(groups(), k, settings.threshold, settings.floor, settings.seed),
             "replayed": replayed,
         },
         kept,
@@ -207,9 +200,6 @@ def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
     The setting ``gate_report`` of a sweep names the sweep whose runs recorded the groups: those of its row ``never``
     (without a gate) and, if it exists, those of its row ``gated``, whose gate then sets K and the threshold. If a sweep
     names itself, there is one report for each row, on the groups that the row recorded.
-
-    Raises:
-        InputError: the groups cannot be used, or the named sweep has no row ``never``.
     """
     source = played(asked)
     if source is asked:
@@ -323,12 +313,6 @@ def gate_tables(report: Node) -> list[Table]:
         ),
         tier_table(report["tier1"]),
     ]  # fmt: skip
-    rows = {
-        f"{counting}, {kind}": report["tuned"][counting][kind] or {}
-        for counting in ("live", "all")
-        for kind in ("fixed", "fixed_held_out", "sequential", "sequential_held_out")
-    }
-    tables.append(grid("Tuned gates", "counting, gate", rows, ("steps", "thresholds", "cut", "precision", "saved_pct")))
     if peak["k"] is not None:
         tables[0].notes.append(f"Greatest |rho| of d_K: {half_up(peak['rho'], 3)}, at K = {peak['k']}.")
     return [table for table in tables if table.rows]

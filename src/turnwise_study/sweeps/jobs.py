@@ -10,9 +10,8 @@ from pathlib import Path
 
 from turnwise.config.schema import run_name
 from turnwise.errors import InputError, refuse_twice
+from turnwise.runs.status_file import HELD
 from turnwise_study.sweeps.sweep_file import Scale, Sweep, find_sweep, origin
-
-_HELD = "hydra.sweeper.arguments=["
 
 
 def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
@@ -22,9 +21,6 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
     Packed overrides apply only to the runs of the sweep's rows. Before these runs, Hydra composes a configuration that
     belongs to no run. Hydra would apply unpacked overrides to that configuration, and refuse keys that only some
     methods have.
-
-    Raises:
-        InputError: the sweep, a row or an argument cannot be used.
     """
     hydras = [a for a in arguments if a.startswith(("hydra/", "hydra.", "-")) and a != "--dry-run"]
     own = [a for a in arguments if a not in hydras]
@@ -33,19 +29,9 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
         "--multirun",
         *(a for a in hydras if a not in ("-m", "--multirun")),
         "hydra/sweeper=rows",
-        f"{_HELD}{','.join(map(_quoted, own))}]",
+        f"{HELD}{','.join(map(_quoted, own))}]",
         f"hydra.sweeper.folder={_quoted(str(folder))}",
     ]
-
-
-def typed(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments that the user typed, from the result of :func:`for_hydra`, with Hydra's own ones last."""
-    held = next((a for a in arguments if a.startswith(_HELD)), None)
-    if held is None:
-        return list(arguments)
-    own = [re.sub(r"\\(['$])", r"\1", part) for part in re.findall(r"'((?:\\.|[^'\\])*)'", held)]
-    made = ("--multirun", "hydra/sweeper=", "hydra.sweeper.")
-    return [*own, *(a for a in arguments if not a.startswith(made))]
 
 
 def _quoted(text: str) -> str:
@@ -55,11 +41,7 @@ def _quoted(text: str) -> str:
 
 
 def ask(arguments: Sequence[str], folder: Path) -> Asked:
-    """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [pilots=true] [--dry-run] [key=value ...]``.
-
-    Raises:
-        InputError: an argument cannot be used with a sweep, or is given twice.
-    """
+    """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [pilots=true] [--dry-run] [key=value ...]``."""
     refuse_twice(arguments)
     given: dict[str, str] = {}
     extra, dry = [], False
@@ -133,9 +115,6 @@ def of_pilots(asked: Asked) -> Asked:
 
     The names of pilot runs begin with ``pilot/``. Pilot runs use the tasks of ``eval.seed=0``, because settings may be
     chosen by looking at their results.
-
-    Raises:
-        InputError: the sweep has no pilot runs.
     """
     sweep = asked.sweep
     rows = [
@@ -162,11 +141,7 @@ def of_pilots(asked: Asked) -> Asked:
 
 
 def picked(asked: Asked) -> tuple[str, ...]:
-    """Returns the names of the requested rows of a sweep.
-
-    Raises:
-        InputError: a row is unknown; the message names the most similar row.
-    """
+    """Returns the names of the requested rows of a sweep."""
     sweep = asked.sweep
     rows = asked.rows or tuple(sweep.rows)
     for row in rows:
@@ -178,11 +153,7 @@ def picked(asked: Asked) -> tuple[str, ...]:
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
-    """Parses seeds such as ``0,1,2``.
-
-    Raises:
-        InputError: the text is not a comma-separated list of whole numbers of at least 0.
-    """
+    """Parses seeds such as ``0,1,2``."""
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -234,9 +205,6 @@ class Job:
 def jobs(asked: Asked) -> list[Job]:
     """Returns every requested run of a sweep. The runs of all rows with one seed come before the runs with the next
     seed, so that a complete table is available early.
-
-    Raises:
-        InputError: a row is unknown, in this sweep or in another sweep that a row refers to.
     """
     sweep, rows = asked.sweep, picked(asked)
     found: dict[tuple[str, int], Job] = {}

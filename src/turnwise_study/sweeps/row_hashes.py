@@ -53,11 +53,7 @@ class RowHashes:
         self._kept = KeptValues(self.kept, _state(self.folder) if self.kept is not None else "")
 
     def __call__(self, job: Job) -> str:
-        """Returns the configuration hash of a job, twelve hexadecimal digits.
-
-        Raises:
-            ConfigError: the configuration of the job cannot be composed. The error names every bad override.
-        """
+        """Returns the configuration hash of a job, twelve hexadecimal digits."""
         key = json.dumps([job.seed, *self._row(job)])
         known = self._known if _OUTSIDE.search(key) else self._kept
         if key not in known:
@@ -74,11 +70,7 @@ class RowHashes:
         self._kept.write()
 
     def takes(self, asked: Asked) -> None:
-        """Checks that at least one requested row accepts the extra overrides of the command line.
-
-        Raises:
-            ConfigError: no row accepts the overrides. The error lists the mistakes that they cause in the first row.
-        """
+        """Checks that at least one requested row accepts the extra overrides of the command line."""
         refused: tuple[Job, Exception] | None = None
         for row in picked(asked) if asked.extra else ():
             job = job_of(asked, row, asked.sweep.seeds[0])

@@ -162,11 +162,6 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
         compose: a function that returns the configuration for a list of overrides, without Hydra's own settings.
         launch: a function that takes lists of overrides and executes one run for each list, on this or another machine.
             A run that fails must not stop the other runs.
-
-    Raises:
-        InputError: the configuration of a row is refused; then nothing is executed.
-        RowsFailed: some runs did not finish; all other runs have been executed.
-        FailedJobError: raised by submitit if Slurm refuses the job.
     """
     asked = played(asked)
     sweep = asked.sweep
@@ -218,9 +213,6 @@ def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
 def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
     """Returns name of a run -> checked configuration, for all runs that can start. All seeds of a row share one
     configuration.
-
-    Raises:
-        ConfigError: a configuration has a mistake. The error lists all mistakes of all rows.
     """
     configs: dict[str, DictConfig] = {}
     mistakes: list[str] = []

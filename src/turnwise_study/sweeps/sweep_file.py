@@ -129,9 +129,6 @@ _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|
 def comparison(text: str, rows: Collection[str]) -> Comparison:
     """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``. A claim compares a row of a sweep with
     another row or with a number. A margin (``+ 2``) and the scale of the runs (``at paper``) may follow.
-
-    Raises:
-        ValueError: the text has another form, or names an unknown row.
     """
     found = _CLAIM.fullmatch(text)
     if not found:
@@ -171,9 +168,6 @@ def check_preconditions(
 ) -> None:
     """Checks that preconditions name existing rows and claims of the sweep, and that pilot runs have other seeds than
     the sweep's runs.
-
-    Raises:
-        ValueError: a check fails. The message names the key in the sweep file.
     """
     for name, one in preconditions.items():
         for row in (one.row, *one.rows):
@@ -386,11 +380,7 @@ def sweep_names(folder: Path) -> list[str]:
 
 
 def find_sweep(name: str, folder: Path) -> Sweep:
-    """Returns the sweep ``name`` of the configuration folder.
-
-    Raises:
-        InputError: there is no such sweep (the message names the most similar name), or its file cannot be used.
-    """
+    """Returns the sweep ``name`` of the configuration folder."""
     path = folder / "sweep" / f"{name}.yaml"
     if path.parent != folder / "sweep" or not path.is_file():
         names = sweep_names(folder)
@@ -401,11 +391,7 @@ def find_sweep(name: str, folder: Path) -> Sweep:
 
 
 def read_sweep(path: Path | str) -> Sweep:
-    """Reads a sweep file.
-
-    Raises:
-        InputError: the file is missing, is not YAML, or has another form; the message lists every mistake.
-    """
+    """Reads a sweep file."""
     path = Path(path)
     try:
         stat = path.stat()
@@ -435,9 +421,6 @@ def origin(
 ) -> tuple[Sweep, str, str | None]:
     """Returns the sweep and the row that define the runs of a row, after following ``same``. The third value is the
     first reason why these runs cannot start, or None.
-
-    Raises:
-        InputError: a row refers to a missing row, or rows refer to each other in a circle.
     """
     here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale, given), {(sweep.name, row)}
     while (same := here.rows[name].shares(scale)) is not None:

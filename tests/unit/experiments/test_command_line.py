@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnwise.config.overrides import is_sweep
-from turnwise_study.sweeps.jobs import for_hydra, typed
+from turnwise.runs.status_file import typed
+from turnwise_study.sweeps.jobs import for_hydra
 
 
 def test_hydra_keeps_its_own_arguments(conf: Path) -> None:

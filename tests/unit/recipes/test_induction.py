@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 import torch
-from recipes.tiny.corpus import encode
-from recipes.tiny.model import make_model
-from recipes.tiny.recipe import Recipe
+from scripts.recipes.tiny.corpus import encode
+from scripts.recipes.tiny.model import make_model
+from scripts.recipes.tiny.recipe import Recipe
 from transformers import AutoTokenizer
 
 from turnwise.models.shipped import tiny_path

@@ -6,12 +6,12 @@ from shutil import copytree
 
 import pytest
 import torch
-from recipes.tiny.corpus import Document, encode, micro_batches
-from recipes.tiny.household import Household
-from recipes.tiny.measure import measure, reads
-from recipes.tiny.model import make_model
-from recipes.tiny.optimise import Threads, batch_loss, orthogonalise
-from recipes.tiny.recipe import Recipe, Training, batches, draw_pool
+from scripts.recipes.tiny.corpus import Document, encode, micro_batches
+from scripts.recipes.tiny.household import Household
+from scripts.recipes.tiny.measure import measure, reads
+from scripts.recipes.tiny.model import make_model
+from scripts.recipes.tiny.optimise import Threads, batch_loss, orthogonalise
+from scripts.recipes.tiny.recipe import Recipe, Training, batches, draw_pool
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.evaluation.skills import SKILLS

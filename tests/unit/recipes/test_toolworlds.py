@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from recipes.tiny import names
-from recipes.tiny.toolworlds import SIZES, ToolWorlds, llama, thinking
+from scripts.recipes.tiny import names
+from scripts.recipes.tiny.toolworlds import SIZES, ToolWorlds, llama, thinking
 from tests.configuration_files import READ
 from transformers import AutoTokenizer
 

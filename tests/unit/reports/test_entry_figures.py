@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from turnwise_study.entries import Entry, read_entry
-from turnwise_study.entry_tables import entry_figures, entry_tables, run_folders
+from turnwise_study.entry_tables import entry_figures, entry_tables
 from turnwise_study.figures import Panel, Point, dots, standalone
 from turnwise_study.sweeps.jobs import ask
 
@@ -73,9 +73,3 @@ def test_one_long_interval_leaves_the_points_of_the_other_rows_apart() -> None:
 def test_without_runs_there_is_no_figure(entry: Entry) -> None:
     entry.rows = {row: {} for row in entry.rows}
     assert entry_figures(entry) == []
-
-
-def test_rows_of_one_name_lead_to_no_run(entry: Entry) -> None:
-    assert set(run_folders(entry)) == {"Base", "Ours & more", "Not run", "Without numbers"}
-    entry.asked.sweep.rows["bare"].__dict__["label"] = "Base"
-    assert "Base" not in run_folders(entry)

@@ -66,13 +66,6 @@ def test_bad_folders_end_with_one_message(script, tmp_path, capsys):
     assert "nowhere" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--markdown", "--html"])
-def test_a_place_that_cannot_be_written_is_named(script, runs, tmp_path, capsys, option):
-    (place := tmp_path / "taken").mkdir()
-    assert script.main([str(runs), option, str(place)]) == 2
-    assert str(place) in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_the_page_of_a_kept_run_is_made_again(script, tmp_path, make, capsys):
     keep([make.write_run(tmp_path / "outputs" / "r" / "seed0")], tmp_path / "outputs", tmp_path / "kept")
@@ -100,11 +93,6 @@ def test_seeds_and_folders_that_are_not_there_are_told(script, runs, tmp_path, c
     assert "nothere" in refused(script, capsys, *asked, f"outputs={runs},{tmp_path / 'nothere'}")
     monkeypatch.chdir(tmp_path / "outputs")
     assert f"{tmp_path}/outputs/outputs" in refused(script, capsys, *asked)
-
-
-def test_an_option_of_another_form_is_refused(script, runs, capsys):
-    assert "--brief" in refused(script, capsys, "sweep=pivotrl_tab4", f"outputs={runs}", "--brief")
-    assert "--json" in refused(script, capsys, str(runs), "--json")
 
 
 def test_a_seed_beside_one_that_is_there_is_told_too(script, make, tmp_path, capsys):

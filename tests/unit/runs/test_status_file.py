@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from turnwise.console import Terminal
 from turnwise.errors import InputError
-from turnwise.runs.status_file import NAME, Status, about, progress, read_status, remaining, write_status
+from turnwise.runs.status_file import NAME, Status, read_status, write_status
 from turnwise_study.run_page import watch, write_report
 from turnwise_study.runs import folders_of
 
@@ -48,15 +47,6 @@ def test_a_damaged_status_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text)
     assert read_status(tmp_path) is None
     assert read_status(tmp_path / "absent") is None
-
-
-def test_times_are_as_coarse_as_estimates() -> None:
-    assert [about(s) for s in (1, 12, 52, 58, 480, 5_000, 7_790, 7_200)] == [
-        "about 5 s", "about 10 s", "about 50 s", "about 1 min", "about 8 min", "about 83 min", "about 2 h 10 min", "about 2 h",
-    ]  # fmt: skip
-    assert "12 of 60" in progress(RUNNING)
-    assert "about 8 min" in remaining(RUNNING)
-    assert remaining(Status(phase="train", total=60)) == ""
 
 
 @pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
@@ -109,17 +99,3 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(InputError, match=str(path)):
             folders_of([path])
-
-
-def test_a_run_without_a_result_is_named_by_its_file_or_its_environment(unfinished: Path) -> None:
-    config = {
-        "method": "sft",
-        "seed": 3,
-        "env": {"_target_": "turnwise_worlds.household.HouseholdEnv"},
-        "states": {"_target_": "turnwise.algo.states.expert_turns.ExpertTurns"},
-        "data": {"file": None},
-    }
-    for file, domain in ((None, "household"), ("data/bookings.jsonl", "bookings.jsonl")):
-        config["data"] = {"file": file}
-        (unfinished / "config.yaml").write_text(yaml.safe_dump(config))
-        assert f"<h1>sft on {domain}, seed 3 (unfinished)</h1>" in write_report(unfinished).read_text()

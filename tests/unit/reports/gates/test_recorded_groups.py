@@ -77,10 +77,3 @@ def test_what_is_refused(tree: Tree, written: Written, tmp_path: Path, rows: lis
 def test_a_horizon_that_is_too_short(tree: Tree, written: Written, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"horizon=7: a rollout in .* has 8 turns"):
         read_recorded([written(tmp_path, [tree(["abcdefgh", "b"], [1, 0])])], [2], 7)
-
-
-def test_a_file_that_is_not_text(tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match=r"train.jsonl: "):
-        read_recorded([path], [2])
