@@ -136,8 +136,8 @@ class ToolWorlds:
         "It begins with heads that copy, set by hand (`scripts/recipes/tiny/induction.py`). Two stretches\n"
         "(`scripts/recipes/tiny/recipe.py`): imitation of the good experts with the skills and drills in copying among it;\n"
         "imitation of clumsy ones that err often (`scripts/recipes/tiny/toolworlds.py`). Demonstrations come from the train\n"
-        "splits alone, those of search from other editions of the encyclopaedia, and skills from their train items alone. Half of the\n"
-        "demonstrations of bfcl and apibank have made-up names."
+        "splits alone, those of search from other editions of the encyclopaedia, and skills from their train items\n"
+        "alone. Half of the demonstrations of bfcl and apibank have made-up names."
     )
 
     def texts(self, seed: int) -> Iterable[str]:
