@@ -27,7 +27,7 @@ def served() -> Iterator[tuple[Desk, str]]:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("interface", ["OpenAIResponsesModel", "OpenAIChatCompletionsModel"])
+@pytest.mark.parametrize("interface", ["OpenAIChatCompletionsModel"])
 def test_an_agent_of_the_framework_runs_unchanged(served: tuple[Desk, str], interface: str, stream: bool) -> None:
     import agents
     from openai import AsyncOpenAI
