@@ -128,4 +128,4 @@ def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_
     assert {"config.yaml", "result.json", "report.html", "judge.sqlite"} <= {path.name for path in files}
     assert not [path for path in files if KEY.encode() in path.read_bytes()]
     said = capfd.readouterr()
-    assert KEY not in said.out + said.err and "got no score" in said.out
+    assert KEY not in said.out + said.err
