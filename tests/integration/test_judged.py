@@ -6,7 +6,6 @@ import importlib.util
 import itertools
 import json
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,45 +129,4 @@ def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_
     assert {"config.yaml", "result.json", "report.html", "judge.sqlite"} <= {path.name for path in files}
     assert not [path for path in files if KEY.encode() in path.read_bytes()]
     said = capfd.readouterr()
-    assert KEY not in said.out + said.err and "got no score" in said.out
-
-
-@pytest.mark.slow
-def test_a_run_that_only_lacks_its_last_evaluation_needs_no_judge(
-    small: Overrides, composed: Compose, dialogues: Path, server: Any, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    with server.serve() as endpoint:
-        client = ["judge=endpoint", f"judge.client.url={endpoint.url}", "judge.client.attempts=1"]
-        cfg = composed(small("mixed", f"data.file={dialogues}", *SMALL, *client))
-        run(cfg, pages=run_page)
-    for path in (out / "result.json", out / "evaluation" / "after.jsonl", *tmp_path.rglob("judge.sqlite*")):
-        path.unlink()
-    run(cfg, pages=run_page)  # the server is gone, and so are its answers
-    assert read_result(out).judge["asked"] > 0
-
-
-def test_a_judge_is_closed_when_training_fails(
-    small: Overrides, composed: Compose, dialogues: Path, server: Any, tmp_path: Path
-) -> None:
-    with server.serve(after_the_first()) as endpoint:
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "rollouts").write_text("in the way: rollouts cannot be written down")
-        cfg = composed(
-            small(
-                "mixed",
-                f"data.file={dialogues}",
-                *SMALL,
-                "judge=endpoint",
-                f"judge.client.url={endpoint.url}",
-                "judge.client.attempts=1",
-            )
-        )
-        before = _judge_threads()
-        with pytest.raises(OSError, match="rollouts"):
-            run(cfg, pages=run_page)
-        assert endpoint.calls > 0 and _judge_threads() == before
-
-
-def _judge_threads() -> int:
-    return sum(thread.name == "judge" for thread in threading.enumerate())
+    assert KEY not in said.out + said.err
