@@ -67,6 +67,7 @@ def job(cfg: DictConfig) -> None:
                 return
             from turnwise.training.main import run
 
+            check_config(cfg)  # again, because now the parts that need torch can be checked
             run(cfg, began, run_page)
     except InputError as error:
         if _developer():

@@ -145,7 +145,7 @@ class Sequential(AtStep):
 
     So different groups are stopped at different steps, which arXiv:2605.05802 leaves to future work (App. D.2). Each
     additional decision is another chance to stop a group wrongly. Therefore the thresholds must be chosen together, so
-    that all steps together reach the wanted precision. ``turnwise_study.gates.tuning`` chooses them on a buffer of
+    that all steps together reach the wanted precision. They are chosen on a buffer of
     rollouts.
 
     Attributes:
