@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,38 @@ def runs_of(name: str, pilot: bool) -> Iterator[tuple[str, Result]]:
 def file_at(commit: str, name: str) -> Sweep:
     text = git("show", f"{commit}:conf/sweep/{name}.yaml")
     assert text is not None, f"conf/sweep/{name}.yaml is not there at {commit}"
-    return Sweep.model_validate({"name": name, **yaml.safe_load(text)})
+    sweep = Sweep.model_validate({"name": name, **yaml.safe_load(text)})
+    rows = {
+        name: row.model_copy(update={"overrides": row.overrides and written_out(commit, row.overrides)})
+        for name, row in sweep.rows.items()
+    }
+    return sweep.model_copy(update={"rows": rows})
+
+
+def written_out(commit: str, overrides: Sequence[str]) -> tuple[str, ...]:
+    """The overrides with those of a preset of one row (``experiment=...``) in its place, as it was at that commit."""
+    words: list[str] = []
+    for word in overrides:
+        group, _, preset = word.partition("=")
+        if group != "experiment":
+            words.append(word)
+            continue
+        text = git("show", f"{commit}:conf/experiment/{preset}.yaml")
+        assert text is not None, f"conf/experiment/{preset}.yaml is not there at {commit}"
+        given = yaml.safe_load(text)
+        for choice in given.pop("defaults"):
+            words += [f"{key.removeprefix('override /')}={option}" for key, option in choice.items()]
+        del given["name"]  # the folder, which names the row and not what it is
+        words += [f"{key}={value}" for key, value in leaves(given)]
+    return tuple(words)
+
+
+def leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def deciding(sweep: Sweep) -> dict[str, Any]:

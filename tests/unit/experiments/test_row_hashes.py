@@ -112,7 +112,7 @@ def test_every_line_of_ours_that_makes_a_hash_is_told_apart() -> None:
     ran: set[Path] = set()
 
     def note(frame: Any, event: str, _: object) -> None:
-        if event == "call" and "/turnwise/" in frame.f_code.co_filename:
+        if event == "call" and "/src/turnwise" in frame.f_code.co_filename:
             ran.add(Path(frame.f_code.co_filename).resolve())
 
     job = job_of(ask(["sweep=pivotrl_tab4"], CONF), "full", 0)
