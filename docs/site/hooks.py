@@ -19,22 +19,22 @@ ROLE = re.compile(r":(?:func|class|meth|mod|attr|data|exc):<code>~?")
 def listed(package: str, first: str) -> list[str]:
     """All modules of a package's folder, the one with its interface first."""
     names = {path.stem for path in (ROOT / "src" / "turnwise" / package.replace(".", "/")).glob("*.py")} - {"__init__"}
-    return [f"{package}.{name}" for name in (first, *sorted(names - {first}))]
+    return [f"turnwise.{package}.{name}" for name in (first, *sorted(names - {first}))]
 
 
 REFERENCE = {
-    "types": ["types"],
-    "environments": ["envs.environment", "envs.scripted", "envs.tools"],
+    "types": ["turnwise.types"],
+    "environments": ["turnwise.env", "turnwise_worlds.scripted", "turnwise_worlds.tools"],
     "rewards": listed("algo.rewards", "reward"),
     "states": listed("algo.states", "state_rule"),
     "allocators": listed("algo.allocators", "allocator"),
     "gates": listed("algo.gates", "gate"),
     "advantages": listed("algo.advantages", "advantage"),
     "losses": listed("algo.losses", "loss"),
-    "engines": ["engines.engine"],
-    "judges": ["judges.judge"],
-    "settings": ["config.settings"],
-    "results": ["runs.result_file"],
+    "engines": ["turnwise.engines.engine"],
+    "judges": ["turnwise.judges.judge"],
+    "settings": ["turnwise.config.settings"],
+    "results": ["turnwise.runs.result_file"],
 }
 """Page of the reference -> modules of the package on it."""
 
@@ -96,7 +96,7 @@ def on_files(files: Files, config: Any) -> Files:
         added[name] = File.generated(config, name, abs_src_path=str(picture))
     added["docs/gallery.md"] = File.generated(config, "docs/gallery.md", content=gallery())
     for name, modules in REFERENCE.items():
-        content = f"# {name.capitalize()}\n\n" + "".join(f"::: turnwise.{module}\n\n" for module in modules)
+        content = f"# {name.capitalize()}\n\n" + "".join(f"::: {module}\n\n" for module in modules)
         added[f"docs/reference/{name}.md"] = File.generated(config, f"docs/reference/{name}.md", content=content)
     for file in added.values():
         files.append(file)
