@@ -167,9 +167,10 @@ def test_the_predictor_of_a_scale_is_that_of_its_file() -> None:
 
 @pytest.mark.parametrize("method", ["sft", "grpo", "pivotrl", "awpo", "trace", "selective"])
 def test_every_method_starts_at_a_preset_whose_weights_are_sharded(method: str) -> None:
+    preset = ["scale=qwen3", "policy=qwen3_30b_a3b", "cluster=8gpu", "engine=vllm"]
     try:
-        cfg = compose_config([f"method={method}", "scale=qwen3_30b_a3b_8gpu"], CONF, read=READ)
+        cfg = compose_config([f"method={method}", *preset], CONF, read=READ)
         check_config(cfg)
     except ConfigError as error:
         pytest.fail(str(explain(error, [], CONF)))
-    assert cfg.eval.every == 20
+    assert cfg.eval.every == 20 and str(cfg.trainer.strategy._target_).endswith(".FullySharded")
