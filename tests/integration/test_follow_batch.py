@@ -108,16 +108,20 @@ def test_the_numbers_of_the_page_follow_from_one_another() -> None:
     assert untrue(page()) == []
 
 
+def place(file: str) -> Path:
+    """The page names files of the core from its folder, and files of the worlds with theirs."""
+    return ROOT / "src" / (file if file.startswith("turnwise_") else f"turnwise/{file}")
+
+
 def lost(text: str) -> list[str]:
     """Files that the page names and that are not there, and functions that are not in the file that it names."""
     files = set(re.findall(r"`([\w/]+/[\w]+\.py)`", text))
     named = re.findall(r"`([\w.]+)`\s+in\s+`([\w/]+\.py)`", text)
-    gone = [file for file in files if not (ROOT / "src" / "turnwise" / file).is_file()]
+    gone = [file for file in files if not place(file).is_file()]
     return gone + [
         f"{name} in {file}"
         for name, file in named
-        if file not in gone
-        and not re.search(rf"(def|class) {name.rpartition('.')[2]}\b", (ROOT / "src" / "turnwise" / file).read_text())
+        if file not in gone and not re.search(rf"(def|class) {name.rpartition('.')[2]}\b", place(file).read_text())
     ]
 
 

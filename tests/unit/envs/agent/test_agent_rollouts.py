@@ -63,8 +63,8 @@ def playing(agent: Make, box: Box) -> Callable[[str], AgentEnv]:
     chores = HouseholdEnv().tasks("train", TASKS, seed=5)
     rows = [json.dumps({"id": str(n), "chore": dataclasses.asdict(chore)}) for n, chore in enumerate(chores)]
     readable = SOURCE.stat().st_mode & 0o005 == 0o005 and all(f.stat().st_mode & 0o001 for f in SOURCE.parents)
-    if os.getuid() == 0 and not readable:
-        pytest.skip(f"the sandbox's user may not read {SOURCE}")
+    if SOURCE.is_relative_to("/tmp") or (os.getuid() == 0 and not readable):
+        pytest.skip(f"the sandbox has a /tmp of its own, or its user may not read {SOURCE}")
     roomy = Box(limits=Limits(seconds=60, memory_mib=256, processes=12), python=box.python, reads=[str(SOURCE)])
     return lambda program: agent(program, "\n".join(rows) + "\n", box=roomy)
 

@@ -149,32 +149,6 @@ def test_an_answer_that_is_no_list_of_pages_is_a_fault(odd: dict[str, Any], serv
         Served(serve(app))("x", 1)
 
 
-@pytest.mark.extra("dense")
-def test_any_sentence_transformers_model_serves(script: ModuleType, serve: Any, tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer, models
-    from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    words = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *"abcdefghijklmnopqrstuvwxyz",
-        *[f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"],
-    ]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    BertModel(BertConfig(vocab_size=len(words), **shape)).save_pretrained(tmp_path / "bert")
-    BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "bert")
-    body = models.Transformer(str(tmp_path / "bert"))
-    SentenceTransformer(modules=[body, models.Pooling(32)]).save(str(tmp_path / "model"))
-    index = script.Index(script._model(str(tmp_path / "model")), PAGES, "", "", tmp_path / "pages.npy")
-    found = Served(serve(script.make_app(index)))("Comet\nA comet is ice.", 3)
-    assert {page.title for page in found} == {"Comet", "Stark Motors", "Lenbury"}
-    assert found[0].title == "Comet"  # a text is nearest to itself, whatever the weights
-
-
 def test_a_server_with_a_token_answers_only_who_has_it(
     script: ModuleType, serve: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
