@@ -25,7 +25,6 @@ class EventLoop:
         self._running: dict[int, tuple[asyncio.AbstractEventLoop, threading.Thread]] = {}  # by process id
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Starts a coroutine and returns its future without waiting."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop())
 
     def soon(self, act: Callable[[], object]) -> None:

@@ -51,7 +51,6 @@ class Step:
 
     @property
     def shown(self) -> tuple[Message, ...]:
-        """Returns the observation as the chat messages that the policy sees."""
         return self.messages or ({"role": "user", "content": self.observation},)
 
 

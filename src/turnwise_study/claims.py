@@ -220,7 +220,6 @@ def _over_tasks(
 
 
 def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:
-    """Returns whether the runs of both rows of a claim had equal outcomes before training."""
     return _merged(above, seeds, metric, "base") == _merged(below, seeds, metric, "base")
 
 

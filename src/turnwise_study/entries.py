@@ -194,7 +194,6 @@ def _decisions(entry: Entry, cannot: Mapping[str, str], both_modes: bool) -> lis
 
 
 def _read(entry: Entry) -> Iterable[tuple[Job, Path, Result]]:
-    """Yields (job, folder, result) for every run from which the numbers of the entry are computed."""
     asked = entry.asked
     for row, runs in entry.rows.items():
         for seed, run in runs.items():

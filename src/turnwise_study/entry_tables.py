@@ -40,7 +40,6 @@ SIGN_NOTE = "Column `ours`: the value that the claim says is greater, minus the 
 
 
 def summary_table(entries: Sequence[Entry]) -> Table:
-    """Returns a table with a line for each entry, with its verdict."""
     scale = entries[0].asked.scale if entries else "tiny"
     table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
     for entry in entries:
@@ -138,7 +137,6 @@ def _claims(entry: Entry) -> Table:
 
 
 def _interim(entry: Entry, decision: Decision) -> str:
-    """Returns a text such as ``(2 of 6 planned seeds)`` if a claim was decided before all planned seeds were run."""
     seeds, all_seeds = len(decision.seeds), len(entry.asked.sweep.seeds)
     decided = decision.verdict in ("holds", "fails")
     return f" ({seeds} of {all_seeds} planned seeds)" if decided and 0 < seeds < all_seeds else ""
@@ -206,7 +204,6 @@ def _costs(entry: Entry) -> Table:
 
 
 def _refills(runs: Runs) -> bool:
-    """Returns whether the runs of a row use DAPO's filter (``advantage.zero_variance=refill``)."""
     for run in runs.values():
         try:
             text = (run.folder / "config.yaml").read_bytes()

@@ -380,9 +380,6 @@ def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
 
 
 def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[float]]:
-    """Asks the run's allocator, with artificial rollouts of which every second succeeds. Returns the rollouts that it
-    starts at states, and the turns of each further rollout, which continues a finished one.
-    """
     allocator = build(
         cfg, "allocator", value=lambda trees: [[0.5] * (1 + len(tree.turns)) for tree in trees],
         reward=lambda tree: {"total": [float(i % 2) for i, _ in enumerate(tree.leaves())]},
@@ -468,7 +465,6 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
 
 
 def _together(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
-    """Returns how many histories the engine holds at the same time; ``engine.memory_gb`` limits their number."""
     budget = cfg.engine.get("memory_gb")
     return histories if budget is None else min(histories, max(1, int(budget * 1e9) // shape.cached(history)))
 

@@ -147,7 +147,6 @@ def _overrides(path: Path, notes: list[str]) -> list[str]:
 
 
 def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (byte offset, object) for each line of a JSON Lines file. A note gives the number of unreadable lines."""
     if not path.is_file():
         return
     torn, offset = 0, 0
@@ -183,7 +182,6 @@ def _profile(path: Path, notes: list[str]) -> Profile | None:
 
 
 def _rollouts(paths: list[Path], trees: int, notes: list[str]) -> SampledLines:
-    """Returns at most ``trees`` recorded rollout trees, evenly spaced over training."""
     counts = line_counts(paths)
     return SampledLines(list(spaced_trees(counts, trees, notes)), sum(counts.values()))
 
@@ -247,7 +245,6 @@ def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int
 
 
 def _spread(total: int, most: int) -> list[int]:
-    """Returns at most ``most`` evenly spaced indices in ``range(total)``, including the first and the last."""
     return np.unique(np.linspace(0, total - 1, min(most, total)).astype(int)).tolist() if total else []
 
 

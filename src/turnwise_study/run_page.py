@@ -190,7 +190,6 @@ def report_title(run: ReportedRun) -> str:
 
 
 def _command(run: ReportedRun) -> str:
-    """Returns the command line that repeats this run, from its result, its status or its Hydra overrides."""
     recorded = run.result.command if run.result else run.status.command if run.status else ""
     overrides = run.overrides
     if not overrides and (result := run.result) is not None:

@@ -286,7 +286,6 @@ class _File:
 
 @lru_cache(maxsize=4096)
 def _checksum(path: Path, known: object) -> bytes:
-    """Returns the checksum of a file. It is cached until ``known`` changes, which happens when the file is written."""
     return sha256(path.read_bytes()).digest()
 
 
@@ -420,14 +419,12 @@ def metrics_by_seed(wanted: Sequence[Job], place: Path, notes: list[str]) -> dic
 
 @lru_cache(maxsize=512)
 def _measured(folder: Path, known: object) -> RunMetrics:
-    """Reads a run. The result is cached until ``known`` changes, which happens when the run is written again."""
     run = RunMetrics(folder, read_result(folder))
     _ = run.rows  # the rows are read here, because a run with damaged rows does not count as finished
     return run
 
 
 def _state_files(folder: Path) -> tuple[object, ...]:
-    """Returns a value that changes when the result or the metrics of a run are written again."""
     return written(file for name in ("result.json", "metrics.jsonl") if (file := folder / name).exists())
 
 

@@ -44,7 +44,6 @@ def count(value: int | float | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """Returns a number with about three significant digits."""
     if value is None:
         return "-"
     return count(value) if abs(value) >= 1000 else f"{value:.3g}"
@@ -166,7 +165,6 @@ def script(name: str) -> dict[str, str]:
 
 
 def render(template: str, **values: object) -> str:
-    """Returns a page. All text is escaped: a model's text never becomes markup."""
     folder = files("turnwise_study") / "templates"
     sources = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.name.endswith(".jinja")}
     env = Environment(

@@ -224,10 +224,6 @@ class DialogueSession(Session):
         return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
 
     def _next(self) -> str:
-        """Checks this user turn. If the check passes, starts the next user turn.
-
-        Returns the user's next message, or an empty text if the episode is over.
-        """
         self.fault = self.reference.fault(self.turn, self.world, self.seen, bool(self.made))
         last = self.turn == len(self.problem.turns) - 1
         self.won = last and not self.fault
@@ -462,10 +458,6 @@ def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
 
 
 def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
-    """Yields the calls of ``due`` that are left after each call of ``calls`` has replaced a call of ``due``.
-
-    A single call may have replaced any call of ``due``. Several calls are assumed to have replaced the first calls.
-    """
     if len(calls) == 1:
         for i in range(len(due)):
             yield [*due[:i], *due[i + 1 :]]

@@ -54,7 +54,6 @@ class _Live:
         self._closed = False
 
     def claim(self, position: object) -> bool:
-        """Reserves the episode if it is at ``position`` (compared by identity), unused and open."""
         with self._lock:
             free = not self._closed and self.position is position
             if free:

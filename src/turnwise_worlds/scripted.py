@@ -142,7 +142,6 @@ class Clumsy(Expert[S]):
         self.chances = chances
 
     def has_room(self, session: S) -> bool:
-        """Returns whether enough turns are left to correct a mistake."""
         return True
 
     def mistake(self, session: S, *known: Any) -> str | None:

@@ -198,9 +198,6 @@ def _is_seen(data: Mapping[str, Any]) -> bool:
 
 
 def _draw(modules: int, functions: int, unseen: bool, rng: random.Random) -> dict[str, Any]:
-    """Returns the data of a task: a repository with ``functions`` functions in each module, its fault and its test
-    cases.
-    """
     names = [f"{name}.py" for name in rng.sample(MODULES, modules)]
     broken = PROGRAMS[rng.choice(BREAKABLE if unseen else sorted(PROGRAMS))]
     chosen = [broken.name, *rng.sample(sorted(set(PROGRAMS) - {broken.name}), modules * functions - 1)]
@@ -380,7 +377,6 @@ class SoftwareSession(WorkspaceSession):
         return text.splitlines()[-1] if not outcome.ok and text else text or "all tests pass"
 
     def _judged(self) -> bool:
-        """Runs all test cases in the sandbox and returns whether the code gives the right value in every test case."""
         script = _JUDGE.format(calls=json.dumps(list(self.cases)), mark=_MARK)
         tree = {**self.tree, "judge.py": File(script.encode())}
         outcome, _ = self.box.run("python3 judge.py", tree)

@@ -71,10 +71,6 @@ class Goal:
         return None
 
     def _met(self, tree: Tree, chore: Mapping[str, Any]) -> bool:
-        """Returns whether the files that a chore creates or changes have the required text.
-
-        Files that a later chore changes are not checked.
-        """
         return all(_holds(tree, path, text) for path, text in chore["want"].items() if self.final.get(path) == text)
 
 
@@ -177,15 +173,10 @@ _Draw = Callable[[str, Mapping[str, str], list[str], Sizes, random.Random], "dic
 
 
 def _chore(kind: str, text: str, find: str | None, path: str, **rest: Any) -> dict[str, Any]:
-    """Returns the data of a chore."""
     return {"kind": kind, "text": text, "find": find, "path": path, "want": {}, "gone": [], **rest}
 
 
 def _place(path: str, files: Mapping[str, str], rng: random.Random) -> tuple[str | None, str]:
-    """Draws how the request refers to the file at ``path``.
-
-    Returns either (None, path), or (word, ``the file with <word>``) with a word that occurs only in this file.
-    """
     word = _mark(path, files)
     if word is None or rng.random() < 0.4:
         return None, path

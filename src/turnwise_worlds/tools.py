@@ -27,9 +27,7 @@ class Calls(Protocol):
 
     def explain(self) -> str: ...
 
-    def read(self, text: str) -> ToolCall:
-        """Returns the only tool call in a reply."""
-        ...
+    def read(self, text: str) -> ToolCall: ...
 
     def write(self, call: ToolCall) -> str: ...
 
@@ -64,7 +62,6 @@ class Short:
 
 
 def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str) -> dict[str, Any]:
-    """Parses ``text``, the arguments of a call in the short format. Returns parameter's name -> value."""
     if not parameters and text:
         raise ToolCallError(f"{name} takes no argument")
     found: dict[str, Any] = {}

@@ -99,7 +99,6 @@ def _mistakes(node: Any, path: str) -> list[str]:
 
 
 def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[str]:
-    """Yields the mistakes in the settings of one part. ``within`` holds those of its values and of parts inside it."""
     target = str(node["_target_"])
     unloaded = target.startswith(_OF_TORCH) and target.rpartition(".")[0] not in sys.modules
     if unloaded and not target.startswith(_LIGHT) and target not in _IN_PLACE_OF:
@@ -140,7 +139,6 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
 
 
 def _annotations(part: Any) -> dict[str, Any]:
-    """Returns the annotations of a constructor's parameters; ``Any`` for types that are imported for type checking only."""
     if inspect.isclass(part) and dataclasses.is_dataclass(part):
         owners = [
             (vars(base).get("__annotations__", {}), vars(sys.modules[base.__module__]))
@@ -160,7 +158,6 @@ def _annotations(part: Any) -> dict[str, Any]:
 
 
 def _mismatch(value: Any, hint: Any) -> str | None:
-    """Returns what is wrong with a value from a YAML file for a parameter with the annotation ``hint``, or None."""
     if hint is Any or value == _UNSET or _holds_part(value):
         return None
     if get_origin(hint) in (Union, UnionType):  # pydantic would make a dataclass from a mapping

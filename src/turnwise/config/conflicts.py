@@ -67,7 +67,6 @@ def _sharded(s: Settings) -> bool:
 
 
 def _inside(s: Settings) -> bool:
-    """Returns whether the engine samples in the process that trains."""
     return s["engine"] in ("TreeEngine", "Lanes")
 
 

@@ -54,7 +54,6 @@ def _gpus(cfg: DictConfig) -> list[str]:
 
 
 def _cores(cfg: DictConfig) -> Iterator[str]:
-    """Reports settings that start more processes than cores, if these are more than 16. Most would wait for a core."""
     most = max(_PROCESSES, os.cpu_count() or 1)
     on_cpu = OmegaConf.select(cfg, "trainer.accelerator") == "cpu"
     for key in (*(["trainer.devices"] if on_cpu else []), "engine.lanes"):

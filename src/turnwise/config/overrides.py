@@ -221,7 +221,6 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
 
 
 def _folders(places: str) -> list[Path]:
-    """Returns the folders in a value of ``hydra.searchpath`` such as ``[file://mine/conf,pkg://theirs.conf]``."""
     named = [place.strip(" '\"").removeprefix("file://") for place in places.strip("[] ").split(",")]
     return [Path(place) for place in named if "://" not in place]
 
@@ -295,9 +294,6 @@ def took_no_job(error: BaseException) -> bool:
 
 
 def _stands_on(name: str, folder: Path) -> str:
-    """Returns the name of the Hydra launcher on which the file ``conf/hydra/launcher/<name>.yaml`` is based, or
-    ``name`` if there is no such file.
-    """
     for _ in range(8):  # Hydra itself refuses files that refer to each other in a circle
         path = folder / "hydra" / "launcher" / f"{name}.yaml"
         content = read_yaml(path) if path.is_file() else None

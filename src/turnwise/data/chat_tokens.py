@@ -129,7 +129,6 @@ class ChatTokens:
         self._written = lru_cache(maxsize=_NEAR)(self._written_uncached)
 
     def _try_out(self) -> None:
-        """Renders test conversations to find out what text the template writes around the messages."""
         tokenizer = self.tokenizer
         self._opening = self.text([_ASKED])
         if _SPOKEN not in self.text([{"role": "user", "content": _SPOKEN}]):
@@ -253,14 +252,12 @@ class ChatTokens:
         return self.text([without_thinking(m) for m in messages] if self.thinking == "drop" else messages, tools)
 
     def _cut(self, messages: Sequence[Message], prompt: bool = True) -> tuple[str, str]:
-        """Returns the rendered text before and after the test action ``_SPOKEN``."""
         head, found, tail = self.text(messages, prompt=prompt).partition(_SPOKEN)
         if not found:
             raise ChatTemplateError(f"{self.name}: the chat template omits or changes the text of assistant messages")
         return head, tail
 
     def _end_of_turn(self, tail: str) -> tuple[int, str]:
-        """Returns the id of the end-of-turn token, and the template's text from an action's end to this token's end."""
         for token_id in self._encode(tail):
             if token_id in self._special:
                 token = str(self.tokenizer.convert_ids_to_tokens(token_id))
@@ -296,7 +293,6 @@ class ChatTokens:
         return text[len(self._opening) : len(text) - len(tail)]
 
     def _bridge_uncached(self, observation: str) -> str:
-        """Returns the template's text between two actions. ``observation`` holds the messages in between, as JSON."""
         answer = json.loads(observation)
         try:
             tail = self._cut([_ASKED, _spoken(_SPOKEN), *answer])[1]
@@ -315,7 +311,6 @@ class ChatTokens:
         return encoded(self.tokenizer, text)
 
     def _encode_after_uncached(self, text: str) -> tuple[int, ...]:
-        """Returns the ids of a text after an end-of-turn token, which may differ from those at the start of a text."""
         return tuple(self._encode(self._end + text)[1:])
 
     def _encode_action_uncached(self, body: str) -> tuple[int, ...]:
@@ -331,7 +326,6 @@ class ChatTokens:
 
 
 def _key(messages: Sequence[Message]) -> str:
-    """Returns chat messages as JSON text, which can be the key of a cache."""
     return json.dumps([dict(message) for message in messages], ensure_ascii=False)
 
 

@@ -104,10 +104,6 @@ def _message(turn: Any, where: str) -> dict[str, Any]:
 
 
 def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the messages of an xLAM record: its request, and an assistant message with the tool calls that answer it.
-
-    In the record, the calls are a list or JSON text.
-    """
     answers = record["answers"]
     calls = _calls(answers if isinstance(answers, str) else json.dumps(answers), "answers")
     assistant: dict[str, Any] = {"role": "assistant", "content": ""} | ({"tool_calls": calls} if calls else {})
@@ -195,7 +191,6 @@ def _renamed(tool: Any) -> Any:
 
 
 def _named(tool: Any) -> Any:
-    """Returns a tool with a JSON schema in place of parameters that map names to descriptions (as in xLAM)."""
     listed = tool.get("parameters") if isinstance(tool, Mapping) else None
     if not isinstance(listed, Mapping) or not listed or isinstance(listed.get("type"), str):
         return tool
@@ -213,10 +208,6 @@ def _named(tool: Any) -> Any:
 
 
 def _schema(node: Any) -> Any:
-    """Returns a schema in which every type has its JSON Schema name (``object``, not ``dict``).
-
-    The key ``required`` is dropped wherever its value is not a list of names.
-    """
     if isinstance(node, list):
         return [_schema(item) for item in node]
     if not isinstance(node, Mapping):
@@ -232,10 +223,6 @@ def _schema(node: Any) -> Any:
 
 
 def _values(text: str) -> list[Any]:
-    """Returns the JSON values that follow one another in a text, or the values of a text that is one Python literal.
-
-    A list is replaced by its items.
-    """
     found: list[Any] = []
     at = skip_space(text, 0)
     try:
@@ -317,8 +304,6 @@ def _reply(message: Mapping[str, Any], tools: Sequence[Any], form: Format, place
 
 
 def _json_calls(text: str) -> str:
-    """Returns a reply in which Hermes calls that some data sets write as Python literals are rewritten as JSON."""
-
     def rewritten(found: re.Match[str]) -> str:
         try:
             json.loads(found[1])
@@ -333,10 +318,6 @@ def _json_calls(text: str) -> str:
 
 
 def _with_names(text: str, tools: Sequence[Any]) -> Reply:
-    """Parses calls in Python syntax, and returns them with their original tool names.
-
-    While the text is parsed, each tool name that is no Python identifier ("Market Trends API") is replaced by one.
-    """
     names = {str(function_of(tool).get("name")) for tool in tools if isinstance(tool, Mapping)}
     odd = sorted((name for name in names if not all(map(str.isidentifier, name.split(".")))), key=len, reverse=True)
     if not odd:
@@ -350,10 +331,6 @@ def _with_names(text: str, tools: Sequence[Any]) -> Reply:
 
 
 def _answers(message: Mapping[str, Any], called: int) -> list[str]:
-    """Returns the answers of several tools in a message as separate texts, or [] if the message should stay unchanged.
-
-    ``called`` is the number of calls in the assistant message before it.
-    """
     text = message["content"].strip()
     if found := _tagged(text):
         return found
@@ -369,7 +346,6 @@ def _answers(message: Mapping[str, Any], called: int) -> list[str]:
 
 
 def _tagged(text: str) -> list[str]:
-    """Returns the texts between ``<tool_response>`` tags, or [] if a tag is missing or text is outside them."""
     found, at = [], 0
     try:
         while at < len(text):

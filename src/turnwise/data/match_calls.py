@@ -57,7 +57,6 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def _defaults(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the default values of a tool's optional parameters that have one: name -> default."""
     schema = function_of(tool).get("parameters") or {}
     required = schema.get("required") or ()
     properties = schema.get("properties") or {}

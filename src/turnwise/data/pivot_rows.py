@@ -82,7 +82,6 @@ def _named(row: Mapping[str, Any]) -> bool:
 
 
 def _answered(row: Mapping[str, Any]) -> bool:
-    """Returns whether each tool result in a pivot row's input comes after the tool call whose id it contains."""
     called: set[Any] = set()
     for item in row[PARAMS]["input"]:
         if item.get("type") == "function_call":
@@ -306,7 +305,6 @@ def _count(value: Any) -> bool:
 
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[Any, str], where: str) -> None:
-    """Adds one item of a pivot row's input to ``messages``. ``names`` maps ids of earlier tool calls to tool names."""
     kind = item.get("type", "message")
     if kind == "message":
         role = _ROLES.get(str(item.get("role")))
@@ -340,7 +338,6 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[An
 
 
 def _speaking(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the last message if it is an assistant message; otherwise adds an assistant message and returns it."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]

@@ -195,7 +195,6 @@ def _item(item: Any, limit: int) -> Any:
 
 
 def _caught(check: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns what ``check`` returns, or the UnusableError that it raises."""
     try:
         return check(*arguments)
     except UnusableError as error:

@@ -117,7 +117,6 @@ def check_tool(tool: Any) -> str | None:
 
 
 def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
-    """Returns a message about the first part of a JSON schema that :func:`check_value` cannot use, or None."""
     for key, kind, what in (
         ("properties", Mapping, "an object"),
         ("required", list, "a list"),

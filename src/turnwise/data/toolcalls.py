@@ -403,7 +403,6 @@ def _name(text: str, at: int) -> tuple[str, int]:
 
 
 def _types(name: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the types of the parameters of the tool ``name``, from its schema in ``tools``: parameter -> ``type``."""
     for tool in tools:
         function = function_of(tool)
         if function.get("name") == name:
@@ -476,7 +475,6 @@ def _write_xml(calls: Sequence[ToolCall]) -> str:
 
 
 def _write_python(calls: Sequence[ToolCall]) -> str:
-    """Writes ``f(a=1)`` for one call and ``[f(a=1), g()]`` for several."""
     texts = [f"{call.name}({', '.join(f'{key}={item!r}' for key, item in call.arguments.items())})" for call in calls]
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 

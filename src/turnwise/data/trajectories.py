@@ -219,7 +219,6 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]] | None
 
 
 def _strange_call(call: Mapping[str, Any]) -> list[str]:
-    """Returns a list with the reason why the parsers would refuse this tool call in a policy's reply, or []."""
     try:
         checked_call(function_of(call).get("name"), arguments_of(call))
     except ToolCallError as error:
@@ -228,7 +227,6 @@ def _strange_call(call: Mapping[str, Any]) -> list[str]:
 
 
 def _normal_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a tool call as ``{"type": "function", "function": {...}}``, with the arguments as an object."""
     function = {**function_of(call), "arguments": arguments_of(call)}
     outer = {key: value for key, value in call.items() if key not in ("function", "name", "arguments")}
     return _without_nulls({**outer, "type": "function", "function": function})
@@ -283,7 +281,6 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of ``mapping`` without the keys whose value is null. Parquet files store null for absent keys."""
     return {key: value for key, value in mapping.items() if value is not None}
 
 

@@ -120,7 +120,6 @@ class DecodeAttention:
         self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by query heads per key-value head, window, step
 
     def _parts(self, group: int) -> list[_Columns]:
-        """Returns the twigs in groups of at most ``COLUMNS`` per row."""
         if group not in self._columns:
             columns = self._columns[group] = []
             for start in range(0, self.width, COLUMNS):

@@ -27,7 +27,6 @@ def flat(x: Tensor) -> np.ndarray:
 
 @kernels_cpu.compiled
 def _scores(query_GD: Any, keys_LD: Any, scores_GT: Any, start: int) -> None:
-    """Writes the product of each query and each key to ``scores_GT``, from column ``start`` on."""
     for j in range(keys_LD.shape[0]):
         for g in range(query_GD.shape[0]):
             total = np.float32(0)
@@ -38,7 +37,6 @@ def _scores(query_GD: Any, keys_LD: Any, scores_GT: Any, start: int) -> None:
 
 @kernels_cpu.compiled
 def _add_values(weights_L: Any, values_LD: Any, out_D: Any) -> None:
-    """Adds the values, weighted by ``weights_L``, to ``out_D``, eight values at a time for fewer writes."""
     whole = values_LD.shape[0] // 8 * 8
     w, v = weights_L, values_LD
     for j in range(0, whole, 8):

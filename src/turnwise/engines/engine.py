@@ -91,9 +91,7 @@ class Engine(Protocol):
         """Sets the weights that are sampled from and drops all stored keys and values."""
         ...
 
-    def report(self) -> Mapping[str, float]:
-        """Returns metrics by name, each a total since the engine was created."""
-        ...
+    def report(self) -> Mapping[str, float]: ...
 
     def shutdown(self) -> None:
         """Releases resources outside this process, such as servers. The next :meth:`load_weights` opens them again."""

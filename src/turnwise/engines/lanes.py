@@ -29,7 +29,6 @@ ALIGN = 64  # bytes; the address of each parameter in shared memory is a multipl
 
 
 def _twin_of(first: TreeEngine) -> TreeEngine:
-    """Returns the engine of a worker process, in which ``first``'s packed weights are dropped to save memory."""
     first.release()
     return first.twin()
 

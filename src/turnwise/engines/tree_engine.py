@@ -247,7 +247,6 @@ class TreeEngine:
         return samples
 
     def _prefill(self, states: list[Node], rows: list[StoredRow]) -> None:
-        """Computes each row's keys and values up to its nodes' lengths, and the hidden states at these lengths."""
         self._rows.place(rows)
         waiting: dict[int, list[Node]] = defaultdict(list)  # slot -> nodes to compute
         for state in states:
@@ -287,5 +286,4 @@ class TreeEngine:
 
 
 def _tell(on_sample: Told, places: Sequence[int], i: int, sample: Sample) -> None:
-    """Calls ``on_sample`` with the sample and its index in the caller's batch, which is ``places[i]``."""
     on_sample(places[i], sample)

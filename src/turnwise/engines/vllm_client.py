@@ -97,7 +97,6 @@ def save(model: Any, version: int, root: Path) -> Snapshot:
 
 
 def _untie(model: Any, folder: Path) -> None:
-    """Adds the output head to saved weights as a separate weight, and updates the index and the configuration."""
     head = model.get_output_embeddings().weight.detach().clone().cpu()
     save_file({"lm_head.weight": head}, folder / _HEAD, metadata={"format": "pt"})
     index = folder / _INDEX
@@ -394,7 +393,6 @@ class VllmClient:
             )
 
     async def _models(self) -> list[dict[str, Any]]:
-        """Returns the server's descriptions of its models; the base model is the first."""
         answer = await self.connection.ask("/v1/models", self._quick)
         try:
             cards = [
@@ -409,7 +407,6 @@ class VllmClient:
         return cards
 
     async def _has(self, snapshot: Snapshot) -> bool:
-        """Returns whether the server has the weights ``snapshot`` loaded."""
         if snapshot.rank:
             return snapshot.name in {card["id"] for card in await self._models()}
         try:

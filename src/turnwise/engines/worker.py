@@ -176,7 +176,6 @@ class Worker:
         self._send()
 
     def _end(self) -> int | None:
-        """Ends the worker process and returns its exit code. Its token count and CPU time stay in the totals."""
         self._gone, self._here = (self.computed, self.cpu), (0, 0.0)
         self.connection.close()
         self._process.join(timeout=10)
@@ -193,7 +192,6 @@ class Worker:
 
 
 def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
-    """Runs the worker process until its owner closes the connection or dies."""
     _let_go(connection)
     torch.set_num_threads(1)  # with more threads, torch would wait forever for its threads, which a fork does not copy
     engine = twin()

@@ -78,7 +78,6 @@ class Evaluation:
         return {name: outcomes for name, outcomes in found.items() if outcomes}
 
     def skills(self) -> dict[str, dict[str, list[float]]]:
-        """Returns the score of each item, as a list of one number, grouped by suite."""
         found: dict[str, dict[str, list[float]]] = {}
         for answer in self.answers:
             found.setdefault(answer.suite, {})[answer.item] = [answer.score]

@@ -34,7 +34,6 @@ _OPENING = threading.Lock()  # no field of the model, because an object with a l
 
 
 def key_of(question: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 hash of a question as canonical JSON."""
     text = json.dumps(question, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -234,7 +233,6 @@ class CachedModel:
             return self._loop
 
     def close(self) -> None:
-        """Ends the running requests. This object can be used again afterwards."""
         if self._loop is not None:
             self._loop.close(self.client.close())
             self._loop = None
@@ -255,7 +253,6 @@ class CachedModel:
             return None
 
     def _keep(self, key: str, about: str, value: dict[str, Any]) -> dict[str, Any]:
-        """Caches an answer. Returns the answer to use, which another process may have cached earlier."""
         try:
             return self._store.put(key, about, value) if self._store is not None else value
         except sqlite3.Error as error:

@@ -96,7 +96,6 @@ class EndpointJudge(CachedModel):
         return score
 
     async def _answer(self, key: str, candidate: Candidate) -> tuple[float | None, str]:
-        """Returns a candidate's score and an empty text, or None and the reason why there is no score."""
         stored = self._cached(key)
         if stored is not None:
             self._counts["cached"] += 1

@@ -159,10 +159,6 @@ def _words(text: str) -> list[str]:
 
 
 def _overlap(a: Sequence[str], b: Sequence[str]) -> float:
-    """Returns 2 L / (m + n) for sequences of lengths m and n with a longest common subsequence of length L.
-
-    Returns 1 if both sequences are empty.
-    """
     return 2 * LCSseq.similarity(a, b) / (len(a) + len(b)) if a or b else 1.0
 
 
@@ -183,5 +179,4 @@ def _parameters(calls: Sequence[ToolCall], true: Sequence[ToolCall]) -> float:
 
 
 def _same(a: object, b: object) -> bool:
-    """Returns whether two values have the same JSON text. Unlike in Python, 1 equals neither True nor 1.0."""
     return calls_text([ToolCall("", {"": a})]) == calls_text([ToolCall("", {"": b})])

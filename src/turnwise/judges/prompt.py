@@ -56,7 +56,6 @@ class _Verdict(BaseModel):
 
 
 def new_code() -> str:
-    """Returns a random code of 64 bits as hex digits."""
     return secrets.token_hex(8)
 
 
@@ -155,7 +154,6 @@ def read_score(answer: str) -> float:
 
 
 def transcript(messages: Iterable[Message]) -> str:
-    """Returns a conversation as text, with a heading before each message."""
     parts = []
     for message in messages:
         calls = [_json(call) for call in message.get("tool_calls") or ()]
@@ -164,12 +162,10 @@ def transcript(messages: Iterable[Message]) -> str:
 
 
 def calls_text(calls: Iterable[ToolCall]) -> str:
-    """Returns tool calls as text, one JSON object per line."""
     return "\n".join(_json({"name": call.name, "arguments": call.arguments}) for call in calls) or "(no call)"
 
 
 def tools_text(tools: Iterable[Mapping[str, Any]]) -> str:
-    """Returns tool definitions as text, one JSON object per line."""
     return "\n".join(_json(tool) for tool in tools) or "(not listed)"
 
 

@@ -223,5 +223,4 @@ def backbone(model: nn.Module) -> nn.Module:
 
 
 def unwrapped(model: Any) -> Any:
-    """Returns the model without its PEFT wrapper, if it has one."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -118,10 +118,6 @@ class FastLlama:
         return F.linear(x, module.weight, module.bias)
 
     def _add_linear(self, x: Tensor, h: Tensor, module: Any) -> None:
-        """Adds the output of the linear layer ``module`` for the input ``h`` to ``x``, in place.
-
-        If ``x`` is not float32, the layer's output is rounded to the dtype of ``x`` before the sum.
-        """
         if x.dtype != torch.float32 or module in self._packed:
             x.add_(self._linear(h, module))
             return

@@ -41,15 +41,10 @@ def _follows_rule(layer: nn.Module) -> bool:
 
 
 def _tell_number(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Adds the layer's number to the keyword arguments of a layer that is called with a plan.
-
-    The layer passes its keyword arguments on to the convolution and the gated delta rule.
-    """
     return args, kwargs if kwargs.get("plan") is None else {**kwargs, "layer": layer.layer_idx}
 
 
 def _replace(file: Any) -> None:
-    """Replaces the convolution and the gated delta rule in a module of transformers (``file``)."""
     convolution, chunked, single = (getattr(file, name) for name in (CONVOLUTION, RULE, ONE))
 
     @wraps(convolution)

@@ -48,7 +48,6 @@ def at_hand(model: str, key: str) -> str:
 
 
 def _answers(address: str) -> bool:
-    """Returns whether a server at this address answers one request. Proxies from environment variables are used."""
     import urllib.error  # imported here because they are slow to import
     import urllib.request
 

@@ -200,7 +200,6 @@ def _check_base(adapter: Path, base: str | Path) -> None:
 
 
 def _base_name(model: str) -> str:
-    """Returns a model's name in lower case without its owner or folder, also for a folder of the hub's cache."""
     parts = Path(model).parts
     if len(parts) > 2 and parts[-2] == "snapshots":
         return parts[-3].rpartition("--")[2].lower()
@@ -239,10 +238,6 @@ def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bo
 
 
 def _unlike_linear(module: torch.nn.Module) -> bool:
-    """Returns whether ``module`` is a subclass of ``nn.Linear`` with its own forward pass, such as an expert router.
-
-    The output of this forward pass may not be a tensor, so the module cannot have a LoRA adapter.
-    """
     own = type(module).__module__.startswith("transformers.models.")
     return own and isinstance(module, torch.nn.Linear) and type(module).forward is not torch.nn.Linear.forward
 
@@ -310,7 +305,6 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppresses the long loading report of transformers. The checks in :func:`_load` report its important parts."""
     hf_logging.disable_progress_bar()
     before = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()

@@ -155,7 +155,6 @@ def _counts(tree: RolloutTree, credit: Credit) -> bool:
 
 
 def _drop_empty(experience: Experience) -> None:
-    """Moves the trees for which :func:`_counts` is False to ``experience.replaced``."""
     whole = list(zip(experience.trees, experience.rewards, experience.credits, strict=True))
     kept = [(tree, rewards, credit) for tree, rewards, credit in whole if _counts(tree, credit)]
     experience.replaced += [(tree, rewards) for tree, rewards, credit in whole if not _counts(tree, credit)]

@@ -83,16 +83,11 @@ class Episodes:
         return fork
 
     def _hold(self, session: Session | None, needed: Session | None) -> None:
-        """Sets ``_last``. The old value gives up its live episode, unless it is ``needed``."""
         if self._last is not needed:
             _release(self._last)
         self._last = session
 
 
 def _release(session: Session | None) -> None:
-    """Lets a session give up its live episode, such as a server process, if the session has a method ``release``.
-
-    Forks of the session keep their own episodes. The session can restore its episode by replaying the actions.
-    """
     if release := getattr(session, "release", None):
         release()

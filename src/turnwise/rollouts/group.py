@@ -107,10 +107,6 @@ class Group:
         return not self.tree.stopped
 
     def _look(self, branch: Branch) -> None:
-        """Asks the gate for its decision if the slowest rollout has reached a new step, and wakes or cancels rollouts.
-
-        This method is called when ``branch`` has taken a turn or has ended.
-        """
         if not self._first or self.tree.stopped:
             return
         reached = [other.reached for other in self._going]

@@ -102,7 +102,6 @@ class Live:
             going = going and await group.goes_on(branch)
 
     def record(self, branch: Branch, sample: Sample) -> Turn:
-        """Adds an action to the tree as a turn and returns the turn."""
         text = self.player.chat.decode(sample.ids)
         version = self.engine.version if sample.version is None else sample.version
         turn = Turn(branch.parent, sample.ids, sample.logprobs, text, truncated=sample.truncated, version=version)
@@ -213,7 +212,6 @@ class Live:
         return True
 
     async def _reached(self, branch: Branch, again: bool = False) -> bool:
-        """Does the part of :meth:`begin` that uses the environment. Rollouts of single actions have no episode."""
         task, episodes = branch.tree.state.task, self.player.episodes
         call = partial(self.answers.call, self._in_threads(branch.tree.state))
         while True:
@@ -287,7 +285,6 @@ class Live:
 
 
 async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None]) -> None:
-    """Waits until all ``tasks`` have ended. An error of any task, including ``endless``, is raised at once."""
     together: asyncio.Future[Any] = asyncio.gather(*tasks)
     either: list[asyncio.Future[Any]] = [together, endless]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -111,8 +111,6 @@ def fewer_layers(model: Any) -> Iterator[None]:
 
 
 def _kind(layer: nn.Module) -> list[Any]:
-    """Returns the classes and plain settings of a layer's modules, which are equal for layers of one kind."""
-
     def plain(name: str, value: Any) -> bool:
         kept = value is None or isinstance(value, bool | int | float | str)
         return kept and not name.startswith("_") and not name.endswith(_NUMBERS)
@@ -189,7 +187,6 @@ def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: in
 
 
 def _given(tokens: Tokens) -> list[list[int]]:
-    """Returns the token ids of five fixed turns, for a headless model, from which no engine samples."""
     trunk = tokens[0]
     return [[trunk[(7 * i + j) % len(trunk)] for j in range(WRITTEN if i < 2 else LAST)] for i in range(len(PARENTS))]
 

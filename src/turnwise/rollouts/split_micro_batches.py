@@ -28,7 +28,6 @@ def split(packed: Packed) -> list[Packed]:
 
 
 def _rows(packed: Packed, first: int, last: int) -> Packed:
-    """Returns a micro-batch of the rows ``first`` to ``last`` (exclusive), padded to the longest of these rows."""
     S = packed.ids_BS.shape[1]
     row_U = packed.source_U // S
     kept_U = (row_U >= first) & (row_U < last)

@@ -69,7 +69,6 @@ def _contents(path: Path, version: tuple[int, int, int], group: int) -> Any:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turns the errors of a damaged archive into an InputError."""
     try:
         yield
     except (OSError, ValueError, KeyError) as error:
@@ -82,7 +81,6 @@ class RunPath(PosixPath):
     """
 
     def _place(self) -> tuple[Archive, str] | None:
-        """Returns the archive that holds this path, and the path in the archive; None outside of any archive."""
         for folder in (self, *self.parents):
             path = Path(f"{folder}{SUFFIX}")
             if folder.name and path.is_file():
@@ -92,7 +90,6 @@ class RunPath(PosixPath):
         return None
 
     def _archived(self) -> tuple[Archive, str] | None:
-        """Returns :meth:`_place` if this path is only in the archive."""
         place = None if os.path.lexists(self) else self._place()
         return place if place and (place[1] in place[0].files or place[1] in place[0].folders) else None
 
@@ -108,7 +105,6 @@ class RunPath(PosixPath):
         return place[1] in place[0].folders if place else super().is_dir(**options)
 
     def stat(self, **options: Any) -> os.stat_result:
-        """Returns the state of the file, or of the archive that holds it."""
         place = self._archived()
         return place[0].path.stat() if place else super().stat(**options)
 
@@ -147,7 +143,6 @@ class RunPath(PosixPath):
                 yield path
 
     def _below(self, deep: bool) -> Iterator[RunPath]:
-        """Yields the paths in archives below this folder: all of them, or those that are directly in the folder."""
         roots = [self] if self._place() else []
         if Path(self).is_dir():
             roots += [self / path.name.removesuffix(SUFFIX) for path in sorted(Path(self).glob(f"*{SUFFIX}"))]

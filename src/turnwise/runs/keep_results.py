@@ -74,7 +74,6 @@ def kept_files(run: Path) -> dict[str, bytes]:
 
 
 def _recorded_all(run: Path) -> bool:
-    """Returns whether the run recorded every sampled group, from which some tables are computed."""
     try:
         rollout = read_yaml(run / "config.yaml").get("rollout") or {}
         return bool(rollout) and rollout.get("recorded", 0) >= rollout.get("states", 1)
@@ -83,7 +82,6 @@ def _recorded_all(run: Path) -> bool:
 
 
 def _groups(path: Path) -> Iterator[str]:
-    """Yields the rollout trees of a file as JSON lines, with a checksum in place of every text."""
     for place, row in checked_lines(path):
         try:
             turns = [

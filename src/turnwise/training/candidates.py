@@ -161,9 +161,6 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
 
 
 def _playable(states: Sequence[State], rollout: RolloutSettings, phases: Phases) -> Sequence[State]:
-    """Returns the states whose history leaves room for an action within ``rollout.max_length``. Servers would refuse
-    the remaining states.
-    """
     limit = rollout.max_length - rollout.sampling.max_tokens
     what = f"states have a history of more than {limit} tokens (rollout.max_length minus rollout.sampling.max_tokens"
     return _within(limit, states, [len(state.ids) for state in states], what, phases)

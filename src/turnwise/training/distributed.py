@@ -212,7 +212,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         write_atomically(checkpoint, Path(path))
 
     def load_checkpoint(self, path: str | Path, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Raises an InputError if the checkpoint is damaged."""
         try:
             return super().load_checkpoint(path, *args, **kwargs)  # type: ignore[no-any-return]
         except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:

@@ -53,9 +53,6 @@ def refusal(model: Any, named: str, found: Difference) -> str:
 
 
 def _key(model: Any, measured: str) -> str:
-    """Returns a hash of everything that decides the result of the probe: the model's configuration, precision and
-    device, whether it has adapters, the versions of libraries, and the code of the packages ``_CODE``.
-    """
     base = unwrapped(model)
     weight = next(base.parameters())
     about = {

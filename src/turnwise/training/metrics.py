@@ -86,7 +86,6 @@ def reward_metrics(experience: Experience, most: float | None = None) -> dict[st
 
 
 def _by_domain(experience: Experience) -> dict[str, float]:
-    """Returns as metrics the mean reward of the groups of each domain, or nothing if there is only one domain."""
     means: dict[str, list[float]] = {}
     for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
         if not tree.stopped and (paid := _paid(rewards)):
@@ -291,9 +290,6 @@ def _count(counts: Counter[str], domain: str, verdicts: Iterable[tuple[float, fl
 
 
 def _verdicts(tree: RolloutTree, rewards: Rewards) -> list[tuple[float, float, bool]]:
-    """Returns (functional, strict, truncated) of each judged action of a tree. The verdicts are read from the rewards,
-    or from the turns if the rewards contain no verdicts.
-    """
     if "functional" in rewards and "strict" in rewards:
         cut = [tree.turns[leaf].truncated for leaf in tree.leaves()]
         return list(zip(rewards["functional"], rewards["strict"], cut, strict=True))

@@ -108,9 +108,6 @@ class PolicyModule(LightningModule):
         return stage(engine, model, self.version) if self.distributed.samples else lambda: None
 
     def _gathered(self) -> Any:
-        """Returns the model. For a sharded model and an engine in servers, returns a ``Whole`` instead, which gathers
-        all trained weights in the first process.
-        """
         return Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
 
     def remembered(self) -> dict[str, Any]:
@@ -185,9 +182,6 @@ class PolicyModule(LightningModule):
             self.last_metrics = self._metrics()
 
     def _metrics(self) -> dict[str, float]:
-        """Merges the metrics of all optimiser steps of an iteration. The metrics ``mismatch...``, which compare the
-        log-probs of engine and trainer, are taken from the first step, before which no weight has changed.
-        """
         merged = merge_metrics(chain.from_iterable(self._parts))
         merged |= {
             name: metric for name, metric in merge_metrics(self._parts[0]).items() if name.startswith("mismatch")
@@ -254,7 +248,6 @@ class PolicyModule(LightningModule):
         return self.distributed.gather(parts)
 
     def _unsynced(self, more: bool) -> AbstractContextManager[None]:
-        """Returns a context that delays DDP's gradient synchronisation if ``more`` micro-batches follow."""
         strategy = self.trainer.strategy if more and self.distributed.world > 1 else None
         return strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
 

@@ -271,9 +271,6 @@ class UserFile:
         return order[:end]
 
     def _wanted(self, draws: Collection[float]) -> int:
-        """Returns how many dialogues to hold out: as many as have a hash in ``draws`` below ``data.held_out``, but at
-        most half. At least ``FLOOR`` dialogues are held out, or in a small file one in ``PART`` (at least one).
-        """
         drawn = sum(draw < self.data.held_out for draw in draws)
         return max(min(FLOOR, max(1, len(draws) // PART)), min(drawn, len(draws) // 2))
 

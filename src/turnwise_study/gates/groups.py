@@ -142,7 +142,6 @@ def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.nda
 
 
 def _ranks(column: np.ndarray) -> np.ndarray:
-    """Returns the ranks of the n positions of each row, (..., n). Ties get their mean rank, as in scipy's rankdata."""
     rows = column.reshape(-1, column.shape[-1])
     width = int(rows.max(initial=0)) + 1
     cells = np.maximum(rows, 0) + width * np.arange(len(rows))[:, None]
@@ -284,7 +283,6 @@ def _recorded(place: str) -> Iterator[None]:
 
 
 def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[float]] | str:
-    """Returns the rollouts of a recorded rollout tree and their rewards, or the reason why the tree is left out."""
     turns = row["turns"]
     if row.get("stopped", False):
         return "stopped by a gate"
@@ -332,7 +330,6 @@ def _group(
 
 
 def _known(rewards: Sequence[float], ended: np.ndarray) -> float:
-    """Returns the probability that the rewards of a group will differ, from the rewards of finished rollouts."""
     return mixed_probability([reward if over else 0.5 for reward, over in zip(rewards, ended, strict=True)])
 
 
@@ -404,7 +401,6 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str
 
 
 def _first_groups(path: Path) -> dict[tuple[str, str], Played]:
-    """Returns (name of the file, id of the state) -> recorded rollout tree, for the trees of iteration 0."""
     files = recordings(path)
     found: dict[tuple[str, str], Played] = {
         (str(file.relative_to(path)) if path.is_dir() else "", str(row["state"]["id"])): row
@@ -424,7 +420,6 @@ def _rewards(row: Played) -> list[float]:
 
 
 def _column(groups: Sequence[tuple[Played, Played, Any]], cost: Callable[[Played], float]) -> list[np.ndarray]:
-    """Returns one array (N,) for each arm, with the sum of ``cost`` over the turns of each group."""
     return [np.array([sum(map(cost, group[arm]["turns"])) for group in groups]) for arm in (0, 1)]
 
 
@@ -439,7 +434,6 @@ def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def _same(free: Played, gated: Played, steps: int | None) -> bool:
-    """Returns whether all rollouts of a group are equal in both arms, in their first ``steps`` turns (None: in all)."""
     sides = []
     for turns in (free["turns"], gated["turns"]):
         paths = sorted(paths_of(turns))  # sorted by the index of the first turn, the order in which rollouts began

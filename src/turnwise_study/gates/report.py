@@ -246,16 +246,12 @@ def _results(arms: Sequence[Path]) -> tuple[Result, ...]:
 
 
 def _state_files(arms: Iterable[Path]) -> tuple[object, ...]:
-    """Returns a value that changes when a run below ``arms`` is written again."""
     runs = [run / name for run in finished(arms) for name in ("result.json", "config.yaml")]
     return written(file for file in (*runs, *(file for arm in arms for file in recordings(arm))) if file.is_file())
 
 
 @lru_cache(maxsize=8)
 def _report_on(arms: tuple[Path, ...], place: Path, cache: Path, known: object) -> SweepReport:
-    """Returns the gate report on the recorded groups of ``arms``. It is cached until ``known`` changes, and its sections
-    are also kept in a file of the folder ``cache``, if that exists.
-    """
     own = asked_of(arms[1]) if len(arms) > 1 else {}
     settings = Settings(**own)
     code = [file for path in CODE for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
@@ -331,7 +327,6 @@ def tier_table(tier: Node) -> Table:
 def _grid(
     title: str, first: str, rows: Node, columns: Sequence[str], notes: Sequence[str] = (), digits: int = 1
 ) -> Table:
-    """Returns a table with the numbers ``columns`` of each row, each with its interval (``<column>_ci95``)."""
     cells = [[name, *(_cell(row, column, digits) for column in columns)] for name, row in rows.items()]
     return Table(title, [first, *columns], cells, list(notes))
 

@@ -259,7 +259,6 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
 
 
 def _measured(columns: Sequence[np.ndarray], arms: Sequence[str], resamples: int, seed: int) -> dict[str, Row]:
-    """Returns rule -> values of ``COLUMNS`` with intervals; for the rule ``random`` only the first two columns."""
     found = _compared(*columns).tolist()
     bounds = intervals(_compared, columns, resamples, seed)
     rows: dict[str, Row] = {arm: {} for arm in arms}

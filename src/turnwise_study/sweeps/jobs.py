@@ -141,7 +141,6 @@ def of_pilots(asked: Asked) -> Asked:
 
 
 def picked(asked: Asked) -> tuple[str, ...]:
-    """Returns the names of the requested rows of a sweep."""
     sweep = asked.sweep
     rows = asked.rows or tuple(sweep.rows)
     for row in rows:
@@ -219,13 +218,11 @@ def jobs(asked: Asked) -> list[Job]:
 
 
 def _fixed(asked: Asked, row: str) -> int | None:
-    """Returns ``start_seed`` of the sweep that defines a row, if other rows start from this row, otherwise None."""
     owner, owned, _ = origin(asked.sweep, row, asked.folder, asked.scale)
     return owner.start_seed if any(made.begins(asked.scale) == owned for made in owner.rows.values()) else None
 
 
 def job_of(asked: Asked, row: str, seed: int) -> Job:
-    """Returns the run of a sweep with the given row and seed."""
     given = {_key(item) for item in asked.extra}
     owner, owned, cannot = origin(asked.sweep, row, asked.folder, asked.scale, given)
     source = owner.rows[owned]

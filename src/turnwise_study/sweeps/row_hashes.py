@@ -53,7 +53,6 @@ class RowHashes:
         self._kept = KeptValues(self.kept, _state(self.folder) if self.kept is not None else "")
 
     def __call__(self, job: Job) -> str:
-        """Returns the configuration hash of a job, twelve hexadecimal digits."""
         key = json.dumps([job.seed, *self._row(job)])
         known = self._known if _OUTSIDE.search(key) else self._kept
         if key not in known:
@@ -94,7 +93,6 @@ class RowHashes:
 
 
 def _state(folder: Path) -> str:
-    """Returns a checksum of the configuration files, code, libraries and environment variables that decide a hash."""
     paths = [path for root in (folder, *CODE) for path in (sorted(root.rglob("*.*")) if root.is_dir() else [root])]
     texts = [(str(path), path.read_bytes()) for path in paths if path.suffix in (".yaml", ".py")]
     names = sorted({name.decode() for _, text in texts for name in _ENVIRONMENT.findall(text)})

@@ -44,7 +44,6 @@ class Standing:
 
     @property
     def open(self) -> bool:
-        """Whether the run still has to be executed."""
         return self.state not in ("finished", "cannot run")
 
 

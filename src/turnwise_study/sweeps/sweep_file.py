@@ -368,7 +368,6 @@ class Sweep(Part):
         return self.model_copy(update={"columns": {**self.columns, **self.columns_at.get(scale, {})}})
 
     def shared(self, scale: Scale) -> tuple[str, ...]:
-        """Returns the overrides that every row of the sweep gets at a scale."""
         return self.scales.get(scale, (f"scale={scale}",))
 
 
@@ -391,7 +390,6 @@ def find_sweep(name: str, folder: Path) -> Sweep:
 
 
 def read_sweep(path: Path | str) -> Sweep:
-    """Reads a sweep file."""
     path = Path(path)
     try:
         stat = path.stat()

@@ -101,7 +101,6 @@ class Program:
         threading.Thread(target=self._run, args=(sandbox, script, tree), name="agent", daemon=True).start()
 
     def close(self) -> None:
-        """Stops the program without waiting until it has ended."""
         with self._lock:
             self._closed = True
             kill, self._kill = self._kill, None

@@ -206,7 +206,6 @@ class Desk:
             return not self._ended
 
     def done(self, asked: Asked) -> None:
-        """Removes a request that was answered or withdrawn."""
         with self._lock:
             self._open.discard(asked)
 
@@ -217,7 +216,6 @@ class Desk:
         return asked
 
     def end(self) -> None:
-        """Ends the episode and refuses all requests that still wait."""
         with self._lock:
             self._ended = True
             left, self._open = self._open, set()
@@ -266,7 +264,6 @@ _SILENT.disabled = True
 
 @web.middleware
 async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Checks the token of a request and turns errors into HTTP answers in OpenAI's error format."""
     given = request.headers.get("Authorization", "").removeprefix("Bearer ")
     if not hmac.compare_digest(given.encode(errors="replace"), request.app[_DESK].token.encode()):
         return _refused(401, "the token does not belong to this episode; send the value of OPENAI_API_KEY")

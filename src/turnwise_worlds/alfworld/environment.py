@@ -289,10 +289,6 @@ class OfficialGames:
         return list(self._found[split])
 
     def _file(self, path: str) -> Path:
-        """Returns the path of a game file, after a check that the file lies in ``folder``.
-
-        A path can come from a data file, and the engine executes code in the grammar of a game file.
-        """
         file = (self.folder / path).resolve()
         if not file.is_file() or not file.is_relative_to(self.folder.resolve()):
             raise InputError(f"there is no game file {path!r} in {str(self.folder)!r}; {REMEDY}")

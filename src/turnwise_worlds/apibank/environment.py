@@ -174,10 +174,6 @@ def _step(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the task data for a record of level 3: a requirement of the user and the calls that meet the requirement.
-
-    The policy can call the search API and the APIs that the searches in the record found.
-    """
     calls, answers, found = [], [], {}
     for one in record["apis"]:
         calls.append(checked_call(one["api_name"], one["input"]))

@@ -104,11 +104,6 @@ def _token(tables: Tables, username: str, password: str) -> Any:
 
 
 def _add(table: str) -> Callable[..., str]:
-    """Returns the implementation of an API that adds a row to ``table``.
-
-    The row holds the arguments of the call, and the owner of the call's token in place of the token.
-    """
-
     def run(tables: Tables, token: str, **values: Any) -> str:
         row = {"user": _owner(tables, token), **values}
         if row in tables.setdefault(table, []):
@@ -120,11 +115,6 @@ def _add(table: str) -> Callable[..., str]:
 
 
 def _delete(table: str) -> Callable[..., str]:
-    """Returns the implementation of an API that deletes a row of ``table``.
-
-    The row holds the arguments of the call, and the owner of the call's token in place of the token.
-    """
-
     def run(tables: Tables, token: str, **values: Any) -> str:
         row = {"user": _owner(tables, token), **values}
         if row not in tables.get(table, []):
@@ -136,11 +126,6 @@ def _delete(table: str) -> Callable[..., str]:
 
 
 def _query(table: str, column: str) -> Callable[..., Any]:
-    """Returns the implementation of an API that lists the values of ``column`` in some rows of ``table``.
-
-    These rows belong to the owner of the call's token.
-    """
-
     def run(tables: Tables, token: str) -> Any:
         user = _owner(tables, token)
         return [row[column] for row in tables.get(table, []) if row["user"] == user]
@@ -149,11 +134,6 @@ def _query(table: str, column: str) -> Callable[..., Any]:
 
 
 def _look_up(table: str, column: str) -> Callable[..., Any]:
-    """Returns the implementation of an API that answers with ``{column: value}``.
-
-    The value is that of ``table`` for the only argument of the call.
-    """
-
     def run(tables: Tables, **key: str) -> Any:
         return {column: _row(tables, table, next(iter(key.values())))}
 
@@ -252,7 +232,6 @@ Kind = Callable[[random.Random, Names, dict[str, Any]], UserTurn]
 
 
 def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Adds a user to the office's tables. Returns the user's token and the arguments of a ``GetUserToken`` call."""
     person = rng.choice(names["person"])
     password, token = f"p{rng.randint(10, 99)}", f"t{rng.randint(100, 999)}"
     tables["users"] = {person: {"password": password, "token": token}}
@@ -260,8 +239,6 @@ def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str
 
 
 def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.Random, Names], Any]) -> Kind:
-    """Returns a function that fills a table of the office at random and draws a user's request for one of its values."""
-
     def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
         keys = rng.sample(names[name], 3)
         tables[table] = {key: value(rng, names) for key in keys}

@@ -40,7 +40,6 @@ class MissingBfclError(InputError):
 
 
 def root() -> Path:
-    """Returns the folder of the installed package bfcl-eval."""
     spec = find_spec("bfcl_eval")
     if spec is None or spec.origin is None:
         raise MissingBfclError(f"env=bfcl needs bfcl-eval, which is not installed here; {INSTALL}")
@@ -49,7 +48,6 @@ def root() -> Path:
 
 @lru_cache(maxsize=len(_MODULES))
 def api_class(name: str) -> Any:
-    """Returns the class of a simulated API."""
     if name not in _MODULES:
         raise ValueError(f"there is no API {name!r}; choose one of {', '.join(_MODULES)}")
     root()
@@ -248,10 +246,6 @@ def _too_costly(call: ToolCall) -> str | None:
 
 
 def _overgrown(root: Any) -> bool:
-    """Returns whether the simulated file system below ``root`` has more entries or levels of folders than allowed.
-
-    A folder that occurs several times is counted each time.
-    """
     seen, level = 0, [root]
     for _ in range(MAX_LEVELS):
         level = [item for folder in level for item in folder.contents.values()]

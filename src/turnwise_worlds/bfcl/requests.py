@@ -54,10 +54,6 @@ Family = Callable[[random.Random, Names], Request]
 
 
 def _files(rng: random.Random, names: Names) -> tuple[dict[str, Any], str, str, str]:
-    """Returns the initial state of the file system, the names of its two folders, and the name of a file.
-
-    The file is in the first of the two folders and not in the second.
-    """
     here, there = rng.sample(names.folders, 2)
     file, other = rng.sample(names.files, 2)
 

@@ -79,7 +79,6 @@ class State:
         )
 
     def known(self) -> int:
-        """Returns a bit mask of the objects whose places the agent knows."""
         known = 0 if self.held == NOWHERE else 1 << self.held
         for r in bits(self.seen):
             known |= self.contents[r]

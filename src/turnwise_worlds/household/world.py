@@ -220,7 +220,6 @@ def layout(seed: int) -> tuple[str, tuple[str, ...]]:
 
 @cache
 def rooms(split: str) -> dict[str, tuple[int, ...]]:
-    """Returns kind of room -> seeds of the rooms of this kind in a split."""
     train = range(TRAIN_ROOMS)
     chosen: list[int] = list(train)
     if split == "unseen":

@@ -86,7 +86,6 @@ class Interpreter:
         return [code for code, known in zip(snippets, outcomes, strict=True) if known is None or not known.stopped]
 
     def open(self) -> Bubblewrap:
-        """Returns the sandbox. The first call starts and tests it."""
         with self._turn:
             if self._sandbox is None:
                 try:

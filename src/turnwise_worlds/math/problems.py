@@ -38,7 +38,6 @@ class MathProblem:
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> MathProblem:
-        """Returns the problem that a task's data describes."""
         try:
             code = data.get("code")
             return MathProblem(

@@ -106,7 +106,6 @@ class _Held:
 
 
 async def _hold(held: _Held, server: Server, seconds: float, log: int) -> None:
-    """Opens a connection and closes it, both in one task as the client demands, when ``held.stop`` is set."""
     from mcp import Client, StdioServerParameters, stdio_client
 
     held.stop = asyncio.Event()
@@ -143,7 +142,6 @@ _open: set[_Held] = set()
 
 @atexit.register
 def _end_all() -> None:
-    """Ends the open connections. A server that ignores the end of its input is killed by the package, after 4 s."""
     ending = [held for held in list(_open) if held.owner == os.getpid()]
     for held in ending:
         _stop(held, held.owner)
@@ -211,7 +209,6 @@ class Servers:
         return self._holders[tool]
 
     def take(self, name: str) -> Connection:
-        """Returns a connection to a server that was just started or reset."""
         reset = self.servers[name].reset
         while reset and self._idle[name]:
             try:

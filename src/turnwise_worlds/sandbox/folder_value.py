@@ -170,9 +170,6 @@ def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bo
 
 
 def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
-    """Yields all entries, sorted by name, with folders before their content: the descriptor of the folder that contains
-    the entry, the entry's name, and its whole path.
-    """
     with os.scandir(place) as listed:
         entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed if _utf8(entry.name))
     for name, _ in entries:

@@ -243,7 +243,6 @@ class Bubblewrap:
             interpreter.close()
 
     def _keep(self, interpreter: _Interpreter) -> None:
-        """Lets an interpreter wait for its next snippet. Ends those that have waited longest if there are too many."""
         with self._lock:
             self._waiting.add(interpreter)
             oldest = sorted(self._waiting, key=lambda other: other.used)
@@ -252,7 +251,6 @@ class Bubblewrap:
                 oldest.pop(0).close()
 
     def _take(self, interpreter: _Interpreter | None) -> _Interpreter | None:
-        """Returns the interpreter of a state if it still waits."""
         with self._lock:
             if interpreter is None or interpreter not in self._waiting:
                 return None
@@ -262,7 +260,6 @@ class Bubblewrap:
     def _start(
         self, command: str, door: Door | None, inner: socket.socket | None, stack: ExitStack
     ) -> tuple[int, subprocess.Popen[bytes]]:
-        """Starts a bash that runs the command once bash's input is closed. Returns bwrap's pipe for reports, and bwrap."""
         limits = self.limits
         bounds: dict[str, int | str] = {
             "c": 0,
@@ -386,7 +383,6 @@ class PythonState:
         return result, PythonState(self.sandbox, (*self.snippets, code), interpreter)
 
     def _repeated(self) -> _Interpreter:
-        """Returns an interpreter that has run the snippets. One that ends it now is left out, as if it had failed before."""
         snippets = list(self.snippets)
         while True:
             interpreter = _Interpreter(self.sandbox)
@@ -433,7 +429,6 @@ class _Interpreter:
         self._stop()
 
     def run(self, code: str) -> CallResult:
-        """Runs a snippet. If it exceeds a limit or the interpreter dies, the interpreter is closed."""
         process, text, keep = self._process, code.encode(), False
         assert process.stdin is not None
         request, end = struct.pack("=I", len(text)) + text, time.monotonic() + self._limits.seconds
@@ -456,7 +451,6 @@ class _Interpreter:
                 self.close()
 
     def _alone(self) -> bool:
-        """Stops the interpreter and kills the processes that its snippet left. Returns whether all of them ended."""
         _signal(children(self._process.pid), signal.SIGSTOP)
         first = children(self._process.pid)
         end = time.monotonic() + 2
@@ -510,7 +504,6 @@ def reason() -> str | None:
 
 @cache
 def _system() -> tuple[str, ...]:
-    """Returns bwrap arguments that show the host's folders of programs, which on most systems are links into /usr."""
     arguments: list[str] = []
     for path in (Path("/", name) for name in ("bin", "sbin", "lib", "lib32", "lib64")):
         if path.is_symlink():
@@ -521,7 +514,6 @@ def _system() -> tuple[str, ...]:
 
 
 def _interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
-    """Returns the Python interpreter of a sandbox (see :class:`Bubblewrap`), and the folders that it needs beside /usr."""
     own = [Path(place).resolve() for place in (sys.prefix, sys.base_prefix)]
     if python is not None and Path(python).resolve() != Path(sys.executable).resolve():
         return python, [] if python.startswith("/usr/") else [str(Path(python).resolve().parents[1])]
@@ -538,7 +530,6 @@ def _shown(folder: str) -> str:
 
 
 def _mistake(command: str) -> str:
-    """Returns why a command cannot be passed to the sandbox's shell, or an empty text."""
     try:
         data = command.encode()
     except UnicodeEncodeError:
@@ -608,7 +599,6 @@ def readable(stream: int | HasFileno, seconds: float) -> bool:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills process 1 of a sandbox, whose end ends all others. The outer bwrap then ends by itself."""
     if process.poll() is None:  # otherwise bwrap has ended, and its process id may belong to another process
         _signal(children(process.pid) or [process.pid], signal.SIGKILL)
 
@@ -662,7 +652,6 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yields the ids of a process and of all its descendants."""
     pending = [pid]
     while pending:
         yield (process := pending.pop())
@@ -678,7 +667,6 @@ def resident(pid: int) -> int:
 
 
 def _ended(pid: int) -> bool:
-    """Returns whether a process has ended. A zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:

@@ -106,12 +106,10 @@ def filter_of(kind: str) -> bytes:
 
 
 def _argument(index: int) -> _Rule:
-    """Returns the instruction that loads the low 32 bits of an argument."""
     return (_LOAD, 16 + 8 * index, 0, 0)
 
 
 def _only(index: int, values: Sequence[int]) -> list[_Rule]:
-    """Returns instructions that refuse a system call unless its argument has one of the given values."""
     allowed = [(_EQUAL, value, len(values) - i, 0) for i, value in enumerate(values)]
     return [_argument(index), *allowed, _error(errno.EPERM)]
 
@@ -127,6 +125,5 @@ def _refuse_all(names: Iterable[str], number: int) -> list[_Rule]:
 
 
 def _on(call: int, rules: Sequence[_Rule]) -> list[_Rule]:
-    """Returns instructions that apply ``rules`` only to the system call number ``call``."""
     inner = [*rules, (_LOAD, _NUMBER, 0, 0)]  # loads the number again, because the following instructions read it
     return [(_EQUAL, call, 0, len(inner)), *inner]

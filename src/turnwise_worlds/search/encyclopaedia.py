@@ -122,7 +122,6 @@ class Names:
             self._kinds = {kind: self._pairs(*words) for kind, words in pairs.items()}
 
     def __call__(self, kind: str) -> str:
-        """Returns a new name for a thing of the given kind."""
         if kind in self._kinds:
             pair = next(self._kinds[kind], None)
             if pair is None:
@@ -288,7 +287,6 @@ def _kept(question: Question) -> bool:
 
 
 def _in_turn(lists: list[list[Question]]) -> list[Question]:
-    """Merges lists: takes the first question of every list, then the second question of every list, and so on."""
     longest = max(map(len, lists), default=0)
     return [questions[i] for i in range(longest) for questions in lists if i < len(questions)]
 
@@ -341,10 +339,6 @@ def _questions(schema: Schema, numbers: Sequence[int], country: Country) -> Iter
 
 
 def _chains(schema: Schema, country: Country, start: Thing, hops: int) -> Iterator[Question]:
-    """Yields all questions that begin at the thing ``start`` and follow ``hops`` relations.
-
-    No question visits a thing twice, and none contains its own answer.
-    """
     paths: list[tuple[Thing, str, tuple[Fact, ...], frozenset[str]]] = [
         (start, start.name, (), frozenset({start.name}))
     ]

@@ -156,7 +156,6 @@ class QuestionEnv(ToolEnv[Q]):
         return [Task(self.name, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in questions[:count]]
 
     def question(self, task: Task) -> Question:
-        """Returns the question of a task."""
         made = task.data.get("source")
         if made is not None and made != self.source:
             raise ValueError(

@@ -34,7 +34,6 @@ class Talk:
 
     @property
     def last(self) -> str:
-        """Returns the user's last message; empty if the conversation is over."""
         return "" if self.ended or not self.messages else self.messages[-1][1]
 
 
@@ -47,9 +46,7 @@ class User(Protocol):
 
     scripted: ClassVar[bool]
 
-    def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns a conversation that consists of the user's first message."""
-        ...
+    def begin(self, scenario: Mapping[str, Any]) -> Talk: ...
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
         """Returns the conversation with the agent's message and the user's answer added."""
@@ -199,7 +196,6 @@ class EndpointUser(CachedModel):
     max_tokens: int = field(default=512, kw_only=True)
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns a conversation that consists of the model's first message."""
         return self._go_on(Talk(scenario))
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:

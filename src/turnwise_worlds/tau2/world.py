@@ -67,7 +67,6 @@ class Toolbox:
 
 
 def root() -> Path:
-    """Returns the folder of tau2-bench in the installed package inspect-evals."""
     missing = [name for name in ("inspect_evals", "inspect_ai") if find_spec(name) is None]
     if missing:
         names = " and ".join(name.replace("_", "-") for name in missing)
@@ -199,7 +198,6 @@ class Records(ChainMap[str, Any]):
     __delitem__ = pop = popitem = clear = _refuse  # type: ignore[assignment]
 
     def peek(self, key: str) -> Any:
-        """Returns a record for reading only."""
         return self.look()[key]
 
     def values(self) -> ValuesView[Any]:
@@ -214,7 +212,6 @@ class Records(ChainMap[str, Any]):
         return Records(self._table, self.maps[1])
 
     def look(self) -> Mapping[str, Any]:
-        """Returns all records for reading only, without copies."""
         return ChainMap(*self.maps)
 
     def changes(self) -> dict[str, str]:
@@ -326,7 +323,6 @@ class World:
         return {bill.bill_id for bill in self.store.get(_BILLS).bills} if self.domain in SOLO else set()
 
     def _name_bills(self, before: set[str]) -> None:
-        """Replaces the random id of each bill that a call has created by an id that is equal in every replay."""
         database = self.store.get(_BILLS)
         for bill in database.bills:
             if bill.bill_id not in before and _RANDOM_BILL.fullmatch(bill.bill_id):

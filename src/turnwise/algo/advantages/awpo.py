@@ -196,9 +196,6 @@ class Awpo:
         return credit
 
     def _untaught(self, tree: RolloutTree) -> _Leaves:
-        """Returns the advantages of a tree without a learning signal: 0 for each valid leaf with ``keep``, else no
-        entries.
-        """
         kept = self.zero_variance == "keep" and not tree.stopped
         return {leaf: 0.0 for leaf in tree.valid_leaves() if kept}
 

@@ -104,9 +104,6 @@ class TreeGRPO:
         return spread(tree, advantage)
 
     def _groups(self, tree: RolloutTree, total: dict[int, float]) -> dict[int, list[int]]:
-        """Returns the leaves of the intra-tree group of each leaf; with ``siblings``, leaves without siblings are left
-        out.
-        """
         below: dict[int, list[int]] = defaultdict(list)
         for leaf in total:
             for turn in tree.path(leaf):

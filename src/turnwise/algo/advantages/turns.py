@@ -298,7 +298,6 @@ class MTGRPO:
         }
 
     def _against(self, others: list[float], value: float) -> float:
-        """Returns ``value`` minus the mean of ``others``, or 0 without others or for a negligible difference."""
         difference = value - mean(others) if others else 0.0
         return difference if abs(difference) > self.tolerance else 0.0
 
@@ -359,7 +358,6 @@ class GiGPO:
         return spread(tree, {})
 
     def _relative(self, values: dict[_Key, float]) -> dict[_Key, float]:
-        """Returns (value - mean) / F_norm for each value of a group, or 0 for each value if all values are equal."""
         spread_of = std(values.values()) if values else 0.0
         if spread_of <= self.tolerance:
             return dict.fromkeys(values, 0.0)

@@ -86,7 +86,6 @@ class TreePO:
 
 
 def _draw(rng: random.Random, path: Sequence[int], count: int) -> list[int]:
-    """Returns ``count`` random turns of ``path``, each of which is drawn as often as any other, or once more."""
     drawn: list[int] = []
     while len(drawn) < count:
         drawn += rng.sample(path, min(len(path), count - len(drawn)))

@@ -239,7 +239,6 @@ class Trace:
     seed: int = 0
 
     def __call__(self, states: Sequence[State]) -> list[int]:
-        """Returns for each state the number m of rollouts to start from its root."""
         if not states:
             return []
         budget = 2 * len(states) if self.budget is None else self.budget

@@ -47,7 +47,6 @@ class Pivots:
         return Refresh(self.refresh, self.refresh_window, self.refresh_gap, self.refresh_most)
 
     def keeps(self, profile: Profile) -> bool:
-        """Returns whether a turn with this profile is trained on."""
         if self.keep == "all":
             return True
         return profile.mixed and (self.keep == "mixed" or profile.mean < self.lambda_diff)

@@ -48,7 +48,6 @@ class Profile:
 
     @property
     def mixed(self) -> bool:
-        """Returns whether the samples differ in their functional reward."""
         return self.variance > STD_TOLERANCE**2
 
 

@@ -32,9 +32,6 @@ _GLOSSED = (*WORDS, *OPPOSITE, *VERBS, *KINDS, "the", "a", "which", "is", "oppos
 
 
 def _coin(onsets: str, vowels: str, coda: str) -> dict[str, str]:
-    """Returns a mapping from each English word to a different invented word, which consists of two open syllables and
-    ``coda``.
-    """
     syllables = ["".join(pair) for pair in product(onsets, vowels)]
     step = len(syllables) + 1  # neighbours in the list differ in both syllables
     total = len(syllables) ** 2

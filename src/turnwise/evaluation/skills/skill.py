@@ -28,7 +28,6 @@ class Item:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """Returns the prompt as chat messages."""
         return [{"role": "user", "content": self.prompt}]
 
     @property
@@ -52,7 +51,6 @@ class Skill:
 
 
 def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
-    """Yields random items of one split of a skill without end. Items may repeat."""
     if split not in ("train", "test"):
         raise ValueError(f"split must be train or test, got {split!r}")
     rng = Random(f"{skill.name}/{seed}")
@@ -63,7 +61,6 @@ def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
 
 
 def exact(answer: str, item: Item) -> float:
-    """Returns 1 if the answer equals the reference up to whitespace, else 0."""
     return float(" ".join(answer.split()) == " ".join(item.reference.split()))
 
 

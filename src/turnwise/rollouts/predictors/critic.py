@@ -38,7 +38,6 @@ class Translation:
         return replace(tree, state=state, turns=[self._turn(turn) for turn in tree.turns])
 
     def _turn(self, turn: Turn) -> Turn:
-        """Tokenises an action and its observation together, or separately if the observation begins a conversation."""
         if turn.anew:
             said, seen = self._ids(tuple(turn.action_ids)), self._ids(tuple(turn.observation_ids))
             return Turn(turn.parent, list(said), [], observation_ids=list(seen), anew=True)

@@ -254,9 +254,6 @@ class OnlinePredictor(Callback):
         return metrics
 
     def _predictions(self, examples: Sequence[Example]) -> list[Prediction]:
-        """Returns the predictions for the histories of ``examples``. Histories without a stored prediction are
-        predicted now.
-        """
         names = {id(tree): history_names(tree) for tree, _, _ in examples}
         missing: dict[int, tuple[RolloutTree, list[int]]] = {}
         for tree, turn, _ in examples:
@@ -272,7 +269,6 @@ class OnlinePredictor(Callback):
             self._known |= {names[turn]: value for turn, value in values.items()}
 
     def _step(self, examples: Sequence[Example]) -> float:
-        """Takes one optimiser step of the critic on ``examples`` and returns the sum of their squared errors."""
         wanted: dict[int, tuple[RolloutTree, dict[int, float]]] = {}
         for tree, turn, target in examples:
             wanted.setdefault(id(tree), (tree, {}))[1][turn] = target.mean
