@@ -190,7 +190,7 @@ def trace(folder: Path, large: bool = False) -> Iterator[Row]:
     named = ", ".join(f"{split}: {path}" for split, path in files.items())
     critic = model_folder("qwen3", folder / "critic")
     with retrieval(folder) as url:
-        given = (f"env.files={{{named}}}", f"env.retriever={url}")
+        given = (f"env.files={{{named}}}", f"env.retriever={url}", "trainer.strategy.offload=false")
         smaller = [f"allocator.budget={budget}", f"states.count={budget}", f"predictor.model={critic}"]
         smaller += [f"rollout.states={budget // 2}"] if large else []
         yield Row("trace_tab1", "active_active", "qwen3", given, (*smaller, "predictor.autocast=false"))

@@ -107,16 +107,15 @@ def test_a_papers_notebook(name: str, outputs: Path) -> None:
     text = "\n".join(shown)
     assert "The papers' directions, scale tiny" in text
     if name == "awpo":
-        assert "not_run" in text and "No run has logged this metric yet" in text
+        assert "AWPO, Table 2" in text
     else:
         assert any(part.startswith("<svg") for part in shown)
     if name == "selective":
-        assert "T1. Threshold sweep" in text
+        assert "| d_K < |" in text  # the table of thresholds
 
 
 def test_rollouts_are_inspected(outputs: Path) -> None:
     text = "\n".join(executed("inspect_rollouts", outputs, TURNWISE_RUN=str(outputs / "pivotrl/tab4/full/seed0")))
-    assert "samples, mean reward" in text and "advantage" in text
     assert "before: " in text and "after: " in text
 
 

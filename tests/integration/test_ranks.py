@@ -32,7 +32,7 @@ def finish(overrides: list[str], lightning: bool = False) -> None:
     process = Run(overrides, lightning=lightning)
     out, error = outcome(process)
     assert process.returncode == 0, error[-3000:]
-    assert out.count("Report:") == 1  # one process speaks
+    assert out.count("report.html") == 1  # one process speaks
 
 
 def kill_when(overrides: list[str], reached: Callable[[], bool], lightning: bool = False) -> None:

@@ -77,17 +77,3 @@ def test_allocation_saves_its_last_line(monkeypatch, capsys, tmp_path) -> None:
     assert last == json.loads(saved.read_text())
     assert last["optimal"] is True and last["setting"]["prompts"] == 8
     assert {"root_ms", "prefix_ms", "x_dynamic_programme", "million_s", "machine"} <= set(last)
-
-
-def test_waiting_is_shorter_with_threads_and_its_results_are_equal(monkeypatch, capsys, tmp_path) -> None:
-    saved, script = tmp_path / "result.json", str(FOLDER / "waiting.py")
-    small = "--reset 0.2 --step 0.02 --verify 0.05 --tasks 3 --group 3 --horizon 3 --rounds 1"
-    monkeypatch.setattr(sys, "argv", [script, *small.split(), "--json", str(saved)])
-    monkeypatch.syspath_prepend(str(FOLDER))
-    runpy.run_path(script, run_name="__main__")
-    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert printed == json.loads(saved.read_text())
-    assert list(printed["parts"]) == ["demonstrations", "openings", "episodes", "verdicts"]
-    for part in printed["parts"].values():
-        assert all(seconds > 0 for seconds in part["seconds"].values())
-        assert part["x"] == pytest.approx(part["seconds"]["0"] / part["seconds"]["64"])

@@ -65,7 +65,7 @@ def test_every_line_of_ours_that_makes_a_gate_report_is_in_its_checksum(outputs:
     ran: set[Path] = set()
 
     def note(frame: Any, event: str, _: object) -> None:
-        if event == "call" and "/turnwise/" in frame.f_code.co_filename:
+        if event == "call" and "/src/turnwise" in frame.f_code.co_filename:
             ran.add(Path(frame.f_code.co_filename).resolve())
 
     arms = [outputs / "selective" / "buffer" / row for row in ("never", "gated")]
@@ -74,7 +74,7 @@ def test_every_line_of_ours_that_makes_a_gate_report_is_in_its_checksum(outputs:
         gate_report(arms[0], module.Settings(k=5), arms[1])
     finally:
         sys.setprofile(None)
-    assert len(ran) > 5
+    assert len(ran) > 3
     read_only = {"files.py", "errors.py", "archive.py"}  # they open files and word errors
     left_out = {path for path in ran if not any(path == root or root in path.parents for root in module.CODE)}
     assert not {path.name for path in left_out} - read_only
