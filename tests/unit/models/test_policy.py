@@ -109,8 +109,8 @@ def test_the_second_adapter_contains_the_first(adapter: Path, tmp_path: Path) ->
     assert about["r"] == about["lora_alpha"] == 4 + 2
 
 
+@pytest.mark.extra("gguf")
 def test_a_file_that_is_no_whole_gguf_is_refused_in_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("gguf", reason="make gguf")
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF" + bytes(60))
     with pytest.raises(PolicyError, match=r"policy\.model=.*model\.gguf") as caught:
