@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
+from turnwise.evaluation.general import counted
+from turnwise.evaluation.reply_statistics import paired_change, pooled
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Evaluation, repeat_rate
 from turnwise.runs.config_hash import config_hash
@@ -105,6 +107,21 @@ def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     }
 
 
+def divergence(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+    """Returns the entry ``general`` of ``result.json``: the divergence from the base model on general questions in nats
+    a token, and how often (percent) both find the same token most likely, before and after training.
+    """
+    entry: dict[str, Any] = {"questions": len(after.general), "tokens": sum(row.tokens for row in after.general)}
+    for value, unit in (("kl", 1.0), ("same", 100.0)):
+        sides = counted(base.general, value), counted(after.general, value)
+        change = paired_change(*sides, shares=False)
+        before, since = (round(unit * pooled(side), 4) for side in sides)
+        low, high = change.low, change.high
+        interval = None if low is None or high is None else [round(unit * low, 4), round(unit * high, 4)]
+        entry[value] = {"base": before, "after": since, "delta": round(since - before, 4), "delta_ci95": interval}
+    return entry
+
+
 def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
     """Returns ``before`` and ``since`` without items that only one of the two evaluations contains, because the item's
     environment failed in the other evaluation.
@@ -138,6 +155,8 @@ def result_of(
         domains["in_domain"] = held_out_headline(base, after) if held_out else {}
     if held_out:
         domains["held_out"] = held_out
+    if after.general:
+        domains["general"] = divergence(base, after)
     return {
         "method": cfg.method,
         "env": file or environment,
@@ -167,6 +186,9 @@ def summary(evaluation: Evaluation) -> dict[str, float]:
         metrics["eval/repeat_rate"] = round(sum(map(repeat_rate, said)) / len(said), 4)
     for suite, items in evaluation.skills().items():
         metrics[f"eval/ood/{suite}"] = _points(_mean(items))
+    if evaluation.general:
+        for value, unit in (("kl", 1.0), ("same", 100.0)):
+            metrics[f"eval/general/{value}"] = round(unit * pooled(counted(evaluation.general, value)), 4)
     return metrics | held_out_metrics(evaluation)
 
 
