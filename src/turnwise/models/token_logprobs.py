@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-
 CPU_LOGITS = 1 << 23  # most logits of a chunk on a CPU: 32 MiB in float32
 
 
