@@ -76,7 +76,9 @@ ROWS = {  # sweep/row at the paper's scale
     "awpo_tab3/awpo_8b": AWPO | JUDGED | RESPONSES,
     "selective_tab5/gated": SELECTIVE | REINFORCE | GATE,
     "selective_tab5/baseline": SELECTIVE | REINFORCE,
-    "selective_tab4/gated": REINFORCE | GATE | {"policy.lora.r": 8, "policy.lora.alpha": 16, "rollout.states": 4, "trainer.max_epochs": 20},
+    "selective_tab4/gated": REINFORCE | GATE | {
+        "policy.lora.r": 8, "policy.lora.alpha": 16, "rollout.states": 4, "trainer.max_epochs": 20,
+    },
     "pivotrl_tab4/full": PIVOTRL | TURNS | RESPONSES | {"states.k": 16},
     "pivotrl_tab4/sft": PIVOTRL | {"trainer.max_epochs": -(-281_774 // 64), "data.trajectories": 281_774},  # all, once
     "pivotrl_fig1/e2e": PIVOTRL | {"rollout.states": 16, "allocator.group_size": 32, "trainer.max_epochs": 72},
