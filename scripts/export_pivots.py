@@ -112,7 +112,7 @@ class Export:
 
     def _leave_out(self, source: str, error: UnusableError) -> None:
         self.problems.setdefault(error.reason, []).append(source)
-        self.first.setdefault(error.reason, f"{source}: {error.what}; {error.remedy}")
+        self.first.setdefault(error.reason, f"{source}: {error}")
 
 
 @program()

@@ -93,7 +93,7 @@ def table(reasons: dict[str, list[BadTrajectory]]) -> Table:
         lines = [problem.source.rpartition(":")[2] for problem in problems[:8]]
         more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
         file = Path(problems[0].source.rpartition(":")[0]).name
-        first = f"{problems[0].what}; {problems[0].remedy}"
+        first = problems[0].what
         cells = (reason, str(len(problems)), f"{file}:{', '.join(lines)}{more}", first[:300])
         shown.add_row(*cells)
     return shown

@@ -445,9 +445,9 @@ class Demonstrations:
             spine.ids[at] in stops for spine in spines for start, stop in spine.turns for at in range(start, stop - 1)
         ):
             raise UnusableError(
-                "a demonstrated reply continues after the end-of-turn token, at which a policy would stop",
-                "remove the chat template's own tokens from the text",
                 "end of turn inside",
+                "a demonstrated reply continues after the end-of-turn token, at which a policy would stop; remove the "
+                "chat template's own tokens from the text",
             )
         if check is not None:
             replies = [spine.ids[start:stop] for spine in spines for start, stop in spine.turns]

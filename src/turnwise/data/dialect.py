@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
 from turnwise.data.match_calls import equivalent, identical
@@ -21,9 +21,6 @@ from turnwise.data.tool_schema import arguments_of, function_of
 from turnwise.data.toolcalls import OPEN, PARSERS, Format, ToolCallError, write_calls
 from turnwise.errors import InputError
 from turnwise.types import Message, ToolCall, Trajectory
-
-if TYPE_CHECKING:
-    from turnwise.data.chat_tokens import ChatTokens
 
 PROBE_TOOLS: Sequence[Mapping[str, Any]] = (
     {
@@ -57,8 +54,6 @@ def format_of(chat: ChatTokens) -> Format | None:
     The result is None if no parser can read the rendered call, because the template leaves ``tool_calls`` out, refuses
     them, or writes them in an unknown format.
     """
-    from turnwise.data.chat_tokens import ChatTemplateError  # programs that only convert files do not need it
-
     try:
         (spine,) = chat.spines(asking(), PROBE_TOOLS)
     except ChatTemplateError:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from turnwise.data.dialect import is_call_list, written
 from turnwise.data.pivot_rows import is_row, name_of
-from turnwise.data.read_records import OnBytes, UnusableError, read_records
+from turnwise.data.read_records import OnBytes, UnusableError, need, read_records
 from turnwise.data.tool_schema import check_tool, function_of, json_type
 from turnwise.data.toolcalls import (
     CLOSE,
@@ -66,12 +66,10 @@ def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     if key is None and isinstance(record.get("query"), str) and "answers" in record:
         return _asked(record)
     if key is None:
-        found = sorted(map(str, record))[:12]
-        remedy = f"put the conversation under one of {', '.join(CONVERSATIONS)}"
-        raise UnusableError(f"the record has no conversation, only the keys {found}", remedy, "no messages")
+        keys = f"only the keys {sorted(map(str, record))[:12]}; put it under one of {', '.join(CONVERSATIONS)}"
+        raise UnusableError("no messages", f"the record has no conversation, {keys}")
     turns = parse_field(record[key], key) if isinstance(record[key], str) else record[key]
-    if not isinstance(turns, list) or not turns:
-        raise UnusableError(f"{key} must be a non-empty list", "list the turns of the conversation", "no messages")
+    need(isinstance(turns, list) and turns, "no messages", f"{key} must be a non-empty list of turns")
     messages = [_message(turn, f"{key}[{place}]") for place, turn in enumerate(turns)]
     system = record.get("system")
     if isinstance(system, str) and system.strip() and messages[0]["role"] != "system":
@@ -82,13 +80,12 @@ def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _message(turn: Any, where: str) -> dict[str, Any]:
     if not isinstance(turn, Mapping) or not ("role" in turn or "from" in turn):
         has = f"only the keys {sorted(map(str, turn))[:12]}" if isinstance(turn, Mapping) else type(turn).__name__
-        remedy = "write each turn as {'role', 'content'} or {'from', 'value'}"
-        raise UnusableError(f"{where} must be an object with a role, got {has}", remedy, "unusable message")
+        what = f"{where} must be {{'role', 'content'}} or {{'from', 'value'}}, got {has}"
+        raise UnusableError("unusable message", what)
     said = turn.get("role") or turn.get("from")
     role = ROLES.get(said) if isinstance(said, str) else None
-    if role is None:
-        remedy = f"use one of {', '.join(ROLES)}"
-        raise UnusableError(f"{where} has the unknown role {said!r:.60}", remedy, "unknown role")
+    what = f"{where} has the unknown role {said!r:.60}; use one of {', '.join(ROLES)}"
+    need(role is not None, "unknown role", what)
     text = _text(turn.get("content", turn.get("value")), where)
     message = {"role": role, "content": text, **{key: turn[key] for key in _KEPT if turn.get(key)}}
     reasoning = next((turn[key] for key in REASONING if isinstance(turn.get(key), str) and turn[key].strip()), None)
@@ -115,12 +112,9 @@ def _text(content: Any, where: str) -> str:
         return ""
     if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
         content = "\n".join(str(part.get("text") or "") for part in content)
-    if not isinstance(content, str):
-        what = f"the content of {where} must be text, got {type(content).__name__}"
-        raise UnusableError(
-            what, "write the content as one text; images and sound are not supported", "content is not a string"
-        )
-    return content
+    what = f"the content of {where} must be one text, got {type(content).__name__}; only text is supported"
+    need(isinstance(content, str), "content is not a string", what)
+    return str(content)
 
 
 def _calls(text: str, where: str) -> list[dict[str, Any]]:
@@ -137,10 +131,8 @@ def _calls(text: str, where: str) -> list[dict[str, Any]]:
         given = value if isinstance(value, list) else [value]
         calls = [checked_call(one.get("name"), one.get("arguments", one.get("parameters"))) for one in given]
     except (ToolCallError, AttributeError) as error:
-        remedy = "write {'name', 'arguments'} as JSON, or a list of such objects"
-        raise UnusableError(
-            f"the tool calls in {where} cannot be read: {error}", remedy, "call cannot be read"
-        ) from error
+        what = f"the tool calls in {where} cannot be read ({error}); write {{'name', 'arguments'}} as JSON, or a list"
+        raise UnusableError("call cannot be read", what) from error
     return [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]
 
 
@@ -295,12 +287,8 @@ def _reply(message: Mapping[str, Any], tools: Sequence[Any], form: Format, place
             return _with_names(text, tools)
         return PARSERS[form](_json_calls(text) if form == "hermes" else text, tools)
     except ToolCallError as error:
-        remedy = "correct the call, or choose another format with --calls"
-        raise UnusableError(
-            f"the tool calls of turn {place} cannot be read in the format {form}: {error}",
-            remedy,
-            "call cannot be read",
-        ) from error
+        what = f"the tool calls of turn {place} cannot be read in the format {form} ({error}); correct the call, or "
+        raise UnusableError("call cannot be read", f"{what}choose another format with --calls") from error
 
 
 def _json_calls(text: str) -> str:
@@ -449,7 +437,7 @@ class Importer:
                     if trajectory.id in self._seen:
                         raise used_twice(trajectory.id, self._seen[trajectory.id])
                 except UnusableError as error:
-                    self.problems.append(BadTrajectory(source, error.what, error.remedy, error.reason))
+                    self.problems.append(BadTrajectory(source, str(error), error.reason))
                     continue
                 self._seen[trajectory.id] = source
                 yield trajectory

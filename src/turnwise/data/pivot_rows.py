@@ -8,12 +8,11 @@ resource server that verifies single steps of tool use.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.data.read_records import UnusableError
+from turnwise.data.read_records import UnusableError, need
 from turnwise.data.steps import TurnInContext
 from turnwise.data.tool_schema import arguments_of, function_of
 from turnwise.data.toolcalls import REASONING
@@ -24,207 +23,93 @@ PARAMS, ACTION, AGENT = "responses_create_params", "expected_action", "agent_ref
 ACTIONS = ("function_call", "message", "function_call_batch")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule for pivot rows.
-
-    Attributes:
-        reason: the mistake in a few words. The text is the same for all rows that break this rule.
-        says: the rule in words, for an error message.
-        remedy: says how to correct a row that breaks the rule.
-        holds: a function that returns whether a row keeps the rule. It is only called for rows that keep all earlier
-            rules.
-        to_read: whether a row must keep the rule to be read. If False, a row that breaks the rule can still be read.
-    """
-
-    reason: str
-    says: str
-    remedy: str
-    holds: Callable[[Mapping[str, Any]], bool]
-    to_read: bool = True
-
-
 def check_row(row: Mapping[str, Any], to_read: bool = False) -> None:
-    """Checks that a pivot row keeps all rules in ``RULES``; with ``to_read``, only the rules that reading needs.
+    """Checks that a pivot row keeps the rules; with ``to_read``, only the rules that reading needs.
 
     Raises:
         UnusableError: the row breaks a rule; the error describes the first broken rule.
     """
-    for rule in RULES:
-        if (rule.to_read or not to_read) and not rule.holds(row):
-            raise UnusableError(rule.says, rule.remedy, rule.reason)
+    request: Any = row.get(PARAMS)
+    need(isinstance(request, Mapping), "no request", f"{PARAMS} must be an object, the request to the model")
+    items: Any = request.get("input")
+    listed = isinstance(items, list) and items and all(isinstance(item, Mapping) for item in items)
+    need(listed, "no input", f"{PARAMS}.input must be a non-empty list of objects, which come before the action")
+    need(
+        items[-1].get("type") not in ("function_call", "reasoning") and items[-1].get("role") != "assistant",
+        "action in the input",
+        f"{PARAMS}.input must not end with an item of the policy; remove the policy's own items from its end",
+    )
+    tools: Any = request.get("tools")
+    need(isinstance(tools or [], list), "unusable tools", f"{PARAMS}.tools must be a list of all tools")
+    action: Any = row.get(ACTION)
+    need(isinstance(action, Mapping), "no expected action", f"{ACTION} must be an object, the demonstrated action")
+    kinds = f"{ACTION}.type must be one of {', '.join(ACTIONS)}; leave out rows with other actions"
+    need(action.get("type") in ACTIONS, "unknown kind of action", kinds)
+    text = action["type"] != "message" or isinstance(action.get("content"), str)
+    need(text, "message without text", f"{ACTION}.content of a message must be text, the demonstrated reply")
+    calls: Any = calls_of(action)
+    need(
+        action["type"] == "message" or (calls and all(isinstance(call, Mapping) for call in calls)),
+        "no calls",
+        f"{ACTION}.calls must be a non-empty list, the demonstrated function calls",
+    )
+    for call in calls:
+        need(_filled(call.get("name")), "call without a name", f"{ACTION}.name must be the name of a tool")
+        what = f"{ACTION}.arguments must be the JSON text of an object; write the arguments as a JSON string"
+        need(_is_object(call.get("arguments")), "arguments are no JSON text", what)
+    if not to_read:
+        _check_to_write(row, calls)
+
+
+def _check_to_write(row: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> None:
+    request, agent = row[PARAMS], row.get(AGENT)
+    known = {function_of(tool).get("name") for tool in request.get("tools") or () if isinstance(tool, Mapping)}
+    unknown = f"{ACTION}.name must be the name of a tool in {PARAMS}.tools; list the tool, or drop the row"
+    need(all(call["name"] in known for call in calls), "call of an unknown tool", unknown)
+    missing = f"{PARAMS}.tools must be present; write an empty list if there are no tools"
+    need(isinstance(request.get("tools"), list), "no list of tools", missing)
+    choice = f"{PARAMS}.tool_choice must be 'auto' or absent"
+    need(request.get("tool_choice", "auto") == "auto", "tool_choice is not auto", choice)
+    parallel = isinstance(request.get("parallel_tool_calls", False), bool)
+    what = f"{PARAMS}.parallel_tool_calls must be true, false or absent"
+    need(parallel, "parallel_tool_calls is no boolean", what)
+    nulls = f"{PARAMS} must not contain null; leave out keys without a value"
+    need(all(value is not None for value in request.values()), "null in the request", nulls)
+    called: set[Any] = set()
+    for item in request["input"]:
+        if item.get("type") == "function_call":
+            called.add(item.get("call_id"))
+        need(
+            item.get("type") != "function_call_output" or item.get("call_id") in called,
+            "answer without a call",
+            f"a function_call_output in {PARAMS}.input must have the call_id of a function_call before it; restore it",
+        )
+    named = isinstance(agent, Mapping) and agent.get("type") == "responses_api_agents"
+    need(named, "no agent", f"{AGENT} must be an object of type responses_api_agents, the agent that uses the row")
+    assert agent is not None
+    need(
+        _filled(agent.get("name")),
+        "agent without a name",
+        f"{AGENT}.name must be the agent's name in its configuration",
+    )
 
 
 def calls_of(action: Mapping[str, Any]) -> list[Any]:
     """Returns the tool calls in a pivot row's expected action, or an empty list if the action is a message."""
     if action["type"] == "function_call_batch":
-        return list(action["calls"])
+        return list(action["calls"]) if isinstance(action.get("calls"), list) else []
     return [action] if action["type"] == "function_call" else []
 
 
-def _batch(action: Mapping[str, Any]) -> bool:
-    calls = action.get("calls")
-    if action["type"] != "function_call_batch":
-        return True
-    return isinstance(calls, list) and bool(calls) and all(isinstance(call, Mapping) for call in calls)
-
-
-def _arguments(call: Mapping[str, Any]) -> bool:
-    try:
-        return isinstance(call.get("arguments"), str) and isinstance(parse_json(call["arguments"]), Mapping)
-    except ValueError:
-        return False
-
-
-def _named(row: Mapping[str, Any]) -> bool:
-    known = {function_of(tool).get("name") for tool in row[PARAMS].get("tools") or () if isinstance(tool, Mapping)}
-    return all(call["name"] in known for call in calls_of(row[ACTION]))
-
-
-def _answered(row: Mapping[str, Any]) -> bool:
-    called: set[Any] = set()
-    for item in row[PARAMS]["input"]:
-        if item.get("type") == "function_call":
-            called.add(item.get("call_id"))
-        if item.get("type") == "function_call_output" and item.get("call_id") not in called:
-            return False
-    return True
-
-
-def _by_policy(item: Mapping[str, Any]) -> bool:
-    return item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant"
-
-
-def _filled_text(value: Any) -> bool:
+def _filled(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _each_call(holds: Callable[[Mapping[str, Any]], bool]) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda row: all(map(holds, calls_of(row[ACTION])))
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "no request",
-        f"{PARAMS} must be an object",
-        "write the request to the model under this key",
-        lambda row: isinstance(row.get(PARAMS), Mapping),
-    ),
-    Rule(
-        "no input",
-        f"{PARAMS}.input must be a non-empty list of objects",
-        "list the items that come before the action",
-        lambda row: (
-            isinstance(items := row[PARAMS].get("input"), list)
-            and bool(items)
-            and all(isinstance(item, Mapping) for item in items)
-        ),
-    ),
-    Rule(
-        "action in the input",
-        f"{PARAMS}.input must not end with an item of the policy",
-        "remove the policy's own items from the end of the input",
-        lambda row: not _by_policy(row[PARAMS]["input"][-1]),
-    ),
-    Rule(
-        "unusable tools",
-        f"{PARAMS}.tools must be a list",
-        "list all tools that the policy can call",
-        lambda row: isinstance(row[PARAMS].get("tools") or [], list),
-    ),
-    Rule(
-        "no expected action",
-        f"{ACTION} must be an object",
-        "write the demonstrated action under this key",
-        lambda row: isinstance(row.get(ACTION), Mapping),
-    ),
-    Rule(
-        "unknown kind of action",
-        f"{ACTION}.type must be one of {', '.join(ACTIONS)}",
-        "leave out rows with other actions",
-        lambda row: row[ACTION].get("type") in ACTIONS,
-    ),
-    Rule(
-        "message without text",
-        f"{ACTION}.content of a message must be text",
-        "write the demonstrated reply",
-        lambda row: row[ACTION]["type"] != "message" or isinstance(row[ACTION].get("content"), str),
-    ),
-    Rule(
-        "no calls",
-        f"{ACTION}.calls must be a non-empty list of function calls",
-        "list the demonstrated calls",
-        lambda row: _batch(row[ACTION]),
-    ),
-    Rule(
-        "call without a name",
-        f"{ACTION}.name must be non-empty text",
-        "write the name of the tool",
-        _each_call(lambda call: _filled_text(call.get("name"))),
-    ),
-    Rule(
-        "arguments are no JSON text",
-        f"{ACTION}.arguments must be the JSON text of an object",
-        "write the arguments as a JSON string",
-        _each_call(_arguments),
-    ),
-    Rule(
-        "call of an unknown tool",
-        f"{ACTION}.name must be the name of a tool in {PARAMS}.tools",
-        "list the tool, or drop the row",
-        _named,
-        to_read=False,
-    ),
-    Rule(
-        "no list of tools",
-        f"{PARAMS}.tools must be present",
-        "write an empty list if there are no tools",
-        lambda row: isinstance(row[PARAMS].get("tools"), list),
-        to_read=False,
-    ),
-    Rule(
-        "tool_choice is not auto",
-        f"{PARAMS}.tool_choice must be 'auto' or absent",
-        "write 'auto'",
-        lambda row: row[PARAMS].get("tool_choice", "auto") == "auto",
-        to_read=False,
-    ),
-    Rule(
-        "parallel_tool_calls is no boolean",
-        f"{PARAMS}.parallel_tool_calls must be true, false or absent",
-        "write true or false",
-        lambda row: isinstance(row[PARAMS].get("parallel_tool_calls", False), bool),
-        to_read=False,
-    ),
-    Rule(
-        "null in the request",
-        f"{PARAMS} must not contain null",
-        "leave out keys without a value",
-        lambda row: all(value is not None for value in row[PARAMS].values()),
-        to_read=False,
-    ),
-    Rule(
-        "answer without a call",
-        f"a function_call_output in {PARAMS}.input must have the call_id of a function_call before it",
-        "restore the call_id",
-        _answered,
-        to_read=False,
-    ),
-    Rule(
-        "no agent",
-        f"{AGENT} must be an object of type responses_api_agents",
-        "name the agent that uses the row",
-        lambda row: isinstance(row.get(AGENT), Mapping) and row[AGENT].get("type") == "responses_api_agents",
-        to_read=False,
-    ),
-    Rule(
-        "agent without a name",
-        f"{AGENT}.name must be non-empty text",
-        "write the name that the agent has in the configuration that uses the row",
-        lambda row: _filled_text(row[AGENT].get("name")),
-        to_read=False,
-    ),
-)
+def _is_object(text: Any) -> bool:
+    try:
+        return isinstance(text, str) and isinstance(parse_json(text), Mapping)
+    except ValueError:
+        return False
 
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -247,7 +132,7 @@ def record_of(row: Mapping[str, Any], source: str) -> dict[str, Any]:
     the row that Turnwise does not use are left out.
 
     Raises:
-        UnusableError: the row breaks a rule that is needed for reading (``rules.Rule.to_read``).
+        UnusableError: the row breaks a rule that is needed for reading (:func:`check_row`).
     """
     check_row(row, to_read=True)
     params, action = row[PARAMS], row[ACTION]
@@ -291,12 +176,12 @@ def pass_rate(row: Mapping[str, Any]) -> dict[str, int]:
     passed, total = row.get("pass_rate_passed"), row.get("pass_rate_total")
     if passed is None or total is None:
         return {}
-    if not (_count(passed) and _count(total) and passed <= total):
-        raise UnusableError(
-            f"pass_rate_passed and pass_rate_total must be counts of samples, got {passed!r} of {total!r}",
-            "correct the counts, or leave both out",
-            "unusable pass rate",
-        )
+    need(
+        _count(passed) and _count(total) and passed <= total,
+        "unusable pass rate",
+        f"pass_rate_passed and pass_rate_total must be counts of samples, got {passed!r} of {total!r}; correct the "
+        "counts, or leave both out",
+    )
     return {"passed": int(passed), "total": int(total)}
 
 
@@ -308,12 +193,8 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[An
     kind = item.get("type", "message")
     if kind == "message":
         role = _ROLES.get(str(item.get("role")))
-        if role is None:
-            raise UnusableError(
-                f"{where} has the unknown role {item.get('role')!r:.60}",
-                f"use one of {', '.join(_ROLES)}",
-                "unknown role",
-            )
+        what = f"{where} has the unknown role {item.get('role')!r:.60}; use one of {', '.join(_ROLES)}"
+        need(role is not None, "unknown role", what)
         text = _text(item.get("content"), where)
         if role == "assistant":
             _speak(messages, "content", text)
@@ -331,9 +212,9 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[An
         messages.append(answer | ({"name": names[item["call_id"]]} if item.get("call_id") in names else {}))
     else:
         raise UnusableError(
-            f"{where} is of the unknown type {kind!r:.60}",
-            "leave the row out; only messages, reasoning, function calls and their outputs are supported",
             "unknown kind of item",
+            f"{where} is of the unknown type {kind!r:.60}; leave the row out: only messages, reasoning, function calls "
+            "and their outputs are supported",
         )
 
 
@@ -359,12 +240,8 @@ def _text(content: Any, where: str) -> str:
     parts: Sequence[Any] = content if isinstance(content, list) else [None]
     texts = [part.get("text", part.get("refusal")) if isinstance(part, Mapping) else None for part in parts]
     said = [text for text in texts if isinstance(text, str)]
-    if len(said) < len(texts):
-        raise UnusableError(
-            f"{where} has content that is not text",
-            "leave the row out; images are not supported",
-            "content is not a string",
-        )
+    what = f"{where} has content that is not text; leave the row out, because images are not supported"
+    need(len(said) == len(texts), "content is not a string", what)
     return "".join(said)
 
 
@@ -457,12 +334,8 @@ def _items(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
         if role == "tool":
             name = message.get("tool_call_id")
             name = name if name in open_calls else next(iter(open_calls), None)
-            if name is None:
-                raise UnusableError(
-                    f"messages[{place}] is a tool message that answers no tool call",
-                    "add the tool call, or remove the message",
-                    "answer without a call",
-                )
+            what = f"messages[{place}] is a tool message that answers no tool call; add the call, or remove the message"
+            need(name is not None, "answer without a call", what)
             open_calls.remove(name)
             yield {"type": "function_call_output", "call_id": name, "output": text, "status": "completed"}
         elif role != "assistant":

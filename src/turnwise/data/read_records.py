@@ -23,15 +23,19 @@ OnBytes = Callable[[int], None]
 
 
 class UnusableError(ValueError):
-    """Raised if a record of a file cannot be used. ``what`` is the mistake, and ``remedy`` the way to correct it.
-
-    ``reason`` names the kind of mistake in a few words. All records with one kind of mistake have one ``reason``, so
-    that they can be counted.
+    """Raised if a record of a file cannot be used. The message is the mistake and how to correct it. ``reason`` names
+    the kind of mistake in a few words, which are the same for all such records, so that they can be counted.
     """
 
-    def __init__(self, what: str, remedy: str, reason: str) -> None:
-        super().__init__(what)
-        self.what, self.remedy, self.reason = what, remedy, reason
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def need(holds: object, reason: str, message: str) -> None:
+    """Raises an UnusableError unless ``holds`` is true."""
+    if not holds:
+        raise UnusableError(reason, message)
 
 
 def read_records(
@@ -128,20 +132,20 @@ def _parse(line: bytes | None, limit: int) -> Any:
     if line is None:
         raise _too_long(limit)
     if not line.strip():
-        raise UnusableError("the line is empty", "remove the line", "empty line")
+        raise UnusableError("empty line", "the line is empty; remove it")
     try:
         record = STRICT.decode(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UnusableError(
-            f"the line is not UTF-8 (byte {error.start})", "save the file as UTF-8", "not UTF-8"
+            "not UTF-8", f"byte {error.start} of the line is not UTF-8; save the file as UTF-8"
         ) from error
     except TwiceError as error:
-        raise UnusableError(f"an object has the key {error.key!r} twice", "remove one of them", "key twice") from error
+        raise UnusableError("key twice", f"an object has the key {error.key!r} twice; remove one of them") from error
     except RecursionError as error:
         raise _too_deep() from error
     except ValueError as error:
-        what = f"the line contains broken JSON ({error})"
-        raise UnusableError(what, "write one complete JSON object per line", "broken JSON") from error
+        message = f"the line contains broken JSON ({error}); write one complete JSON object per line"
+        raise UnusableError("broken JSON", message) from error
     return _plain_values(record)
 
 
@@ -150,25 +154,25 @@ def _plain_values(record: Any) -> Any:
     try:
         json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
     except TypeError as error:
-        what = f"the record contains a value that JSON cannot represent ({error})"
-        raise UnusableError(what, "write the value as text", "no JSON value") from error
+        message = f"the record contains a value that JSON cannot represent ({error}); write it as text"
+        raise UnusableError("no JSON value", message) from error
     except UnicodeEncodeError as error:
-        what = "the record contains half a surrogate pair (such as \\ud83d alone), which is not a character"
-        raise UnusableError(what, "write the whole character", "half a character") from error
+        message = "the record contains half a surrogate pair (such as \\ud83d alone); write the whole character"
+        raise UnusableError("half a character", message) from error
     except RecursionError as error:
         raise _too_deep() from error
     except ValueError as error:
-        what = "the record contains NaN or an infinite number"
-        raise UnusableError(what, "write a finite number, or text", "number is not finite") from error
+        message = "the record contains NaN or an infinite number; write a finite number, or text"
+        raise UnusableError("number is not finite", message) from error
     return record
 
 
 def _too_deep() -> UnusableError:
-    return UnusableError("the record is nested too deeply", "flatten the record", "nested too deeply")
+    return UnusableError("nested too deeply", "the record is nested too deeply; flatten it")
 
 
 def _too_long(limit: int) -> UnusableError:
-    return UnusableError(f"the record is longer than {limit} bytes", "shorten the trajectory, or split it", "too long")
+    return UnusableError("too long", f"the record is longer than {limit} bytes; shorten the trajectory, or split it")
 
 
 def _array(file: BinaryIO, name: Path, limit: int, on_bytes: OnBytes) -> Iterator[tuple[str, Any]] | None:

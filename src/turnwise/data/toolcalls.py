@@ -347,7 +347,6 @@ def _key(node: ast.expr | None, depth: int) -> str:
     return key
 
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _LITERALS = {"true": True, "false": False, "null": None, "none": None}
 _NAME = re.compile(r"[^<>\n]{1,256}(?=>)")
 

@@ -17,7 +17,7 @@ import pyarrow
 import pyarrow.parquet
 
 from turnwise.data.pivot_rows import is_row, record_of
-from turnwise.data.read_records import UnusableError, read_records
+from turnwise.data.read_records import UnusableError, need, read_records
 from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
 from turnwise.data.toolcalls import REASONING, ToolCallError, checked_call
 from turnwise.errors import InputError
@@ -46,22 +46,19 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
     """
     record = checked_record(record)
     record = _without_nulls(record_of(record, source) if is_row(record) else record)
-    if "messages" not in record:
-        raise UnusableError(
-            f"the record has no 'messages', only the keys {sorted(map(str, record))}",
-            "put the conversation under 'messages'",
-            "no messages",
-        )
-    identity = record.get("id", source)
-    if not isinstance(identity, str) or not identity:
-        raise UnusableError(
-            f"id must be non-empty text, got {identity!r}", "give each trajectory a text id of its own", "unusable id"
-        )
-    success = record.get("success")
-    if success is not None and not isinstance(success, bool):
-        raise UnusableError(
-            f"success must be true, false or absent, got {success!r}", "write true or false", "unusable success"
-        )
+    has = f"only the keys {sorted(map(str, record))}"
+    need("messages" in record, "no messages", f"there are no 'messages', {has}; put the conversation under 'messages'")
+    identity, success = record.get("id", source), record.get("success")
+    need(
+        isinstance(identity, str) and identity,
+        "unusable id",
+        f"id must be non-empty text, got {identity!r}; give each trajectory a text id of its own",
+    )
+    need(
+        success is None or isinstance(success, bool),
+        "unusable success",
+        f"success must be true, false or absent, got {success!r}",
+    )
     tools = _tools(record.get("tools"))
     pivot = _pivot(record)
     messages = _messages(record["messages"], tools if pivot is None else None)
@@ -77,13 +74,10 @@ def checked_record(record: Any) -> Mapping[str, Any]:
     """
     if isinstance(record, UnusableError):
         raise record
-    if not isinstance(record, Mapping):
-        raise UnusableError(
-            f"the record must be a JSON object, but it is of type {type(record).__name__}",
-            "write each record as one JSON object",
-            "no object",
-        )
-    return record
+    kind = type(record).__name__
+    need(isinstance(record, Mapping), "no object", f"the record must be a JSON object, but it is of type {kind}")
+    checked: Mapping[str, Any] = record
+    return checked
 
 
 def listed_tools(given: Any) -> list[Any]:
@@ -93,44 +87,37 @@ def listed_tools(given: Any) -> list[Any]:
         UnusableError: the tools are not a list.
     """
     tools = parse_field(given, "tools") if isinstance(given, str) and given else given or []
-    if not isinstance(tools, list):
-        what = f"tools must be a list, got {type(tools).__name__}"
-        raise UnusableError(what, "list the tools, or leave 'tools' out", "unusable tools")
+    need(isinstance(tools, list), "unusable tools", f"tools must be a list, got {type(tools).__name__}")
     return [parse_field(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
 
 
 def _tools(given: Any) -> tuple[Mapping[str, Any], ...]:
     tools = listed_tools(given)
     for tool in tools:
-        if problem := check_tool(tool):
-            raise UnusableError(problem, "correct 'tools'", "unusable tools")
+        problem = check_tool(tool)
+        need(not problem, "unusable tools", f"{problem}; correct 'tools'")
     named: dict[Any, Any] = {}
     for function in map(function_of, tools):
-        if named.setdefault(function["name"], function) != function:
-            what = f"two tools have the name {function['name']!r}"
-            raise UnusableError(what, "give each tool its own name", "unusable tools")
+        same = named.setdefault(function["name"], function) == function
+        need(same, "unusable tools", f"two tools have the name {function['name']!r}; give each its own name")
     return tuple(_without_nulls(tool) for tool in tools)
 
 
 def _task(task: Any) -> Task | None:
     if task is None:
         return None
-    remedy = "write task as {'env', 'id', 'split', 'data'}, or leave it out"
-    if not isinstance(task, Mapping):
-        raise UnusableError(f"task must be an object, got {type(task).__name__}", remedy, "unusable task")
+
+    def check(holds: object, what: str) -> None:
+        need(holds, "unusable task", f"{what}; write task as {{'env', 'id', 'split', 'data'}}, or leave it out")
+
+    check(isinstance(task, Mapping), f"task must be an object, got {type(task).__name__}")
     for key in ("env", "id"):
-        if not isinstance(task.get(key), str) or not task[key]:
-            raise UnusableError(f"task.{key} must be non-empty text, got {task.get(key)!r}", remedy, "unusable task")
-    split = task.get("split") or "train"
-    if split not in SPLITS:
-        raise UnusableError(f"task.split must be one of {', '.join(SPLITS)}, got {split!r}", remedy, "unusable task")
-    data = task.get("data")
+        check(isinstance(task.get(key), str) and task[key], f"task.{key} must be non-empty text, got {task.get(key)!r}")
+    split, data, subset = task.get("split") or "train", task.get("data"), task.get("subset") or ""
+    check(split in SPLITS, f"task.split must be one of {', '.join(SPLITS)}, got {split!r}")
     data = parse_field(data, "task.data") if isinstance(data, str) and data else data or {}
-    if not isinstance(data, Mapping):
-        raise UnusableError(f"task.data must be an object, got {type(data).__name__}", remedy, "unusable task")
-    subset = task.get("subset") or ""
-    if not isinstance(subset, str):
-        raise UnusableError(f"task.subset must be text, got {subset!r}", remedy, "unusable task")
+    check(isinstance(data, Mapping), f"task.data must be an object, got {type(data).__name__}")
+    check(isinstance(subset, str), f"task.subset must be text, got {subset!r}")
     return Task(task["env"], task["id"], split, dict(data), subset)
 
 
@@ -139,79 +126,59 @@ def _pivot(record: Mapping[str, Any]) -> Pivot | None:
     if pivot is None:
         return None
     counts = [pivot.get(key) or 0 for key in ("passed", "total")] if isinstance(pivot, Mapping) else []
-    if not counts or not all(type(count) is int and count >= 0 for count in counts) or counts[0] > counts[1]:
-        raise UnusableError(
-            f"pivot must be an object with the counts 'passed' and 'total', got {pivot!r:.80}",
-            "correct the counts, or write {} if nothing was sampled",
-            "unusable pivot",
-        )
-    if record.get("task") is not None:
-        raise UnusableError(
-            "the record has both keys 'pivot' and 'task'", "leave out one of the two", "pivot with a task"
-        )
+    need(
+        counts and all(type(count) is int and count >= 0 for count in counts) and counts[0] <= counts[1],
+        "unusable pivot",
+        f"pivot must be an object with the counts 'passed' and 'total', got {pivot!r:.80}; correct the counts, or write "
+        "{} if nothing was sampled",
+    )
+    both = "the record has both keys 'pivot' and 'task'; leave out one of the two"
+    need(record.get("task") is None, "pivot with a task", both)
     return Pivot(*counts)
 
 
 def _messages(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> tuple[dict[str, Any], ...]:
-    if not isinstance(messages, list) or not messages:
-        raise UnusableError("messages must be a non-empty list", "put the conversation under 'messages'", "no messages")
-    if len(messages) > MOST:
-        raise UnusableError(
-            f"the trajectory has {len(messages)} messages, more than {MOST}",
-            "split the trajectory",
-            "too many messages",
-        )
-    checked = tuple(_message(message, place, tools) for place, message in enumerate(messages))
+    need(isinstance(messages, list) and messages, "no messages", "messages must be a non-empty list")
+    many = f"the trajectory has {len(messages)} messages, more than {MOST}; split it"
+    need(len(messages) <= MOST, "too many messages", many)
+    checked = tuple(_message(message, f"messages[{place}]", tools) for place, message in enumerate(messages))
     _check_turns(checked)
     return checked
 
 
-def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-    where = f"messages[{place}]"
+def _message(message: Any, where: str, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     if not isinstance(message, Mapping) or "role" not in message:
         has = f"only the keys {sorted(map(str, message))}" if isinstance(message, Mapping) else type(message).__name__
-        raise UnusableError(
-            f"{where} must be an object with a role, got {has}",
-            "write each message as {'role', 'content'}",
-            "unusable message",
-        )
+        raise UnusableError("unusable message", f"{where} must be an object with 'role' and 'content', got {has}")
     role = message["role"]
-    if role not in ROLES:
-        raise UnusableError(f"{where} has the unknown role {role!r}", f"use one of {', '.join(ROLES)}", "unknown role")
+    need(role in ROLES, "unknown role", f"{where} has the unknown role {role!r}; use one of {', '.join(ROLES)}")
     message = _without_nulls({"content": "", **_without_nulls(message)})
-    if not isinstance(message["content"], str):
-        kind = type(message["content"]).__name__
-        raise UnusableError(
-            f"{where}.content must be text, got {kind}",
-            "write the content as one text; images are not supported",
-            "content is not a string",
-        )
-    if strange := [key for key in _TEXTS if not isinstance(message.get(key, ""), str)]:
-        raise UnusableError(
-            f"{where}.{strange[0]} must be text, got {type(message[strange[0]]).__name__}",
-            "write it as text, or leave it out",
-            "unusable message",
-        )
+    kind = type(message["content"]).__name__
+    need(
+        isinstance(message["content"], str),
+        "content is not a string",
+        f"{where}.content must be one text, got {kind}; images are not supported",
+    )
+    for key in _TEXTS:
+        kind = type(message.get(key, "")).__name__
+        need(kind == "str", "unusable message", f"{where}.{key} must be text, got {kind}; write text, or leave it out")
     calls = message.pop("tool_calls", None) or []
-    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-        raise UnusableError(
-            f"{where}.tool_calls must be a list of objects", "write [{'type', 'function': {...}}]", "unusable call"
-        )
-    if calls and role != "assistant":
-        raise UnusableError(
-            f"{where} is a {role} message with tool_calls",
-            "leave out tool_calls, which only assistant messages may have",
-            "unusable call",
-        )
+    need(
+        isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls),
+        "unusable call",
+        f"{where}.tool_calls must be a list of objects; write [{{'type', 'function': {{...}}}}]",
+    )
+    only = f"{where} is a {role} message with tool_calls, which only assistant messages may have; leave them out"
+    need(not calls or role == "assistant", "unusable call", only)
     for call in calls:
         if problems := (tools is not None and check_call(call, tools)) or _strange_call(call):
             raise UnusableError(
-                f"{where} has an unusable tool call ({'; '.join(problems)})",
-                "correct the call, or the tool's schema in 'tools'",
                 "call does not fit its tool",
+                f"{where} has an unusable tool call ({'; '.join(problems)}); correct the call, or the tool's schema in "
+                "'tools'",
             )
-    if role == "assistant" and not calls and not message["content"].strip():
-        raise UnusableError(f"{where} is an empty assistant turn", "give it content or tool_calls", "empty turn")
+    said = role != "assistant" or calls or message["content"].strip()
+    need(said, "empty turn", f"{where} is an empty assistant turn; give it content or tool_calls")
     if calls:
         message["tool_calls"] = [_normal_call(call) for call in calls]
     return {"role": role, **{key: value for key, value in message.items() if key != "role"}}
@@ -238,45 +205,38 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
     Raises:
         UnusableError: the messages have another order.
     """
-    remedy = "add the missing assistant turn, or leave out the trajectory"
+    needs_turn = "add the missing assistant turn, or leave out the trajectory"
     if not any(message["role"] == "assistant" for message in messages):
-        raise UnusableError("the conversation has no assistant turn", remedy, "no assistant turn")
+        raise UnusableError("no assistant turn", f"the conversation has no assistant turn; {needs_turn}")
     opening = 0
     while messages[opening]["role"] == "system":
         opening += 1
-    if messages[opening]["role"] != "user":
-        role = messages[opening]["role"]
-        raise UnusableError(
-            f"messages[{opening}] has the role {role}, but the first message after the system messages must be "
-            "a user message",
-            "begin the conversation with a user message",
-            "no user message first",
-        )
+    need(
+        messages[opening]["role"] == "user",
+        "no user message first",
+        f"messages[{opening}] has the role {messages[opening]['role']}, but the first message after the system messages "
+        "must be a user message; add one",
+    )
     answers = 0  # number of tool messages that may still follow the last assistant turn
     for place in range(opening + 1, len(messages)):
         role, before = messages[place]["role"], messages[place - 1]["role"]
-        if role == "system":
-            raise UnusableError(
-                f"messages[{place}] is a system message after the start of the conversation",
-                "move it before the first user message",
-                "late system message",
-            )
+        late = f"messages[{place}] is a system message after the start of the conversation; move it to the start"
+        need(role != "system", "late system message", late)
         if role == "assistant":
-            if before == "assistant":
-                raise UnusableError(
-                    f"messages[{place}] is an assistant turn that follows another one without an observation",
-                    "add the user or tool message between the two turns, or merge the two turns",
-                    "turns do not alternate",
-                )
+            need(
+                before != "assistant",
+                "turns do not alternate",
+                f"messages[{place}] is an assistant turn that follows another one; add the user or tool message between "
+                "them, or merge them",
+            )
             answers = max(1, len(messages[place].get("tool_calls", ())))
             continue
         answers = answers - 1 if role == "tool" else answers
-        if before != "assistant" and not (role == before == "tool" and answers >= 0):
-            raise UnusableError(
-                f"an assistant turn is missing between messages[{place - 1}] and messages[{place}]",
-                remedy,
-                "turns do not alternate",
-            )
+        need(
+            before == "assistant" or (role == before == "tool" and answers >= 0),
+            "turns do not alternate",
+            f"an assistant turn is missing between messages[{place - 1}] and messages[{place}]; {needs_turn}",
+        )
 
 
 def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,7 +253,7 @@ def parse_field(text: str, what: str) -> Any:
         return parse_json(text)
     except ValueError as error:
         raise UnusableError(
-            f"{what} is a text that is not JSON ({error})", f"write {what} as JSON", "broken JSON"
+            "broken JSON", f"{what} is a text that is not JSON ({error}); write {what} as JSON"
         ) from error
 
 
@@ -303,15 +263,14 @@ _SHOWN = 20  # largest number of problems that an error message lists
 
 @dataclass(frozen=True, slots=True)
 class BadTrajectory:
-    """Describes one unusable trajectory: where it is, what is wrong with it, and how to correct it."""
+    """Describes one unusable trajectory: where it is, what is wrong with it and how to correct it."""
 
     source: str  # "file:line"; in a Parquet file, the number of the row, which counts from 1
     what: str
-    remedy: str
     reason: str = ""  # kind of mistake; see UnusableError
 
     def __str__(self) -> str:
-        return f"{self.source}: {self.what}; {self.remedy}"
+        return f"{self.source}: {self.what}"
 
 
 class DataError(InputError):
@@ -381,7 +340,7 @@ def each_trajectory(
                 take(parse_trajectory(record, source))
                 good += 1
             except UnusableError as error:
-                problems.append(BadTrajectory(source, error.what, error.remedy, error.reason))
+                problems.append(BadTrajectory(source, str(error), error.reason))
     what = ", ".join(map(str, names))
     if strict and problems:
         raise DataError(
@@ -400,9 +359,7 @@ def each_trajectory(
 
 def used_twice(identity: str, first: str) -> UnusableError:
     """Returns the error for a trajectory whose id ``identity`` is already used at ``first`` ("file:line")."""
-    return UnusableError(
-        f"the id {identity!r} is already used at {first}", "give each trajectory its own id", "id used twice"
-    )
+    return UnusableError("id used twice", f"the id {identity!r} is already used at {first}; give each its own id")
 
 
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], keys: Sequence[str] | None = None) -> None:

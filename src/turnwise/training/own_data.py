@@ -171,11 +171,8 @@ class UserFile:
                 trajectory, shown, lambda actions, replies: self._check(trajectory, actions, replies, played)
             )
         except ChatTemplateError as error:
-            raise UnusableError(
-                str(error),
-                "leave out this trajectory, or show tools as text with data.tools_as_text=true",
-                "refused by the chat template",
-            ) from error
+            remedy = "leave out this trajectory, or show tools as text with data.tools_as_text=true"
+            raise UnusableError("refused by the chat template", f"{error}; {remedy}") from error
         self.strange[named] += bool(named) and not played
         self.counts["pivots"] += trajectory.pivot is not None
         self.counts["rated"] += bool(trajectory.pivot and trajectory.pivot.total)
@@ -201,10 +198,9 @@ class UserFile:
             self.counts["unreasoned"] += not lost and drops_reasoning(trajectory, replies)
         if lost:
             raise UnusableError(
-                lost,
-                "use a chat template that shows the reply, set data.format to the format of the calls, or set "
-                "data.tools_as_text=true",
                 "lost by the chat template",
+                f"{lost}; use a chat template that shows the reply, set data.format to the format of the calls, or set "
+                "data.tools_as_text=true",
             )
 
     def lines(self) -> list[str]:
