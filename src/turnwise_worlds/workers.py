@@ -11,11 +11,11 @@ import time
 import weakref
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from turnwise.daemon_threads import EventLoop
 from turnwise.env import EnvironmentFault
-from turnwise_worlds.sandbox.sandbox import readable
+from turnwise_worlds.sandbox.processes import readable
 
 _END = 1.0  # seconds within which a worker that has closed its output must have ended, so that its exit status is known
 
@@ -83,9 +83,14 @@ class JsonProcess:
 
     def tail(self, lines: int = 3) -> str:
         """Returns the last lines that the worker has written to standard error, as one line."""
-        log, size = self._log.fileno(), os.fstat(self._log.fileno()).st_size
-        kept = os.pread(log, 4096, max(0, size - 4096))  # does not move the file offset, at which the worker writes
-        return " | ".join(kept.decode(errors="replace").strip().splitlines()[-lines:])
+        return tail(self._log, lines)
+
+
+def tail(log: IO[bytes], lines: int) -> str:
+    """Returns the last lines of a log that another process writes, as one line."""
+    size = os.fstat(log.fileno()).st_size
+    kept = os.pread(log.fileno(), 4096, max(0, size - 4096))  # does not move the file offset, at which is written
+    return " | ".join(kept.decode(errors="replace").strip().splitlines()[-lines:])
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:

@@ -26,21 +26,18 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from turnwise.errors import InputError
+from turnwise_worlds.sandbox import processes
 from turnwise_worlds.sandbox.folder_value import Tree, acting_as, opened, read_tree, write_tree
+from turnwise_worlds.sandbox.processes import children, descendants, ended, readable, resident, send_signal
 from turnwise_worlds.sandbox.seccomp import filter_of
-
-
-class HasFileno(Protocol):
-    def fileno(self) -> int: ...
-
 
 Backend = Literal["auto", "bubblewrap"]
 Stop = Literal["", "time", "memory", "processes", "output", "disk"]
@@ -64,30 +61,6 @@ import socket, sys
 with socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=64) as door:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=int(sys.argv[1])) as out:
         socket.send_fds(out, [b"d"], [door.fileno()])
-"""
-# Ends the sandboxes that a killed trainer leaves behind: waits until standard input is closed, then kills every bwrap
-# process with the trainer's mark on its command line. Bubblewrap does not end with its parent while it is starting. A
-# second search without a result ends the program, because a process may be about to become a bwrap.
-_CLEANER = """
-import glob, os, signal, sys, time
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-while os.read(0, 4096):
-    pass
-quiet = 0
-for _ in range(40):
-    quiet += 1
-    for path in glob.glob("/proc/[0-9]*/cmdline"):
-        try:
-            words = open(path, "rb").read().split(b"\\0")
-            if sys.argv[1].encode() in words and any(word.rpartition(b"/")[2] == b"bwrap" for word in words):
-                quiet = 0
-                os.kill(int(path.split("/")[2]), signal.SIGKILL)
-        except OSError:
-            pass
-    if quiet == 2:
-        break
-    time.sleep(0.05)
 """
 
 
@@ -252,49 +225,32 @@ class Bubblewrap:
 
     def _take(self, interpreter: _Interpreter | None) -> _Interpreter | None:
         with self._lock:
-            if interpreter is None or interpreter not in self._waiting:
-                return None
-            self._waiting.discard(interpreter)
-            return interpreter
+            waits = interpreter is not None and interpreter in self._waiting
+            if waits:
+                self._waiting.discard(interpreter)
+        return interpreter if waits else None
 
     def _start(
         self, command: str, door: Door | None, inner: socket.socket | None, stack: ExitStack
     ) -> tuple[int, subprocess.Popen[bytes]]:
         limits = self.limits
-        bounds: dict[str, int | str] = {
-            "c": 0,
-            "n": 64 if door else 256,
-            "f": limits.file_mib * 1024,
-            "v": "unlimited" if door else limits.memory_mib * 1024,  # an agent may reserve any amount of address space
-            "u": limits.processes,
-            "t": math.ceil(limits.seconds) + 1,
-        }
         lines = ["echo; read -r _; exec < /dev/null"]
         if door and inner:
             words = [self.python_path, "-I", "-S", "-c", _LISTEN, str(inner.fileno()), str(door.port)]
             lines += [f"{shlex.join(words)} || exit 97", f"exec {inner.fileno()}>&-"]
-        lines += ["ulimit " + " ".join(f"-{key} {value}" for key, value in bounds.items()), command]
+        # an agent (with a door) may reserve any amount of address space
+        space, descriptors = ("unlimited", 64) if door else (limits.memory_mib * 1024, 256)
+        bounds = f"-c 0 -n {descriptors} -f {limits.file_mib * 1024} -v {space} -u {limits.processes}"
+        lines += [f"ulimit {bounds} -t {math.ceil(limits.seconds) + 1}", command]
         size = (limits.folder_mib << 20) + limits.files * _PAGE
-        walls = [
-            *("--proc", "/proc", "--dev", "/dev", "--size", str(_SCRATCH), "--tmpfs", "/dev/shm"),
-            *("--remount-ro", "/dev/pts", "--remount-ro", "/dev", "--size", str(_SCRATCH), "--tmpfs", "/tmp"),
-            *(
-                "--perms",
-                "0700",
-                "--size",
-                str(size),
-                "--tmpfs",
-                BOX,
-                "--chdir",
-                BOX,
-                "--remount-ro",
-                "/",
-                "--die-with-parent",
-            ),
-        ]
         reports, tell = os.pipe()
         stack.callback(os.close, reports)
-        walls += ["--json-status-fd", str(tell), "--", "/bin/bash", "-c", "\n".join(lines)]
+        walls = [
+            *f"--proc /proc --dev /dev --size {_SCRATCH} --tmpfs /dev/shm --remount-ro /dev/pts --remount-ro /dev".split(),
+            *f"--size {_SCRATCH} --tmpfs /tmp --perms 0700 --size {size} --tmpfs {BOX} --chdir {BOX} --remount-ro /".split(),
+            *f"--die-with-parent --json-status-fd {tell} -- /bin/bash -c".split(),
+            "\n".join(lines),
+        ]
         passed = [tell, inner.fileno()] if inner else [tell]
         try:
             process = self._bwrap(walls, "connected" if door else "command", passed)
@@ -308,7 +264,7 @@ class Bubblewrap:
         with self._lock:
             if self._cleaner is None:
                 self._mark, nowhere = f"turnwise-{secrets.token_hex(8)}", subprocess.DEVNULL
-                cleaner = [sys.executable, "-I", "-S", "-c", _CLEANER, self._mark]
+                cleaner = [sys.executable, "-I", "-S", processes.__file__, self._mark]
                 # a session of its own, so that it survives if the trainer's process group is killed
                 self._cleaner = subprocess.Popen(
                     cleaner, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
@@ -318,19 +274,19 @@ class Bubblewrap:
             "PATH": f"{Path(self.python_path).parent}:/usr/bin:/bin", "HOME": BOX, "LANG": "C.UTF-8", "TZ": "UTC",
             "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "TURNWISE_MARK": self._mark,
         }  # fmt: skip
-        binds = [
-            part for place in ("/etc/alternatives", "/etc/ld.so.cache") for part in ("--ro-bind-try", place, place)
-        ]
-        binds += [part for place in self._folders for part in ("--ro-bind", place, place)]
+        folders = [("--ro-bind-try", "/etc/alternatives"), ("--ro-bind-try", "/etc/ld.so.cache")]
+        folders += [("--ro-bind", place) for place in ("/usr", *self._folders)]
         rules, write = os.pipe()
         os.write(write, self._filters[kind])  # does not block, because a few kilobytes fit into the pipe's buffer
         os.close(write)
+        alone = "--unshare-all --as-pid-1 --new-session --cap-drop ALL --uid 1000 --gid 1000 --hostname box --clearenv"
         arguments = [
-            *(*drop, "bwrap", "--unshare-all", "--as-pid-1", "--new-session", "--cap-drop", "ALL"),
-            *("--uid", "1000", "--gid", "1000", "--hostname", "box", "--clearenv", "--seccomp", str(rules)),
+            *(*drop, "bwrap", *f"{alone} --seccomp {rules}".split()),
             *(part for name, value in variables.items() for part in ("--setenv", name, value)),
             *("--unsetenv", "TURNWISE_MARK"),  # so the mark is on bwrap's command line but not in the sandbox
-            *("--ro-bind", "/usr", "/usr", *_system(), *binds, *walls),
+            *_system(),
+            *(part for how, place in folders for part in (how, place, place)),
+            *walls,
         ]
         try:
             return subprocess.Popen(
@@ -435,7 +391,7 @@ class _Interpreter:
         try:
             while readable(self._reports, 0) and os.read(self._reports, 1 << 12):
                 pass  # reports that an earlier snippet forged
-            _signal(children(process.pid), signal.SIGCONT)
+            send_signal(children(process.pid), signal.SIGCONT)
             os.set_blocking(process.stdin.fileno(), False)  # a long snippet is written while the interpreter reads
             while request and time.monotonic() < end and not readable(self._reports, 0):
                 with suppress(BlockingIOError):
@@ -451,13 +407,13 @@ class _Interpreter:
                 self.close()
 
     def _alone(self) -> bool:
-        _signal(children(self._process.pid), signal.SIGSTOP)
+        send_signal(children(self._process.pid), signal.SIGSTOP)
         first = children(self._process.pid)
         end = time.monotonic() + 2
         while left := [pid for pid in descendants(self._process.pid) if pid not in (self._process.pid, *first)]:
-            if all(map(_ended, left)):
+            if all(map(ended, left)):
                 break
-            _signal(left, signal.SIGKILL)
+            send_signal(left, signal.SIGKILL)
             if time.monotonic() > end:
                 return False
         self.memory, self.used = sum(map(resident, first)), time.monotonic()
@@ -591,16 +547,9 @@ def _take(stream: int, output: bytearray, most: int) -> bool:
     return True
 
 
-def readable(stream: int | HasFileno, seconds: float) -> bool:
-    """Waits until a stream can be read or has ended. Returns False if this does not happen within ``seconds``."""
-    waiting = select.poll()  # select.select does not accept descriptors above 1023
-    waiting.register(stream, select.POLLIN)
-    return bool(waiting.poll(seconds * 1000))
-
-
 def _kill(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:  # otherwise bwrap has ended, and its process id may belong to another process
-        _signal(children(process.pid) or [process.pid], signal.SIGKILL)
+        send_signal(children(process.pid) or [process.pid], signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -633,44 +582,6 @@ def _last_words(process: subprocess.Popen[bytes]) -> str:
     if not readable(process.stdout, 0):
         return f"no output within {_START:g} s"
     return process.stdout.read().decode("utf-8", "replace").strip()[-500:] or "no output"
-
-
-def _signal(processes: Sequence[int], number: int) -> None:
-    for pid in processes:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def children(pid: int) -> list[int]:
-    """Returns the ids of a process's children. Children that start or end during the call may be missing."""
-    found: list[int] = []
-    with suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 (this runs forty times a second)
-            with suppress(OSError):  # skips a thread that has just ended
-                found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    return found
-
-
-def descendants(pid: int) -> Iterator[int]:
-    pending = [pid]
-    while pending:
-        yield (process := pending.pop())
-        pending += children(process)
-
-
-def resident(pid: int) -> int:
-    """Returns a process's memory in bytes, or 0 if it has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0
-
-
-def _ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 if __name__ == "__main__":

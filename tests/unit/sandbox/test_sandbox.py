@@ -16,12 +16,12 @@ import pytest
 from turnwise.errors import InputError
 from turnwise_worlds.sandbox import sandbox as sandboxes
 from turnwise_worlds.sandbox.folder_value import File, tree_of
+from turnwise_worlds.sandbox.processes import children
 from turnwise_worlds.sandbox.sandbox import (
     Bubblewrap,
     Limits,
     NoSandboxError,
     SandboxFault,
-    children,
     open_sandbox,
 )
 
