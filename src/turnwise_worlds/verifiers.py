@@ -20,15 +20,7 @@ from typing import Any
 
 from turnwise.data.tool_schema import signature
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
-from turnwise.env import (
-    EnvironmentFault,
-    Quality,
-    Step,
-    check_horizon,
-    check_tasks,
-    first_tasks,
-    same_text,
-)
+from turnwise.env import EnvironmentFault, Quality, Step, check_horizon, check_tasks, first_tasks, same_text
 from turnwise.errors import InputError
 from turnwise.types import Message, Task, Trajectory
 from turnwise_worlds import workers
@@ -104,13 +96,8 @@ class VerifiersEnv(ReplayedEnv):
         return same_text(action, expert) or session.fork().step(action).won
 
 
-class _Asked:
-    """The queues between the library's rollout and the episode. They must be created in the event loop."""
-
-    def __init__(self) -> None:
-        self.prompts: asyncio.Queue[tuple[Sequence[Any], Sequence[Any]]] = asyncio.Queue()
-        self.replies: asyncio.Queue[Any] = asyncio.Queue()
-        self.rollout: asyncio.Task[Any] | None = None
+Request = tuple[Sequence[Any], Sequence[Any]]
+"""The messages and tools of a request of the library's rollout for a reply."""
 
 
 @cache
@@ -136,27 +123,31 @@ def _client() -> type:
     return Policy
 
 
-async def _start(environment: Any, row: Mapping[str, Any]) -> _Asked:
-    asked = _Asked()
-    asked.rollout = asyncio.create_task(_rollout(environment, row, asked))
-    return asked
+class _Rollout:
+    """The library's rollout, with the queues between it and the episode. It must be made in the event loop."""
 
+    def __init__(self, environment: Any, row: Mapping[str, Any]) -> None:
+        self.prompts: asyncio.Queue[Request] = asyncio.Queue()
+        self.replies: asyncio.Queue[Any] = asyncio.Queue()
+        self.task = asyncio.create_task(self._run(environment, row))
 
-async def _rollout(environment: Any, row: Mapping[str, Any], asked: _Asked) -> Any:
-    state = await environment.rollout(dict(row), _client()(asked), "policy", {})
-    await environment.rubric.score_rollout(state)
-    await environment.rubric.cleanup(state)
-    return state
+    @classmethod
+    async def start(cls, environment: Any, row: Mapping[str, Any]) -> _Rollout:
+        return cls(environment, row)
 
+    async def _run(self, environment: Any, row: Mapping[str, Any]) -> Any:
+        state = await environment.rollout(dict(row), _client()(self), "policy", {})
+        await environment.rubric.score_rollout(state)
+        await environment.rubric.cleanup(state)
+        return state
 
-async def _next(asked: _Asked) -> tuple[Sequence[Any], Sequence[Any]] | None:
-    assert asked.rollout is not None
-    prompt = asyncio.ensure_future(asked.prompts.get())
-    try:
-        await asyncio.wait({prompt, asked.rollout}, return_when=asyncio.FIRST_COMPLETED)
-        return prompt.result() if prompt.done() else None
-    finally:
-        prompt.cancel()
+    async def next(self) -> Request | None:
+        prompt = asyncio.ensure_future(self.prompts.get())
+        try:
+            await asyncio.wait({prompt, self.task}, return_when=asyncio.FIRST_COMPLETED)
+            return prompt.result() if prompt.done() else None
+        finally:
+            prompt.cancel()
 
 
 class VerifiersEpisode:
@@ -167,7 +158,7 @@ class VerifiersEpisode:
     ) -> None:
         self.form, self.threshold, self.seconds, self.where = form, threshold, seconds, where
         self._owner = os.getpid()
-        self._asked = workers.run(_start(environment, row), seconds, where)
+        self._rollout = workers.run(_Rollout.start(environment, row), seconds, where)
         try:
             asked = self._wait()
         except BaseException:
@@ -197,7 +188,7 @@ class VerifiersEpisode:
 
     def act(self, text: str) -> Step:
         before = len(self._prompt)
-        workers.soon(lambda: self._asked.replies.put_nowait(self._response(text)))
+        workers.soon(lambda: self._rollout.replies.put_nowait(self._response(text)))
         asked = self._wait()
         if asked is None:
             return self._ended()
@@ -208,18 +199,17 @@ class VerifiersEpisode:
         return self._shown(self._plain(prompt[before + 1 :]))
 
     def close(self) -> None:
-        if (rollout := self._asked.rollout) is not None and os.getpid() == self._owner:
-            workers.soon(rollout.cancel)
+        if os.getpid() == self._owner:
+            workers.soon(self._rollout.task.cancel)
 
-    def _wait(self) -> tuple[Sequence[Any], Sequence[Any]] | None:
-        return workers.run(_next(self._asked), self.seconds, self.where)
+    def _wait(self) -> Request | None:
+        return workers.run(self._rollout.next(), self.seconds, self.where)
 
     def _ended(self) -> Step:
         from verifiers.errors import ToolError
 
-        assert self._asked.rollout is not None
         try:
-            state = self._asked.rollout.result()
+            state = self._rollout.task.result()
         except (Exception, asyncio.CancelledError) as error:  # cancelled: the rollout was closed
             raise EnvironmentFault(f"{self.where}: {type(error).__name__}: {error}") from error
         if (failed := state.get("error")) is not None and not isinstance(failed, ToolError):
@@ -244,20 +234,14 @@ class VerifiersEpisode:
                 reply = None
             if reply is not None and reply.calls:
                 content, thinking = reply.content, reply.thinking or None
+                written = [json.dumps(dict(call.arguments), ensure_ascii=False) for call in reply.calls]
                 calls = [
-                    ToolCall(
-                        id=f"call_{place}_{len(self._prompt)}",
-                        name=call.name,
-                        arguments=json.dumps(dict(call.arguments), ensure_ascii=False),
-                    )
-                    for place, call in enumerate(reply.calls)
+                    ToolCall(id=f"call_{place}_{len(self._prompt)}", name=call.name, arguments=arguments)
+                    for place, (call, arguments) in enumerate(zip(reply.calls, written, strict=True))
                 ]
+        reason = "tool_calls" if calls else "stop"
         message = ResponseMessage(
-            content=content,
-            reasoning_content=thinking,
-            tool_calls=calls,
-            finish_reason="tool_calls" if calls else "stop",
-            is_truncated=False,
+            content=content, reasoning_content=thinking, tool_calls=calls, finish_reason=reason, is_truncated=False
         )
         usage = Usage(prompt_tokens=0, reasoning_tokens=0, completion_tokens=0, total_tokens=0)
         return Response(id=uuid.uuid4().hex, created=int(time.time()), model="policy", usage=usage, message=message)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from turnwise_worlds.agent.gateway import Conversation, Desk, continuation, leave, serve, spoken
+from turnwise_worlds.agent import Conversation, Desk, continuation, leave, serve, spoken
 
 pytestmark = pytest.mark.extra("agent")
 

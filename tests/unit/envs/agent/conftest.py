@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from turnwise_worlds.agent import AgentEnv
-from turnwise_worlds.agent.gateway import Desk, leave, serve
+from turnwise_worlds.agent import AgentEnv, Desk
 from turnwise_worlds.boxed import Box
 from turnwise_worlds.sandbox.sandbox import Limits
 
@@ -47,9 +46,9 @@ def served() -> Iterator[tuple[Desk, str]]:
     desk = Desk()
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    serve(listener, desk)
+    desk.serve(listener)
     yield desk, f"http://127.0.0.1:{port}/v1"
-    leave(desk)
+    desk.end()
 
 
 @pytest.fixture

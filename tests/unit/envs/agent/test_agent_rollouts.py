@@ -26,8 +26,7 @@ from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
 from turnwise.rollouts.predictor import Translation, branchable
 from turnwise.types import RolloutTree, State, Task
-from turnwise_worlds.agent import AgentEnv
-from turnwise_worlds.agent.environment import with_variables
+from turnwise_worlds.agent import AgentEnv, with_variables
 from turnwise_worlds.boxed import Box
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.sandbox.sandbox import Limits

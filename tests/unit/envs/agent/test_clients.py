@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from turnwise_worlds.agent.gateway import Conversation, Desk, continuation, spoken
+from turnwise_worlds.agent import Conversation, Desk, continuation, spoken
 
 TOOL = {
     "name": "add",

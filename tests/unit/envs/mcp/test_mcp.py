@@ -24,7 +24,7 @@ from turnwise_worlds.replayed import ReplayDiffersError
 pytestmark = pytest.mark.extra("mcp")
 
 BOXES = {
-    "command": ["python", "-m", "turnwise_worlds.mcp.example_server"],
+    "command": ["python", "-m", "turnwise_worlds.mcp_boxes"],
     "reset": "empty",
     "tools": ["look", "take", "put"],
 }

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from turnwise.errors import InputError
-from turnwise_worlds.mcp import McpEnv
-from turnwise_worlds.mcp.environment import Check, Problem, read_tasks
+from turnwise_worlds.mcp import Check, McpEnv, Problem, read_tasks
 
 RECORD = {"id": "a", "split": "train", "prompt": "go", "answer": "yes"}
 

@@ -1,40 +1,262 @@
-"""``env=mcp``: tasks that the policy solves with tools of Model Context Protocol (MCP) servers."""
+"""``env=mcp``: tasks that the policy solves with tools of Model Context Protocol (MCP) servers, over stdio or HTTP."""
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import json
+import os
 import random
 import re
+import shutil
+import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from turnwise.data.match_calls import equivalent
-from turnwise.data.tool_schema import check_call
+from turnwise.data.match_calls import equivalent, same_value
+from turnwise.data.tool_schema import check_call, check_tool
 from turnwise.data.toolcalls import PARSERS, Format, Reply, ToolCallError
-from turnwise.env import (
-    SPLITS,
-    EnvironmentFault,
-    Quality,
-    Step,
-    check_horizon,
-    check_tasks,
-    first_tasks,
-)
+from turnwise.env import SPLITS, EnvironmentFault, Quality, Step, check_horizon, check_tasks, first_tasks
 from turnwise.errors import InputError
 from turnwise.types import Message, Task, ToolCall, Trajectory
+from turnwise_worlds import mcp_boxes, workers
 from turnwise_worlds.data_files import read_data_file
-from turnwise_worlds.mcp import example_tasks
-from turnwise_worlds.mcp.servers import Connection, Server, Servers
 from turnwise_worlds.replayed import ReplayedEnv, ReplayedSession
 from turnwise_worlds.scripted import Chances, check_quality
 from turnwise_worlds.search.retrieval import normalise
 from turnwise_worlds.tools import Tools, answered, check_format, check_shown, opened, played, refusal, templated
+
+# -- servers -----------------------------------------------------------------------------------------------------------
+
+
+_SLACK = 10.0  # seconds after the MCP client's own time limit until this module no longer waits for a call
+_PAGES = 100  # maximum number of pages in which a server may send the list of its tools
+
+
+class Server(BaseModel):
+    """The settings of one MCP server. ``conf/env/mcp.yaml`` explains the keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    command: tuple[str, ...] = ()
+    url: str = ""
+    folder: str | None = None
+    variables: tuple[str, ...] = ()
+    reset: str | None = None
+    tools: tuple[str, ...] | None = None
+
+
+class Connection:
+    """A connection to a server, which it starts if the server has a ``command``. Unfit for calls after a ``fault``."""
+
+    def __init__(self, name: str, server: Server, seconds: float) -> None:
+        self.name, self.server, self.seconds = name, server, seconds
+        self.fault: str | None = None
+        self.over = threading.Event()
+        self._owner = os.getpid()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (the file lives as long as the server)
+        self._up: Future[None] = Future()
+        self._stop: asyncio.Event | None = None
+        self._client: Any = None
+        _open.add(self)
+        workers.start(self._hold())
+        try:
+            self._up.result(seconds + _SLACK)
+        except Exception as error:
+            raise self._failed(f"cannot be reached ({_first(error)})") from None
+
+    async def _hold(self) -> None:
+        from mcp import Client, StdioServerParameters, stdio_client
+
+        self._stop = asyncio.Event()
+        with os.fdopen(os.dup(self._log.fileno()), "w", encoding="utf-8") as stderr:
+            target: Any = self.server.url
+            if self.server.command:
+                program, *words = self.server.command
+                passed = {name: os.environ[name] for name in self.server.variables if name in os.environ}
+                program = sys.executable if program == "python" else program
+                started = StdioServerParameters(command=program, args=words, env=passed, cwd=self.server.folder)
+                target = stdio_client(started, errlog=stderr)
+            try:
+                async with asyncio.timeout(None) as limit:
+                    limit.reschedule(asyncio.get_running_loop().time() + self.seconds)
+                    async with Client(target, read_timeout_seconds=self.seconds) as self._client:
+                        limit.reschedule(None)
+                        self._up.set_result(None)
+                        await self._stop.wait()
+            except Exception as error:
+                if not self._up.done():
+                    self._up.set_exception(error)
+            finally:
+                _open.discard(self)
+                self.over.set()
+
+    def tools(self) -> list[dict[str, Any]]:
+        try:
+            return workers.run(_listed(self._client), self.seconds + _SLACK, f"server {self.name}")
+        except Exception as error:
+            raise self._failed(f"cannot list its tools ({_first(error)})") from None
+
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        """Returns the text of a tool's result, and whether the tool failed."""
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+        if self.fault:
+            raise EnvironmentFault(self.fault)
+        try:
+            work = self._client.call_tool(tool, dict(arguments))
+            result = workers.run(work, self.seconds + _SLACK, f"server {self.name}")
+        except Exception as error:
+            if isinstance(error, MCPError) and error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+                return str(error), True
+            raise self._failed(f"failed at the call of {tool} ({_first(error)})") from None
+        except BaseException:  # an interrupt: the server may still be working on the call
+            self.close()
+            raise
+        return _text(result), bool(result.is_error)
+
+    def close(self) -> None:
+        self.fault = self.fault or f"server {self.name}: the connection was closed"
+        if os.getpid() == self._owner and self._stop is not None:  # a fork must not end a server of its parent
+            workers.soon(self._stop.set)
+
+    def _failed(self, what: str) -> EnvironmentFault:
+        self.fault = f"server {self.name} {what}; the last lines of its log: {workers.tail(self._log, 4)}"
+        self.close()
+        return EnvironmentFault(self.fault)
+
+
+_open: set[Connection] = set()  # connections whose servers may still run
+
+
+@atexit.register
+def _end_all() -> None:
+    ending = list(_open)
+    for connection in ending:
+        connection.close()
+    deadline = time.monotonic() + 8.0
+    for connection in ending:
+        connection.over.wait(max(0.0, deadline - time.monotonic()) if connection._owner == os.getpid() else 0)
+
+
+async def _listed(client: Any) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = []
+    cursor = None
+    for _ in range(_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        for tool in page.tools:
+            function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+            listed.append({"type": "function", "function": function})
+        cursor = page.next_cursor
+        if not cursor:
+            return listed
+    raise ValueError(f"the list of tools has more than {_PAGES} pages")
+
+
+def _first(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
+
+
+def _text(result: Any) -> str:
+    parts = [_part(block) for block in result.content]
+    if not parts and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "\n".join(parts)
+
+
+def _part(block: Any) -> str:
+    if block.type == "text":
+        return str(block.text)
+    if block.type == "resource":
+        return str(getattr(block.resource, "text", f"[{block.resource.uri}]"))
+    return f"[{block.uri}]" if block.type == "resource_link" else f"[{block.type} {block.mime_type}]"
+
+
+class Servers:
+    """All servers of a run. A server with a ``reset`` tool serves one episode after the other."""
+
+    def __init__(self, servers: Mapping[str, Server], seconds: float) -> None:
+        self.servers, self.seconds = dict(servers), seconds
+        self._idle: dict[str, list[Connection]] = {name: [] for name in servers}
+        self._lock = threading.Lock()
+        self._holders: dict[str, str] = {}  # tool -> the server that has it
+        self._shown: Tools = ()
+
+    def shown(self) -> Tools:
+        """Returns the tools that the policy may call. Only the first call asks the servers."""
+        with self._lock:
+            if not self._holders:
+                self._shown = tuple(tool for name in self.servers for tool in self._listed(name))
+            return self._shown
+
+    def holder(self, tool: str) -> str:
+        self.shown()
+        if tool not in self._holders:
+            raise InputError(f"env.servers: no server has the tool {tool!r}, which a task calls")
+        return self._holders[tool]
+
+    def take(self, name: str) -> Connection:
+        with self._lock:
+            idle = self._idle[name].pop() if self._idle[name] else None
+        if idle is None or idle.fault:
+            return Connection(name, self.servers[name], self.seconds)
+        text, failed = idle.call(self.servers[name].reset or "", {})
+        if failed:
+            idle.close()
+            raise EnvironmentFault(f"server {name}: the reset tool failed: {text}")
+        return idle
+
+    def give(self, name: str, connection: Connection, busy: bool = False) -> None:
+        """Takes a connection back. ``busy``: a call may still be running, so no later episode may use the server."""
+        if self.servers[name].reset and not connection.fault and not busy:
+            self._idle[name].append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+
+    def _listed(self, name: str) -> Tools:
+        server, place = self.servers[name], f"env.servers.{name}"
+        if find_spec("mcp") is None:
+            raise InputError("env=mcp needs the package mcp, which is not installed here; `make mcp` installs it")
+        if server.command and server.command[0] != "python" and shutil.which(server.command[0]) is None:
+            raise InputError(f"{place}.command: there is no program {server.command[0]!r} on this machine; install it")
+        try:
+            connection = Connection(name, server, self.seconds)
+            tools = {str(tool["function"]["name"]): tool for tool in connection.tools()}
+        except EnvironmentFault as error:
+            raise InputError(f"{place}: {error}") from error
+        self.give(name, connection)
+        for tool in tools.values():
+            if problem := check_tool(tool):
+                raise InputError(f"{place}: {problem}")
+        for key, wanted in (("tools", server.tools or ()), ("reset", [server.reset] if server.reset else [])):
+            if missing := [word for word in wanted if word not in tools]:
+                raise InputError(f"{place}.{key}: the server has no tool {missing[0]!r}; it has {', '.join(tools)}")
+        chosen = [word for word in (tools if server.tools is None else server.tools) if word != server.reset]
+        for word in tools:
+            if (other := self._holders.setdefault(word, name)) != name and word in chosen:
+                raise InputError(f"env.servers: {other} and {name} both have a tool {word!r}; limit {place}.tools")
+        return tuple(tools[word] for word in chosen)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
 
 _NUMBER = re.compile(r"([-+\u2212]?)[$\u20ac\u00a3]?((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)\s*(%?)", re.ASCII)
 _AROUND = " \t\r\n*_`'\"()[]!?:;,"  # characters that may surround a number
@@ -58,7 +280,7 @@ class Check(Call):
 
     def holds(self, text: str) -> bool:
         try:
-            return _alike(json.loads(text), json.loads(self.result))
+            return same_value(json.loads(text), json.loads(self.result))
         except (ValueError, RecursionError):
             return text.split() == self.result.split()
 
@@ -102,14 +324,6 @@ def _number(text: str) -> tuple[Decimal, str] | None:
     sign, digits, unit = match.groups()
     value = Decimal(digits.replace(",", ""))
     return (value if sign in ("", "+") else -value), unit
-
-
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 class Row(Problem):
@@ -282,7 +496,7 @@ class McpEnv(ReplayedEnv):
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         check_tasks(split, count)
         if self._read is None:
-            return example_tasks.tasks(self.name, split, count, seed)
+            return mcp_boxes.tasks(self.name, split, count, seed)
         return first_tasks(self._read.get(split, []), count, f"split {split} of {self.file}")
 
     def open_episode(self, task: Task) -> McpEpisode:

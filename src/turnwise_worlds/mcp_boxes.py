@@ -1,4 +1,8 @@
-"""Generates tasks for the example server of ``env=mcp``, which manages boxes that hold one thing each."""
+"""The example of ``env=mcp``: a small server with a state, boxes that hold one thing each, and generated tasks for it.
+
+``python -m turnwise_worlds.mcp_boxes`` runs the server over stdio. The tool ``empty`` is an example of a tool that resets
+a server, and ``contents`` is an example of a tool by which a task checks the final state.
+"""
 
 from __future__ import annotations
 
@@ -53,3 +57,48 @@ def _drawn(rng: random.Random, things: tuple[str, ...]) -> dict[str, Any]:
 
 def _call(name: str, **arguments: str) -> dict[str, Any]:
     return {"name": name, "arguments": arguments}
+
+
+def main() -> None:
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    server = MCPServer("boxes", log_level="ERROR")
+    held: dict[str, str] = {}  # box -> the thing in it
+
+    @server.tool(structured_output=False)
+    def look(box: str) -> str:
+        """Says what is in a box."""
+        return held.get(box, "nothing")
+
+    @server.tool(structured_output=False)
+    def take(box: str) -> str:
+        """Takes the thing out of a box."""
+        if box not in held:
+            raise ToolError(f"the {box} box is empty")
+        return held.pop(box)
+
+    @server.tool(structured_output=False)
+    def put(box: str, thing: str) -> str:
+        """Puts a thing into an empty box."""
+        if box in held:
+            raise ToolError(f"the {box} box is full")
+        held[box] = thing
+        return "ok"
+
+    @server.tool(structured_output=False)
+    def empty() -> str:
+        """Empties all boxes."""
+        held.clear()
+        return "ok"
+
+    @server.tool(structured_output=False)
+    def contents() -> str:
+        """Says what is in which box, as JSON."""
+        return json.dumps(held, sort_keys=True)
+
+    server.run()
+
+
+if __name__ == "__main__":
+    main()
