@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,6 @@ from turnwise.judges.judge import (
     Candidate,
     Rubric,
     Structured,
-    gather,
     load_rubric,
     new_code,
     question,
@@ -59,18 +58,22 @@ def key_of(question: Mapping[str, Any]) -> str:
 
 
 class Cache:
-    """Answers (JSON objects) by the keys of questions, in an SQLite file that several processes can share.
+    """Answers (JSON objects) by the keys of questions, in an SQLite file that several processes can share; without a
+    path, nothing is kept.
 
     Each entry is one transaction in write-ahead mode, so a killed process leaves no partial entry. The file must be on
-    a local disk, because write-ahead mode does not work on network file systems. A cache that cannot be read or written
-    at the moment raises ``sqlite3.Error``.
+    a local disk, because write-ahead mode does not work on network file systems. If the file cannot be read or written
+    later, this is counted in ``errors``, and the answers are used without being kept.
 
     Raises:
         InputError: the file cannot be opened, or belongs to another program.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, path: str | Path | None) -> None:
+        self._lock, self.errors = threading.Lock(), 0
+        self._connection: sqlite3.Connection | None = None
+        if path is None:
+            return
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(path, _BUSY, isolation_level=None, check_same_thread=False)
@@ -98,22 +101,27 @@ class Cache:
         """
         text = json.dumps(value, allow_nan=False)
         self._row("INSERT INTO answers VALUES (?, ?, ?, ?) ON CONFLICT (key) DO NOTHING", key, about, text, time.time())
-        return json.loads(self._row("SELECT value FROM answers WHERE key = ?", key)[0])
+        return self.get(key) or dict(value)
 
     def _row(self, statement: str, *values: str | float) -> Any:
-        with self._lock:
-            return self._connection.execute(statement, values).fetchone()
+        try:
+            with self._lock:
+                return self._connection and self._connection.execute(statement, values).fetchone()
+        except sqlite3.Error as error:
+            if not self.errors:
+                logger.warning("the cache cannot be used now (%s); answers are used but not cached", error)
+            self.errors += 1
+            return None
 
     def close(self) -> None:
         with self._lock:
-            self._connection.close()
+            if self._connection is not None:
+                self._connection.close()
 
 
 class Reply(NamedTuple):
-    """A model's answer and the reason why its generation stopped (``finish_reason``)."""
-
     text: str
-    finish: str
+    finish: str  # the reason why the generation stopped (``finish_reason``)
 
 
 @dataclass(slots=True)
@@ -226,7 +234,7 @@ class CachedModel:
     temperature: float = field(default=0.0, kw_only=True)
     max_tokens: int = field(default=1024, kw_only=True)
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-    _store: Cache | None = field(default=None, init=False, repr=False)
+    _store: Cache | None = field(default=None, init=False, repr=False)  # None until the model is opened
     _loop: EventLoop | None = field(default=None, init=False, repr=False)
     _counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
@@ -248,7 +256,7 @@ class CachedModel:
         """
         with _OPENING:
             if self._loop is None:
-                self._store = Cache(self.cache) if self.cache else None
+                self._store = Cache(self.cache)
                 self._loop = EventLoop(self.what)
             return self._loop
 
@@ -264,32 +272,12 @@ class CachedModel:
         own = {"model": self.model, "messages": messages}
         return {**own, "temperature": self.temperature, "max_tokens": self.max_tokens, **self.extra}
 
-    def _cached(self, key: str) -> dict[str, Any] | None:
-        """Returns the cached answer of a question; None if there is none or if the cache fails."""
-        try:
-            return self._store.get(key) if self._store is not None else None
-        except sqlite3.Error as error:
-            self._cache_failed(error)
-            return None
-
-    def _keep(self, key: str, about: str, value: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return self._store.put(key, about, value) if self._store is not None else value
-        except sqlite3.Error as error:
-            self._cache_failed(error)
-            return value
-
-    def _cache_failed(self, error: sqlite3.Error) -> None:
-        if not self._counts["cache_errors"]:
-            logger.warning("%s: the cache cannot be used now (%s); answers are used but not cached", self.what, error)
-        self._counts["cache_errors"] += 1
-
 
 # -- the judge ---------------------------------------------------------------------------------------------------------
 
 
 _REQUESTS = ("calls", "answered", "prompt_tokens", "completion_tokens")
-_COUNTS = ("asked", "scored", "failed", "cached", "shared", "repaired", "cache_errors")
+_COUNTS = ("asked", "scored", "failed", "cached", "shared", "repaired")
 
 
 @dataclass(slots=True)
@@ -325,9 +313,6 @@ class EndpointJudge(CachedModel):
         """
         return self.open().start(self._judge(candidate))
 
-    def __call__(self, candidates: Iterable[Candidate]) -> list[float | None]:
-        return gather(self, candidates)
-
     def prove(self, candidate: Candidate) -> None:
         """Tests the endpoint with one question, which is not counted as a candidate.
 
@@ -346,7 +331,9 @@ class EndpointJudge(CachedModel):
             )
 
     def report(self) -> dict[str, float]:
-        counts = {name: self._counts[name] for name in _COUNTS}
+        counts = {name: self._counts[name] for name in _COUNTS} | {
+            "cache_errors": self._store.errors if self._store else 0
+        }
         reasons = {name: count for name, count in sorted(self._counts.items()) if name.startswith("failed/")}
         return {**counts, **reasons, **dict.fromkeys(_REQUESTS, 0), **self.client.tally}
 
@@ -369,7 +356,8 @@ class EndpointJudge(CachedModel):
         return score
 
     async def _answer(self, key: str, candidate: Candidate) -> tuple[float | None, str]:
-        stored = self._cached(key)
+        assert self._store is not None  # the caller has opened the model
+        stored = self._store.get(key)
         if stored is not None:
             self._counts["cached"] += 1
             return snap(stored["score"]), ""
@@ -390,7 +378,7 @@ class EndpointJudge(CachedModel):
                 f"{error.kind}: {error}; the model answered: {said(reply.text, key_from(self.client.key_variable))}"
             )
             return None, error.kind
-        return snap(self._keep(key, f"{self.model} {self._rubric.version}", {"score": raw})["score"]), ""
+        return snap(self._store.put(key, f"{self.model} {self._rubric.version}", {"score": raw})["score"]), ""
 
     def _request(self, messages: list[dict[str, str]]) -> dict[str, Any]:
         return {**CachedModel._request(self, messages), **response_format(self.structured)}

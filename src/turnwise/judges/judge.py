@@ -22,10 +22,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from turnwise.errors import InputError
-from turnwise.files import once
+from turnwise.files import TwiceError, once
 from turnwise.types import Message, ToolCall
 
 TIERS = (1.00, 0.90, 0.75, 0.50, 0.25, 0.00)
@@ -58,10 +56,6 @@ class Judge(Protocol):
         """Starts to score a candidate and returns at once. The future's result is the score; None if scoring failed."""
         ...
 
-    def __call__(self, candidates: Iterable[Candidate]) -> list[float | None]:
-        """Returns the scores of all candidates in the order of ``candidates``; None where scoring failed."""
-        ...
-
     def report(self) -> dict[str, float]:
         """Returns the counts of all questions so far, by name (see docs/judges.md)."""
         ...
@@ -69,11 +63,6 @@ class Judge(Protocol):
     def close(self) -> None:
         """Cancels all questions that are still running. Their futures get the result None."""
         ...
-
-
-def gather(judge: Judge, candidates: Iterable[Candidate]) -> list[float | None]:
-    """Submits all candidates, waits for all scores, and returns the scores in the order of ``candidates``."""
-    return [future.result() for future in [judge.submit(candidate) for candidate in candidates]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +112,8 @@ SCHEMA = {
     "required": ["score"],
     "additionalProperties": False,
 }
-_CODE_BLOCK = re.compile(
-    r"\A```(?:json)?(.*)```\Z", re.DOTALL
-)  # has only one repetition, because several would take cubic time on blank text
+# has only one repetition, because several would take cubic time on blank text
+_CODE_BLOCK = re.compile(r"\A```(?:json)?(.*)```\Z", re.DOTALL)
 _QUOTED = 500  # maximum number of characters that the second question quotes from the unusable first answer
 PREFIX = "| "
 _LINE_ENDS = re.compile("\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")
@@ -145,12 +133,6 @@ class AnswerError(ValueError):
         self.kind = kind
 
 
-class _Verdict(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    score: float = Field(ge=0, le=1, allow_inf_nan=False)
-
-
 def new_code() -> str:
     return secrets.token_hex(8)
 
@@ -162,9 +144,7 @@ def neutral(text: str) -> str:
     escape sequences. Applying the function twice has the same effect as applying it once.
     """
     shown = _CONTROL.sub(lambda found: " ".join(found[0]), _LINE_ENDS.sub("\n", text))
-    return "".join(
-        _escape(char) if char not in "\n\t" and unicodedata.category(char) in _HIDDEN else char for char in shown
-    )
+    return "".join(_escape(char) if unicodedata.category(char) in _HIDDEN else char for char in shown)
 
 
 def fenced(name: str, text: str, code: str) -> str:
@@ -174,6 +154,8 @@ def fenced(name: str, text: str, code: str) -> str:
 
 
 def _escape(char: str) -> str:
+    if char in "\n\t":
+        return char
     return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
@@ -234,19 +216,17 @@ def read_score(answer: str) -> float:
     if block := _CODE_BLOCK.match(text):
         text = block[1].strip()
     try:
-        score = _Verdict.model_validate_json(text).score
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        if first["type"] in ("greater_than_equal", "less_than_equal", "finite_number"):
-            raise AnswerError("out_of_range", "the score lies outside the range of the rubric") from error
-        if first["type"] == "json_invalid":
-            raise AnswerError("invalid", "it is not one JSON object") from error
-        raise AnswerError("invalid", 'it must hold "score", a number') from error
-    try:
-        json.loads(text, object_pairs_hook=once)
-    except ValueError as error:
-        raise AnswerError("invalid", str(error)) from error
-    return score
+        verdict = json.loads(text, object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        raise AnswerError(
+            "invalid", str(error) if isinstance(error, TwiceError) else "it is not one JSON object"
+        ) from error
+    score = verdict.get("score") if isinstance(verdict, dict) else None
+    if type(score) not in (int, float):
+        raise AnswerError("invalid", 'it must be one JSON object that holds "score", a number')
+    if not 0 <= score <= 1:
+        raise AnswerError("out_of_range", "the score lies outside the range of the rubric")
+    return float(score)
 
 
 def transcript(messages: Iterable[Message]) -> str:

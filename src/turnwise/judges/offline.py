@@ -6,9 +6,9 @@ import hashlib
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 from rapidfuzz.distance import LCSseq
@@ -22,7 +22,6 @@ from turnwise.judges.judge import (
     WEIGHTS,
     Candidate,
     calls_text,
-    gather,
     snap,
     transcript,
 )
@@ -64,9 +63,6 @@ class OfflineJudge:
         future.set_result(self.score(candidate))
         return future
 
-    def __call__(self, candidates: Iterable[Candidate]) -> list[float | None]:
-        return gather(self, candidates)
-
     def report(self) -> dict[str, float]:
         return {"asked": self._asked, "scored": self._asked, "failed": 0}
 
@@ -90,16 +86,6 @@ class OfflineJudge:
         return int.from_bytes(hashlib.sha256("\x00".join(parts).encode("utf-8", "surrogatepass")).digest()[:8])
 
 
-@dataclass(frozen=True, slots=True)
-class Grades:
-    """The offline judge's grades for a candidate in the rubric's four dimensions, each in [0, 1]."""
-
-    reasoning: float | None  # None if the candidate has no reference rationale
-    tools: float
-    parameters: float
-    conduct: float
-
-
 def grade(candidate: Candidate) -> float:
     """Returns the weighted mean of a candidate's :func:`dimensions`, limited by the rubric's caps (:func:`cap`).
 
@@ -107,16 +93,16 @@ def grade(candidate: Candidate) -> float:
     distributed over the other dimensions. If a reply cannot be parsed, all dimensions except the reasoning are 0, and
     the caps are those of a reply without calls.
     """
-    grades = {name: value for name, value in asdict(dimensions(candidate)).items() if value is not None}
+    grades = dimensions(candidate)
     score = sum(WEIGHTS[name] * value for name, value in grades.items()) / sum(WEIGHTS[name] for name in grades)
     return min(score, cap(candidate))
 
 
-def dimensions(candidate: Candidate) -> Grades:
-    """Returns the offline judge's grades for a candidate in the rubric's four dimensions.
+def dimensions(candidate: Candidate) -> dict[str, float]:
+    """Returns the offline judge's grades for a candidate in the rubric's four dimensions, each in [0, 1].
 
-    - reasoning: 2 L / (m + n), where the thinking has m words, the reference rationale has n words, and L is the length
-      of the longest common subsequence of both;
+    - reasoning (only with a reference rationale): 2 L / (m + n), where the thinking has m words, the reference has n
+      words, and L is the length of the longest common subsequence of both;
     - tools: 2 L / (m + n) for the tool names of the reply's calls and of the true calls instead of words;
     - parameters: 2 e / (a + b), where the reply's calls have a parameters, the true calls have b parameters, and e is
       the number of equal parameters under the best one-to-one match of calls of the same tool;
@@ -124,17 +110,19 @@ def dimensions(candidate: Candidate) -> Grades:
       number of true calls, and how many of the reply's calls repeat an earlier call. Without calls in the reply,
       conduct is 1 if there are no true calls, otherwise 0.
     """
-    reasoning = None
+    grades = {}
     if candidate.reference is not None:
-        reasoning = _overlap(_words(candidate.thinking), _words(candidate.reference))
+        grades["reasoning"] = _overlap(
+            *(_WORD.findall(text.lower()) for text in (candidate.thinking, candidate.reference))
+        )
     calls, true = candidate.calls, candidate.reference_calls
     if calls is None:
-        return Grades(reasoning, 0.0, 0.0, 0.0)
+        return grades | {"tools": 0.0, "parameters": 0.0, "conduct": 0.0}
     tools = _overlap([call.name for call in calls], [call.name for call in true])
     different = {calls_text([call]) for call in calls}
     surplus = max(len(calls) - len(true), len(calls) - len(different))
     conduct = 1 - surplus / len(calls) if calls else float(not true)
-    return Grades(reasoning, tools, _parameters(calls, true), conduct)
+    return grades | {"tools": tools, "parameters": _parameters(calls, true), "conduct": conduct}
 
 
 def cap(candidate: Candidate) -> float:
@@ -153,10 +141,6 @@ def cap(candidate: Candidate) -> float:
     if _parameters(calls, true) < 1:
         caps.append(PARAMETER_DIFFERS)
     return min(caps)
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
 
 
 def _overlap(a: Sequence[str], b: Sequence[str]) -> float:

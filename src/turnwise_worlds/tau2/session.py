@@ -212,13 +212,14 @@ class EndpointUser(CachedModel):
 
     def _ask(self, request: dict[str, Any]) -> str:
         loop, key = self.open(), key_of(request)
-        answer = self._cached(key)
+        assert self._store is not None
+        answer = self._store.get(key)
         if answer is None:
             try:
                 text = loop.start(self._question(request)).result()
             except Fault as fault:
                 raise EnvironmentFault(f"tau2: the model that plays the user did not answer ({fault.kind})") from None
-            answer = self._keep(key, self.model, {"text": text})
+            answer = self._store.put(key, self.model, {"text": text})
         return str(answer["text"])
 
     async def _question(self, request: dict[str, Any]) -> str:
