@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, as_completed
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from turnwise.daemon_threads import EventLoop
@@ -209,17 +208,14 @@ class VllmEngine:
         """
         with self._busy:
             samples = [Sample([], [], truncated=True) for _ in nodes]
-            ended: SimpleQueue[tuple[int, Future[Sample]]] = SimpleQueue()
             try:
-                for place, (node, seed) in enumerate(zip(nodes, seeds, strict=True)):
-                    request = self._start(node, sampling, seed)
-                    request.add_done_callback(lambda future, place=place: ended.put((place, future)))  # type: ignore[misc]
-                for _ in nodes:
-                    place, future = ended.get()
-                    sample = None if future.cancelled() else future.result()
-                    if sample is None or nodes[place] not in self._histories:
+                requests = [self._start(node, sampling, seed) for node, seed in zip(nodes, seeds, strict=True)]
+                places = {request: place for place, request in enumerate(requests)}
+                for request in as_completed(requests):
+                    place = places[request]
+                    if request.cancelled() or nodes[place] not in self._histories:
                         continue  # the node was closed while its action was sampled
-                    samples[place] = sample
+                    sample = samples[place] = request.result()
                     self._histories[nodes[place]].extend(sample.ids)
                     if on_sample is not None:
                         on_sample(place, sample)
