@@ -101,7 +101,7 @@ MUTANTS = [
            ADVANTAGE + "test_awpo.py"),
     Mutant("contrast_invalid", "the reward of a failed environment counts below a branch",
            "for turn in () if leaf in tree.invalid else tree.path(leaf)[:-1]:", "for turn in tree.path(leaf)[:-1]:",
-           TRAIN + "test_branch_metrics.py"),
+           TRAIN + "test_metrics.py"),
     # -- gates, states and allocation
     Mutant("gate_equality", "a group at the threshold is stopped",
            "GateDecision(self.k, {DISTANCE: distance}, distance < self.threshold)",
@@ -135,7 +135,7 @@ MUTANTS = [
            "self._extend(experience, chosen, (iteration, 0), memory)", PACK + "test_collect.py"),
     Mutant("shared_seeds", "groups share the seeds of their draws",
            "seed_of(key, self.tree.state.id, self.anchor, self.branch, self.depth, *attempt)",
-           "seed_of(key, self.anchor, self.branch, self.depth, *attempt)", PACK + "test_group_seeds.py"),
+           "seed_of(key, self.anchor, self.branch, self.depth, *attempt)", PACK + "test_player.py"),
     Mutant("pack_source", "the log-prob of a token is read one place too early",
            "int(layout.place_N[item.parent]))", "int(layout.place_N[item.parent]) - 1)", PACK + "test_pack.py"),
     Mutant("pack_parent", "the first token of an action is predicted from the token before its parent",
@@ -153,7 +153,7 @@ MUTANTS = [
            "share = 1 / (len(trained) * len(samples))", "share = 1 / (len(trees) * len(samples))",
            PACK + "test_shares.py"),
     Mutant("trie_depth", "the position of a token is counted from the token stored before it",
-           "depth[node] = depth[parent] + 1", "depth[node] = depth[node - 1] + 1", PACK + "test_trie.py"),
+           "depth[node] = depth[parent] + 1", "depth[node] = depth[node - 1] + 1", PACK + "test_pack.py"),
     # -- log-probs
     Mutant("score_temperature", "the trainer's log-probs are those at temperature 1",
            "return Head(model).logprobs(hidden_U, packed.target_U, temperature, entropy)",
@@ -197,7 +197,7 @@ MUTANTS = [
     # -- checkpoint and resume
     Mutant("resume_repeats", "a resumed run begins the epochs of its states anew, and so repeats draws",
            'getattr(self, name) for name in ("profiles", "began", "history", "places")}',
-           'getattr(self, name) for name in ("profiles", "history", "places")}', TRAIN + "test_reprofile.py"),
+           'getattr(self, name) for name in ("profiles", "history", "places")}', TRAIN + "test_profile.py"),
     Mutant("resume_version", "a checkpoint forgets the policy's version",
            '_KEPT = ("version", "skipped",', '_KEPT = ("skipped",', TRAIN + "test_earlier_policies.py"),
     Mutant("resume_optimizer", "the predictor resumes with an empty optimiser",

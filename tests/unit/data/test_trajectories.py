@@ -1,17 +1,80 @@
+"""Trajectory files: what is read, what is refused, and what is written."""
+
 from __future__ import annotations
 
+import datetime
 import json
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.json
 import pyarrow.parquet
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
-from turnwise.data.read_records import read_records
-from turnwise.data.trajectories import DataError, read_trajectories
-from turnwise.types import Task
+from turnwise.data.chat_tokens import ChatTokens, Demonstrations
+from turnwise.data.read_records import UnusableError, read_records
+from turnwise.data.trajectories import (
+    MOST,
+    BadTrajectory,
+    DataError,
+    each_trajectory,
+    parse_trajectory,
+    read_trajectories,
+    write_trajectories,
+)
+from turnwise.errors import InputError
+from turnwise.models.shipped import tiny_path
+from turnwise.types import Task, Trajectory
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(values), st.sampled_from([None, 1, "\t"]))
+def test_an_array_gives_its_items(tmp_path, items, indent):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(items, indent=indent, ensure_ascii=False), encoding="utf-8")
+    assert [record for _, record in read_records(path)] == items
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[1,\n2", b"[1\n2]", b'[1,\n{"a": nope}]', b"[1, NaN]", b"[1]\n[2]", b"[" * 100_000, b"[1,]", b'["\xff"]'],
+)
+def test_a_broken_array_is_refused(tmp_path, data):
+    path = tmp_path / "x.json"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"x\.json"):
+        list(read_records(path))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "parquet"])
+def test_the_bytes_told_are_those_of_the_file(tmp_path, kind):
+    path = tmp_path / f"x.{kind}"
+    rows = [{"id": str(i)} for i in range(700)]
+    if kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text(json.dumps(rows) if kind == "json" else "".join(json.dumps(row) + "\n" for row in rows))
+    told: list[int] = []
+    assert [record for _, record in read_records(path, on_bytes=told.append)] == rows
+    assert sum(told) == path.stat().st_size
+
+
+# -- trajectories ------------------------------------------------------------------------------------------------------
+
 
 TOOLS = [
     {
@@ -119,7 +182,7 @@ def test_a_bad_line_is_named_and_the_good_ones_are_used(tmp_path, kind):
     read = read_trajectories(path)
     assert [t.id for t in read.trajectories] == ["a", "c"]
     (problem,) = read.problems
-    assert problem.source == f"{path}:2" and problem.what and problem.remedy
+    assert problem.source == f"{path}:2" and problem.what and problem.reason
     with pytest.raises(DataError) as caught:
         read_trajectories(path, strict=True)
     assert caught.value.problems == read.problems
@@ -134,7 +197,7 @@ def test_a_huge_line_is_passed_over_without_being_held(tmp_path):
     tracemalloc.stop()
     assert peak < 4_000_000
     assert [read[f"{path}:{line}"]["id"] for line in (1, 3)] == ["a", "c"]
-    assert all(read[f"{path}:{line}"].what for line in (2, 4))
+    assert all(read[f"{path}:{line}"].reason == "too long" for line in (2, 4))
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
@@ -144,7 +207,7 @@ def test_the_limit_is_exact(tmp_path, end, over):
     path = tmp_path / "x.jsonl"
     path.write_bytes(line + end)
     ((_, found),) = read_records(path, limit=len(line) - over)
-    assert found.what if over else found == record("a")
+    assert found.reason == "too long" if over else found == record("a")
 
 
 def test_a_byte_order_mark_and_a_missing_last_line_end_are_fine(tmp_path):
@@ -201,3 +264,110 @@ def test_parquet(tmp_path):
     assert second.success is False
     assert first.messages[1]["tool_calls"] == calls({"q": "x"})
     assert first.tools == tuple(TOOLS)
+
+
+# -- records that nobody could have written ----------------------------------------------------------------------------
+
+
+USER, REPLY = {"role": "user", "content": "go"}, {"role": "assistant", "content": "look"}
+GOOD = {"messages": [USER, REPLY]}
+
+
+def problems(path: Path, text: str) -> tuple[BadTrajectory, ...]:
+    path.write_text(f"{json.dumps(GOOD)}\n{text}\n", encoding="utf-8")
+    return read_trajectories(path).problems
+
+
+@pytest.mark.parametrize("value", [float("nan"), b"\xff", datetime.date(2026, 1, 1), float("inf")])
+def test_a_column_of_values_that_json_has_not_is_a_problem(value: Any, tmp_path: Path) -> None:
+    rows = {"messages": [[USER, REPLY]], "task": [{"env": "e", "id": "i", "data": {"x": value}}]}
+    pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
+    with pytest.raises(DataError):
+        read_trajectories(tmp_path / "a.parquet")
+
+
+def test_a_reply_that_goes_on_after_its_end_is_a_problem(tmp_path: Path) -> None:
+    chat = ChatTokens(AutoTokenizer.from_pretrained(tiny_path()))
+    end = chat.tokenizer.convert_ids_to_tokens(chat.end_id)
+    lines = [{"messages": [USER, {"role": "assistant", "content": text}]} for text in ("look", f"look{end}go")]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    demonstrations = Demonstrations(chat)
+    (found,) = each_trajectory(demonstrations.add, tmp_path / "a.jsonl")
+    assert "end-of-turn token" in str(found) and len(demonstrations) == 1
+
+
+@pytest.mark.parametrize("key", ["name", "tool_call_id", "reasoning_content", "reasoning", "thinking"])
+def test_what_a_template_writes_beside_the_content_is_text(key: str) -> None:
+    for value in (7, ["x"], {"a": 1}):
+        with pytest.raises(UnusableError, match=key):
+            parse_trajectory({"messages": [USER, {**REPLY, key: value}]}, "f:1")
+    parse_trajectory({"messages": [USER, {**REPLY, key: "x"}, {**USER, key: None}, REPLY]}, "f:1")
+
+
+def test_two_tools_of_one_name_are_a_problem() -> None:
+    tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in "aba"]
+    parse_trajectory({**GOOD, "tools": tools}, "f:1")  # the same tool twice is one
+    other = {"type": "function", "function": {"name": "a", "description": "another", "parameters": {"type": "object"}}}
+    with pytest.raises(UnusableError):
+        parse_trajectory({**GOOD, "tools": [*tools, other]}, "f:1")
+
+
+def test_more_messages_than_any_context_holds_are_a_problem(tmp_path: Path) -> None:
+    messages = [{"role": role, "content": "x"} for role in ("user", "assistant")] * (MOST // 2)
+    assert len(parse_trajectory({"messages": messages}, "f:1").messages) == MOST
+    with pytest.raises(UnusableError, match="messages"):
+        parse_trajectory({"messages": [*messages, {"role": "user", "content": "x"}]}, "f:1")
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+TRAJECTORIES = [
+    Trajectory(
+        "a",
+        (
+            says("user", "Ünïcode"),
+            says("assistant", "", tool_calls=calls({"q": "x"})),
+            says("tool", "y", name="search"),
+        ),
+        tuple(TOOLS),
+        Task("web", "train/1", "train", {"seed": 3, "deep": [{"x": None}]}),
+        True,
+    ),
+    Trajectory("b", tuple(TALK), (), Task("web", "train/2", "seen", {"other": "kind"}), None),
+    Trajectory("c", tuple(TALK), success=False),
+]
+
+
+def without_source(trajectories):
+    return [Trajectory(t.id, t.messages, t.tools, t.task, t.success) for t in trajectories]
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "new" / "x.jsonl"
+    write_trajectories(path, TRAJECTORIES)
+    assert without_source(read_trajectories(path, strict=True).trajectories) == TRAJECTORIES
+    assert [p.name for p in path.parent.iterdir()] == ["x.jsonl"]
+
+
+def test_written_files_have_one_schema_for_columnar_readers(tmp_path):
+    path = tmp_path / "x.jsonl"
+    write_trajectories(path, TRAJECTORIES)
+    table = pyarrow.json.read_json(path)  # what `datasets` reads JSON lines with
+    assert table.num_rows == 3
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({tuple(line) for line in lines}) == 1
+    assert len({tuple(message) for line in lines for message in line["messages"]}) == 1
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    read = read_trajectories(tmp_path / "x.parquet", strict=True)
+    assert without_source(read.trajectories) == TRAJECTORIES
+
+
+def test_a_failed_write_loses_nothing(tmp_path):
+    path = tmp_path / "x.jsonl"
+    write_trajectories(path, TRAJECTORIES)
+    before = path.read_bytes()
+    with pytest.raises(TypeError):
+        write_trajectories(path, [TRAJECTORIES[0], Trajectory("z", ({"role": "user", "content": object()},))])
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["x.jsonl"]

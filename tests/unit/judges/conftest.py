@@ -47,6 +47,13 @@ def make_candidate(n: int = 0, **changes: Any) -> Candidate:
     return Candidate(**{**fields, **changes})
 
 
+class Asked(EndpointJudge):
+    """A judge that is called with candidates and waits for their scores."""
+
+    def __call__(self, candidates: list[Candidate]) -> list[float | None]:
+        return [future.result() for future in [self.submit(candidate) for candidate in candidates]]
+
+
 @pytest.fixture
 def candidate() -> Callable[..., Candidate]:
     return make_candidate
@@ -59,7 +66,7 @@ def make_judge() -> Iterator[Callable[..., EndpointJudge]]:
 
     def make(url: str, client: dict[str, Any] | None = None, **settings: Any) -> EndpointJudge:
         quick = {"attempts": 2, "attempt_limit": 20.0, "time_limit": 40.0, "backoff": 0.01}
-        judge = EndpointJudge(ChatClient(url, **{**quick, **(client or {})}), "naive", **settings)
+        judge = Asked(ChatClient(url, **{**quick, **(client or {})}), "naive", **settings)
         judges.append(judge)
         return judge
 

@@ -1,14 +1,35 @@
-"""result.json: what is accepted, what is refused and how it is said, and that a write is all or nothing."""
+"""result.json and status.json."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import io
 import json
 import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from turnwise.runs.result_file import Result, ResultError, read_result, write_result
+from turnwise.console import Terminal
+from turnwise.errors import InputError
+from turnwise.runs.result_file import (
+    NAME,
+    Result,
+    ResultError,
+    Status,
+    read_result,
+    read_status,
+    write_result,
+    write_status,
+)
+from turnwise_study.run_page import watch, write_report
+from turnwise_study.runs import folders_of
+
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_written_is_what_is_read(make, tmp_path):
@@ -72,3 +93,90 @@ def test_a_full_disk_leaves_the_previous_result(make, tmp_path, monkeypatch):
         write_result(make.result(seed=2), tmp_path)
     assert read_result(tmp_path).seed == 1
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+
+
+# -- status ------------------------------------------------------------------------------------------------------------
+
+
+RUNNING = Status(phase="train", done=12, total=60, left=480, began=1000.0, written=1090.0, command="python x.py")
+
+
+@pytest.fixture
+def unfinished(run_folder: Path, tmp_path: Path) -> Path:
+    """A run that is in the middle of its training; its process lives where somebody holds the lock."""
+    folder = tmp_path / "pivotrl" / "seed0"
+    shutil.copytree(run_folder, folder, ignore=shutil.ignore_patterns("result.json", "*.html", "profile.parquet"))
+    write_status(RUNNING, folder)
+    return folder
+
+
+def held(folder: Path) -> Any:
+    lock = folder.with_name(f".{folder.name}.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def test_a_run_counts_as_running_while_its_process_holds_the_folder(unfinished: Path) -> None:
+    with held(unfinished):
+        assert read_status(unfinished) == RUNNING
+    found = read_status(unfinished)
+    assert found is not None and found.state == "interrupted" and found.command == "python x.py"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"done": "many"}', '{"done": null}', "\x00" * 40])
+def test_a_damaged_status_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_text(text)
+    assert read_status(tmp_path) is None
+    assert read_status(tmp_path / "absent") is None
+
+
+@pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
+def test_the_page_of_a_run_without_a_result(unfinished: Path, state: str) -> None:
+    if state == "failed":
+        write_status(replace(RUNNING, state="failed", left=None, why="no <room>"), unfinished)
+    lock = held(unfinished) if state == "running" else None
+    page = write_report(unfinished).read_text()
+    if lock:
+        lock.close()
+    assert f'class="verdict {state}"' in page
+    assert "12 of 60" in page and "python x.py" in page
+    assert ("about 8 min" in page) == ("location.reload" in page) == (state == "running")
+    assert ("no &lt;room&gt;" in page) == (state == "failed")
+    assert "53.6 %" in page  # of the last evaluation of the seen split: 35 + 32 * 0.58
+
+
+def test_a_result_is_stronger_than_a_status(run_folder: Path, tmp_path: Path) -> None:
+    plain, other = tmp_path / "a" / "seed0", tmp_path / "b" / "seed0"
+    for folder in (plain, other):
+        shutil.copytree(run_folder, folder, ignore=shutil.ignore_patterns("*.html"))
+    write_status(RUNNING, other)
+    assert write_report(plain).read_text() == write_report(other).read_text()
+
+
+def test_a_watch_follows_a_run_to_its_end(unfinished: Path) -> None:
+    said = io.StringIO()
+    lock = held(unfinished)
+    seen: list[str] = []
+
+    def later(_: float) -> None:
+        seen.append(said.getvalue())
+        if len(seen) == 1:
+            write_status(Status(phase="train", done=13, total=60, command="python x.py"), unfinished)
+        else:
+            lock.close()
+
+    assert not watch([unfinished], Terminal(file=said, width=200), sleep=later)
+    assert "12 of 60" in seen[0] and "13 of 60" not in seen[0] and "13 of 60" in seen[1]
+    assert "python x.py" in said.getvalue().splitlines()[-1]
+
+
+def test_a_watch_of_a_finished_run_says_its_verdict(run_folder: Path) -> None:
+    said = io.StringIO()
+    assert watch([run_folder], Terminal(file=said, width=200, force_terminal=True))
+    assert "33.9 %" in said.getvalue()
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(InputError, match=str(path)):
+            folders_of([path])

@@ -1,11 +1,12 @@
-"""Rollouts as coroutines: the shipped policy in the household, in rounds and freely, and an engine whose answers are timed."""
+"""Rollouts as coroutines: groups and replies."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,9 +20,29 @@ from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.environment_steps import Openings
-from turnwise.rollouts.player import Player
-from turnwise.types import RolloutTree, State
+from turnwise.rollouts.player import Branch, Player
+from turnwise.types import RolloutTree, State, Task
 from turnwise_worlds.household import HouseholdEnv
+
+# -- seeds -------------------------------------------------------------------------------------------------------------
+
+
+def seed(key: object, state: str, anchor: int, branch: int, depth: int, attempt: int, number: int = 0) -> int:
+    tree = RolloutTree(State(state, Task("toy", "0", "train"), (1, 2)))
+    return Branch(tree, number, anchor, branch, number, (), 2, attempt=attempt, depth=depth).seed(key)
+
+
+def test_every_action_has_a_seed_of_its_own_whatever_shares_its_batch() -> None:
+    """Two groups, two rollouts or two iterations with one seed would be one sample that counts twice."""
+    keys = [(0, 0), (0, 1), (1, 0)]  # two batches of an iteration, and another iteration
+    names = list(product(keys, ("a", "b"), (-1, 0, 1), (0, 1, 2), (0, 1, 2), (0, 1)))
+    seeds = [seed(*name) for name in names]
+    assert len(set(seeds)) == len(names)
+    assert [seed(*name, number=7) for name in names] == seeds
+
+
+# -- rollouts ----------------------------------------------------------------------------------------------------------
+
 
 HORIZON = 5
 
@@ -167,3 +188,41 @@ def test_branches_do_not_depend_on_who_was_first(player: Player, states: list[St
         replace(base, engine=engine).play(states, TreePO(roots=3, branches=2), Never(), "k")
         seeds.append(asked)
     assert seeds[0] == seeds[1] and len(seeds[0]) > 4 * 3 * HORIZON
+
+
+# -- replies -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_single_reply_is_told_when_it_ends_and_draws_stay_the_same() -> None:
+    model, tokenizer = load_policy(str(tiny_path()), "float32", 0, 1, 0.0, seed=0)
+    chat = ChatTokens(tokenizer)
+    engine = TreeEngine(end_ids=chat.stop_ids)
+    engine.load_weights(model.eval(), 0)
+    player = Player(engine, HouseholdEnv(horizon=2), chat, Sampling(max_tokens=5), max_turns=1)
+    states = [
+        State(
+            f"d{i}#t0",
+            Task("", f"d{i}", "train"),
+            tuple(chat.prompt([{"role": "user", "content": f"go {i}"}])),
+            (),
+            "x",
+        )
+        for i in range(3)
+    ]
+    told: list[tuple[str, tuple[int, ...]]] = []
+
+    def on_reply(state: State, ids: Sequence[int]) -> None:
+        told.append((state.id, tuple(ids)))
+
+    trees = player.play(states, Uniform(4), Never(), "key", on_reply=on_reply)
+    written = [(tree.state.id, tuple(turn.action_ids)) for tree in trees for turn in tree.turns]
+    assert sorted(told) == sorted(written) and len(told) == 12
+    assert [len(ids) for _, ids in told] == sorted(len(ids) for _, ids in told) and len(told[0][1]) < 5
+    silent = player.play(states, Uniform(4), Never(), "key")
+    assert [(tree.state.id, tuple(turn.action_ids)) for tree in silent for turn in tree.turns] == written
+
+    told.clear()
+    opening = Openings(player.environment, chat)
+    starts = task_starts(player.environment.tasks("train", 1), lambda task: opening(task)[1])
+    player.using(Sampling(max_tokens=5), max_turns=None).play(starts, Uniform(2), Never(), "key", on_reply=on_reply)
+    assert told == []  # an episode's end is the world's to say
