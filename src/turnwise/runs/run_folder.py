@@ -108,14 +108,6 @@ def _record(cfg: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in record.items()}
 
 
-def shown_only(key: str) -> bool:
-    """Returns whether the setting ``key`` does not change what a run computes, so that it does not enter the hash. The
-    key may be written in Hydra's syntax for overrides, with ``+``, ``~``, ``/`` or ``@``.
-    """
-    plain = key.lstrip("+~").partition("@")[0].replace("/", ".")
-    return any(plain == name or plain.startswith(f"{name}.") for name in _SHOWN_ONLY)
-
-
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
     """Flattens nested mappings to dotted key -> value, without unused parts (values of None and empty mappings)."""
     if isinstance(node, Mapping):
