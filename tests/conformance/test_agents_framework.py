@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from turnwise_worlds.agent import Conversation, Desk, continuation, leave, serve, spoken
+from turnwise_worlds.agent import Conversation, Desk, continuation, spoken
 
 pytestmark = pytest.mark.extra("agent")
 
@@ -21,9 +21,9 @@ CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call
 def served() -> Iterator[tuple[Desk, str]]:
     desk = Desk()
     listener = socket.create_server(("127.0.0.1", 0))
-    serve(listener, desk)
+    desk.serve(listener)
     yield desk, f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-    leave(desk)
+    desk.end()
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

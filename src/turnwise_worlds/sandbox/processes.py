@@ -13,10 +13,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 
-def readable(stream: int | IO[bytes], seconds: float) -> bool:
+def readable(stream: FileDescriptorLike, seconds: float) -> bool:
     """Waits until a stream can be read or has ended. Returns False if this does not happen within ``seconds``."""
     waiting = select.poll()  # select.select does not accept descriptors above 1023
     waiting.register(stream, select.POLLIN)

@@ -225,10 +225,10 @@ class Bubblewrap:
 
     def _take(self, interpreter: _Interpreter | None) -> _Interpreter | None:
         with self._lock:
-            waits = interpreter is not None and interpreter in self._waiting
-            if waits:
-                self._waiting.discard(interpreter)
-        return interpreter if waits else None
+            if interpreter is None or interpreter not in self._waiting:
+                return None
+            self._waiting.discard(interpreter)
+            return interpreter
 
     def _start(
         self, command: str, door: Door | None, inner: socket.socket | None, stack: ExitStack
