@@ -124,8 +124,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     console = sized(160)
     names = [f"sweep={name}" for name in names_of(words.paper)] if whole else [""]
     asked = [ask([*words.rest, name] if name else words.rest, CONF) for name in names]
-    cache = Path("outputs/cache") if Path("outputs").is_dir() else None
-    hashes = RowHashes(CONF, cache and cache / "row_hashes.json")
+    hashes = RowHashes(CONF)
     refuse_overrides(asked, hashes)
     gates = gate_report(words.data, Settings(), words.gated) if words.data else None
     err = Terminal(stderr=True)
@@ -133,7 +132,6 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     written = bool(args.markdown or args.html) and not args.brief
     full = written or args.json or not whole  # whether more than the verdicts is shown or written
     entries = [read_entry(one, words.places, gates, hashes, both_modes=full) for one in seen]
-    hashes.keep()
     refuse_seeds(entries, words.places)
     every = [table for entry in (entries if written or not whole else []) for table in entry_tables(entry)]
     tables = [summary_table(entries)] if whole else every

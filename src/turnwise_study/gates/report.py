@@ -6,19 +6,16 @@ first read, because a table of a paper needs only a few of them, and a bootstrap
 
 from __future__ import annotations
 
-import hashlib
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache, lru_cache, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from turnwise.algo.gates.gate import DISTANCE
 from turnwise.errors import InputError
-from turnwise.files import KeptValues, checksum, read_yaml, written
+from turnwise.files import read_yaml, written
 from turnwise.runs.keep_results import finished
 from turnwise.runs.result_file import Result, read_result
 from turnwise_study.gates.groups import Buffer, read_arms, read_recorded, recordings, replayed_savings
@@ -37,10 +34,6 @@ from turnwise_study.sweeps.jobs import Asked, job_of, picked, played
 from turnwise_study.tables import Table
 
 COMMAND = "python scripts/gate_report.py"
-_PACKAGE = Path(__file__).parents[2]
-# source files on which a gate report depends
-_PARTS = ("turnwise_study/gates", "turnwise/algo/gates", "turnwise/evaluation/stats.py", "turnwise/runs/json_lines.py")
-CODE = [_PACKAGE / part for part in _PARTS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +72,11 @@ class Settings:
 class Sections(Mapping[str, Any]):
     """A mapping from the name of a section to its content, which is computed when it is first read and then kept."""
 
-    def __init__(self, sections: Mapping[str, Callable[[], Any]], kept: MutableMapping[str, Any] | None = None) -> None:
-        self._sections, self._kept = sections, {} if kept is None else kept
+    def __init__(self, sections: Mapping[str, Callable[[], Any]]) -> None:
+        self._sections = {name: cache(section) for name, section in sections.items()}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._kept:
-            self._kept[name] = self._sections[name]()
-            if isinstance(self._kept, KeptValues):
-                self._kept.write()
-        return self._kept[name]
+        return self._sections[name]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._sections)
@@ -105,10 +94,7 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
     return dict(gate_sections(data, settings, gated))
 
 
-def gate_sections(
-    data: Path, settings: Settings, gated: Path | None = None, kept: MutableMapping[str, Any] | None = None
-) -> Sections:
-    """Returns the report of :func:`gate_report`. Sections that are in ``kept`` are not computed again."""
+def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> Sections:
     k, bootstrap = settings.k, (settings.resamples, settings.seed)
 
     @cache
@@ -128,8 +114,7 @@ def gate_sections(
     def labels() -> dict[str, Any]:
         return labels_table(groups(), 15 if 15 in groups().steps else k, *bootstrap)
 
-    if not kept:
-        groups()  # so that unusable data raise an error early
+    groups()  # so that unusable data raise an error early
     return Sections(
         {
             "data": lambda: str(data),
@@ -149,8 +134,7 @@ def gate_sections(
             "looks": lambda: looks_table(groups(), *bootstrap),
             "tier1": lambda: read_arms(data, gated, *bootstrap) if gated else replayed(),
             "replayed": replayed,
-        },
-        kept,
+        }
     )
 
 
@@ -210,7 +194,7 @@ def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
     for place in places:
         arms = tuple(folder for name in names if _is_recorded(folder := place / name))
         if arms and arms[0] == place / names[0]:
-            return _report_on(arms, place, places[0] / "cache", _state_files(arms))
+            return _report_on(arms, place, _state_files(arms))
     return None
 
 
@@ -228,7 +212,7 @@ def _of_rows(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
     if not found:
         return None
     arms, where = zip(*found.values())
-    each = [_report_on((arm,), place, places[0] / "cache", _state_files((arm,))) for arm, place in zip(arms, where)]
+    each = [_report_on((arm,), place, _state_files((arm,))) for arm, place in zip(arms, where)]
     reports = {row: one.report for row, one in zip(found, each)}
     groups = sum(report["groups"] for report in reports.values())
     report = {"source": "recorded", "groups": groups, "data": ", ".join(map(str, arms)), **reports}
@@ -251,15 +235,9 @@ def _state_files(arms: Iterable[Path]) -> tuple[object, ...]:
 
 
 @lru_cache(maxsize=8)
-def _report_on(arms: tuple[Path, ...], place: Path, cache: Path, known: object) -> SweepReport:
+def _report_on(arms: tuple[Path, ...], place: Path, known: object) -> SweepReport:
     own = asked_of(arms[1]) if len(arms) > 1 else {}
-    settings = Settings(**own)
-    code = [file for path in CODE for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
-    groups = [file for arm in arms for file in recordings(arm)]
-    state = checksum([*code, *groups], settings, sys.version, *map(version, ("numpy", "scipy", "rapidfuzz")))
-    name = f"gates-{hashlib.sha256(repr(arms).encode()).hexdigest()[:16]}.json"
-    kept = KeptValues(cache / name if cache.is_dir() else None, state)
-    report = gate_sections(arms[0], settings, arms[1] if len(arms) > 1 else None, kept)
+    report = gate_sections(arms[0], Settings(**own), arms[1] if len(arms) > 1 else None)
     words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
     words += [f"{name}={value}" for name, value in own.items()]
     return SweepReport(report, arms, (place,) * len(arms), _results(arms), (" ".join((COMMAND, *words)),))
