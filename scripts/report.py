@@ -130,8 +130,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     err = Terminal(stderr=True)
     seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
     written = bool(args.markdown or args.html) and not args.brief
-    full = written or args.json or not whole  # whether more than the verdicts is shown or written
-    entries = [read_entry(one, words.places, gates, hashes, both_modes=full) for one in seen]
+    entries = [read_entry(one, words.places, gates, hashes) for one in seen]
     refuse_seeds(entries, words.places)
     every = [table for entry in (entries if written or not whole else []) for table in entry_tables(entry)]
     tables = [summary_table(entries)] if whole else every

@@ -36,7 +36,7 @@ the configuration of the run cannot be composed.
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A finished run whose configuration differs from the current configuration of its row in the sweep file."""
+    """A finished run whose configuration differs from the current one of its row."""
 
     row: str
     seed: int
@@ -94,7 +94,6 @@ def read_entry(
     places: Sequence[Path],
     gates: Mapping[str, Any] | None = None,
     hash_of: HashOf | None = None,
-    both_modes: bool = True,
 ) -> Entry:
     """Reads the rows of an entry (a table or figure of a paper) with their runs, and decides the claims of the entry.
 
@@ -105,7 +104,6 @@ def read_entry(
             computed from the groups that the runs of the sweep recorded.
         hash_of: function that returns the hash of the current configuration of a row. It is used to find runs that were
             made with another configuration. If it is None, configurations are not compared.
-        both_modes: whether claims are also decided for the other decoding mode, which changes no verdict.
     """
     places = [RunPath(place) for place in places]
     sweep = asked.sweep
@@ -132,7 +130,7 @@ def read_entry(
                 break
         rows[row] = runs
     entry = Entry(asked, rows, notes=notes, gates=gates if sweep.gate_report else None, groups=groups)
-    _decide(entry, places, cannot, both_modes)
+    _decide(entry, places, cannot)
     kept: dict[str, list[str]] = {}
     arms = zip(groups.arms, groups.places) if groups else ()
     for name, place in (*found_at.items(), *((arm.name, place) for arm, place in arms)):
@@ -144,11 +142,11 @@ def read_entry(
     return entry
 
 
-def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str], both_modes: bool = True) -> None:
+def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str]) -> None:
     entry.findings = find_preconditions(entry.asked, places, entry.notes)
     while True:
         try:
-            entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot, both_modes)]
+            entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot)]
             return
         except Damaged as error:  # outcomes of single tasks are read only here, if a claim needs them
             entry.notes.append(f"left out: {error}")
@@ -166,7 +164,7 @@ def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
     return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
 
 
-def _decisions(entry: Entry, cannot: Mapping[str, str], both_modes: bool) -> list[Decision]:
+def _decisions(entry: Entry, cannot: Mapping[str, str]) -> list[Decision]:
     asked, rows, sweep = entry.asked, entry.rows, entry.asked.sweep
     base = untrained(asked, rows)
     decisions = []
@@ -183,7 +181,7 @@ def _decisions(entry: Entry, cannot: Mapping[str, str], both_modes: bool) -> lis
                 continue
             least = sweep.least_advantage(claim, metric)
             found = decide(claim, metric, rows, base, least)
-            if both_modes and (other := other_decoding(metric)) and found.low is not None:
+            if (other := other_decoding(metric)) and found.low is not None:
                 beside = decide(claim, other, rows, base, least)
                 found = replace(found, beside=beside if beside.low is not None else None)
             why = next((cannot[row] for row in claim.rows if row in cannot), None)
@@ -275,14 +273,9 @@ def as_json(entry: Entry) -> dict[str, Any]:
 
 
 def _precondition(finding: Finding) -> Mapping[str, Any]:
-    bound = finding.bound
     return {
         "precondition": finding.name,
-        "says": bound.says,
-        "metric": bound.metric,
-        "low": bound.low,
-        "high": bound.high,
-        "paper": bound.paper,
+        **finding.bound.model_dump(include={"says", "metric", "low", "high", "paper"}),
         "value": finding.value,
         "values": list(finding.values),
         "seeds": list(finding.seeds),

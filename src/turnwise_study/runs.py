@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from hashlib import sha256
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -274,25 +273,11 @@ class Scored:
     answers: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # out-of-domain suite -> item -> scores
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file with the results of an evaluation, identified by its content. Many runs hold the same evaluation of one
-    base policy, which is therefore read only once.
-    """
-
-    path: Path = field(compare=False)
-    checksum: bytes
-
-
-@lru_cache(maxsize=4096)
-def _checksum(path: Path, known: object) -> bytes:
-    return sha256(path.read_bytes()).digest()
-
-
 @lru_cache(maxsize=1024)
-def _read_scored(file: _File) -> Scored:
+def _read_scored(path: Path, known: object) -> Scored:
+    """Cached until the file changes: an evaluation is read for every claim on its run."""
     found = Scored()
-    for row in checked_rows(file.path):
+    for row in checked_rows(path):
         if "success" in row:
             tasks = found.episodes.setdefault((row["mode"], row["split"], row.get("subset")), {})
             tasks.setdefault(str(row["task"]), []).append(float(row["success"]))
@@ -399,7 +384,7 @@ class RunMetrics:
     def _scored(self, when: str) -> Scored:
         path = self.folder / "evaluation" / f"{when}.jsonl"
         try:
-            return _read_scored(_File(path, _checksum(path, written([path])))) if path.exists() else Scored()
+            return _read_scored(path, written([path])) if path.exists() else Scored()
         except (InputError, OSError) as error:
             raise Damaged(self.folder, str(error)) from error
 

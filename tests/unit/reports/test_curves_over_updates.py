@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from turnwise.errors import InputError
 from turnwise.runs.result_file import read_result
 from turnwise_study.figures import by_update, during_figure
 from turnwise_study.runs import RunMetrics
-from turnwise_study.sweeps.sweep_file import read_sweep
 
 
 def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = False) -> RunMetrics:
@@ -49,27 +45,3 @@ def test_lines_are_means_over_seeds_and_panels_hold_the_rows_that_they_name(tmp_
     assert figure is not None and "One 55.0 % at 8" in figure.alt
     assert ">Left<" in figure.svg and ">None<" not in figure.svg and "Resumed" not in figure.svg
     assert during_figure("T", "k", {"base": rows["base"]}, labels, {}) is None
-
-
-def test_a_sweep_asks_for_it_by_its_name_alone(tmp_path: Path) -> None:
-    text = "paper: P\nentry: E\ntitle: T\nrows: {a: {overrides: method=sft}}\ncurve: %s\n"
-    (tmp_path / "a.yaml").write_text(text % "updates")
-    (tmp_path / "b.yaml").write_text(text % "epochs")
-    assert read_sweep(tmp_path / "a.yaml").curve == "updates"
-    with pytest.raises(InputError, match="curve"):
-        read_sweep(tmp_path / "b.yaml")
-
-
-def test_panels_name_rows_that_are_there(tmp_path: Path) -> None:
-    text = "paper: P\nentry: E\ntitle: T\nrows: {a: {overrides: method=sft}}\n%spanels: {Left: [%s]}\n"
-    for name, filled, said in (
-        ("a", ("curve: updates\n", "a"), None),
-        ("b", ("curve: updates\n", "c"), "panels.Left: the sweep has no row 'c'"),
-        ("c", ("", "a"), "set `curve`"),
-    ):
-        (tmp_path / f"{name}.yaml").write_text(text % filled)
-        if said is None:
-            assert read_sweep(tmp_path / f"{name}.yaml").panels == {"Left": ("a",)}
-            continue
-        with pytest.raises(InputError, match=said):
-            read_sweep(tmp_path / f"{name}.yaml")
