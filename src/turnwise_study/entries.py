@@ -68,10 +68,8 @@ class Entry:
         ]
 
     def by_seed(self, row: str, metric: str) -> dict[int, float]:
-        """Returns seed -> value of a metric for the runs of a row.
-
-        The result of an untrained policy does not depend on the seed of training. If all seeds have equal results for
-        an untrained policy, only the first seed is returned, because they are a single measurement.
+        """Seed -> value of a metric for the runs of a row. Equal results of an untrained policy for all seeds are a
+        single measurement, so only the first is returned.
         """
         runs = self.rows[row]
         found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
@@ -80,12 +78,11 @@ class Entry:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict of the entry, or None if the entry has no claims (for example, a table of settings)."""
+        """None if the entry has no claims (for example, a table of settings)."""
         return entry_verdict(self.decisions) if self.asked.sweep.directions else None
 
     @property
     def one_seed(self) -> bool:
-        """Whether the verdict of the entry depends on claims that were decided with a single seed."""
         return bool(self.asked.sweep.directions) and rests_on_one_seed(self.decisions)
 
 
@@ -95,15 +92,13 @@ def read_entry(
     gates: Mapping[str, Any] | None = None,
     hash_of: HashOf | None = None,
 ) -> Entry:
-    """Reads the rows of an entry (a table or figure of a paper) with their runs, and decides the claims of the entry.
+    """Reads the rows of an entry with their runs, those of the first of ``places`` that has a run of the row, and decides
+    its claims.
 
     Args:
-        asked: the sweep, its scale, and the overrides of every row.
-        places: folders that contain runs. The runs of a row are read from the first folder that has a run of the row.
-        gates: output of ``scripts/gate_report.py``, for entries whose metrics are paths in it. None: the output is
-            computed from the groups that the runs of the sweep recorded.
-        hash_of: function that returns the hash of the current configuration of a row. It is used to find runs that were
-            made with another configuration. If it is None, configurations are not compared.
+        gates: output of ``scripts/gate_report.py``, for entries whose metrics are paths in it. None: it is computed from
+            the groups that the runs of the sweep recorded.
+        hash_of: finds runs that were made with another configuration. None: configurations are not compared.
     """
     places = [RunPath(place) for place in places]
     sweep = asked.sweep
@@ -157,7 +152,7 @@ def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str]) -> 
 
 
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
-    """Returns those of ``rows`` whose runs train nothing. For a row with ``same``, the owner of the runs decides."""
+    """Those of ``rows`` whose runs train nothing. For a row with ``same``, the owner of the runs decides."""
     owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
     # A row that evaluates the trained policy of another row does not count as untrained, because this policy differs
     # between seeds.
@@ -226,7 +221,7 @@ def paper_entries(
     scale: str = "tiny",
     gates: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
-    """Returns an entry for every table and figure of a paper (:func:`read_entry`)."""
+    """An entry for every table and figure of a paper (:func:`read_entry`)."""
     papers = {name: find_sweep(name, conf).paper for name in sweep_names(conf)}
     names = [name for name, of in papers.items() if of == paper]
     if not names:
@@ -237,7 +232,7 @@ def paper_entries(
 
 
 def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
-    """Returns paper -> verdict -> number of entries with this verdict. Entries without claims are not counted."""
+    """Paper -> verdict -> number of entries with this verdict. Entries without claims are not counted."""
     table: dict[str, dict[str, int]] = {}
     for entry in entries:
         if entry.verdict:

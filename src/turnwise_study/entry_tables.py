@@ -66,7 +66,7 @@ def _tally(decisions: Sequence[Decision]) -> str:
 
 
 def entry_tables(entry: Entry) -> list[Table]:
-    """Returns an entry's tables: its numbers (ours and the paper's), preconditions, claims with verdicts, and costs."""
+    """An entry's tables: its numbers (ours and the paper's), preconditions, claims with verdicts, and costs."""
     sweep, dialogues = entry.asked.sweep, all_on_dialogues(entry.results)
     metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
     printed = [name for name in sweep.columns if any(name in row.numbers for row in sweep.rows.values())]
@@ -318,7 +318,7 @@ def _point(entry: Entry, name: str, metric: str) -> Point | None:
 
 
 def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
-    """Returns row label -> seed -> folder of the run. Rows that share their label with another row are left out."""
+    """Row label -> seed -> folder of the run. Rows that share their label with another row are left out."""
     labels = entry.asked.sweep.labels
     names = Counter(labels[name] for name in entry.rows)
     return {

@@ -305,8 +305,8 @@ class Tokens:
     """Token counts of one iteration, if every group is used, and of all profiles and evaluations together.
 
     ``sampled`` tokens of ``turns`` replies attend to ``context`` tokens on average, after ``before`` tokens; the engine
-    prefills ``prefilled`` tokens and holds ``histories`` of ``history`` tokens, each with ``samples`` replies at a time.
-    The update has ``trained`` tokens with a loss and ``stored`` tokens in packed rows of ``row`` tokens.
+    prefills ``prefilled`` tokens and holds ``histories`` of ``history`` tokens, each with ``samples`` replies at a
+    time. The update has ``trained`` tokens with a loss and ``stored`` tokens in packed rows of ``row`` tokens.
     """
 
     states: int

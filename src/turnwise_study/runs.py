@@ -71,11 +71,7 @@ _SUITE = re.compile(r"ood\.(base|after)\.(\w+)$")
 
 
 def words(metric: str, dialogues: bool = False) -> str:
-    """Returns the label of a metric, or the metric itself if it has no label.
-
-    Args:
-        dialogues: whether the runs are evaluated on held-out dialogues instead of tasks of an environment.
-    """
+    """The label of a metric, or the metric itself. ``dialogues``: the runs are evaluated on held-out dialogues."""
     if dialogues:
         return words(metric).replace(SUCCESS, ACCEPTED)
     top, sign, below = metric.partition(" / ")
@@ -95,7 +91,7 @@ def words(metric: str, dialogues: bool = False) -> str:
 
 
 def success_keys(logged: Iterable[str]) -> dict[str, str]:
-    """Returns split -> key of held-out success in ``metrics.jsonl``; greedy keys only if there are no sampled ones."""
+    """Split -> key of held-out success in ``metrics.jsonl``; greedy keys only if there are no sampled ones."""
     names = sorted(logged)
     for ending in ("success", "success_greedy"):
         keys = [key for key in names if key.startswith("eval/") and key.endswith(f"/{ending}")]
@@ -122,7 +118,7 @@ class RunRow:
         return self.results[self.seeds[0]]
 
     def values(self, metric: str) -> dict[int, float]:
-        """Returns seed -> number at the dotted path ``metric`` of ``result.json``, if the result has the number."""
+        """Seed -> number at the dotted path ``metric`` of ``result.json``, if the result has the number."""
         found = {seed: read_metric(self.results[seed], metric) for seed in self.seeds}
         return {seed: value for seed, value in found.items() if value is not None}
 
@@ -137,9 +133,7 @@ class FinishedRuns:
 
 
 def collect(paths: Iterable[Path | str]) -> FinishedRuns:
-    """Finds every finished run under ``paths``, and groups runs of the same name into rows with one run per seed. A
-    path is the folder of a run or contains folders of runs.
-    """
+    """Finds every finished run at or below ``paths``, and groups runs of one name into rows with one run per seed."""
     roots = [RunPath(path) for path in paths]
     collection, configs = FinishedRuns(), {}
     places: dict[tuple[str, str, str, int], Path] = {}
@@ -185,10 +179,8 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
 
 
 def read_metric(result: Result, metric: str) -> float | None:
-    """Returns a number of a result by its dotted path, such as ``in_domain.after`` or ``ood.after.algebra``.
-
-    The path ``seconds`` without the name of a phase gives the sum over all phases of the run. The paths ``ood.base``
-    and ``ood.after`` without the name of an out-of-domain suite give the mean over all suites.
+    """The number at a dotted path of a result, such as ``in_domain.after``. ``seconds`` alone is the sum over all
+    phases, ``ood.base`` and ``ood.after`` alone are means over all suites.
     """
     node: Any = result
     for part in metric.split("."):
@@ -223,9 +215,9 @@ def _decides(config: dict[str, Any]) -> dict[str, object]:
 
 
 def _drift(row: RunRow, configs: list[dict[str, object]]) -> list[str]:
-    """Returns a note if the seeds of a row differ in other settings, so that their mean would mix configurations. A
-    setting that repeats the run's seed (``allocator.seed``) is no other setting, nor is the policy that the run of
-    another row with the same seed has trained (``policy.start``).
+    """A note if the seeds of a row differ in other settings, so that their mean would mix configurations. A setting
+    that repeats the seed (``allocator.seed``) is none, nor is the policy of the same seed of another row
+    (``policy.start``).
     """
     keys = sorted({key for config in configs for key in config})
     said = {key: [_without_seed(config.get(key), seed) for config, seed in zip(configs, row.seeds)] for key in keys}
@@ -239,7 +231,7 @@ def _without_seed(value: object, seed: int) -> object:
 
 
 def folders_of(paths: Sequence[Path | str]) -> list[Path]:
-    """Returns the run folders at or below ``paths``."""
+    """The run folders at or below ``paths``."""
     found = list(_runs_below(map(RunPath, paths)))
     if not found:
         raise InputError(f"no run under {', '.join(map(str, paths))}; give a folder that contains config.yaml")
@@ -287,7 +279,7 @@ def _read_scored(path: Path, known: object) -> Scored:
 
 
 def judged_on_dialogues(result: Result) -> bool:
-    """Returns whether the main number of a result was measured on held-out dialogues, not on an environment's tasks."""
+    """Whether the main number of a result was measured on held-out dialogues, not on an environment's tasks."""
     return result.held_out is not None and not result.in_domain.by_split
 
 
@@ -324,7 +316,7 @@ class RunMetrics:
     result: Result
 
     def value(self, metric: str) -> float | None:
-        """Returns the value of the metric, or None if this run has no value for it."""
+        """The value of the metric, or None if this run has no value for it."""
         first, sign, second = metric.partition(" / ")
         if sign:
             top, bottom = self.value(first), self.value(second)
@@ -351,9 +343,7 @@ class RunMetrics:
         return fmean(found[len(found) // 2 :] if how == "late" else found)
 
     def outcomes(self, metric: str, when: str = "after") -> Outcomes | None:
-        """Returns the outcomes of the tasks over which ``metric`` is a mean, or None. ``when`` is ``base`` or
-        ``after``.
-        """
+        """The outcomes of the tasks over which ``metric`` is a mean, or None. ``when`` is ``base`` or ``after``."""
         episodes, answers = _EPISODES.fullmatch(metric), _ANSWERS.fullmatch(metric)
         found: dict[str, dict[str, list[float]]] = {}
         if episodes:
@@ -390,7 +380,7 @@ class RunMetrics:
 
 
 def metrics_by_seed(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, RunMetrics]:
-    """Returns seed -> run for the ``wanted`` runs that are finished and below ``place``. Notes name unreadable runs."""
+    """Seed -> run for the ``wanted`` runs that are finished and below ``place``. Notes name unreadable runs."""
     runs = {}
     for job in wanted:
         folder = place / job.name / f"seed{job.seed}"
@@ -414,10 +404,8 @@ def _state_files(folder: Path) -> tuple[object, ...]:
 
 
 def _profile_turns(run: RunMetrics) -> float | None:
-    """Returns the number of actions that the profiles of a run sampled, or None if it is unknown or no profile exists.
-
-    A ``result.json`` of an older version of the code lacks ``profile_turns``. It holds only the number of judged
-    actions in the first profile, so the number is unknown if the run made further profiles.
+    """The number of actions that the profiles of a run sampled; None if it is unknown or there was no profile. A result
+    of older code lacks ``profile_turns`` and has only the judged actions of the first profile.
     """
     if run.result.profile_turns is not None:
         return float(run.result.profile_turns)
@@ -431,13 +419,11 @@ def _profiled(run: RunMetrics) -> bool:
 
 
 def _sampled_turns(run: RunMetrics) -> float | None:
-    """Returns the number of turns in rollouts and profiles, or None if the number of a profile is unknown."""
     turns = _profile_turns(run)
     return None if turns is None and _profiled(run) else run.result.rollout_turns + (turns or 0.0)
 
 
 def _sampled_cpu_seconds(run: RunMetrics) -> float | None:
-    """Returns the CPU seconds of training and profiles together, or None if either number is unknown."""
     profile = run.result.profile_cpu_seconds
     if run.result.cpu_seconds is None or (profile is None and (_profiled(run) or _profile_turns(run) is not None)):
         return None
@@ -452,7 +438,7 @@ _WITH_PROFILES: Mapping[str, Callable[[RunMetrics], float | None]] = {
 
 
 def other_decoding(metric: str) -> str | None:
-    """Returns a success metric for the other decoding mode (greedy or sampled), or None for any other metric."""
+    """A success metric for the other decoding mode (greedy or sampled), or None for any other metric."""
     found = re.fullmatch(r"in_domain\.(greedy\.|sampled\.)?(?=.*(?:after|delta)$)(.*)", metric)
     if found is None:
         return None
@@ -460,5 +446,5 @@ def other_decoding(metric: str) -> str | None:
 
 
 def is_change(metric: str) -> bool:
-    """Returns whether a metric is a change through training, measured against the run's own base policy."""
+    """Whether a metric is a change through training, measured against the run's own base policy."""
     return metric.endswith((".delta", ".mean_change"))

@@ -91,8 +91,8 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path) -> ConfigE
 
 
 def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override | None:
-    """``override`` with a single value: of a sweep, the value that Hydra's ``complaint`` names, else its first value. None
-    if the sweep has no values.
+    """``override`` with a single value: of a sweep, the value that Hydra's ``complaint`` names, else its first value.
+    None if the sweep has no values.
     """
     if not override.is_sweep_override():
         return override
@@ -107,7 +107,7 @@ def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override 
 
 
 def swept(override: Override) -> list[str]:
-    """Returns the first ``MOST`` + 1 values of a sweep; none for an interval, or for a range whose step is 0."""
+    """The first ``MOST`` + 1 values of a sweep; none for an interval, or for a range whose step is 0."""
     if not override.is_discrete_sweep():
         return []
     try:
@@ -173,7 +173,7 @@ def _no_option(group: str, option: str, folder: Path) -> str:
 
 
 def group_options(folder: Path) -> dict[str, list[str]]:
-    """Returns group -> its options, which have a file of their own or a key in ``options.yaml``, both sorted."""
+    """Group -> its options, which have a file of their own or a key in ``options.yaml``, both sorted."""
     options = {group: list(content) for group, content in small_options(folder).items()}
     for path in folder.rglob("*.yaml"):
         options.setdefault(path.parent.relative_to(folder).as_posix(), []).append(path.stem)
@@ -266,8 +266,8 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
 
 
 def refuse_processes(environment: Mapping[str, str]) -> None:
-    """Refuses environment variables of torchrun or Slurm that are no whole number, and a rank that is not below the number
-    of processes: Lightning would fail, or a process would wait for others that do not exist.
+    """Refuses environment variables of torchrun or Slurm that are no whole number, and a rank that is not below the
+    number of processes: Lightning would fail, or a process would wait for others that do not exist.
     """
     remedy = "start the run with torchrun or srun, or unset the variable to run one process"
     for name in _NUMBERS.split():
@@ -287,7 +287,7 @@ def refuse_processes(environment: Mapping[str, str]) -> None:
 
 
 def took_no_job(error: BaseException) -> bool:
-    """Returns whether an error means that Slurm refused a job, for example because of an unknown account."""
+    """Whether an error means that Slurm refused a job, for example because of an unknown account."""
     return type(error).__module__.startswith("submitit.") and type(error).__name__ == "FailedJobError"
 
 
@@ -303,8 +303,8 @@ def _stands_on(name: str, folder: Path) -> str:
 
 
 def refuse_secrets(arguments: Iterable[str]) -> None:
-    """Refuses overrides that hold a password or an API key, because Hydra's own messages would repeat them. The error has
-    no part of a value.
+    """Refuses overrides that hold a password or an API key, because Hydra's own messages would repeat them. The error
+    has no part of a value.
     """
     mistakes = [mistake for argument in arguments for mistake in _in_override(argument)]
     if mistakes:
@@ -361,7 +361,7 @@ All keys of a run, with their values: python train.py method=pivotrl --cfg job""
 
 
 def help_text(folder: Path, sweeps: Sequence[str]) -> str:
-    """Returns the help text of ``train.py``, with the options of every group and the names of the sweeps."""
+    """The help text of ``train.py``, with the options of every group and the names of the sweeps."""
     found = group_options(folder) | {"sweep": sweeps}
     groups = [_wrapped(group, names) for group, names in found.items() if not group.startswith(("hydra", "at/"))]
     launchers = _wrapped("hydra/launcher", found.get("hydra/launcher", []))

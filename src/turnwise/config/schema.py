@@ -117,7 +117,7 @@ def register(folder: Path) -> None:
 
 @cache
 def small_options(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns group -> option -> content, of the options in ``options.yaml``, which have no file of their own."""
+    """Group -> option -> content, of the options in ``options.yaml``, which have no file of their own."""
     path = folder / "options.yaml"
     return yaml.safe_load(path.read_bytes()) if path.is_file() else {}
 

@@ -41,9 +41,9 @@ class LoraSettings:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """``model`` is the name of a shipped base (``base=``), a folder in Hugging Face format or a Hugging Face id; ``start``
-    is the ``adapter`` folder of a finished run on ``model``. This adapter is first merged into the weights, which are
-    then the base policy and the reference policy of the KL term.
+    """``model`` is the name of a shipped base (``base=``), a folder in Hugging Face format or a Hugging Face id;
+    ``start`` is the ``adapter`` folder of a finished run on ``model``. This adapter is first merged into the weights,
+    which are then the base policy and the reference policy of the KL term.
     """
 
     model: str
@@ -94,8 +94,8 @@ class RolloutSettings:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSettings:
-    """AdamW's updates. Each of ``steps`` uses an equal part of the batch's trees, in the order in which they were drawn;
-    from the second on, policy ratios differ from 1 and may be clipped.
+    """AdamW's updates. Each of ``steps`` uses an equal part of the batch's trees, in the order in which they were
+    drawn; from the second on, policy ratios differ from 1 and may be clipped.
     """
 
     learning_rate: Rate

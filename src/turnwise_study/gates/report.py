@@ -38,15 +38,10 @@ COMMAND = "python scripts/gate_report.py"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the gate report.
-
-    Attributes:
-        k, threshold, ended: the gate decides after K = ``k`` turns. It stops a group if d_K, the mean edit distance
-            between the first K actions of its rollouts, is below ``threshold``. The OR rule also stops a group if at
-            least the fraction ``ended`` of its rollouts has ended.
-        steps, thresholds: values of K at which signals are computed; thresholds of d_K that are compared at step ``k``.
-        horizon: largest possible length of a rollout in turns (T_max). None: the length of the longest rollout.
-        resamples, seed: of the bootstrap.
+    """The gate decides after K = ``k`` turns. It stops a group if d_K, the mean edit distance between the first K
+    actions of its rollouts, is below ``threshold``; the OR rule also if at least the fraction ``ended`` of its rollouts
+    has ended. Signals are computed at the values of K in ``steps``, ``thresholds`` are compared at ``k``. ``horizon``
+    is T_max in turns (None: that of the longest rollout); ``resamples`` and ``seed`` are of the bootstrap.
     """
 
     k: int = 10
@@ -86,10 +81,8 @@ class Sections(Mapping[str, Any]):
 
 
 def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> dict[str, Any]:
-    """Returns the report on ``data``: a file of recorded rollouts, or the folder of a run or of its seeds.
-
-    ``gated`` is a path to runs that have a gate and otherwise the settings of the runs of ``data``. The saving of the
-    gate is then measured by comparing both (:func:`read_arms`).
+    """The report on ``data``: a file of recorded rollouts, or the folder of a run or of its seeds. With ``gated``, runs
+    that have a gate and otherwise the settings of ``data``, the saving is measured (:func:`read_arms`).
     """
     return dict(gate_sections(data, settings, gated))
 
@@ -150,7 +143,7 @@ def _recorded(data: Path, settings: Settings) -> Buffer:
 
 @lru_cache(maxsize=4)
 def _read_groups(known: tuple[tuple[Path, int, int, int], ...], steps: tuple[int, ...], horizon: int | None) -> Buffer:
-    """Reads groups. The result is cached until a file changes, because several tables and figures use it."""
+    """Cached until a file changes, because several tables and figures use it."""
     return read_recorded([path for path, *_ in known], steps, horizon)
 
 
@@ -178,12 +171,11 @@ class SweepReport:
 
 
 def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
-    """Returns the gate report on the groups of all seeds, from which an entry is computed. Returns None if a required
-    run is not finished.
+    """The gate report on the groups of all seeds, from which an entry is computed; None if a run is missing.
 
-    The setting ``gate_report`` of a sweep names the sweep whose runs recorded the groups: those of its row ``never``
-    (without a gate) and, if it exists, those of its row ``gated``, whose gate then sets K and the threshold. If a sweep
-    names itself, there is one report for each row, on the groups that the row recorded.
+    ``gate_report`` of a sweep names the sweep whose runs recorded the groups: those of its row ``never`` and, if it
+    exists, those of its row ``gated``, whose gate then sets K and the threshold. A sweep that names itself has one
+    report for each row.
     """
     source = played(asked)
     if source is asked:
@@ -199,9 +191,7 @@ def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
 
 
 def _of_rows(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
-    """Returns one gate report for each row. A row from whose policy another row starts is left out, because it may
-    record demonstrations instead of groups.
-    """
+    """A row from whose policy another row starts is left out, because it may record demonstrations."""
     found: dict[str, tuple[Path, Path]] = {}
     starts = {made.begins(asked.scale) for made in asked.sweep.rows.values()}
     for row in picked(asked):
@@ -244,8 +234,8 @@ def _report_on(arms: tuple[Path, ...], place: Path, known: object) -> SweepRepor
 
 
 def asked_of(gated: Path) -> dict[str, Any]:
-    """Returns ``k`` and ``threshold`` of the gate in the runs below ``gated``, as far as they differ from the paper's
-    gate. The result is empty if the runs have no ``Divergence`` gate.
+    """``k`` and ``threshold`` of the ``Divergence`` gate in the runs below ``gated``, as far as they are not the
+    paper's.
     """
     for run in finished([gated]):
         path = run / "config.yaml"
@@ -261,7 +251,7 @@ _CUTS = ("cut", "tp", "fp", "precision", "recall")
 
 
 def gate_tables(report: Node) -> list[Table]:
-    """Returns the tables of a report, numbered as in the paper, with the 95 % interval of each number that has one."""
+    """The tables of a report, numbered as in the paper."""
     k, peak, best = (
         report["settings"]["k"],
         report["peak"],
@@ -293,7 +283,7 @@ def gate_tables(report: Node) -> list[Table]:
 
 
 def tier_table(tier: Node) -> Table:
-    """Returns the table of the turns that a gate saved (T3, Table 3 of the paper)."""
+    """The turns that a gate saved (T3, Table 3 of the paper)."""
     how = "measured" if tier["measured"] else "replayed on the buffer"
     row = {**tier, "saved_pct_ci95": tier["ci95"], "tokens_saved_pct_ci95": tier.get("tokens_ci95")}
     names = [
@@ -324,6 +314,6 @@ def _cell(row: Node, column: str, digits: int) -> str:
 
 
 def half_up(value: float, digits: int) -> str:
-    """Returns a number as text, with halves rounded up, even an inexact half (0.12499999999)."""
+    """A number as text, with halves rounded up, even an inexact half (0.12499999999)."""
     rounded = Decimal(repr(round(value, 10))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{abs(rounded) if rounded == 0 else rounded:f}"

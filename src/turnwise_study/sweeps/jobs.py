@@ -15,12 +15,9 @@ from turnwise_study.sweeps.sweep_file import Scale, Sweep, find_sweep, origin
 
 
 def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
-    """Returns the arguments to pass to Hydra for a sweep: Hydra's own arguments unchanged, and all other arguments
-    packed into one argument of the sweeper.
-
-    Packed overrides apply only to the runs of the sweep's rows. Before these runs, Hydra composes a configuration that
-    belongs to no run. Hydra would apply unpacked overrides to that configuration, and refuse keys that only some
-    methods have.
+    """The arguments to pass to Hydra for a sweep: its own, and all others packed into one argument of the sweeper.
+    Before the runs, Hydra composes a configuration that belongs to none. It would apply unpacked overrides to that, and
+    refuse keys that only some methods have.
     """
     hydras = [a for a in arguments if a.startswith(("hydra/", "hydra.", "-")) and a != "--dry-run"]
     own = [a for a in arguments if a not in hydras]
@@ -100,7 +97,7 @@ class Asked:
 
 
 def played(asked: Asked) -> Asked:
-    """Returns the request for the runs that a sweep shows: its own runs, or those of the sweep in ``gate_report``."""
+    """The request for the runs that a sweep shows: its own runs, or those of the sweep in ``gate_report``."""
     source = asked.sweep.gate_report
     return (
         asked
@@ -110,11 +107,9 @@ def played(asked: Asked) -> Asked:
 
 
 def of_pilots(asked: Asked) -> Asked:
-    """Returns the request for the pilot runs of a sweep: runs with the pilot seeds of the rows that preconditions name,
-    and of the rows from whose weights these runs start.
-
-    The names of pilot runs begin with ``pilot/``. Pilot runs use the tasks of ``eval.seed=0``, because settings may be
-    chosen by looking at their results.
+    """The request for the pilot runs of a sweep: of the rows that preconditions name, and of the rows from whose
+    weights these start, with names that begin with ``pilot/``, and on the tasks of ``eval.seed=0``, because settings
+    may be chosen by their results.
     """
     sweep = asked.sweep
     rows = [
@@ -202,9 +197,7 @@ class Job:
 
 
 def jobs(asked: Asked) -> list[Job]:
-    """Returns every requested run of a sweep. The runs of all rows with one seed come before the runs with the next
-    seed, so that a complete table is available early.
-    """
+    """Every requested run of a sweep, one seed of all rows after the other, so that a complete table is there early."""
     sweep, rows = asked.sweep, picked(asked)
     found: dict[tuple[str, int], Job] = {}
     for seed in asked.seeds or sweep.seeds:
@@ -244,10 +237,8 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
 
 
 def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
-    """Returns the override that starts a run from the weights that the run ``first`` saves.
-
-    If ``first`` itself started from an adapter, it saves all weights (``training.export``), and the override sets
-    ``policy.model`` to them.
+    """The override that starts a run from the weights that the run ``first`` saves: all of them, if ``first`` itself
+    started from an adapter (``training.export``).
     """
     merged = (first.begin or "").startswith("policy.start=")
     left = "model" if merged else sweep.leaves.get(scale, "adapter")

@@ -43,23 +43,13 @@ class Part(BaseModel):
 
 
 class Precondition(Part):
-    """A range in which a metric must lie for claims to be meaningful. The metric is measured on pilot runs, which are
-    not used to evaluate claims.
+    """A range, both ends included, in which a metric of pilot runs of ``row`` must lie for claims to be meaningful. If
+    the sweep sets ``gate_report``, the metric is a path in the output of ``scripts/gate_report.py``.
 
-    A precondition is written out in one sweep file; other sweep files refer to it with ``same``.
-
-    Attributes:
-        says: a description of what the metric measures.
-        metric: the name of a metric, as in the key ``directions`` of the sweep file. If the sweep file sets
-            ``gate_report``, the name is a path in the output of ``scripts/gate_report.py``.
-        row: the row whose pilot runs are measured.
-        low, high: the limits of the range, both included.
-        paper: the value of the metric in the paper, and where the paper gives it.
-        remedy: what to change if the precondition does not hold.
-        rows, claims: the precondition applies to claims that compare one of the rows in ``rows``, and to the claims in
-            ``claims``. If both are empty, it applies to all claims.
-        metrics: if not empty, the precondition applies only to claims on these metrics.
-        same: a precondition of another sweep that is used instead (such as ``pivotrl_tab4/signal``).
+    It applies to claims that compare one of ``rows`` and to those in ``claims`` (if both are empty, to all), and only
+    to claims on ``metrics`` if there are any. It is written out in one sweep; others refer to it with ``same``, such as
+    ``pivotrl_tab4/signal``. ``paper`` has the value in the paper, and where it gives it; ``remedy`` says what to
+    change.
     """
 
     says: str = ""
@@ -89,7 +79,7 @@ class Precondition(Part):
         return self
 
     def needed_by(self, claim: Comparison, metric: str) -> bool:
-        """Returns whether this precondition must hold for a claim about a metric to be meaningful."""
+        """Whether this precondition must hold for a claim about a metric to be meaningful."""
         if self.metrics and metric not in self.metrics:
             return False
         everywhere = not self.rows and not self.claims
@@ -127,9 +117,7 @@ _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|
 
 
 def comparison(text: str, rows: Collection[str]) -> Comparison:
-    """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``. A claim compares a row of a sweep with
-    another row or with a number. A margin (``+ 2``) and the scale of the runs (``at paper``) may follow.
-    """
+    """Parses a claim such as ``a > b``, ``a < b + 2`` (a margin) or ``a > 0 at paper`` (at one scale)."""
     found = _CLAIM.fullmatch(text)
     if not found:
         raise ValueError(
@@ -166,9 +154,6 @@ def check_preconditions(
     rows: Collection[str],
     claims: Mapping[str, Collection[str]],
 ) -> None:
-    """Checks that preconditions name existing rows and claims of the sweep, and that pilot runs have other seeds than
-    the sweep's runs.
-    """
     for name, one in preconditions.items():
         for row in (one.row, *one.rows):
             if row and row not in rows:
@@ -192,20 +177,13 @@ def check_preconditions(
 
 
 class Row(Part):
-    """One row of a sweep. A row without ``overrides`` and ``same`` only shows the paper's numbers.
+    """One row of a sweep; without ``overrides`` and ``same`` it only shows the paper's ``numbers`` by column.
 
-    Attributes:
-        overrides: the overrides with which the row's runs are started: a list, or one string with spaces between them.
-        same: a row of another sweep (such as ``pivotrl_tab1/sft``) whose runs are also the runs of this row.
-        same_at: scale -> the row that replaces ``same`` at this scale.
-        needs: scale -> a text that says what is missing to run the row at this scale. If the text names keys such as
-            ``data.file=...``, the row runs when these keys are set on the command line.
-        trains: whether the row trains. If false, the base policy is only evaluated, and overrides of training do not
-            apply.
-        starts: the row of this file whose runs provide the initial weights, seed by seed. The named row may itself have
-            ``starts`` or ``same``.
-        starts_at: scale -> the row that replaces ``starts`` at this scale.
-        numbers: column -> the paper's number for this row.
+    ``same`` names a row of another sweep (such as ``pivotrl_tab1/sft``) whose runs are also those of this row,
+    ``starts`` a row of this one whose runs provide the initial weights, seed by seed; ``same_at`` and ``starts_at``
+    replace them at a scale, and ``at`` has more overrides there. ``needs`` says what is missing to run the row at a
+    scale; if it names keys such as ``data.file=...``, the row runs when these are set on the command line. A row that
+    does not ``train`` evaluates the base policy, and overrides of training do not apply to it.
     """
 
     label: str = ""
@@ -237,11 +215,11 @@ class Row(Part):
         return self
 
     def shares(self, scale: Scale) -> str | None:
-        """Returns the row of another sweep whose runs this row shares at a scale, or None."""
+        """The row of another sweep whose runs this row shares at a scale, or None."""
         return self.same_at.get(scale, self.same)
 
     def begins(self, scale: Scale) -> str | None:
-        """Returns the row whose runs provide the initial weights of this row's runs at a scale, or None."""
+        """The row whose runs provide the initial weights of this row's runs at a scale, or None."""
         return self.starts_at.get(scale, self.starts)
 
 
@@ -329,15 +307,14 @@ class Sweep(Part):
         return {name: row.label or name for name, row in self.rows.items()}
 
     def claims(self, metric: str) -> list[Comparison]:
-        """Returns the claims of the sweep about one metric, the paper's claims before the claims of this project."""
+        """The claims of the sweep about one metric, the paper's claims before the claims of this project."""
         theirs = [comparison(text, self.rows) for text in self.directions.get(metric, ())]
         return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
 
     def least_advantage(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the smallest difference between the two rows of a claim that counts as an advantage: the number in
-        ``least``, or the difference between the two rows in the paper if it is smaller and above 0.
-
-        Returns None if one side of the claim is a number, because the number is itself a threshold.
+        """The smallest difference between the two rows of a claim that counts as an advantage: ``least``, or the
+        paper's own difference if that is smaller and above 0. None if one side is a number, which is itself a
+        threshold.
         """
         if len(claim.rows) < 2:
             return None
@@ -345,8 +322,8 @@ class Sweep(Part):
         return least if least is None or paper is None or paper <= 0 else min(least, paper)
 
     def paper_difference(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the difference in points between the two rows of a claim in the paper, as the mean over the columns
-        for the metric. Returns None if the paper does not give the difference, or if the metric is not a percentage.
+        """The paper's difference in points, as the mean over the columns for the metric; None if it gives none, or if
+        the metric is not a percentage.
         """
         sides = [self.rows[side].numbers for side in (claim.above, claim.below) if isinstance(side, str)]
         columns = [column for column, ours in self.columns.items() if ours == metric]
@@ -364,7 +341,7 @@ class Sweep(Part):
         return None if wanted and wanted <= set(given) else reason
 
     def of_scale(self, scale: Scale) -> Sweep:
-        """Returns a copy of the sweep in which ``columns`` holds the columns that apply at a scale."""
+        """A copy of the sweep in which ``columns`` holds the columns that apply at a scale."""
         return self.model_copy(update={"columns": {**self.columns, **self.columns_at.get(scale, {})}})
 
     def shared(self, scale: Scale) -> tuple[str, ...]:
@@ -379,8 +356,8 @@ def sweep_names(folder: Path) -> list[str]:
 
 
 def find_sweep(name: str, folder: Path) -> Sweep:
-    """Returns a sweep of the configuration folder: ``pivotrl_tab4`` is the entry ``tab4`` of ``sweep/pivotrl.yaml``, or
-    the only sweep of ``sweep/pivotrl_tab4.yaml``.
+    """A sweep of the configuration folder: ``pivotrl_tab4`` is the entry ``tab4`` of ``sweep/pivotrl.yaml``, or the
+    only sweep of ``sweep/pivotrl_tab4.yaml``.
     """
     for stem in (name, name.partition("_")[0]):
         path = folder / "sweep" / f"{stem}.yaml"
@@ -393,7 +370,7 @@ def find_sweep(name: str, folder: Path) -> Sweep:
 
 
 def read_sweep(path: Path | str, name: str | None = None) -> Sweep:
-    """Returns a sweep of a file; without ``name``, the only one."""
+    """A sweep of a file; without ``name``, the only one."""
     path = Path(path)
     return _validated(path, name or next(iter(_entries(path))), *_version(path))
 
@@ -413,8 +390,8 @@ def _version(path: Path) -> tuple[int, int]:
 # Both are cached until the file changes, because many rows refer to it.
 @lru_cache(maxsize=128)
 def _read(path: Path, changed: int, size: int) -> dict[str, Any]:
-    """Returns name -> content of each sweep of a file. A file of which every value is a mapping has a sweep for each
-    key; any other file is one sweep.
+    """Name -> content of each sweep of a file. A file of which every value is a mapping has a sweep for each key; any
+    other file is one sweep.
     """
     try:  # a file of the user; the slower loader of untrusted YAML would take a second for it
         raw = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
@@ -439,8 +416,8 @@ def _validated(path: Path, name: str, changed: int, size: int) -> Sweep:
 def origin(
     sweep: Sweep, row: str, folder: Path, scale: Scale, given: Collection[str] = ()
 ) -> tuple[Sweep, str, str | None]:
-    """Returns the sweep and the row that define the runs of a row, after following ``same``. The third value is the
-    first reason why these runs cannot start, or None.
+    """The sweep and the row that define the runs of a row, after following ``same``, and the first reason why these
+    runs cannot start, or None.
     """
     here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale, given), {(sweep.name, row)}
     while (same := here.rows[name].shares(scale)) is not None:
