@@ -428,20 +428,23 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
     devices, given = cfg.trainer.get("devices", 1), given or {}
     each = len(devices) if not isinstance(devices, int | str) else int(devices) if str(devices).isdigit() else 1
     gpus = max(1, each) * int(cfg.trainer.get("num_nodes", 1))
-    start = partial(RunPlan, str(cfg.policy.model), int(cfg.trainer.max_epochs), gpus)
+    unknown, policy, folder, source = "", None, None, None
     try:
         policy, folder = architecture(str(cfg.policy.model))
         base = OmegaConf.select(cfg, "predictor.model")
         source = architecture(str(base))[0] if base is not None else None
     except InputError as error:
-        known = lengths(cfg, None, given)
-        return start(known, token_counts(cfg, known), unknown=str(error))
+        unknown = str(error)
     known = lengths(cfg, folder, given)
-    tokens, lora = token_counts(cfg, known), LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
+    tokens = token_counts(cfg, known)
+    start = partial(RunPlan, str(cfg.policy.model), int(cfg.trainer.max_epochs), gpus, known, tokens)
+    if unknown:
+        return start(unknown=unknown)
+    lora = LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
     shape = shape_of(policy, str(cfg.policy.dtype), lora)
     predictor = shape_of(source, str(cfg.predictor.dtype), None, cfg.predictor.layers) if source is not None else None
     memory = memory_of(cfg, policy, shape, lora, tokens, predictor, gpus)
-    return start(known, tokens, shape, memory, hours_of(cfg, shape, tokens, predictor, gpu, gpus, known))
+    return start(shape, memory, hours_of(cfg, shape, tokens, predictor, gpu, gpus, known))
 
 
 def _together(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
