@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.reports.test_claim_verdict import SWEEP, save
+from tests.unit.reports.test_claim_verdict import SWEEP, save, save_both
 
 from turnwise.errors import InputError
 from turnwise_study.claims import Decision, entry_verdict
@@ -53,20 +53,15 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
 
 def test_a_verdict_on_some_of_the_planned_seeds_says_so(tmp_path: Path, conf: Path) -> None:
     for seeds, mark in (((0, 1), "| holds (2 of 3 planned seeds) |"), ((2,), "| holds |")):
-        for seed in seeds:
-            save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
-            save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
-        asked = ask(["sweep=p_tab1"], conf)
-        found = read_entry(asked, [tmp_path / "outputs"])
+        save_both(tmp_path / "outputs", seeds)
+        found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
         assert mark in to_markdown(entry_tables(found)[1:])
 
 
 def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> None:
     sweep = conf / "sweep" / "p_tab1.yaml"
     sweep.write_text(sweep.read_text() + "also: {in_domain.after: [base > ours]}\n")
-    for seed in range(3):
-        save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
-        save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+    save_both(tmp_path / "outputs")
     found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert [(d.verdict, d.claim.ours) for d in found.decisions] == [
         ("holds", False),
@@ -83,9 +78,7 @@ def test_a_claim_is_asked_at_its_own_scale_alone(tmp_path: Path, conf: Path) -> 
     sweep.write_text(sweep.read_text().replace("directions:", "directions:\n  ood.after: [ours > 90 at paper]"))
     text = sweep.read_text()
     assert "at paper" in text
-    for seed in range(3):
-        save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
-        save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+    save_both(tmp_path / "outputs")
 
     def decision(scale: str) -> Decision:
         asked = replace(ask(["sweep=p_tab1"], conf), scale=scale)  # type: ignore[arg-type]
@@ -125,8 +118,7 @@ def test_costs_are_means_over_seeds(tmp_path: Path, conf: Path) -> None:
 def test_a_claim_that_waits_leaves_an_entry_open(tmp_path: Path, conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
     path.write_text(path.read_text().replace(", needs: {tiny: one size is shipped}", ""))
-    for row, wins in (("base", [0] * 40), ("ours", [2] * 40)):
-        save(tmp_path / f"outputs/p/tab1/{row}/seed0", wins)
+    save_both(tmp_path / "outputs", (0,), 40)
     asked = ask(["sweep=p_tab1"], conf)
     found = read_entry(asked, [tmp_path / "outputs"])
     assert [d.verdict for d in found.decisions] == ["holds", "not_run"]
@@ -169,8 +161,7 @@ def test_a_verdict_on_one_seed_is_marked(tmp_path: Path, conf: Path) -> None:
 def test_what_is_never_trained_needs_one_seed(tmp_path: Path, conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
     path.write_text(path.read_text().replace("overrides: method=", "trains: false, overrides: method="))
-    for row, wins in (("base", [0] * 40), ("ours", [2] * 40)):
-        save(tmp_path / f"outputs/p/tab1/{row}/seed0", wins)
+    save_both(tmp_path / "outputs", (0,), 40)
     found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert (found.decisions[0].verdict, found.decisions[0].one_seed) == ("holds", False)
 
@@ -203,9 +194,7 @@ def test_runs_of_another_configuration_are_told(tmp_path: Path, conf: Path) -> N
 
 @pytest.mark.parametrize("name", ["evaluation/after.jsonl", "metrics.jsonl"])
 def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path, name: str) -> None:
-    for row, wins in (("base", [0] * 40), ("ours", [2] * 40)):
-        for seed in range(2):
-            save(tmp_path / f"outputs/p/tab1/{row}/seed{seed}", wins)
+    save_both(tmp_path / "outputs", (0, 1), 40)
     folder = tmp_path / "outputs/p/tab1/ours/seed0"
     (folder / name).write_text('{"split": "se')
     found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
