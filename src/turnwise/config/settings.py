@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Interval
 from turnwise.data.match_calls import MOST
 from turnwise.data.toolcalls import Format, Thinking
 from turnwise.engines.engine import Sampling
-from turnwise.rollouts.demonstrated_reply import Anchored, Kind
+from turnwise.rollouts.verdicts import Anchored, Kind
 
 MOST_TASKS = 10**6  # largest number of tasks of an evaluation; all tasks are drawn before the first one is run
 WIDEST = 4096  # largest rank of an adapter; a larger one exceeds the width of most layers

@@ -16,8 +16,7 @@ from typing import Any
 from turnwise.algo.gates.gate import DISTANCE
 from turnwise.errors import InputError
 from turnwise.files import read_yaml, written
-from turnwise.runs.keep_results import finished
-from turnwise.runs.result_file import Result, read_result
+from turnwise.runs.result_file import Result, finished, read_result
 from turnwise_study.gates.groups import Buffer, read_arms, read_recorded, recordings, replayed_savings
 from turnwise_study.gates.tables import (
     THRESHOLDS,

@@ -12,13 +12,13 @@ from omegaconf.errors import OmegaConfBaseException
 from turnwise.config.overrides import explain
 from turnwise.config.schema import compose_config
 from turnwise.errors import InputError
-from turnwise.runs.config_hash import config_hash
+from turnwise.runs.run_folder import config_hash
 from turnwise_study.sweeps.jobs import Asked, Job, job_of, picked
 
 
 @dataclass(slots=True)
 class RowHashes:
-    """Computes the configuration hash (``turnwise.runs.config_hash``) of a job. The configuration of a row is composed
+    """Computes the configuration hash (``turnwise.runs.run_folder``) of a job. The configuration of a row is composed
     only once for all seeds, and for all sweeps that refer to the row.
     """
 

@@ -8,7 +8,7 @@ import pytest
 
 from turnwise.config.overrides import is_sweep
 from turnwise.errors import InputError
-from turnwise.runs.status_file import typed
+from turnwise.runs.result_file import typed
 from turnwise_study.sweeps.jobs import ask, for_hydra, job_of, jobs
 
 

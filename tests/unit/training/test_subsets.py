@@ -6,7 +6,7 @@ import pytest
 
 from turnwise.evaluation.suites import Episode, Evaluation
 from turnwise.runs.result_file import write_result
-from turnwise.training.result import by_subset, in_domain, summary
+from turnwise.training.evaluate import by_subset, in_domain, summary
 
 
 def played(**subsets):
