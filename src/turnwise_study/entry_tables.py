@@ -188,12 +188,9 @@ def _costs(entry: Entry) -> Table:
     if profiled:
         table.notes.append(
             "A profile samples actions at demonstrated turns, to choose the states to train on. `profile turns`: these "
-            "actions (in runs of older code, only those that were judged). `profile s`: the wall-clock time of the "
-            "profiles in the last start of the run. All other columns leave out the cost of profiles."
+            "actions. `profile s`: the wall-clock time of the profiles in the last start of the run. All other columns "
+            "leave out the cost of profiles."
         )
-    if unknown := [labels[name] for name in profiled if _mean(entry.rows[name], "profile_cpu_seconds") is None]:
-        version = "The version of the code that ran these rows"
-        table.notes.append(f"{version} did not record the CPU seconds of profiles: {', '.join(unknown)}.")
     if refilled := [labels[name] for name, runs in entry.rows.items() if _refills(runs)]:
         table.notes.append(
             f"{', '.join(refilled)}: turns, tokens and CPU seconds include the groups that DAPO's filter discarded "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -307,8 +307,7 @@ class RunMetrics:
       another statistic: ``late`` (mean over the second half), ``spread`` (standard deviation), ``last`` (last row) or
       ``sum``;
     - the quotient of two such metrics (``in_domain.delta / rollout_turns``);
-    - ``profile_turns``, the turns sampled for profiles alone; ``sampled_turns``, the turns of rollouts and profiles
-      together; or ``sampled_cpu_seconds``, the CPU seconds of training (rollouts and updates) and profiles together.
+    - ``sampled_turns`` and ``sampled_cpu_seconds``, of rollouts (and updates) and profiles together.
     """
 
     folder: Path
@@ -325,8 +324,11 @@ class RunMetrics:
             raise InputError(
                 f"metric {metric!r}: the word before the key must be one of late, spread, last, sum, got {how!r}"
             )
-        if key in _WITH_PROFILES:
-            return _WITH_PROFILES[key](self)
+        if key == "sampled_turns":
+            return self.result.rollout_turns + float(self.result.profile_turns or 0)
+        if key == "sampled_cpu_seconds":
+            spent = self.result.cpu_seconds
+            return None if spent is None else spent + (self.result.profile_cpu_seconds or 0.0)
         if "/" not in key:
             return read_metric(self.result, key)
         rows = self.rows if key.startswith("eval/") else self.training
@@ -400,40 +402,6 @@ def _measured(folder: Path, known: object) -> RunMetrics:
 
 def _state_files(folder: Path) -> tuple[object, ...]:
     return written(file for name in ("result.json", "metrics.jsonl") if (file := folder / name).exists())
-
-
-def _profile_turns(run: RunMetrics) -> float | None:
-    """The number of actions that the profiles of a run sampled; None if it is unknown or there was no profile. A result
-    of older code lacks ``profile_turns`` and has only the judged actions of the first profile.
-    """
-    if run.result.profile_turns is not None:
-        return float(run.result.profile_turns)
-    judged = [found["profile"].get("judged") for found in run.result.verifier.values() if "profile" in found]
-    once = all(row.get("states/profiles", 1) == 1 for row in run.training)
-    return float(sum(judged)) if once and judged and None not in judged else None
-
-
-def _profiled(run: RunMetrics) -> bool:
-    return "profile" in run.result.seconds or any("profile" in found for found in run.result.verifier.values())
-
-
-def _sampled_turns(run: RunMetrics) -> float | None:
-    turns = _profile_turns(run)
-    return None if turns is None and _profiled(run) else run.result.rollout_turns + (turns or 0.0)
-
-
-def _sampled_cpu_seconds(run: RunMetrics) -> float | None:
-    profile = run.result.profile_cpu_seconds
-    if run.result.cpu_seconds is None or (profile is None and (_profiled(run) or _profile_turns(run) is not None)):
-        return None
-    return run.result.cpu_seconds + (profile or 0.0)
-
-
-_WITH_PROFILES: Mapping[str, Callable[[RunMetrics], float | None]] = {
-    "profile_turns": _profile_turns,
-    "sampled_turns": _sampled_turns,
-    "sampled_cpu_seconds": _sampled_cpu_seconds,
-}
 
 
 def other_decoding(metric: str) -> str | None:

@@ -13,7 +13,6 @@ from turnwise.errors import InputError
 from turnwise_study.claims import Decision, entry_verdict
 from turnwise_study.entries import as_json, counted, read_entry
 from turnwise_study.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
-from turnwise_study.runs import RunMetrics
 from turnwise_study.sweeps.jobs import ask
 from turnwise_study.tables import to_markdown
 
@@ -206,43 +205,20 @@ def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path, name: st
 
 
 def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, conf: Path) -> None:
-    for row, more in (
-        ("base", {"seconds": {"rollouts": 5.0}, "cpu_seconds": 4.0}),
-        (
-            "ours",
-            {
-                "seconds": {"rollouts": 5.0, "profile": 7.0},
-                "cpu_seconds": 4.0,
-                "verifier": {"toy": {"profile": {"judged": 40}}},
-            },
-        ),
-    ):
+    profiled = {"seconds": {"rollouts": 5.0, "profile": 7.0}, "profile_turns": 40, "profile_cpu_seconds": 3.0}
+    for row, more in (("base", {"seconds": {"rollouts": 5.0}}), ("ours", profiled)):
         folder = tmp_path / f"outputs/p/tab1/{row}/seed0"
         save(folder, [2] * 4)
         result = json.loads((folder / "result.json").read_text())
-        (folder / "result.json").write_text(json.dumps({**result, **more}))
+        (folder / "result.json").write_text(json.dumps({**result, "cpu_seconds": 4.0, **more}))
     found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     text = to_markdown(entry_tables(found))
-    assert "| Ours | 0 | 100 | 0 | - | 4 | 40 | - | 7 | - |" in text
+    assert "| Ours | 0 | 100 | 0 | - | 4 | 40 | 3 | 7 | - |" in text
     assert "| Base | 0 | 100 | 0 | - | 4 | - | - | - | - |" in text
-    assert "did not record the CPU seconds of profiles: Ours." in text
     base, ours = (found.rows[row][0] for row in ("base", "ours"))
     assert (base.value("sampled_turns"), base.value("sampled_cpu_seconds")) == (100, 4)
-    assert (ours.value("sampled_turns"), ours.value("sampled_cpu_seconds")) == (
-        140,
-        None,
-    )  # the profile's are not known
+    assert (ours.value("sampled_turns"), ours.value("sampled_cpu_seconds")) == (140, 7)
     assert ours.value("in_domain.delta / sampled_turns") == pytest.approx(50 / 140)
-
-    def other(**of) -> RunMetrics:
-        return RunMetrics(ours.folder, ours.result.model_copy(update=of))
-
-    assert other(profile_turns=41).value("sampled_turns") == 141  # what was counted goes before
-    silent = other(verifier={})  # a profile of which nothing tells but its seconds
-    assert silent.value("sampled_turns") is None and silent.value("sampled_cpu_seconds") is None
-    assert other(profile_cpu_seconds=3.0).value("sampled_cpu_seconds") == 7
-    (ours.folder / "metrics.jsonl").write_text('{"phase": "train", "states/profiles": 2}\n')
-    assert other().value("sampled_turns") is None  # of two profiles one was counted
 
 
 def test_what_dapo_throws_away_is_told_of_its_rows(tmp_path: Path, conf: Path) -> None:
