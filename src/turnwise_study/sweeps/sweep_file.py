@@ -37,20 +37,13 @@ class Comparison:
 
 
 class Part(BaseModel):
-    """Base class of the parts of a sweep file. Unknown keys are refused."""
+    """Base class of the parts of a sweep file, whose keys docs/sweeps.md explains. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 class Precondition(Part):
-    """A range, both ends included, in which a metric of pilot runs of ``row`` must lie for claims to be meaningful. If
-    the sweep sets ``gate_report``, the metric is a path in the output of ``scripts/gate_report.py``.
-
-    It applies to claims that compare one of ``rows`` and to those in ``claims`` (if both are empty, to all), and only
-    to claims on ``metrics`` if there are any. It is written out in one sweep; others refer to it with ``same``, such as
-    ``pivotrl_tab4/signal``. ``paper`` has the value in the paper, and where it gives it; ``remedy`` says what to
-    change.
-    """
+    """A range, both ends included, in which a metric of pilot runs must lie for claims to be meaningful."""
 
     says: str = ""
     metric: str = ""
@@ -105,12 +98,8 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
 class Pilots(Part):
-    """Pilot runs, on which preconditions are measured: runs of the rows that preconditions name, with other seeds than
-    the sweep's runs and with the tasks of ``eval.seed=0``.
-    """
-
     seeds: tuple[int, ...] = Field(min_length=1)
-    overrides: Words = ()  # for every pilot run, for example to skip evaluations that no precondition needs
+    overrides: Words = ()
 
 
 _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|'.join(SCALES)}))?")
@@ -177,14 +166,7 @@ def check_preconditions(
 
 
 class Row(Part):
-    """One row of a sweep; without ``overrides`` and ``same`` it only shows the paper's ``numbers`` by column.
-
-    ``same`` names a row of another sweep (such as ``pivotrl_tab1/sft``) whose runs are also those of this row,
-    ``starts`` a row of this one whose runs provide the initial weights, seed by seed; ``same_at`` and ``starts_at``
-    replace them at a scale, and ``at`` has more overrides there. ``needs`` says what is missing to run the row at a
-    scale; if it names keys such as ``data.file=...``, the row runs when these are set on the command line. A row that
-    does not ``train`` evaluates the base policy, and overrides of training do not apply to it.
-    """
+    """One row of a sweep; without ``overrides`` and ``same`` it only shows the paper's numbers."""
 
     label: str = ""
     trains: bool = True
@@ -193,7 +175,7 @@ class Row(Part):
     same_at: dict[Scale, str] = Field(default_factory=dict)
     starts: str | None = None
     starts_at: dict[Scale, str] = Field(default_factory=dict)
-    at: dict[Scale, Words] = Field(default_factory=dict)  # scale -> additional overrides
+    at: dict[Scale, Words] = Field(default_factory=dict)
     needs: dict[Scale, str] = Field(default_factory=dict)
     numbers: dict[str, float] = Field(default_factory=dict)
 
@@ -224,38 +206,26 @@ class Row(Part):
 
 
 class Sweep(Part):
-    """A sweep, with its name as ``name``."""
-
     name: str
     paper: str
     entry: str  # name of the table or figure in the paper, for example Table 4
     title: str
     seeds: tuple[int, ...] = (0, 1, 2)
-    # scale -> the overrides that every row gets; for a scale that is missing here, they are scale=<scale>
     scales: dict[Scale, Words] = Field(default_factory=dict)
-    # column of the paper's table -> metric of this project, or None if there is none
     columns: dict[str, str | None] = Field(default_factory=dict)
-    # scale -> the columns whose metric differs at this scale
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)
     rows: dict[str, Row]
-    start_seed: int | None = (
-        None  # seed of the run from which all runs with ``starts`` start; None: each starts from the run of its seed
-    )
-    # scale -> the folder of a run that holds the weights from which other rows start
+    start_seed: int | None = None
     leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)
-    needs: dict[Scale, str] = Field(default_factory=dict)  # scale -> what is missing to run any row
-    directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # metric -> claims such as ``a > b - 2``
-    least: dict[str, float] = Field(default_factory=dict)  # metric -> smallest difference that counts as an advantage
+    needs: dict[Scale, str] = Field(default_factory=dict)
+    directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    least: dict[str, float] = Field(default_factory=dict)
     preconditions: dict[str, Precondition] = Field(default_factory=dict)
     pilots: Pilots | None = None
-    also: dict[str, tuple[str, ...]] = Field(
-        default_factory=dict
-    )  # metric -> claims of this project, not of the paper; they are shown but not counted
-    # name of the sweep whose recorded groups are evaluated; if it is set, metrics are paths in the gate report on these
-    # groups (scripts/gate_report.py)
+    also: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     gate_report: str | None = None
-    curve: Literal["updates"] | None = None  # x axis of the figure of success during training; None: no figure
-    panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # title of each panel -> its rows
+    curve: Literal["updates"] | None = None
+    panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     note: str = ""
 
     @model_validator(mode="after")
