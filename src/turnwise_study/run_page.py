@@ -201,10 +201,9 @@ def report_title(run: ReportedRun) -> str:
 
 
 def _command(run: ReportedRun) -> str:
-    if run.result is None:
-        return run.status.command if run.status else ""
-    known = [f"{key}={getattr(run.result, key)}" for key in ("method", "env", "scale", "seed")]
-    return run.result.command or shlex.join(["python", "train.py", *known])
+    recorded = run.result or run.status
+    known = [f"{key}={getattr(run.result, key)}" for key in ("method", "env", "scale", "seed")] if run.result else []
+    return (recorded.command if recorded else "") or shlex.join(["python", "train.py", *known])
 
 
 def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
