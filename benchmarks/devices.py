@@ -18,7 +18,7 @@ def peak_operations(device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device).lower()
-    known = [teraflops for gpu, (_, teraflops, _) in GPUS.items() if gpu in name]
+    known = [gpu.peak_tflops for label, gpu in GPUS.items() if label in name]
     return known[0] * 1e12 if known else None
 
 

@@ -30,7 +30,7 @@ from devices import free
 from paper_models import model_folder
 from paper_rows import PAPERS, SHRUNK, Row
 from turnwise.config.schema import compose_config
-from turnwise_study.planning import GPUS, Gpu, plan
+from turnwise_study.planning import GPUS, plan
 
 ROOT = Path(__file__).resolve().parents[1]
 GRACE = 20.0  # seconds that a stopped run gets to save its state
@@ -93,7 +93,7 @@ class Watched:
 
 def planned_peak(overrides: Sequence[str]) -> int | None:
     """Returns the planned peak of the training process in bytes (``scripts/plan.py``), without servers."""
-    memory = plan(compose_config(overrides, ROOT / "conf"), Gpu("h100", *GPUS["h100"])).memory
+    memory = plan(compose_config(overrides, ROOT / "conf"), GPUS["h100"]).memory
     return int(memory["peak"]) if memory else None
 
 

@@ -2,7 +2,7 @@
 
 python scripts/plan.py sweep=trace_tab1 scale=paper
 python scripts/plan.py sweep=awpo_tab2 scale=paper rows=awpo_8b,awpo_4b --gpu h200
-python scripts/plan.py method=pivotrl scale=paper --reply 1500 --utilisation 0.3
+python scripts/plan.py method=pivotrl scale=paper --reply 1500
 
 The last line of the output is one JSON object. Lengths come from demonstrations, or from the limits of the
 configuration; the output names the source.
@@ -27,7 +27,6 @@ LENGTHS = {
     "observation": "mean tokens of the environment's answer to a turn",
     "episode": "mean turns of an episode of the policy",
 }
-GPU = {"memory": "GB of memory", "peak": "TFLOP/s, dense bfloat16", "bandwidth": "TB/s of memory bandwidth"}
 
 
 @program()
@@ -36,21 +35,18 @@ def main(arguments: list[str]) -> int:
     parser = options(__doc__)
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="overrides as for train.py")
     parser.add_argument("--gpu", default="h100", help="a100, h100, h200 or b200")
-    for name, meaning in (GPU | LENGTHS).items():
+    for name, meaning in LENGTHS.items():
         parser.add_argument(f"--{name}", type=number(0.001, 1e7), metavar="N", help=meaning)
-    for name, share in {"utilisation": 0.35, "bandwidth-utilisation": 0.5}.items():
-        parser.add_argument(f"--{name}", type=number(0.001, 1), default=share, help="share reached (%(default)s)")
     args = parser.parse_intermixed_args(arguments)
 
     from turnwise.config.overrides import is_sweep
     from turnwise.errors import InputError
-    from turnwise_study.planning import GPUS, Gpu, plan
+    from turnwise_study.planning import GPUS, plan
     from turnwise_study.tables import Table, to_rich
 
     if args.gpu not in GPUS:
         raise InputError(f"--gpu {args.gpu}: choose one of {', '.join(GPUS)}")
-    memory, peak, bandwidth = (getattr(args, name) or known for name, known in zip(GPU, GPUS[args.gpu]))
-    gpu = Gpu(args.gpu, memory, peak, bandwidth, args.utilisation, args.bandwidth_utilisation)
+    gpu = GPUS[args.gpu]
     given = {name: getattr(args, name) for name in LENGTHS}
     rows, cannot = of_sweep(args.overrides) if is_sweep(args.overrides) else ({"run": args.overrides}, {})
     plans = {name: plan(composed(overrides), gpu, given) for name, overrides in rows.items()}
@@ -58,7 +54,7 @@ def main(arguments: list[str]) -> int:
     for part, unit in (("tokens", 1), ("memory", 1e9), ("gpu_hours", 1)):
         heads = next((list(one[part]) for one in whole.values() if one[part]), [])
         cells = {name: [f"{one[part][head] / unit:,.4g}" for head in heads if one[part]] for name, one in whole.items()}
-        title = {"memory": f"GB on a GPU ({gpu.name}: {gpu.memory_gb:g} GB)", "gpu_hours": "GPU-hours"}.get(part, part)
+        title = {"memory": f"GB on a GPU ({args.gpu}: {gpu.memory_gb:g} GB)", "gpu_hours": "GPU-hours"}.get(part, part)
         console = sized(220)
         console.print(to_rich(Table(title, ["row", *heads], [[name, *numbers] for name, numbers in cells.items()])))
     for name, one in plans.items():
@@ -67,7 +63,7 @@ def main(arguments: list[str]) -> int:
             print(f"{name}: {one.unknown or cannot[name]}")
         if one.memory and one.memory["peak"] > gpu.memory_gb * 1e9:
             print(f"{name}: does not fit; the largest part is {max(list(one.memory)[:-1], key=one.memory.__getitem__)}")
-    print(json.dumps({"command": args.overrides, "gpu": asdict(gpu), "cannot": cannot, "rows": whole}))
+    print(json.dumps({"command": args.overrides, "gpu": args.gpu, "cannot": cannot, "rows": whole}))
     return 0
 
 

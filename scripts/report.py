@@ -50,8 +50,7 @@ from turnwise_study.figures import Figure, standalone
 from turnwise_study.gates.report import Settings, gate_report
 from turnwise_study.run_page import watch, write_pages
 from turnwise_study.runs import collect, folders_of
-from turnwise_study.sweeps.jobs import Asked, ask
-from turnwise_study.sweeps.row_hashes import RowHashes
+from turnwise_study.sweeps.jobs import Asked, RowHashes, ask
 from turnwise_study.sweeps.sweep_file import sweep_names
 from turnwise_study.tables import Table, tables_page, to_markdown, to_rich, write_page, write_section
 
@@ -124,16 +123,13 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     console = sized(160)
     names = [f"sweep={name}" for name in names_of(words.paper)] if whole else [""]
     asked = [ask([*words.rest, name] if name else words.rest, CONF) for name in names]
-    cache = Path("outputs/cache") if Path("outputs").is_dir() else None
-    hashes = RowHashes(CONF, cache and cache / "row_hashes.json")
+    hashes = RowHashes(CONF)
     refuse_overrides(asked, hashes)
     gates = gate_report(words.data, Settings(), words.gated) if words.data else None
     err = Terminal(stderr=True)
     seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
     written = bool(args.markdown or args.html) and not args.brief
-    full = written or args.json or not whole  # whether more than the verdicts is shown or written
-    entries = [read_entry(one, words.places, gates, hashes, both_modes=full) for one in seen]
-    hashes.keep()
+    entries = [read_entry(one, words.places, gates, hashes) for one in seen]
     refuse_seeds(entries, words.places)
     every = [table for entry in (entries if written or not whole else []) for table in entry_tables(entry)]
     tables = [summary_table(entries)] if whole else every

@@ -1,11 +1,10 @@
-"""Writes files atomically, keeps computed values in files, parses untrusted JSON and YAML, and turns operating-system
+"""Writes files atomically, parses untrusted JSON and YAML, and turns operating-system
 errors into clear messages.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -62,46 +61,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-class KeptValues(dict[str, Any]):
-    """A dictionary of computed values, kept in a JSON file so that later processes need not compute the values again.
-
-    Args:
-        path: the file. None: nothing is read or written.
-        state: a checksum (:func:`checksum`) of everything on which the values depend, except the keys. If the file was
-            written with another checksum, or cannot be read, the dictionary is empty at first.
-    """
-
-    def __init__(self, path: Path | None, state: str) -> None:
-        super().__init__()
-        self._path, self._state = path, state
-        if path is not None:
-            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                found = json.loads(path.read_bytes())
-                self.update(found["values"] if found["state"] == state else {})
-        self._read = len(self)
-
-    def write(self) -> None:
-        """Writes the dictionary to its file if it has new values. An error in writing the file is ignored."""
-        if self._path is not None and len(self) > self._read:
-            with suppress(OSError), atomic_write(self._path) as part:
-                part.write_text(json.dumps({"state": self._state, "values": self}), encoding="utf-8")
-            self._read = len(self)
-
-
 def written(files: Iterable[Path]) -> tuple[tuple[Path, int, int, int], ...]:
     """Returns the path, inode, modification time and size of each file, as the key of a cache. At least one of these
     values changes when the file is written again.
     """
     stats = [(file, file.stat()) for file in files]
     return tuple((file, stat.st_ino, stat.st_mtime_ns, stat.st_size) for file, stat in stats)
-
-
-def checksum(files: Iterable[Path], *more: object) -> str:
-    """Returns a checksum of the paths and contents of ``files``, and of the ``repr`` of each object in ``more``."""
-    digest = hashlib.sha256(repr(more).encode())
-    for file in files:
-        digest.update(repr((str(file), file.read_bytes())).encode())
-    return digest.hexdigest()
 
 
 def refuse_same(out: Path, read: Iterable[Path]) -> None:

@@ -24,13 +24,9 @@ Runs = Mapping[int, RunMetrics]  # seed -> run, for the runs of one row
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A claim of a paper, and the verdict of our runs on the claim. The claim says that ``claim.above`` exceeds
-    ``claim.below`` by more than ``claim.margin``. Each of the two is a row of the sweep, whose metric is compared, or a
-    fixed number. ``difference`` is above - below in the unit of the metric, and ``low`` and ``high`` are the ends of
-    its interval. The margin is not subtracted from these three numbers.
-
-    The verdict ``untestable`` means that a precondition of the claim is false at this scale, so that the runs neither
-    support nor refute the claim.
+    """A claim of a paper, and the verdict of our runs on it. ``difference`` is above - below in the unit of the metric,
+    with its interval from ``low`` to ``high``; the margin of the claim is not subtracted. The verdict ``untestable``
+    means that a precondition is false at this scale, so that the runs neither support nor refute the claim.
     """
 
     claim: Comparison
@@ -59,11 +55,9 @@ def decide(
     """Decides a claim from finished runs. ``least`` is the smallest difference that counts as an advantage
     (:func:`settled`).
 
-    There are two intervals: Student's t over seeds, for the variation between seeds, and a paired bootstrap over tasks,
-    for the variation between tasks. The bootstrap needs runs that recorded outcomes of single tasks. The decision uses
-    the smallest interval that covers both. With a single seed, there is only the interval over tasks. In that case
-    ``one_seed`` is set, unless all rows of the claim are ``untrained``, which means that their policy is only
-    evaluated.
+    The decision uses the smallest interval that covers Student's t over seeds and, if the runs recorded outcomes of
+    single tasks, a paired bootstrap over tasks. With a single seed there is only the latter, and ``one_seed`` is set,
+    unless all rows of the claim are ``untrained``.
     """
     absent = [row for row in claim.rows if not rows.get(row)]
     if absent:
@@ -94,10 +88,8 @@ def decide(
 
 
 def settled(low: float, high: float, margin: float, least: float | None = None) -> Verdict:
-    """Returns the verdict on the claim that a difference with this interval exceeds ``margin``.
-
-    If the margin is 0 and ``least`` is given, the claim already fails if the whole interval lies below ``least``, the
-    smallest difference that counts as an advantage.
+    """The verdict on the claim that a difference with this interval exceeds ``margin``. If the margin is 0 and
+    ``least`` is given, the claim already fails if the whole interval lies below ``least``.
     """
     if low > margin:
         return "holds"
@@ -106,12 +98,9 @@ def settled(low: float, high: float, margin: float, least: float | None = None) 
 
 
 def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
-    """Returns the verdict of an entry (a table or figure of a paper). Three kinds of claims do not count: claims that
-    this project added, claims whose rows cannot be run at this scale, and untestable claims.
-
-    If a claim that counts fails, the entry fails. If all claims that count hold, the entry holds. If no claim that
-    counts was run, the verdict is ``untestable`` (if there is an untestable claim) or ``not_run``. Otherwise, the entry
-    is undecided.
+    """The verdict of an entry (a table or figure of a paper). Claims that this project added, whose rows cannot be run
+    at this scale, or that are untestable do not count. An entry fails with one claim, holds with all, is ``untestable``
+    or ``not_run`` if no claim that counts was run, and undecided otherwise.
     """
     counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
     verdicts = {decision.verdict for decision in counted}
@@ -126,7 +115,7 @@ def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
 
 
 def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
-    """Returns whether an entry has the verdict ``holds`` or ``fails`` only because of claims with a single seed."""
+    """Whether an entry has the verdict ``holds`` or ``fails`` only because of claims with a single seed."""
     verdict = entry_verdict(decisions)
     counted = [one for one in decisions if one.verdict == verdict and not one.cannot and not one.claim.ours]
     if verdict == "fails":
@@ -135,13 +124,10 @@ def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
 
 
 def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:
-    """Decides a claim from the JSON of ``scripts/gate_report.py``. The metric is a path in the JSON, in which ``{}``
-    stands for the name of the row.
-
-    The interval of a difference is computed from the intervals of the two numbers, under the assumption that the two
-    numbers come from different groups of rollouts (``difference``). For differences on equal groups, the report has
-    separate metrics: ``over_base``, ``over_tau``, ``over_d``, ``below_oracle`` and ``over_random``. If a number has no
-    interval, the claim is undecided.
+    """Decides a claim from the JSON of ``scripts/gate_report.py``. The metric is a path in it, in which ``{}`` stands
+    for the name of the row. The interval of a difference assumes that both numbers come from different groups of
+    rollouts (``difference``); for differences on equal groups, the report has metrics of their own (``over_base``,
+    ...).
     """
     if report is None:
         return Decision(claim, metric, "not_run", why="no groups are recorded")
@@ -162,9 +148,7 @@ def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Boun
 
 
 def recorded(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
-    """Returns the number at a path of the gate report, such as ``tier1/saved_pct``, with the ends of its 95 % interval.
-    The ends are None if the report has no interval. Returns None if there is no number at this path.
-    """
+    """The number at a path of the gate report, such as ``tier1/saved_pct``, with the ends of its interval, or None."""
     *heads, last = path.split("/")
     node: Any = report
     for head in heads:
@@ -192,8 +176,8 @@ def _differences(
 def _over_tasks(
     above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int]
 ) -> Estimate | None:
-    """Returns the mean difference over tasks between the two sides of a claim, in percentage points, with its interval.
-    The attempts of all seeds at a task are pooled. Returns None if the runs lack comparable outcomes of single tasks.
+    """The mean difference over tasks between the two sides of a claim, in points, with the attempts of all seeds at a
+    task pooled; None if the runs lack comparable outcomes of single tasks.
     """
     if below is None and not is_change(metric):
         return None
@@ -237,12 +221,8 @@ def _merged(runs: Runs, seeds: Sequence[int], metric: str, when: str) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A precondition and the values that its pilot runs measured.
-
-    ``values`` holds one value for each pilot seed, in the order of ``seeds``. If the value is read from a gate report,
-    which is computed from the recorded groups of all seeds together, ``values`` holds only this value. ``bound`` is the
-    precondition with its limits, which another sweep may define. ``needed`` is the precondition as this sweep states
-    it, and says which claims of this sweep need it.
+    """A precondition and the values that its pilot runs measured: one for each of ``seeds``, or one of a gate report on
+    all of them. ``bound`` has the limits, which another sweep may define, ``needed`` is what this sweep says of it.
     """
 
     name: str
@@ -255,17 +235,14 @@ class Finding:
 
     @property
     def value(self) -> float | None:
-        """The mean of the measured values over pilot seeds, or None if nothing was measured."""
         return fmean(self.values) if self.values else None
 
     @property
     def true(self) -> bool | None:
-        """Whether the measured mean lies within the bounds of the precondition, or None if nothing was measured."""
         return None if self.value is None else self.bound.within(self.value)
 
     @property
     def sentence(self) -> str:
-        """A sentence on the precondition: its measured value, and the limits that the value violates."""
         if self.value is None:
             return f"{self.bound.says}: not measured yet"
         told = f"{self.bound.says} is {self.value:.3g}, not {self.bound.bounds}"
@@ -273,18 +250,15 @@ class Finding:
 
 
 def find_preconditions(asked: Asked, places: Sequence[Path], notes: list[str]) -> list[Finding]:
-    """Returns the preconditions of a sweep with the values that pilot runs measured. The pilot runs of a precondition
-    are read from the first folder of ``places`` that contains pilot runs for it. If a run cannot be read, it is left
-    out, and a note about it is added to ``notes``.
+    """The preconditions of a sweep with the values that pilot runs measured, those of the first of ``places`` that has
+    any. Runs that cannot be read are left out with a note.
     """
     return [_found(asked, name, places, notes) for name in asked.sweep.preconditions]
 
 
 def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
-    """Returns the decision on a claim after its preconditions are taken into account.
-
-    The claim is untestable if one of its preconditions is false, and undecided if one has not been measured. A claim
-    that cannot be run at this scale keeps the verdict ``not_run``.
+    """The decision after the claim's preconditions: untestable if one is false, undecided if one has not been measured.
+    A claim that cannot be run at this scale stays ``not_run``.
     """
     needed = [finding for finding in findings if finding.needed.needed_by(decision.claim, decision.metric)]
     wrong = [finding.sentence for finding in needed if finding.true is False]

@@ -22,7 +22,7 @@ INTERVALS = (
 
 
 def run_table(env: str, scale: str, rows: Sequence[RunRow]) -> Table:
-    """Returns a table with a row for each configuration: success, its change, the out-of-domain change, and cost."""
+    """A table with a row for each configuration: success, its change, the out-of-domain change, and cost."""
     results = [result for row in rows for result in row.results.values()]
     table = Table(
         f"{env}, scale {scale}",
@@ -55,8 +55,8 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow]) -> Table:
 
 
 def metric_cell(row: RunRow, metric: str, part: str = "", bounds: str = "") -> str:
-    """Returns the mean of a metric over the seeds of a row with its interval. The interval of a single seed is over
-    tasks: the field ``bounds`` in the section ``part`` of the run's result.
+    """The mean of a metric over the seeds of a row with its interval. The interval of a single seed is over tasks: the
+    field ``bounds`` in the section ``part`` of the run's result.
     """
     values = list(row.values(metric).values())
     if not values:
@@ -99,7 +99,7 @@ def comparison_figures(collection: FinishedRuns) -> list[Figure]:
 def comparison_page(
     collection: FinishedRuns, tables: Sequence[Table], lines: Sequence[str], page: Path | None = None
 ) -> str:
-    """Returns an HTML page that compares runs. ``page`` is its path, to which the links to the runs are relative."""
+    """An HTML page that compares runs. ``page`` is its path, to which the links to the runs are relative."""
     rows = [row for section in collection.sections.values() for row in section]
     names = Counter(row.name for row in rows)
     runs = {row.name: row.folders for row in rows if names[row.name] == 1}
@@ -108,8 +108,8 @@ def comparison_page(
 
 
 def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
-    """Returns path (such as ``pivotrl/tab4/full/seed0``) -> finished run, for the runs in the subfolder ``name`` of
-    each folder in ``places``. If several folders have a run at a path, the first folder counts.
+    """Path (such as ``pivotrl/tab4/full/seed0``) -> finished run, for the runs in the subfolder ``name`` of each folder
+    in ``places``. If several folders have a run at a path, the first folder counts.
     """
     folders: dict[str, Path] = {}
     for place in places:
@@ -119,7 +119,7 @@ def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
 
 
 def tree_lines(tree: Mapping[str, Any]) -> list[str]:
-    """Returns a recorded rollout tree as text: a line for each turn with its reward and advantage, indented by depth."""
+    """A recorded rollout tree as text: a line for each turn with its reward and advantage, indented by depth."""
     state, depths = tree["state"], list[int]()
     lines = [f"{state.get('task') or state['id']}, iteration {tree.get('iteration')}, expert: {tree.get('expert')}"]
     for turn in tree["turns"]:

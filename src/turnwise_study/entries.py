@@ -36,7 +36,7 @@ the configuration of the run cannot be composed.
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A finished run whose configuration differs from the current configuration of its row in the sweep file."""
+    """A finished run whose configuration differs from the current one of its row."""
 
     row: str
     seed: int
@@ -68,10 +68,8 @@ class Entry:
         ]
 
     def by_seed(self, row: str, metric: str) -> dict[int, float]:
-        """Returns seed -> value of a metric for the runs of a row.
-
-        The result of an untrained policy does not depend on the seed of training. If all seeds have equal results for
-        an untrained policy, only the first seed is returned, because they are a single measurement.
+        """Seed -> value of a metric for the runs of a row. Equal results of an untrained policy for all seeds are a
+        single measurement, so only the first is returned.
         """
         runs = self.rows[row]
         found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
@@ -80,12 +78,11 @@ class Entry:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict of the entry, or None if the entry has no claims (for example, a table of settings)."""
+        """None if the entry has no claims (for example, a table of settings)."""
         return entry_verdict(self.decisions) if self.asked.sweep.directions else None
 
     @property
     def one_seed(self) -> bool:
-        """Whether the verdict of the entry depends on claims that were decided with a single seed."""
         return bool(self.asked.sweep.directions) and rests_on_one_seed(self.decisions)
 
 
@@ -94,18 +91,14 @@ def read_entry(
     places: Sequence[Path],
     gates: Mapping[str, Any] | None = None,
     hash_of: HashOf | None = None,
-    both_modes: bool = True,
 ) -> Entry:
-    """Reads the rows of an entry (a table or figure of a paper) with their runs, and decides the claims of the entry.
+    """Reads the rows of an entry with their runs, those of the first of ``places`` that has a run of the row, and decides
+    its claims.
 
     Args:
-        asked: the sweep, its scale, and the overrides of every row.
-        places: folders that contain runs. The runs of a row are read from the first folder that has a run of the row.
-        gates: output of ``scripts/gate_report.py``, for entries whose metrics are paths in it. None: the output is
-            computed from the groups that the runs of the sweep recorded.
-        hash_of: function that returns the hash of the current configuration of a row. It is used to find runs that were
-            made with another configuration. If it is None, configurations are not compared.
-        both_modes: whether claims are also decided for the other decoding mode, which changes no verdict.
+        gates: output of ``scripts/gate_report.py``, for entries whose metrics are paths in it. None: it is computed from
+            the groups that the runs of the sweep recorded.
+        hash_of: finds runs that were made with another configuration. None: configurations are not compared.
     """
     places = [RunPath(place) for place in places]
     sweep = asked.sweep
@@ -132,7 +125,7 @@ def read_entry(
                 break
         rows[row] = runs
     entry = Entry(asked, rows, notes=notes, gates=gates if sweep.gate_report else None, groups=groups)
-    _decide(entry, places, cannot, both_modes)
+    _decide(entry, places, cannot)
     kept: dict[str, list[str]] = {}
     arms = zip(groups.arms, groups.places) if groups else ()
     for name, place in (*found_at.items(), *((arm.name, place) for arm, place in arms)):
@@ -144,11 +137,11 @@ def read_entry(
     return entry
 
 
-def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str], both_modes: bool = True) -> None:
+def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str]) -> None:
     entry.findings = find_preconditions(entry.asked, places, entry.notes)
     while True:
         try:
-            entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot, both_modes)]
+            entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot)]
             return
         except Damaged as error:  # outcomes of single tasks are read only here, if a claim needs them
             entry.notes.append(f"left out: {error}")
@@ -159,14 +152,14 @@ def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str], bot
 
 
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
-    """Returns those of ``rows`` whose runs train nothing. For a row with ``same``, the owner of the runs decides."""
+    """Those of ``rows`` whose runs train nothing. For a row with ``same``, the owner of the runs decides."""
     owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
     # A row that evaluates the trained policy of another row does not count as untrained, because this policy differs
     # between seeds.
     return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
 
 
-def _decisions(entry: Entry, cannot: Mapping[str, str], both_modes: bool) -> list[Decision]:
+def _decisions(entry: Entry, cannot: Mapping[str, str]) -> list[Decision]:
     asked, rows, sweep = entry.asked, entry.rows, entry.asked.sweep
     base = untrained(asked, rows)
     decisions = []
@@ -183,7 +176,7 @@ def _decisions(entry: Entry, cannot: Mapping[str, str], both_modes: bool) -> lis
                 continue
             least = sweep.least_advantage(claim, metric)
             found = decide(claim, metric, rows, base, least)
-            if both_modes and (other := other_decoding(metric)) and found.low is not None:
+            if (other := other_decoding(metric)) and found.low is not None:
                 beside = decide(claim, other, rows, base, least)
                 found = replace(found, beside=beside if beside.low is not None else None)
             why = next((cannot[row] for row in claim.rows if row in cannot), None)
@@ -228,7 +221,7 @@ def paper_entries(
     scale: str = "tiny",
     gates: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
-    """Returns an entry for every table and figure of a paper (:func:`read_entry`)."""
+    """An entry for every table and figure of a paper (:func:`read_entry`)."""
     papers = {name: find_sweep(name, conf).paper for name in sweep_names(conf)}
     names = [name for name, of in papers.items() if of == paper]
     if not names:
@@ -239,7 +232,7 @@ def paper_entries(
 
 
 def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
-    """Returns paper -> verdict -> number of entries with this verdict. Entries without claims are not counted."""
+    """Paper -> verdict -> number of entries with this verdict. Entries without claims are not counted."""
     table: dict[str, dict[str, int]] = {}
     for entry in entries:
         if entry.verdict:
@@ -275,14 +268,9 @@ def as_json(entry: Entry) -> dict[str, Any]:
 
 
 def _precondition(finding: Finding) -> Mapping[str, Any]:
-    bound = finding.bound
     return {
         "precondition": finding.name,
-        "says": bound.says,
-        "metric": bound.metric,
-        "low": bound.low,
-        "high": bound.high,
-        "paper": bound.paper,
+        **finding.bound.model_dump(include={"says", "metric", "low", "high", "paper"}),
         "value": finding.value,
         "values": list(finding.values),
         "seeds": list(finding.seeds),

@@ -66,7 +66,7 @@ def _tally(decisions: Sequence[Decision]) -> str:
 
 
 def entry_tables(entry: Entry) -> list[Table]:
-    """Returns an entry's tables: its numbers (ours and the paper's), preconditions, claims with verdicts, and costs."""
+    """An entry's tables: its numbers (ours and the paper's), preconditions, claims with verdicts, and costs."""
     sweep, dialogues = entry.asked.sweep, all_on_dialogues(entry.results)
     metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
     printed = [name for name in sweep.columns if any(name in row.numbers for row in sweep.rows.values())]
@@ -188,12 +188,9 @@ def _costs(entry: Entry) -> Table:
     if profiled:
         table.notes.append(
             "A profile samples actions at demonstrated turns, to choose the states to train on. `profile turns`: these "
-            "actions (in runs of older code, only those that were judged). `profile s`: the wall-clock time of the "
-            "profiles in the last start of the run. All other columns leave out the cost of profiles."
+            "actions. `profile s`: the wall-clock time of the profiles in the last start of the run. All other columns "
+            "leave out the cost of profiles."
         )
-    if unknown := [labels[name] for name in profiled if _mean(entry.rows[name], "profile_cpu_seconds") is None]:
-        version = "The version of the code that ran these rows"
-        table.notes.append(f"{version} did not record the CPU seconds of profiles: {', '.join(unknown)}.")
     if refilled := [labels[name] for name, runs in entry.rows.items() if _refills(runs)]:
         table.notes.append(
             f"{', '.join(refilled)}: turns, tokens and CPU seconds include the groups that DAPO's filter discarded "
@@ -318,7 +315,7 @@ def _point(entry: Entry, name: str, metric: str) -> Point | None:
 
 
 def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
-    """Returns row label -> seed -> folder of the run. Rows that share their label with another row are left out."""
+    """Row label -> seed -> folder of the run. Rows that share their label with another row are left out."""
     labels = entry.asked.sweep.labels
     names = Counter(labels[name] for name in entry.rows)
     return {

@@ -76,7 +76,7 @@ def canvas(width: float = 5.2, height: float = 2.9) -> Iterator[Any]:
 
 
 def to_svg(figure: Any, key: str, alt: str) -> str:
-    """Returns the drawing as an ``<svg>`` element. All its ids begin with ``key``, because a page holds several."""
+    """The drawing as an ``<svg>`` element. All its ids begin with ``key``, because a page holds several."""
     from matplotlib import rc_context
 
     buffer = io.StringIO()
@@ -93,7 +93,7 @@ def to_svg(figure: Any, key: str, alt: str) -> str:
 
 
 def standalone(figure: Figure) -> str:
-    """Returns a separate SVG file on white, with the drawing's title above it and its ``key`` below it."""
+    """A separate SVG file on white, with the drawing's title above it and its ``key`` below it."""
     head, rest = figure.svg.split(">", 1)
     width, height = (int(size) for size in re.findall(r'viewBox="0 0 (\d+) (\d+)"', head)[0])
     above, below = wrap(figure.title, width // 8), wrap(figure.key, width // 6)
@@ -119,7 +119,7 @@ def whole_numbers(axes: Any, name: str = "iteration") -> None:
 
 
 def run_figures(run: ReportedRun) -> list[Figure]:
-    """Returns every figure for which the run has data, in the order of the report."""
+    """Every figure for which the run has data, in the order of the report."""
     figures = [success(run), reward(run), diagnostics(run)]
     if run.profile is not None:
         states = run.config.get("states")
@@ -332,8 +332,8 @@ def changes_figure(rows: Mapping[str, Mapping[int, float]], title: str, key: str
 
 
 def by_update(run: RunMetrics) -> list[tuple[float, float]]:
-    """Returns the evaluations of a run in the order of training, as pairs (number of updates, success): the percentage
-    of solved held-out tasks as a mean over splits, or of accepted replies, in the decoding mode of the main result.
+    """The evaluations of a run in the order of training, as pairs (number of updates, success): the percentage of
+    solved held-out tasks as a mean over splits, or of accepted replies, in the decoding mode of the main result.
     """
     greedy = "_greedy" if getattr(run.result.in_domain, "decoding", None) == "greedy" else ""
     keys = [f"eval/{split}/success{greedy}" for split in ("seen", "unseen")]

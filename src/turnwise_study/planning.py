@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.resources import files
@@ -49,13 +49,28 @@ from turnwise.training.candidates import expert_file
 from turnwise.training.profile import TOGETHER as SHARD
 from turnwise.types import RolloutTree, State, Task, Turn
 
-# From the manufacturer's data sheets: memory in 10^9 bytes, dense bfloat16 TFLOP/s, memory bandwidth in TB/s
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU's data sheet: memory in 10^9 bytes, dense bfloat16 TFLOP/s, memory bandwidth in TB/s."""
+
+    memory_gb: float
+    peak_tflops: float
+    bandwidth_tb_s: float
+
+    def seconds(self, flops: float, moved: float = 0.0) -> float:
+        """The time to compute, or to move ``moved`` bytes, whichever is longer."""
+        computing = flops / (self.peak_tflops * 1e12 * UTILISATION)
+        return max(computing, moved / (self.bandwidth_tb_s * 1e12 * BANDWIDTH_UTILISATION))
+
+
 GPUS = {
-    "a100": (80.0, 312.0, 2.04),
-    "h100": (80.0, 989.0, 3.35),
-    "h200": (141.0, 989.0, 4.8),
-    "b200": (180.0, 2250.0, 8.0),
+    "a100": Gpu(80.0, 312.0, 2.04),
+    "h100": Gpu(80.0, 989.0, 3.35),
+    "h200": Gpu(141.0, 989.0, 4.8),
+    "b200": Gpu(180.0, 2250.0, 8.0),
 }
+UTILISATION, BANDWIDTH_UTILISATION = 0.35, 0.5  # shares of its peaks that a program reaches
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # keys of a config.json with a mixture of experts
 CHUNK = 1024  # positions whose logits the update holds in memory at once (tensors.selected_logprobs)
 TRAINED_LOGIT = 20  # bytes per logit of an update: product, float32 logits, log-probs, probabilities, gradient
@@ -64,30 +79,13 @@ SAMPLE = 16  # demonstrations whose lengths are averaged
 ANSWER = 24  # assumed tokens of an answer to an out-of-domain item
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU, and the shares of its peak throughput and of its bandwidth that a program reaches."""
-
-    name: str
-    memory_gb: float
-    peak_tflops: float
-    bandwidth_tb_s: float
-    utilisation: float = 0.35
-    bandwidth_utilisation: float = 0.5
-
-    def seconds(self, flops: float, moved: float = 0.0) -> float:
-        """Returns the time to compute, or to move ``moved`` bytes, whichever is longer."""
-        computing = flops / (self.peak_tflops * 1e12 * self.utilisation)
-        return max(computing, moved / (self.bandwidth_tb_s * 1e12 * self.bandwidth_utilisation))
-
-
 def architecture(model: str) -> tuple[PretrainedConfig, Path | None]:
-    """Returns the configuration of a model and its local folder, if it has one. ``model`` is a value of
-    ``policy.model``: a shipped policy, a folder, or an id in the Hugging Face cache or in assets/architectures.yaml.
+    """The configuration of a value of ``policy.model``, and its local folder, if it has one. An id that is not in the
+    Hugging Face cache may be in architectures.yaml. Raises InputError for any other model.
     """
     folder = Path(weights_of(model))
-    if not folder.is_dir():
-        cached = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None
+    if not folder.is_dir() and model.count("/") == 1:
+        cached = try_to_load_from_cache(model, "config.json")
         folder = Path(cached).parent if isinstance(cached, str) else folder
     if (folder / "config.json").is_file():
         return AutoConfig.from_pretrained(folder, trust_remote_code=False), folder
@@ -95,14 +93,14 @@ def architecture(model: str) -> tuple[PretrainedConfig, Path | None]:
     if model not in facts:
         raise InputError(
             f"policy.model={model}: there is no such folder with a config.json, the model is not in the Hugging Face "
-            "cache, and its shape is not in src/turnwise/assets/architectures.yaml; download its config.json"
+            "cache, and its shape is not in src/turnwise_study/architectures.yaml; download its config.json"
         )
     shape = {key: value for key, value in facts[model].items() if key != "gated"}
     return AutoConfig.for_model(shape.pop("model_type"), **shape), None
 
 
 def blank(config: PretrainedConfig, dtype: str, lora: LoraSettings, layers: int | None = None) -> Any:
-    """Returns a model of ``layers`` layers (None: all) with its adapter on the meta device."""
+    """A model of ``layers`` layers (None: all) with its adapter on the meta device."""
     kinds, cut = getattr(config, "layer_types", None), {} if layers is None else {"num_hidden_layers": layers}
     cut |= {"layer_types": kinds[:layers]} if kinds and cut else {}
     with torch.device("meta"), warnings.catch_warnings():
@@ -116,9 +114,8 @@ def blank(config: PretrainedConfig, dtype: str, lora: LoraSettings, layers: int 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Parameter counts of a model, and the sizes that the formulas need. ``matmul`` counts the entries of the matrices
-    that one token passes, without embedding and head; ``adapter_matmul`` those of LoRA outside experts, whose adapters
-    are merged once a pass. ``head`` is V x D.
+    """Counts of a model's parameters. ``matmul`` counts the entries of the matrices that one token passes, without
+    embedding and head (V x D); ``adapter_matmul`` those of LoRA outside experts, whose adapters are merged once a pass.
     """
 
     parameters: int
@@ -132,22 +129,18 @@ class Shape:
     trained_bytes: int
     layers: int
     heads: int
-    kv_heads: int
     head_dim: int
+    kv_bytes: int  # keys and values of one token
     vocabulary: int
     item: int
 
-    @property
-    def kv_bytes(self) -> int:
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.item
-
     def cached(self, history: float) -> int:
-        """Returns the bytes of a history's keys and values, rounded up to the engine's allocation step."""
+        """The bytes of a history's keys and values, rounded up to the engine's allocation step."""
         return -(-max(1, round(history)) // GROW) * GROW * self.kv_bytes
 
 
 def shape_of(config: Any, dtype: str, lora: LoraSettings | None = None, layers: int | None = None) -> Shape:
-    """Returns the parameter counts of a model. Without ``lora``, all weights are trained."""
+    """Without ``lora``, all weights are trained."""
     model = blank(config, dtype, lora or LoraSettings(r=0), layers)
     named: dict[str, nn.Parameter] = dict(model.named_parameters())  # tied weights once
     base = {name: p for name, p in named.items() if "lora_" not in name}
@@ -157,41 +150,30 @@ def shape_of(config: Any, dtype: str, lora: LoraSettings | None = None, layers: 
     ends = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
     dense = (p for name, p in base.items() if p.ndim > 1 and ".experts." not in name and all(p is not e for e in ends))
     trained = [p for p in named.values() if p.requires_grad]
+    layers, item = config.num_hidden_layers if layers is None else layers, getattr(torch, dtype).itemsize
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+    def count(parameters: Iterable[nn.Parameter]) -> int:
+        return sum(p.numel() for p in parameters)
+
+    def size(parameters: Iterable[nn.Parameter]) -> int:
+        return sum(p.numel() * p.element_size() for p in parameters)
+
     return Shape(
-        parameters=_count(base.values()),
-        matmul=_count(dense) + round(routed * experts),
-        adapter=_count(adapter.values()),
-        adapter_matmul=_count(p for name, p in adapter.items() if ".experts." not in name),
-        head=ends[1].numel(),
-        trained=_count(trained),
-        weight_bytes=_bytes(base.values()),
-        adapter_bytes=_bytes(adapter.values()),
-        trained_bytes=_bytes(trained),
-        layers=config.num_hidden_layers if layers is None else layers,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
-        vocabulary=config.vocab_size,
-        item=getattr(torch, dtype).itemsize,
-    )
-
-
-def _count(parameters: Any) -> int:
-    return sum(p.numel() for p in parameters)
-
-
-def _bytes(parameters: Any) -> int:
-    return sum(p.numel() * p.element_size() for p in parameters)
+        count(base.values()), count(dense) + round(routed * experts), count(adapter.values()),
+        count(p for name, p in adapter.items() if ".experts." not in name), ends[1].numel(), count(trained),
+        size(base.values()), size(adapter.values()), size(trained), layers, config.num_attention_heads, head_dim,
+        2 * layers * config.num_key_value_heads * head_dim * item, config.vocab_size, item,
+    )  # fmt: skip
 
 
 def activation_bytes(
     config: Any, dtype: str, lora: LoraSettings, rows: int, tokens: int, scored: int, autocast: bool,
     recompute: bool = False, offload: bool = False,
 ) -> int:  # fmt: skip
-    """Returns the bytes of the tensors that autograd keeps for one packed micro-batch, without parameters.
-
-    The forward pass of a run is traced with fake tensors for one layer and for two. With ``recompute`` only the inputs
-    of the layers are kept, which ``offload`` moves to the CPU, except the input of the layer in work.
+    """The bytes of the tensors that autograd keeps for one packed micro-batch, without parameters: the forward pass of
+    a run with fake tensors, for one layer and for two. With ``recompute`` only the inputs of the layers are kept, which
+    ``offload`` moves to the CPU, except that of the layer in work.
     """
     if dtype != "bfloat16" and any(getattr(config, name, 0) for name in EXPERTS):
         # the product of experts works on fake tensors only in bfloat16
@@ -246,46 +228,47 @@ class Lengths:
     demonstrated: float
     spoken: float
     episode: float
-    source: Mapping[str, str] = field(default_factory=dict)
+    source: Mapping[str, str]
 
 
 def lengths(cfg: DictConfig, folder: Path | None, given: Mapping[str, float | None]) -> Lengths:
-    """Returns the lengths: those that the user gives, else those of demonstrations, else upper bounds.
-
-    A reply of a shipped policy is as long as a demonstrated action, any other has ``rollout.sampling.max_tokens``
-    tokens. An episode lasts for the environment's horizon, because a policy that fails plays until the horizon.
+    """The lengths that the user gives, else those of demonstrations, else upper bounds. A shipped policy replies as
+    demonstrated, any other with ``rollout.sampling.max_tokens`` tokens. An episode lasts for the environment's horizon,
+    because a policy that fails plays until the horizon.
     """
     limit, longest = int(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
     own = folder is not None and (folder / "tokenizer_config.json").is_file()
-    env = json.dumps(OmegaConf.to_container(cfg.env, resolve=True), sort_keys=True)
-    seen = _demonstrated(cfg.data.file, env, float(cfg.data.good), str(folder if own else tiny_path()))
-    source = dict.fromkeys(seen, "demonstrations" if own else "at most, demonstrations in the shipped vocabulary")
-    known: dict[str, float] = {"reply": float(limit), **seen}
-    source["reply"] = "at most rollout.sampling.max_tokens"
+    env = OmegaConf.to_container(cfg.env, resolve=True)
+    seen = _demonstrated(
+        cfg.data.file, json.dumps(env, sort_keys=True), float(cfg.data.good), str(folder if own else tiny_path())
+    )
+    measured = "demonstrations" if own else "at most, demonstrations in the shipped vocabulary"
+    known = {name: (value, measured) for name, value in seen.items()}
+    known["reply"] = (float(limit), "at most rollout.sampling.max_tokens")
     if seen and cfg.policy.model in WORLDS:
-        known["reply"], source["reply"] = min(seen["spoken"], limit), source["spoken"]
-    settings = flat(OmegaConf.to_container(cfg.env, resolve=True), "env")
-    if horizons := [(float(value), key) for key, value in settings.items() if key.endswith(".horizon")]:
-        known["episode"], where = max(horizons)
-        source["episode"] = f"at most {where}"
-    elif seen:
-        known["episode"], source["episode"] = seen["demonstrated"], "as many turns as a demonstration"
-    by_user = {key: value for key, value in given.items() if value is not None}
-    known, source = known | by_user, source | dict.fromkeys(by_user, "given")
+        known["reply"] = (min(seen["spoken"], limit), measured)
+    horizons = [(float(value), f"at most {key}") for key, value in flat(env, "env").items() if key.endswith(".horizon")]
+    if horizons or seen:
+        known["episode"] = max(horizons, default=(seen.get("demonstrated", 0), "as many turns as a demonstration"))
+    known |= {name: (value, "given") for name, value in given.items() if value is not None}
     bound = "at most rollout.max_length"
     if not seen:  # all replies of an episode take at most half of the history; opening and observations share the rest
-        turns = max(1.0, longest // (2 * known["reply"]))
-        if source.get("episode") != "given" and known.get("episode", turns + 1) > turns:
-            known["episode"], source["episode"] = turns, bound
-        share = max(0.0, longest - known["episode"] * known["reply"]) / (1 + known["episode"])
-        bounds = {"opening": share, "observation": share, "demonstrated": known["episode"]}
-        known, source = {**bounds, "spoken": known["reply"], **known}, {**dict.fromkeys(bounds, bound), **source}
-    known.setdefault("episode", known["demonstrated"])
-    turn = known["reply"] + known["observation"]
-    fits = max(1.0, (longest - known["opening"]) / turn) if turn else 1.0
-    if fits < known["episode"]:
-        known["episode"], source["episode"] = fits, bound
-    return Lengths(**known, source=source)
+        turns = max(1.0, longest // (2 * known["reply"][0]))
+        episode, source = known.get("episode", (turns + 1, ""))
+        if source != "given" and episode > turns:
+            known["episode"] = (turns, bound)
+        episode = known["episode"][0]
+        share = max(0.0, longest - episode * known["reply"][0]) / (1 + episode)
+        bounds = {"opening": share, "observation": share, "demonstrated": episode, "spoken": known["reply"][0]}
+        known = {name: (value, bound) for name, value in bounds.items()} | known
+    turn = known["reply"][0] + known["observation"][0]
+    fits = max(1.0, (longest - known["opening"][0]) / turn) if turn else 1.0
+    if fits < known["episode"][0]:
+        known["episode"] = (fits, bound)
+    return Lengths(
+        **{name: value for name, (value, _) in known.items()},
+        source={name: source for name, (_, source) in known.items()},
+    )
 
 
 @cache
@@ -294,10 +277,10 @@ def _demonstrated(file: str | None, env: str, good: float, folder: str) -> dict[
         with TemporaryDirectory() as place:
             path = Path(file) if file else expert_file(build_node(json.loads(env), "env"), SAMPLE, place, good)
             if path.suffix in (".jsonl", ".ndjson"):  # the first records of a file that may be large
-                short = Path(place) / f"first-{path.stem}.jsonl"
+                first = Path(place) / f"first-{path.stem}.jsonl"
                 with path.open(encoding="utf-8") as stream:
-                    short.write_text("".join(islice(stream, SAMPLE)), encoding="utf-8")
-                path = short
+                    first.write_text("".join(islice(stream, SAMPLE)), encoding="utf-8")
+                path = first
             trajectories = read_trajectories(path).trajectories[:SAMPLE]
     except (InputError, ValueError, OSError, RuntimeError):  # the environment is not installed, or a file is missing
         return {}
@@ -322,11 +305,20 @@ class Tokens:
     """Token counts of one iteration, if every group is used, and of all profiles and evaluations together.
 
     ``sampled`` tokens of ``turns`` replies attend to ``context`` tokens on average, after ``before`` tokens; the engine
-    prefills ``prefilled`` tokens and holds ``histories`` of ``history`` tokens, each with ``samples`` replies at a time.
-    The update has ``trained`` tokens with a loss and ``stored`` tokens in packed rows of ``row`` tokens.
+    prefills ``prefilled`` tokens and holds ``histories`` of ``history`` tokens, each with ``samples`` replies at a
+    time. The update has ``trained`` tokens with a loss and ``stored`` tokens in packed rows of ``row`` tokens.
     """
 
     states: int
+    profiled: float
+    profiled_prefill: float
+    evaluated: float
+    evaluated_prefill: float
+    evaluated_context: float
+    evaluated_history: float
+    trained: float
+    stored: float
+    row: float
     rollouts: int = 0
     turns: float = 0
     depth: float = 0
@@ -337,15 +329,6 @@ class Tokens:
     histories: int = 0
     history: float = 0
     samples: float = 0
-    trained: float = 0
-    stored: float = 0
-    row: float = 0
-    profiled: float = 0
-    profiled_prefill: float = 0
-    evaluated: float = 0
-    evaluated_prefill: float = 0
-    evaluated_context: float = 0
-    evaluated_history: float = 0
 
 
 def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
@@ -354,7 +337,7 @@ def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
     if OmegaConf.select(cfg, "allocator._target_") is None:  # imitation of whole demonstrations
         spine = known.opening + known.demonstrated * spoken - known.observation
         trained = known.demonstrated * states * known.spoken
-        return Tokens(states, trained=trained, stored=states * spine, row=spine, **beside)
+        return Tokens(states, *beside, trained, states * spine, spine)
     demonstrated = not str(OmegaConf.select(cfg, "states._target_")).endswith("TaskStarts")
     before = known.opening + ((known.demonstrated - 1) / 2 * spoken if demonstrated else 0)
     depth = min(float(cfg.rollout.turns or known.episode), known.episode)
@@ -373,9 +356,9 @@ def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
     room = row_limit(shared, float(cfg["update"].row_tokens)) - shared
     rows = max(1, ceil(own / max(room, own * spines / max(turns, spines))))  # each row of a tree repeats the prefix
     return Tokens(
-        states, rollouts, turns, depth, sampled, spines * spine + answered, before,
-        before + (depth - 1) / 2 * (known.reply + known.observation) + known.reply / 2, histories, history, samples,
-        sampled, spines * (rows * shared + own), shared + own / rows, **beside,
+        states, *beside, sampled, spines * (rows * shared + own), shared + own / rows, rollouts, turns, depth, sampled,
+        spines * spine + answered, before, before + (depth - 1) / 2 * (known.reply + known.observation) + known.reply / 2,
+        histories, history, samples,
     )  # fmt: skip
 
 
@@ -398,7 +381,8 @@ def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[fl
     return sum(counts), [turns for some in continued for turns in some]
 
 
-def _around(cfg: DictConfig, known: Lengths) -> dict[str, Any]:
+def _around(cfg: DictConfig, known: Lengths) -> tuple[float, ...]:
+    """The tokens of profiles and evaluations, in the order of :class:`Tokens`."""
     path, number = Path(cfg.data.file or ""), int(cfg.data.trajectories)
     if path.is_file() and path.suffix != ".parquet":
         with path.open("rb") as stream:
@@ -412,14 +396,14 @@ def _around(cfg: DictConfig, known: Lengths) -> dict[str, Any]:
     episodes = int(cfg.eval.tasks) * (int(cfg.eval.attempts) + 1)
     items = (len(SKILLS) + len(cfg.eval.suites or {})) * int(cfg.eval["items"])
     history = known.opening + known.episode * (known.reply + known.observation)
-    return {
-        "profiled": profiles * k * number * known.demonstrated * known.reply,
-        "profiled_prefill": profiles * number * spine if k else 0.0,
-        "evaluated": times * (episodes * known.episode * known.reply + items * ANSWER),
-        "evaluated_prefill": times * episodes * (known.opening + known.episode * known.observation),
-        "evaluated_context": (known.opening + history) / 2,
-        "evaluated_history": history,
-    }
+    return (
+        profiles * k * number * known.demonstrated * known.reply,
+        profiles * number * spine if k else 0.0,
+        times * (episodes * known.episode * known.reply + items * ANSWER),
+        times * episodes * (known.opening + known.episode * known.observation),
+        (known.opening + history) / 2,
+        history,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +414,6 @@ class RunPlan:
 
     model: str
     steps: int
-    collections: float
     gpus: int
     lengths: Lengths
     tokens: Tokens
@@ -441,27 +424,27 @@ class RunPlan:
 
 
 def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = None) -> RunPlan:
-    """Returns the plan of a run. ``given`` holds lengths (fields of :class:`Lengths`) that the user knows better."""
-    devices, steps, frozen = cfg.trainer.get("devices", 1), int(cfg.trainer.max_epochs), cfg.rollout.frozen
+    """``given`` holds lengths (fields of :class:`Lengths`) that the user knows better."""
+    devices, given = cfg.trainer.get("devices", 1), given or {}
     each = len(devices) if not isinstance(devices, int | str) else int(devices) if str(devices).isdigit() else 1
     gpus = max(1, each) * int(cfg.trainer.get("num_nodes", 1))
-    collections = steps if frozen is None else int(frozen) / int(cfg.rollout.states)
-    lora, unknown, policy = LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha)), "", None
+    unknown, policy, folder, source = "", None, None, None
     try:
-        policy = architecture(str(cfg.policy.model))
+        policy, folder = architecture(str(cfg.policy.model))
         base = OmegaConf.select(cfg, "predictor.model")
         source = architecture(str(base))[0] if base is not None else None
     except InputError as error:
         unknown = str(error)
-    known = lengths(cfg, policy[1] if policy else None, given or {})
+    known = lengths(cfg, folder, given)
     tokens = token_counts(cfg, known)
-    whole = partial(RunPlan, str(cfg.policy.model), steps, collections, gpus, known, tokens)
-    if policy is None or unknown:
-        return whole(unknown=unknown)
-    shape = shape_of(policy[0], str(cfg.policy.dtype), lora)
+    start = partial(RunPlan, str(cfg.policy.model), int(cfg.trainer.max_epochs), gpus, known, tokens)
+    if unknown:
+        return start(unknown=unknown)
+    lora = LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
+    shape = shape_of(policy, str(cfg.policy.dtype), lora)
     predictor = shape_of(source, str(cfg.predictor.dtype), None, cfg.predictor.layers) if source is not None else None
-    memory = memory_of(cfg, policy[0], shape, lora, tokens, predictor, gpus)
-    return whole(shape, memory, hours_of(cfg, shape, tokens, predictor, gpu, gpus, collections, known))
+    memory = memory_of(cfg, policy, shape, lora, tokens, predictor, gpus)
+    return start(shape, memory, hours_of(cfg, shape, tokens, predictor, gpu, gpus, known))
 
 
 def _together(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
@@ -480,8 +463,8 @@ def _served(cfg: DictConfig) -> bool:
 def memory_of(
     cfg: DictConfig, config: Any, shape: Shape, lora: LoraSettings, tokens: Tokens, predictor: Shape | None, gpus: int
 ) -> dict[str, float]:
-    """Returns part -> bytes on one GPU, and the ``peak``: what stays, plus the larger of sampling (``drawing``) and
-    training (``activations``), or both if they overlap (``rollout.staleness``).
+    """Part -> bytes on one GPU, and the ``peak``: what stays, plus the larger of sampling (``drawing``) and training
+    (``activations``), or both if they overlap (``rollout.staleness``).
     """
     trains, inside, strategy = int(cfg.trainer.max_epochs) > 0, not _served(cfg), cfg.trainer.get("strategy")
     sharded = OmegaConf.is_config(strategy) and str(strategy.get("_target_")).endswith("FullySharded")
@@ -516,13 +499,13 @@ def memory_of(
 
 
 def hours_of(
-    cfg: DictConfig, shape: Shape, tokens: Tokens, predictor: Shape | None, gpu: Gpu, gpus: int, collections: float,
-    known: Lengths,
-) -> dict[str, float]:  # fmt: skip
-    """Returns part -> GPU-hours. A decoding step reads the weights once, and the keys and values of each reply; prefill
-    and updates are limited by computation. Environments, judges, loading and saving are not counted.
+    cfg: DictConfig, shape: Shape, tokens: Tokens, predictor: Shape | None, gpu: Gpu, gpus: int, known: Lengths
+) -> dict[str, float]:
+    """Part -> GPU-hours. A decoding step reads the weights once, and the keys and values of each reply; prefill and
+    updates are limited by computation. Environments, judges, loading and saving are not counted.
     """
-    steps, recompute = int(cfg.trainer.max_epochs), bool(cfg["update"].recompute)
+    steps, recompute, frozen = int(cfg.trainer.max_epochs), bool(cfg["update"].recompute), cfg.rollout.frozen
+    collections = steps if frozen is None else int(frozen) / int(cfg.rollout.states)
 
     def attention(of: Shape, tokens: float, context: float) -> float:
         return 4.0 * of.layers * of.heads * of.head_dim * tokens * context

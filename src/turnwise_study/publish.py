@@ -32,7 +32,7 @@ KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")
 
 
 def policy_folder(run: Path) -> Path:
-    """Returns the folder of the policy that a finished run saved: ``adapter``, or ``model`` if all weights were trained."""
+    """The folder of the policy that a finished run saved: ``adapter``, or ``model`` if all weights were trained."""
     for name, needed in (("adapter", "adapter_config.json"), ("model", "config.json")):
         if (run / name / needed).is_file():
             return run / name
@@ -40,7 +40,7 @@ def policy_folder(run: Path) -> Path:
 
 
 def card_of(run: Path, licence: str | None = None) -> ModelCard:
-    """Returns the model card of a run: its base, and what it measured. The paths of this machine are not in it."""
+    """The model card of a run: its base, and what it measured. The paths of this machine are not in it."""
     result, base = read_result(run), str(read_record(run).get("policy.model") or "unknown")
     public = base if not Path(base).is_absolute() and base.count("/") < 2 else Path(base).name
     data = ModelCardData(

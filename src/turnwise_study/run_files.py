@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from markupsafe import escape
 
-from turnwise.files import parse_yaml, read_yaml
+from turnwise.files import parse_yaml
 from turnwise.runs.archive import RunPath, json_object
 from turnwise.runs.result_file import Result, ResultError, Status, read_result, read_status
 
@@ -68,7 +68,6 @@ class ReportedRun:
     status: Status | None = None  # status of a run that has no result yet
     config: dict[str, Any] = field(default_factory=dict)
     config_text: str = ""
-    overrides: list[str] = field(default_factory=list)
     metrics: dict[str, dict[int, float]] = field(default_factory=dict)  # key -> iteration -> value
     profile: Profile | None = None
     rollouts: SampledLines = field(default_factory=lambda: SampledLines([], 0))
@@ -80,7 +79,7 @@ class ReportedRun:
     warnings: list[str] = field(default_factory=list)
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the sorted iterations and the values of a metric, both (n,); both empty if it was not logged."""
+        """The sorted iterations and the values of a metric, both (n,); both empty if it was not logged."""
         points = sorted(self.metrics.get(key, {}).items())
         return np.array([i for i, _ in points], dtype=int), np.array([v for _, v in points], dtype=float)
 
@@ -102,9 +101,6 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Repo
                 str(error).replace(f"{folder}/", "")
             )  # a page may be passed on, so it must not show paths of this machine
     run.config_text, run.config = _config(folder / "config.yaml", run.notes)
-    overrides = folder / ".hydra" / "overrides.yaml"
-    if overrides.is_file():
-        run.overrides = _overrides(overrides, run.notes)
     for _, row in _json_lines(folder / "metrics.jsonl", run.notes):
         iteration = row.get("iteration")
         if not isinstance(iteration, int):
@@ -132,15 +128,6 @@ def _config(path: Path, notes: list[str]) -> tuple[str, dict[str, Any]]:
         notes.append(f"{path.name}: {error}.")
         return text, {}
     return text, config if isinstance(config, dict) else {}
-
-
-def _overrides(path: Path, notes: list[str]) -> list[str]:
-    try:
-        given = read_yaml(path)
-    except ValueError as error:
-        notes.append(f".hydra/{path.name}: {error}.")
-        return []
-    return list(map(str, given)) if isinstance(given, list) else []
 
 
 def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -277,7 +264,7 @@ def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
 
 
 def pair_views(pairs: Iterable[Pair]) -> list[PairView]:
-    """Returns views of pairs of episodes. The messages with which both episodes of a pair begin are shown only once."""
+    """Views of pairs of episodes. The messages with which both episodes of a pair begin are shown only once."""
     views: list[PairView] = []
     spent = 0
     for pair in pairs:
@@ -305,7 +292,7 @@ _GOAL = re.compile(r"^\W*(?:your |the )?(?:task|goal|question|instruction|reques
 
 
 def goal(messages: Iterable[tuple[str, str]]) -> str:
-    """Returns the line of the first user message that states the task's goal ("Your task is to: ..."), or its start."""
+    """The line of the first user message that states the task's goal ("Your task is to: ..."), or its start."""
     asked = [text for role, text in messages if role == "user"][:1]
     for text in asked:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -315,7 +302,7 @@ def goal(messages: Iterable[tuple[str, str]]) -> str:
 
 
 def fault_of(turn: Mapping[str, Any]) -> str:
-    """Returns a sentence on the environment's failure after a turn; empty if the environment did not fail."""
+    """A sentence on the environment's failure after a turn; empty if the environment did not fail."""
     info = turn.get("info")
     return f"The environment failed: {info['fault']}" if isinstance(info, dict) and info.get("fault") else ""
 

@@ -66,7 +66,7 @@ STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow",
 
 
 def verdict(change: Comparison) -> Literal["better", "worse", "unclear", "unfinished"]:
-    """Returns how a quantity changed through training. ``unclear``: the interval contains zero, or is unknown."""
+    """How a quantity changed through training. ``unclear``: the interval contains zero, or is unknown."""
     if change.after is None:
         return "unfinished"
     low, high = change.delta_ci95 or (0.0, 0.0)
@@ -74,7 +74,7 @@ def verdict(change: Comparison) -> Literal["better", "worse", "unclear", "unfini
 
 
 def summary(result: Result) -> dict[str, str]:
-    """Returns name -> value as text of what a run measured, with the change of its main number first."""
+    """Name -> value as text of what a run measured, with the change of its main number first."""
     main, ood, held_out, dialogues = result.in_domain, result.ood, result.held_out, judged_on_dialogues(result)
     rows = {"accepted replies" if dialogues else "held-out success": f"{_moved(main)}: {verdict(main)}"}
     if held_out is not None:
@@ -174,7 +174,7 @@ def render(run: ReportedRun) -> str:
 
 
 def so_far(run: ReportedRun) -> list[tuple[str, str]]:
-    """Returns the latest numbers of a run that has no result yet, as pairs (value as text, label)."""
+    """The latest numbers of a run that has no result yet, as pairs (value as text, label)."""
     tiles = []
     solved = {key: f"{split} tasks solved" for split, key in success_keys(run.metrics).items()}
     accepted = {key: "held-out replies accepted" for key in run.metrics if key == "eval/held_out/functional"}
@@ -193,7 +193,7 @@ def report_title(run: ReportedRun) -> str:
     data, env, states = (
         part if isinstance(part := run.config.get(key), dict) else {} for key in ("data", "env", "states")
     )
-    world = str(env.get("_target_", "")).partition(".envs.")[2].partition(".")[0]
+    world = str(env.get("_target_", "")).partition("turnwise_worlds.")[2].partition(".")[0]
     if data.get("file") and not str(states.get("_target_", "")).endswith("TaskStarts"):
         world = Path(str(data["file"])).name
     named = f"{run.config.get('method', run.folder.name)}{f' on {world}' if world else ''}"
@@ -201,16 +201,14 @@ def report_title(run: ReportedRun) -> str:
 
 
 def _command(run: ReportedRun) -> str:
-    recorded = run.result.command if run.result else run.status.command if run.status else ""
-    overrides = run.overrides
-    if not overrides and (result := run.result) is not None:
-        overrides = [f"method={result.method}", f"env={result.env}", f"scale={result.scale}", f"seed={result.seed}"]
-    return recorded or shlex.join(["python", "train.py", *overrides])
+    recorded = run.result or run.status
+    known = [f"{key}={getattr(run.result, key)}" for key in ("method", "env", "scale", "seed")] if run.result else []
+    return (recorded.command if recorded else "") or shlex.join(["python", "train.py", *known])
 
 
 def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
-    """Returns rows (decoding mode, split, comparison). The decoding mode of the report's main number comes first. Each
-    mode has a row for all held-out tasks, for each split and for each subset. The last rows hold pass@k.
+    """Rows (decoding mode, split, comparison). The decoding mode of the report's main number comes first. Each mode has
+    a row for all held-out tasks, for each split and for each subset. The last rows hold pass@k.
     """
     modes = {mode: part for mode in ("greedy", "sampled") if (part := getattr(result, mode)) is not None}
     same = next((m for m, part in modes.items() if (part.base, part.after) == (result.base, result.after)), None)
@@ -226,14 +224,14 @@ def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
 
 
 def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
-    """Returns the rows on tasks of an environment, even if the report's main number is about held-out dialogues."""
+    """The rows on tasks of an environment, even if the report's main number is about held-out dialogues."""
     if result.held_out is None or result.in_domain.by_split:
         return in_domain_rows(result.in_domain)
     return in_domain_rows(result.environment) if result.environment else []
 
 
 def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
-    """Returns rows (label, held-out replies): all, by the tool that the demonstration calls, and by turn."""
+    """Rows (label, held-out replies): all, by the tool that the demonstration calls, and by turn."""
     parts = {"replies in text" if tool == "no_call" else f"calls of {tool}": p for tool, p in held_out.by_tool.items()}
     turns = [(f"reply {turn} of a dialogue", part) for turn, part in held_out.by_turn.items()]
     return [("all replies", held_out), *parts.items(), *turns]
@@ -265,8 +263,8 @@ def write_browser(folder: Path | str) -> Path | None:
 
 
 def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns the rollout trees for the script of ``rollouts.html``, in the order of training, and the number of
-    recorded trees. Of too many trees, a part is returned, evenly spaced over training. Unreadable trees are left out.
+    """The rollout trees for the script of ``rollouts.html``, in the order of training, and the number of recorded
+    trees. Of too many trees, a part is returned, evenly spaced over training. Unreadable trees are left out.
     """
     paths = sorted((folder / "rollouts").glob("*.jsonl"))
     counts, size = line_counts(paths), sum(path.stat().st_size for path in paths)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from hashlib import sha256
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -71,11 +70,7 @@ _SUITE = re.compile(r"ood\.(base|after)\.(\w+)$")
 
 
 def words(metric: str, dialogues: bool = False) -> str:
-    """Returns the label of a metric, or the metric itself if it has no label.
-
-    Args:
-        dialogues: whether the runs are evaluated on held-out dialogues instead of tasks of an environment.
-    """
+    """The label of a metric, or the metric itself. ``dialogues``: the runs are evaluated on held-out dialogues."""
     if dialogues:
         return words(metric).replace(SUCCESS, ACCEPTED)
     top, sign, below = metric.partition(" / ")
@@ -95,7 +90,7 @@ def words(metric: str, dialogues: bool = False) -> str:
 
 
 def success_keys(logged: Iterable[str]) -> dict[str, str]:
-    """Returns split -> key of held-out success in ``metrics.jsonl``; greedy keys only if there are no sampled ones."""
+    """Split -> key of held-out success in ``metrics.jsonl``; greedy keys only if there are no sampled ones."""
     names = sorted(logged)
     for ending in ("success", "success_greedy"):
         keys = [key for key in names if key.startswith("eval/") and key.endswith(f"/{ending}")]
@@ -122,7 +117,7 @@ class RunRow:
         return self.results[self.seeds[0]]
 
     def values(self, metric: str) -> dict[int, float]:
-        """Returns seed -> number at the dotted path ``metric`` of ``result.json``, if the result has the number."""
+        """Seed -> number at the dotted path ``metric`` of ``result.json``, if the result has the number."""
         found = {seed: read_metric(self.results[seed], metric) for seed in self.seeds}
         return {seed: value for seed, value in found.items() if value is not None}
 
@@ -137,9 +132,7 @@ class FinishedRuns:
 
 
 def collect(paths: Iterable[Path | str]) -> FinishedRuns:
-    """Finds every finished run under ``paths``, and groups runs of the same name into rows with one run per seed. A
-    path is the folder of a run or contains folders of runs.
-    """
+    """Finds every finished run at or below ``paths``, and groups runs of one name into rows with one run per seed."""
     roots = [RunPath(path) for path in paths]
     collection, configs = FinishedRuns(), {}
     places: dict[tuple[str, str, str, int], Path] = {}
@@ -185,10 +178,8 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
 
 
 def read_metric(result: Result, metric: str) -> float | None:
-    """Returns a number of a result by its dotted path, such as ``in_domain.after`` or ``ood.after.algebra``.
-
-    The path ``seconds`` without the name of a phase gives the sum over all phases of the run. The paths ``ood.base``
-    and ``ood.after`` without the name of an out-of-domain suite give the mean over all suites.
+    """The number at a dotted path of a result, such as ``in_domain.after``. ``seconds`` alone is the sum over all
+    phases, ``ood.base`` and ``ood.after`` alone are means over all suites.
     """
     node: Any = result
     for part in metric.split("."):
@@ -223,9 +214,9 @@ def _decides(config: dict[str, Any]) -> dict[str, object]:
 
 
 def _drift(row: RunRow, configs: list[dict[str, object]]) -> list[str]:
-    """Returns a note if the seeds of a row differ in other settings, so that their mean would mix configurations. A
-    setting that repeats the run's seed (``allocator.seed``) is no other setting, nor is the policy that the run of
-    another row with the same seed has trained (``policy.start``).
+    """A note if the seeds of a row differ in other settings, so that their mean would mix configurations. A setting
+    that repeats the seed (``allocator.seed``) is none, nor is the policy of the same seed of another row
+    (``policy.start``).
     """
     keys = sorted({key for config in configs for key in config})
     said = {key: [_without_seed(config.get(key), seed) for config, seed in zip(configs, row.seeds)] for key in keys}
@@ -239,7 +230,7 @@ def _without_seed(value: object, seed: int) -> object:
 
 
 def folders_of(paths: Sequence[Path | str]) -> list[Path]:
-    """Returns the run folders at or below ``paths``."""
+    """The run folders at or below ``paths``."""
     found = list(_runs_below(map(RunPath, paths)))
     if not found:
         raise InputError(f"no run under {', '.join(map(str, paths))}; give a folder that contains config.yaml")
@@ -273,25 +264,11 @@ class Scored:
     answers: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # out-of-domain suite -> item -> scores
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file with the results of an evaluation, identified by its content. Many runs hold the same evaluation of one
-    base policy, which is therefore read only once.
-    """
-
-    path: Path = field(compare=False)
-    checksum: bytes
-
-
-@lru_cache(maxsize=4096)
-def _checksum(path: Path, known: object) -> bytes:
-    return sha256(path.read_bytes()).digest()
-
-
 @lru_cache(maxsize=1024)
-def _read_scored(file: _File) -> Scored:
+def _read_scored(path: Path, known: object) -> Scored:
+    """Cached until the file changes: an evaluation is read for every claim on its run."""
     found = Scored()
-    for row in checked_rows(file.path):
+    for row in checked_rows(path):
         if "success" in row:
             tasks = found.episodes.setdefault((row["mode"], row["split"], row.get("subset")), {})
             tasks.setdefault(str(row["task"]), []).append(float(row["success"]))
@@ -301,7 +278,7 @@ def _read_scored(file: _File) -> Scored:
 
 
 def judged_on_dialogues(result: Result) -> bool:
-    """Returns whether the main number of a result was measured on held-out dialogues, not on an environment's tasks."""
+    """Whether the main number of a result was measured on held-out dialogues, not on an environment's tasks."""
     return result.held_out is not None and not result.in_domain.by_split
 
 
@@ -330,15 +307,14 @@ class RunMetrics:
       another statistic: ``late`` (mean over the second half), ``spread`` (standard deviation), ``last`` (last row) or
       ``sum``;
     - the quotient of two such metrics (``in_domain.delta / rollout_turns``);
-    - ``profile_turns``, the turns sampled for profiles alone; ``sampled_turns``, the turns of rollouts and profiles
-      together; or ``sampled_cpu_seconds``, the CPU seconds of training (rollouts and updates) and profiles together.
+    - ``sampled_turns`` and ``sampled_cpu_seconds``, of rollouts (and updates) and profiles together.
     """
 
     folder: Path
     result: Result
 
     def value(self, metric: str) -> float | None:
-        """Returns the value of the metric, or None if this run has no value for it."""
+        """The value of the metric, or None if this run has no value for it."""
         first, sign, second = metric.partition(" / ")
         if sign:
             top, bottom = self.value(first), self.value(second)
@@ -348,8 +324,11 @@ class RunMetrics:
             raise InputError(
                 f"metric {metric!r}: the word before the key must be one of late, spread, last, sum, got {how!r}"
             )
-        if key in _WITH_PROFILES:
-            return _WITH_PROFILES[key](self)
+        if key == "sampled_turns":
+            return self.result.rollout_turns + float(self.result.profile_turns or 0)
+        if key == "sampled_cpu_seconds":
+            spent = self.result.cpu_seconds
+            return None if spent is None else spent + (self.result.profile_cpu_seconds or 0.0)
         if "/" not in key:
             return read_metric(self.result, key)
         rows = self.rows if key.startswith("eval/") else self.training
@@ -365,9 +344,7 @@ class RunMetrics:
         return fmean(found[len(found) // 2 :] if how == "late" else found)
 
     def outcomes(self, metric: str, when: str = "after") -> Outcomes | None:
-        """Returns the outcomes of the tasks over which ``metric`` is a mean, or None. ``when`` is ``base`` or
-        ``after``.
-        """
+        """The outcomes of the tasks over which ``metric`` is a mean, or None. ``when`` is ``base`` or ``after``."""
         episodes, answers = _EPISODES.fullmatch(metric), _ANSWERS.fullmatch(metric)
         found: dict[str, dict[str, list[float]]] = {}
         if episodes:
@@ -398,13 +375,13 @@ class RunMetrics:
     def _scored(self, when: str) -> Scored:
         path = self.folder / "evaluation" / f"{when}.jsonl"
         try:
-            return _read_scored(_File(path, _checksum(path, written([path])))) if path.exists() else Scored()
+            return _read_scored(path, written([path])) if path.exists() else Scored()
         except (InputError, OSError) as error:
             raise Damaged(self.folder, str(error)) from error
 
 
 def metrics_by_seed(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, RunMetrics]:
-    """Returns seed -> run for the ``wanted`` runs that are finished and below ``place``. Notes name unreadable runs."""
+    """Seed -> run for the ``wanted`` runs that are finished and below ``place``. Notes name unreadable runs."""
     runs = {}
     for job in wanted:
         folder = place / job.name / f"seed{job.seed}"
@@ -427,46 +404,8 @@ def _state_files(folder: Path) -> tuple[object, ...]:
     return written(file for name in ("result.json", "metrics.jsonl") if (file := folder / name).exists())
 
 
-def _profile_turns(run: RunMetrics) -> float | None:
-    """Returns the number of actions that the profiles of a run sampled, or None if it is unknown or no profile exists.
-
-    A ``result.json`` of an older version of the code lacks ``profile_turns``. It holds only the number of judged
-    actions in the first profile, so the number is unknown if the run made further profiles.
-    """
-    if run.result.profile_turns is not None:
-        return float(run.result.profile_turns)
-    judged = [found["profile"].get("judged") for found in run.result.verifier.values() if "profile" in found]
-    once = all(row.get("states/profiles", 1) == 1 for row in run.training)
-    return float(sum(judged)) if once and judged and None not in judged else None
-
-
-def _profiled(run: RunMetrics) -> bool:
-    return "profile" in run.result.seconds or any("profile" in found for found in run.result.verifier.values())
-
-
-def _sampled_turns(run: RunMetrics) -> float | None:
-    """Returns the number of turns in rollouts and profiles, or None if the number of a profile is unknown."""
-    turns = _profile_turns(run)
-    return None if turns is None and _profiled(run) else run.result.rollout_turns + (turns or 0.0)
-
-
-def _sampled_cpu_seconds(run: RunMetrics) -> float | None:
-    """Returns the CPU seconds of training and profiles together, or None if either number is unknown."""
-    profile = run.result.profile_cpu_seconds
-    if run.result.cpu_seconds is None or (profile is None and (_profiled(run) or _profile_turns(run) is not None)):
-        return None
-    return run.result.cpu_seconds + (profile or 0.0)
-
-
-_WITH_PROFILES: Mapping[str, Callable[[RunMetrics], float | None]] = {
-    "profile_turns": _profile_turns,
-    "sampled_turns": _sampled_turns,
-    "sampled_cpu_seconds": _sampled_cpu_seconds,
-}
-
-
 def other_decoding(metric: str) -> str | None:
-    """Returns a success metric for the other decoding mode (greedy or sampled), or None for any other metric."""
+    """A success metric for the other decoding mode (greedy or sampled), or None for any other metric."""
     found = re.fullmatch(r"in_domain\.(greedy\.|sampled\.)?(?=.*(?:after|delta)$)(.*)", metric)
     if found is None:
         return None
@@ -474,5 +413,5 @@ def other_decoding(metric: str) -> str | None:
 
 
 def is_change(metric: str) -> bool:
-    """Returns whether a metric is a change through training, measured against the run's own base policy."""
+    """Whether a metric is a change through training, measured against the run's own base policy."""
     return metric.endswith((".delta", ".mean_change"))

@@ -29,7 +29,7 @@ def percent(value: float | None) -> str:
 
 
 def signed(value: float | None) -> str:
-    """Returns a change in percentage points with its sign, such as ``+20.8``. Zero has no sign."""
+    """A change in percentage points with its sign, such as ``+20.8``. Zero has no sign."""
     if value is None:
         return "-"
     return "0.0" if abs(value) < 0.05 else f"{value:+.1f}"
@@ -54,7 +54,7 @@ def nats(value: float | None, sign: bool = False) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns a duration such as ``8.4 s``, ``7 min 05 s`` or ``2 h 03 min``."""
+    """A duration such as ``8.4 s``, ``7 min 05 s`` or ``2 h 03 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -62,12 +62,12 @@ def duration(seconds: float) -> str:
 
 
 def plain(value: float) -> str:
-    """Returns a number with one decimal if its absolute value is at least 10, else with three significant digits."""
+    """A number with one decimal if its absolute value is at least 10, else with three significant digits."""
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def estimate_text(estimate: Estimate | None, show: Callable[[float], str] = signed) -> str:
-    """Returns the mean, and the half-width of its interval if there is one, such as ``12.3 +- 4.5``."""
+    """The mean, and the half-width of its interval if there is one, such as ``12.3 +- 4.5``."""
     if estimate is None:
         return "-"
     mean = show(estimate.mean)
@@ -105,7 +105,7 @@ def to_rich(table: Table) -> RichTable:
 
 
 def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
-    """Returns the tables as Markdown, each with a heading and its notes, and ``lines`` at the end."""
+    """The tables as Markdown, each with a heading and its notes, and ``lines`` at the end."""
     parts = []
     for table in tables:
         align = ["---", *["---:"] * (len(table.headers) - 1)]
@@ -115,12 +115,12 @@ def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
 
 
 def grid(head: Sequence[object], rows: Sequence[Sequence[object]], align: Sequence[str] | None = None) -> str:
-    """Returns a Markdown table of cells that are escaped already (:func:`cell`)."""
+    """A Markdown table of cells that are escaped already (:func:`cell`)."""
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in (head, align or ["---"] * len(head), *rows))
 
 
 def facts(values: Mapping[str, object]) -> str:
-    """Returns a Markdown table with an empty header and a row for each (name, value)."""
+    """A Markdown table with an empty header and a row for each (name, value)."""
     return grid(["", ""], [*values.items()])
 
 
@@ -158,7 +158,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def script(name: str) -> dict[str, str]:
-    """Returns the text of a script of ``templates/``, and its hash, which the page's security policy allows."""
+    """The text of a script of ``templates/``, and its hash, which the page's security policy allows."""
     text = (files("turnwise_study") / "templates" / name).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"script": Markup(text), "script_hash": f"sha256-{digest}"}
@@ -185,7 +185,7 @@ def tables_page(
     runs: Mapping[str, Mapping[int, Path]] | None = None,
     page: Path | None = None,
 ) -> str:
-    """Returns an HTML page with the table of verdicts, the figures, the other tables, and ``lines``.
+    """An HTML page with the table of verdicts, the figures, the other tables, and ``lines``.
 
     Args:
         runs, page: label of a row -> seed -> folder of the run, and the path at which the page will be written. With

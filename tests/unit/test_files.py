@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from turnwise.files import KeptValues, append, atomic_write, no_room
+from turnwise.files import append, atomic_write, no_room
 from turnwise.training.distributed import AtomicCheckpointIO
 
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -82,23 +82,3 @@ def test_lines_are_added_whole_or_not_at_all(tmp_path: Path) -> None:
     failed = limited(program, 11, str(path))  # room for "thr"
     assert f"File too large: '{path}'" in failed.stderr
     assert path.read_text() == "one\ntwo\n"
-
-
-def test_values_are_kept_for_their_state_alone(tmp_path: Path) -> None:
-    path = tmp_path / "cache" / "values.json"
-    first = KeptValues(path, "a")
-    first.write()
-    assert first == {} and not path.exists()  # there is nothing to keep
-    first["x"] = 1.5
-    first.write()
-    assert KeptValues(path, "a") == {"x": 1.5} and KeptValues(path, "b") == {} == KeptValues(None, "a")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"state": "a"}', '{"state": "a", "values": 3}', "[" * 100_000])
-def test_a_damaged_file_of_kept_values_is_written_anew(tmp_path: Path, text: str) -> None:
-    (path := tmp_path / "values.json").write_text(text)
-    found = KeptValues(path, "a")
-    assert found == {}
-    found["x"] = 2
-    found.write()
-    assert KeptValues(path, "a") == {"x": 2}

@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
-from turnwise.config.overrides import explain, group_options
-from turnwise.config.schema import ConfigError, compose_config
+from turnwise.config.overrides import group_options
+from turnwise.config.schema import compose_config
 from turnwise_study.sweeps.jobs import ask, job_of
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -169,14 +169,3 @@ def test_the_predictor_of_a_scale_is_that_of_its_file() -> None:
     short = compose_config(["method=trace", "scale=paper_trace"], CONF, read=READ)
     whole = compose_config(["method=trace", "scale=paper_trace", "predictor=qwen3_0_6b"], CONF, read=READ)
     assert short.predictor == whole.predictor
-
-
-@pytest.mark.parametrize("method", ["sft", "grpo", "pivotrl", "awpo", "trace", "selective"])
-def test_every_method_starts_at_a_preset_whose_weights_are_sharded(method: str) -> None:
-    preset = ["scale=qwen3", "policy=qwen3_30b_a3b", "cluster=8gpu", "engine=vllm"]
-    try:
-        cfg = compose_config([f"method={method}", *preset], CONF, read=READ)
-        check_config(cfg)
-    except ConfigError as error:
-        pytest.fail(str(explain(error, [], CONF)))
-    assert cfg.eval.every == 20 and str(cfg.trainer.strategy._target_).endswith(".FullySharded")

@@ -14,14 +14,13 @@ from turnwise.config.schema import compose_config
 from turnwise.config.settings import LoraSettings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import weights_of
-from turnwise_study.planning import GPUS, Gpu, activation_bytes, architecture, plan, shape_of
+from turnwise_study.planning import GPUS, activation_bytes, architecture, plan, shape_of
 
 ROOT = Path(__file__).parents[2]
-H100 = Gpu("h100", *GPUS["h100"])
 
 
 def planned(*overrides: str, **given: float):
-    return plan(compose_config(["method=pivotrl", *overrides], ROOT / "conf"), H100, given)
+    return plan(compose_config(["method=pivotrl", *overrides], ROOT / "conf"), GPUS["h100"], given)
 
 
 def test_parameters_are_those_of_the_model_that_a_run_loads() -> None:

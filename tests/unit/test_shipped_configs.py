@@ -70,6 +70,7 @@ def test_every_method_starts_on_every_machine(method: str, model: str, machine: 
     cfg = compose_config(overrides, CONF, read=READ)
     check_config(cfg)
     assert (cfg.trainer.devices, cfg.eval.every) == (8, 20)
+    assert str(cfg.trainer.strategy._target_).endswith(".FullySharded")
 
 
 def _calls(node: Any) -> Iterator[dict[str, Any]]:

@@ -43,7 +43,6 @@ _UNSET = "???"
 _USER = re.compile(r"//[^\s/?#]*@|//[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")
 ADDRESS = re.compile(r"(?:^|[._])(?:urls?|retriever)(?:\.\d+)?$")  # keys whose values are addresses
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
-_NAMED = re.compile(r"key_variable['\"]?\s*[=:]\s*(?P<value>[^\s,}]*)")
 
 
 def check_config(cfg: DictConfig) -> None:
@@ -224,11 +223,9 @@ _HERE = {word: key for key, words in _ELSEWHERE.items() for word in words.split(
 
 
 def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
-    """Returns the text that follows "there is no key ``word``" in an error message. The text suggests the key that was
-    probably meant. If no key is similar, it lists all keys of the group.
-
-    ``tree`` is the configuration without the unknown key. ``holder`` is the dotted key of the group in which ``word``
-    was looked for; it is empty for the top level.
+    """What follows "there is no key ``word``" in a message: the key that was probably meant, or all keys of the group.
+    ``tree`` is the configuration without the unknown key, ``holder`` the dotted key of the group in which it was looked
+    for.
     """
     plain = word.lower().replace("-", "_")
     known = _HERE.get(plain, "")

@@ -12,8 +12,7 @@ from typing import Any
 _LOCAL_REWARDS = {"Exact", "Functional", "Graded", "ToolCalls"}
 _GROUP_RULES = {"GroupAdvantage", "Awpo", "GiGPO", "MTGRPO", "TurnCredit", "MonteCarlo"}
 _PREDICTED = {"Trace", "Pcl"}  # allocators that need a predictor
-_DEMONSTRATED = {"ExpertTurns": "expert_turns", "Pivots": "pivots"}  # states that have a demonstrated action
-_BRANCHING = {"Trace": "expansion", "TreePO": "branches"}  # allocator -> setting of its branches at later turns
+_DEMONSTRATED = {"ExpertTurns", "Pivots"}  # states that have a demonstrated action
 
 
 class Settings(dict[str, Any]):
@@ -37,13 +36,8 @@ class Settings(dict[str, Any]):
         return None
 
 
-def _branches(s: Settings) -> str | None:
-    key = _BRANCHING.get(s["allocator"])
-    return key if key and (s[f"allocator.{key}"] or 0) > 0 else None
-
-
 def _first_decision(s: Settings) -> int | None:
-    """Returns the number of turns after which the gate first decides, or None if it makes no decision."""
+    """The number of turns after which the gate first decides, or None if it makes no decision."""
     steps = s["gate.steps"]
     step = min(steps, default=None) if isinstance(steps, Sequence) else s["gate.k"]
     return step if isinstance(step, int) else None
@@ -99,12 +93,9 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
     (lambda s: s["allocator"] in _PREDICTED and s["advantage.zero_variance"] == "refill",
      "advantage.zero_variance: allocator={allocator!} has spent its whole budget before a refill; set "
      "advantage.zero_variance to drop or keep"),
-    (lambda s: s["rollout.turns"] == 1 and _branches(s) == "expansion",
-     "allocator.expansion: with rollout.turns=1 no rollout has a later turn to branch at; set allocator.expansion=0, or "
-     "rollout.turns=null"),
-    (lambda s: s["rollout.turns"] == 1 and _branches(s) == "branches",
-     "allocator.branches: with rollout.turns=1 no rollout has a later turn to branch at; set allocator.branches=0, or "
-     "rollout.turns=null"),
+    *[(lambda s, allocator=allocator, key=key: s["rollout.turns"] == 1 and s["allocator"] == allocator and (s[key] or 0) > 0,
+       f"{key}: with rollout.turns=1 no rollout has a later turn to branch at; set {key}=0, or rollout.turns=null")
+      for allocator, key in (("Trace", "allocator.expansion"), ("TreePO", "allocator.branches"))],
     (lambda s: s["allocator"] == "Pcl" and s["allocator.prompts"] > s["rollout.states"],
      "allocator.prompts: {allocator.prompts} prompts cannot be chosen from rollout.states={rollout.states} candidates; "
      "set rollout.states to twice as many prompts, as in TRACE's experiments"),
@@ -263,14 +254,3 @@ def _shown(settings: Settings, key: str, short: str) -> str:
 
 def _is_folder_name(name: str) -> bool:
     return bool(name.strip()) and not {"", ".", ".."} & set(name.split("/")) and name.isprintable()
-
-
-def forking_parts(tree: Mapping[str, Any]) -> list[str]:
-    """Returns the settings that make rollouts start in the middle of an episode, each in the form ``states=pivots``.
-    With these settings, the environment must be able to reach that point of the episode.
-    """
-    s = Settings(tree)
-    if s["allocator"] is None:  # no rollouts are sampled
-        return []
-    named = [f"states={_DEMONSTRATED[s['states']]}"] if s["states"] in _DEMONSTRATED else []
-    return named + [f"allocator={s['allocator'].lower()}"] * bool(_branches(s))

@@ -50,11 +50,10 @@ _LOOKS_ONLY = {"--dry-run", "--cfg", "-c", "--help", "-h", "--info", "-i"}
 
 
 def explain(error: Exception, arguments: Sequence[str], folder: Path) -> ConfigError:
-    """Returns an error that explains why Hydra refused the ``arguments`` of a command line.
+    """An error that explains why Hydra refused the ``arguments`` of a command line.
 
-    Refused overrides are removed one by one until Hydra can compose a configuration with the remaining ones. Then
-    :func:`turnwise.config.check.check_config` checks this configuration, so that one message names all mistakes. The
-    message of ``error`` (Hydra's own) is used if no override caused it. ``folder`` is the configuration folder.
+    Refused overrides are removed one by one until Hydra can compose a configuration, which is then checked, so that one
+    message names all mistakes. The message of ``error`` (Hydra's own) is used if no override caused it.
     """
     if isinstance(error, OverrideParseException):
         return ConfigError(
@@ -92,8 +91,8 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path) -> ConfigE
 
 
 def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override | None:
-    """Returns ``override`` with a single value. From a sweep, this is the value that Hydra's error message
-    ``complaint`` names, or else the first value. The result is None if the sweep has no values.
+    """``override`` with a single value: of a sweep, the value that Hydra's ``complaint`` names, else its first value.
+    None if the sweep has no values.
     """
     if not override.is_sweep_override():
         return override
@@ -108,7 +107,7 @@ def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override 
 
 
 def swept(override: Override) -> list[str]:
-    """Returns the first ``MOST`` + 1 values of a sweep; none for an interval, or for a range whose step is 0."""
+    """The first ``MOST`` + 1 values of a sweep; none for an interval, or for a range whose step is 0."""
     if not override.is_discrete_sweep():
         return []
     try:
@@ -174,7 +173,7 @@ def _no_option(group: str, option: str, folder: Path) -> str:
 
 
 def group_options(folder: Path) -> dict[str, list[str]]:
-    """Returns group -> its options, which have a file of their own or a key in ``options.yaml``, both sorted."""
+    """Group -> its options, which have a file of their own or a key in ``options.yaml``, both sorted."""
     options = {group: list(content) for group, content in small_options(folder).items()}
     for path in folder.rglob("*.yaml"):
         options.setdefault(path.parent.relative_to(folder).as_posix(), []).append(path.stem)
@@ -187,13 +186,8 @@ def _line(error: BaseException) -> str:
 
 def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
     """Refuses overrides that Hydra would misunderstand, or would refuse without naming the key. The ConfigError names
-    all of them. ``arguments`` lack the program's name. ``folder`` is the configuration folder, whose subfolders are the
-    groups.
-
-    The refused overrides are: a group that is left out although a run needs it; a group that is set to null, to a
-    number, or to several choices (which Hydra would merge); an argument that is nested too deeply; a setting of Hydra
-    that the run makes itself; and a folder of configuration files that does not exist. In a distributed run, Lightning
-    writes the commands of all processes except the first. In these commands, settings of Hydra are allowed.
+    all of them. In the commands that Lightning writes for all processes except the first, settings of Hydra are
+    allowed.
     """
     by_lightning = any(argument.startswith("hydra.job.name=train_ddp_process_") for argument in arguments)
     typed = [argument for argument in arguments if not (by_lightning and argument.startswith("hydra."))]
@@ -251,9 +245,7 @@ def refuse_config_of_many(arguments: Sequence[str]) -> None:
 
 
 def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
-    """Refuses a launcher whose package is not installed, and a Slurm launcher on a machine without Slurm. The
-    ConfigError says what to install, or where to start the command. ``folder`` is the configuration folder.
-    """
+    """Refuses a launcher whose package is not installed, and a Slurm launcher on a machine without Slurm."""
     given = [argument.partition("=")[2] for argument in arguments if argument.startswith("hydra/launcher=")]
     if not given:
         return
@@ -274,9 +266,8 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
 
 
 def refuse_processes(environment: Mapping[str, str]) -> None:
-    """Raises a ConfigError if environment variables of torchrun or Slurm are inconsistent: if one of them is not a
-    whole number, or if a rank is not below the number of processes. Lightning would fail, or a process would wait for
-    other processes that do not exist.
+    """Refuses environment variables of torchrun or Slurm that are no whole number, and a rank that is not below the
+    number of processes: Lightning would fail, or a process would wait for others that do not exist.
     """
     remedy = "start the run with torchrun or srun, or unset the variable to run one process"
     for name in _NUMBERS.split():
@@ -296,7 +287,7 @@ def refuse_processes(environment: Mapping[str, str]) -> None:
 
 
 def took_no_job(error: BaseException) -> bool:
-    """Returns whether an error means that Slurm refused a job, for example because of an unknown account."""
+    """Whether an error means that Slurm refused a job, for example because of an unknown account."""
     return type(error).__module__.startswith("submitit.") and type(error).__name__ == "FailedJobError"
 
 
@@ -312,8 +303,8 @@ def _stands_on(name: str, folder: Path) -> str:
 
 
 def refuse_secrets(arguments: Iterable[str]) -> None:
-    """Refuses overrides that hold a password or an API key, because Hydra's own messages would repeat them. The
-    ConfigError names the key of each of these overrides but no part of its value.
+    """Refuses overrides that hold a password or an API key, because Hydra's own messages would repeat them. The error
+    has no part of a value.
     """
     mistakes = [mistake for argument in arguments for mistake in _in_override(argument)]
     if mistakes:
@@ -333,12 +324,8 @@ def _in_override(argument: str) -> Iterator[str]:
 
 
 def build_alone(key: str, overrides: Sequence[str], folder: Path) -> Any:
-    """Composes the configuration with ``overrides`` (in the form ``key=value``), and checks and builds only its part
-    under ``key``, such as ``env``. ``folder`` is the configuration folder.
-
-    Raises:
-        ConfigError: Hydra cannot compose the configuration, or the part cannot be built. The message names the key and
-            the remedy.
+    """Composes the configuration, and checks and builds only its part under ``key``, such as ``env``. Raises a
+    ConfigError.
     """
     try:
         cfg = compose_config(overrides, folder)
@@ -374,7 +361,7 @@ All keys of a run, with their values: python train.py method=pivotrl --cfg job""
 
 
 def help_text(folder: Path, sweeps: Sequence[str]) -> str:
-    """Returns the help text of ``train.py``, with the options of every group and the names of the sweeps."""
+    """The help text of ``train.py``, with the options of every group and the names of the sweeps."""
     found = group_options(folder) | {"sweep": sweeps}
     groups = [_wrapped(group, names) for group, names in found.items() if not group.startswith(("hydra", "at/"))]
     launchers = _wrapped("hydra/launcher", found.get("hydra/launcher", []))

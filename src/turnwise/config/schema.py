@@ -88,10 +88,9 @@ LONGEST_NAME = 120  # largest length of a folder's name in characters; file syst
 
 
 def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
-    """Returns the name of a run's folder: the preset's name, then a subfolder named after the overrides of this run.
-
-    The name leaves out ``method=x`` if the preset is named x, and the override of the group ``dropped``. Slashes in
-    values become ``+``. A name that is too long for a folder is cut, and a hash of the whole name is added.
+    """The preset's name, then a subfolder named after the overrides of this run, without ``method=x`` if the preset is
+    named x, and without the override of the group ``dropped``. Slashes in values become ``+``. A name that is too long
+    for a folder is cut, and a hash of the whole name is added.
     """
     gone = (f"method={preset}", f"{dropped}=")
     kept = [
@@ -126,7 +125,7 @@ def register(folder: Path) -> None:
 
 @cache
 def small_options(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns group -> option -> content, of the options in ``options.yaml``, which have no file of their own."""
+    """Group -> option -> content, of the options in ``options.yaml``, which have no file of their own."""
     path = folder / "options.yaml"
     return yaml.safe_load(path.read_bytes()) if path.is_file() else {}
 
@@ -150,15 +149,11 @@ class _ReadOnce(CachingConfigRepository):
 
 
 def compose_config(overrides: Sequence[str], folder: Path, read: dict[str, bytes] | None = None) -> DictConfig:
-    """Returns the configuration that ``python train.py <overrides>`` would use, for scripts, notebooks and tests.
+    """The configuration that ``python train.py <overrides>`` would use. ``turnwise.config.overrides.explain`` turns the
+    HydraException or OmegaConfBaseException of overrides that cannot be composed into a clear message.
 
-    Args:
-        read: a cache of the configuration files, which this call reads and extends. If many configurations share the
-            cache, composing each takes half the time. The files must not change in the meantime.
-
-    Raises:
-        HydraException, OmegaConfBaseException: Hydra cannot compose the configuration;
-            ``turnwise.config.overrides.explain`` turns the error into a clear message.
+    Configurations that share ``read``, a cache of the configuration files, take half the time; the files must not
+    change in the meantime.
     """
     register(folder)
     hydra_config = HydraConfig.instance()
@@ -183,11 +178,9 @@ _FULL_KEY = re.compile(r"^full_key: (\S+)$", re.MULTILINE)  # a line in Hydra's 
 
 
 def build(cfg: DictConfig, key: str, **given: Any) -> Any:
-    """Builds the part of the configuration under the dotted ``key`` (such as ``logger.wandb``) with its constructor, or
-    returns None if the configuration lacks the part. Raises a ConfigError if the constructor refuses its arguments.
-
-    ``given`` holds objects that only the program can supply. A part with ``_partial_`` in its file receives those
-    objects whose names are parameters of its constructor.
+    """Builds the part under the dotted ``key`` (such as ``logger.wandb``), or returns None if there is none. Raises a
+    ConfigError if the constructor refuses its arguments. A part with ``_partial_`` in its file receives those objects
+    of ``given`` whose names are parameters of its constructor.
     """
     node = OmegaConf.select(cfg, key)
     return None if node is None else build_node(node, key, **given)

@@ -1,6 +1,6 @@
-"""Defines the settings of a run's policy, data, rollouts, update, evaluation and predictor.
-
-The ranges are annotations. :mod:`turnwise.config.check` compares a composed configuration with them.
+"""Defines the settings of a run's policy, data, rollouts, update, evaluation and predictor, which the files of ``conf/``
+explain, each beside its value. The ranges are annotations, which :mod:`turnwise.config.check` compares with a
+configuration.
 """
 
 from __future__ import annotations
@@ -41,12 +41,9 @@ class LoraSettings:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """The policy's weights, adapter and precision.
-
-    Attributes:
-        model: the name of a shipped base (``base=``), a folder in Hugging Face format or a Hugging Face id.
-        start: the ``adapter`` folder of a finished run on ``model``, or None. This adapter is first merged into the
-            weights. The merged weights are the base policy and the reference policy of the KL term.
+    """``model`` is the name of a shipped base (``base=``), a folder in Hugging Face format or a Hugging Face id;
+    ``start`` is the ``adapter`` folder of a finished run on ``model``. This adapter is first merged into the weights,
+    which are then the base policy and the reference policy of the KL term.
     """
 
     model: str
@@ -57,25 +54,8 @@ class PolicySettings:
 
 @dataclass(frozen=True, slots=True)
 class DataSettings:
-    """Settings of the expert trajectories, which a file or the environment's own experts provide. ``held_out`` and the
-    attributes after it only apply to dialogues of ``file`` that belong to no environment.
-
-    Attributes:
-        file: a file of chat messages, JSON lines or Parquet. With None, the environment's experts generate the
-            trajectories.
-        trajectories: number of trajectories that the environment's experts generate.
-        good: fraction of these trajectories that the good expert generates. The clumsy expert generates the rest.
-        strict: whether the run stops at the first unusable trajectory, instead of counting and leaving out unusable
-            ones.
-        held_out: fraction of the dialogues that is used for evaluation and never trained on.
-        verifier, similarity, word_overlap: see :class:`turnwise.rollouts.verdicts.Anchored`.
-        pass_rates: whether the pass rates in a pivot file are used, instead of sampling actions at its states.
-        thinking: whether the history of a demonstrated reply contains the thinking of earlier turns (``keep``, as in
-            rollouts) or not (``drop``). With None, the chat template decides.
-        tools_as_text: whether tools and calls are written as plain text: always (True), only if the chat template
-            cannot show them (None), or never (False; a chat template that cannot show them is refused).
-        format: text format of the tool calls in the file and in the policy's replies, if the reward sets none. With
-            None, the chat template decides.
+    """The expert trajectories, which a file or the environment's own experts provide. ``held_out`` and the attributes
+    after it only apply to dialogues of ``file`` that belong to no environment.
     """
 
     file: str | None = None
@@ -92,33 +72,12 @@ class DataSettings:
     format: Format | None = None
 
     def judging(self, form: Format) -> Anchored:
-        """Returns the verifier of replies in dialogues without an environment. ``form`` is the format of tool calls."""
+        """The verifier of replies in dialogues without an environment. ``form`` is the format of tool calls."""
         return Anchored(form, self.verifier, self.similarity, self.word_overlap)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """Settings for sampling the rollouts of an iteration.
-
-    Attributes:
-        states: number of root states per iteration.
-        turns: largest number of turns of a rollout. None means until the episode ends.
-        trajectories: approximate number of trajectories from which root states are drawn. None: trajectories are used
-            whole.
-        max_refills: how often, at most, new states replace those without a learning signal (``zero_variance=refill``).
-        max_length: largest number of tokens of a history. A rollout that reaches it ends.
-        retries: how often a rollout whose environment failed is started again.
-        environment_seconds: time in seconds after which a missing answer of the environment counts as failed. None: no
-            limit. Workers, sandboxes and servers have shorter limits of their own.
-        environment_threads: number of concurrent steps and resets in environments that wait for commands or servers. 0: no
-            concurrency.
-        recorded: number of trees of each iteration that are written to ``rollouts/train.jsonl``.
-        staleness: largest number of updates, up to 8, by which the sampling policy is older than the trained one.
-            Rollouts of that many iterations are sampled ahead, during the updates.
-        frozen: number of states at which the base policy samples groups before the first update. Every iteration then
-            trains on ``states`` of these groups. With None, each iteration samples its own rollouts.
-    """
-
     states: AtLeastOne
     sampling: Sampling
     turns: AtLeastOne | None = None
@@ -135,25 +94,8 @@ class RolloutSettings:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSettings:
-    """Settings of the policy's updates by AdamW. Three iterations in a row without a sample of non-zero weight end the
-    run, unless ``allow_empty`` is set.
-
-    Attributes:
-        learning_rate: the highest learning rate of the schedule.
-        steps: number of optimiser steps of an update. Each step uses an equal part of the batch's trees, in the order
-            in which they were drawn. From the second step on, policy ratios differ from 1 and may be clipped.
-        warmup: number of optimiser steps over which the learning rate rises linearly.
-        decay: fraction of all optimiser steps, at the end of the run, over which the learning rate falls linearly to 0.
-        clip_norm: largest norm of the gradient.
-        max_skips: this many updates in a row whose gradient is not finite end the run. Each of them is skipped.
-        row_tokens: largest number of tokens in a packed row (exceptions: :func:`turnwise.rollouts.pack.row_limit`).
-        batch_tokens: largest number of tokens in a micro-batch, including padding. A single row may be longer.
-        memory_gb: memory in GB for the activations of the micro-batches that a CPU computes side by side. For a large
-            model, ``row_tokens`` and ``batch_tokens`` are lowered to what fits (a single path may need more). None: no
-            limit.
-        recompute: whether the backward pass computes the layers again (activation checkpointing). This costs about a
-            third more computation and needs a fraction of the memory.
-        offload: whether the layer inputs kept by ``recompute`` are in CPU memory, two copies per layer and micro-batch.
+    """AdamW's updates. Each of ``steps`` uses an equal part of the batch's trees, in the order in which they were
+    drawn; from the second on, policy ratios differ from 1 and may be clipped.
     """
 
     learning_rate: Rate
@@ -173,23 +115,9 @@ class UpdateSettings:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
-    """Settings of the evaluations before, during and after training.
-
-    Attributes:
-        tasks: number of held-out tasks of the environment, or of held-out dialogues if the dialogues belong to no
-            environment.
-        attempts: number of sampled attempts at each task.
-        items: number of items of each out-of-domain suite.
-        every: number of iterations between two evaluations during training. With 0 there are none during training.
-        seed: seed of the choice of tasks and items. Seeds other than 0 give none of the tasks and items of seed 0
-            (``evaluation.suites``).
-        environment: whether tasks of the environment are evaluated. With None, they are evaluated unless the run reads
-            a ``data.file`` in which no dialogue belongs to the environment.
-        general: number of general questions, up to 24, on which the divergence from the base model is measured
-            (:mod:`turnwise.evaluation.general`). With 0 it is not.
-        skills: whether the toy skills are out-of-domain suites. They suit the shipped policies only.
-        suites: further out-of-domain suites, name -> environment. Each has ``items`` held-out tasks and greedy
-            decoding.
+    """The evaluations before, during and after training. Seeds other than 0 give none of the tasks and items of seed 0
+    (``evaluation.suites``). With ``environment=None``, tasks of the environment are evaluated unless the run reads
+    a ``data.file`` in which no dialogue belongs to it.
     """
 
     tasks: Annotated[int, Interval(ge=1, le=MOST_TASKS)]
@@ -205,17 +133,9 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, slots=True)
 class PredictorSettings:
-    """A critic that learns online to predict the success of a history, trained by AdamW at a constant learning rate.
-
-    Attributes:
-        model: the name of a shipped base, a folder or a Hugging Face id. A scalar head replaces its output head.
-        layers: number of the model's lowest layers that are used. None means all layers.
-        autocast: whether to compute in bfloat16.
-        epochs: number of training passes per iteration over all root states and randomly chosen later histories.
-        prefix_share: fraction of the histories in a training pass that are later histories. The rest are root states.
-        reward_max: the reward of full success. Rewards are divided by it before predictions are compared with them.
-        batch: number of histories in an optimiser step.
-        batch_tokens: largest number of tokens in a forward pass.
+    """A critic that learns online to predict the success of a history, trained by AdamW at a constant learning rate. A
+    scalar head replaces the output head of ``model``. Rewards are divided by ``reward_max`` before predictions are
+    compared with them.
     """
 
     model: str

@@ -24,20 +24,13 @@ Bounded = tuple[float, float | None, float | None]
 
 
 def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
-    """Returns how well a gate's cuts agree with the rewards of the groups.
+    """How well a gate's cuts agree with the rewards of the groups: the numbers of ``cut`` groups, of those with equal
+    rewards (``tp``, ``uniform``) and of the others (``fp``), precision and recall with Wilson's intervals, and
+    ``over_base``, the precision minus that of cutting random groups.
 
-    The result has ``cut`` (the number of cut groups), ``tp`` (cut groups with equal rewards), ``fp`` (the other cut
-    groups), precision and recall with Wilson's intervals, and ``over_base``. ``over_base`` is the precision minus the
-    fraction of uniform groups among all groups, which is the precision of cutting random groups.
-
-    Let s be the fraction of groups that are cut, p the fraction of uniform groups among the cut groups, and q the
-    fraction of uniform groups among the groups that are not cut. Then ``over_base`` equals (1 - s)(p - q). Its interval
-    is (1 - s) times the interval of p - q (Newcombe 1998, method 10, from Wilson's intervals of p and q). A bootstrap
-    would show no spread for a precision of 0 or 1, however few groups are cut.
-
-    Args:
-        cut: for each group, whether the gate cuts it.
-        uniform: for each group, whether all its rewards are equal.
+    With the share s of groups that are cut, and the shares p and q of uniform groups among those that are cut and those
+    that are not, ``over_base`` is (1 - s)(p - q). Its interval is (1 - s) times that of p - q (Newcombe 1998, method
+    10): a bootstrap would show no spread for a precision of 0 or 1, however few groups are cut.
     """
     tp, fired, positives = int((cut & uniform).sum()), int(cut.sum()), int(uniform.sum())
     row: Row = {"cut": fired, "tp": tp, "fp": fired - tp}
@@ -58,13 +51,9 @@ def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
 
 
 def difference(above: Bounded, below: Bounded) -> tuple[float, float] | None:
-    """Returns the interval of the difference ``above`` - ``below`` of two independent numbers, or None if one of them
-    has no interval.
-
-    The method is variance estimates recovery (MOVER; Zou and Donner 2008; for proportions Newcombe 1998). Let a and b
-    be the two numbers, and [a1, a2] and [b1, b2] their intervals. The lower end is a - b - sqrt((a - a1)^2 + (b2 -
-    b)^2), and the upper end is a - b + sqrt((a2 - a)^2 + (b - b1)^2). If the two numbers are positively correlated, the
-    interval is too wide.
+    """The interval of ``above`` - ``below`` of two independent numbers by variance estimates recovery (MOVER; Zou and
+    Donner 2008; for proportions Newcombe 1998); None if one of them has no interval. For numbers that are positively
+    correlated, it is too wide.
     """
     (a, a_low, a_high), (b, b_low, b_high) = above, below
     if a_low is None or a_high is None or b_low is None or b_high is None:
@@ -83,12 +72,9 @@ counts bootstrap resamples.
 def intervals(
     statistic: Statistic, columns: Sequence[np.ndarray], resamples: int, seed: int, confidence: float = 0.95
 ) -> list[list[float] | None]:
-    """Returns percentile bootstrap intervals (Efron 1979), one for each of the m values of a statistic. A resample
-    takes the same groups from all columns.
-
-    Resamples in which a value is undefined, for example because no group is cut, are left out for this value;
-    ``scipy.stats.bootstrap`` cannot leave them out. An interval is None if the value is undefined in all resamples, or
-    if there are fewer than two groups.
+    """Percentile bootstrap intervals (Efron 1979), one for each of the m values of a statistic. A resample takes the
+    same groups from all columns. Resamples in which a value is undefined, for example because no group is cut, are left
+    out for it, which ``scipy.stats.bootstrap`` cannot. An interval is None if that leaves none, or with one group.
     """
     n = len(columns[0])
     width = np.atleast_1d(statistic(*columns)).shape[-1]
@@ -109,24 +95,22 @@ def intervals(
 
 
 def rank_statistics(values: np.ndarray, variances: np.ndarray) -> np.ndarray:
-    """Returns Spearman's rho of the values with the reward variance, and the AUROC of the values for detecting groups
-    whose rewards differ: two inputs (..., n) -> (..., 2). Undefined statistics are NaN.
+    """Spearman's rho of the values with the reward variance, and their AUROC for detecting groups whose rewards differ:
+    two inputs (..., n) -> (..., 2). Undefined statistics are NaN.
     """
     return placed_statistics(*places(variances, values))
 
 
 def places(variances: np.ndarray, *signals: np.ndarray) -> list[np.ndarray]:
-    """Returns the inputs of :func:`placed_statistics`: for each group, whether its rewards differ, and the positions of
-    its variance and of each signal among the sorted distinct values (-1 for NaN). Positions save sorting in resamples.
+    """For each group, whether its rewards differ, and the positions of its variance and of each signal among the sorted
+    distinct values (-1 for NaN). Positions save sorting in resamples.
     """
     columns = [np.unique(column, return_inverse=True)[1].reshape(column.shape) for column in (variances, *signals)]
     return [np.sqrt(variances) > 1e-6, *(np.where(np.isnan(v), -1, c) for c, v in zip(columns, (variances, *signals)))]
 
 
 def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.ndarray) -> np.ndarray:
-    """Returns Spearman's rho and the AUROC (:func:`rank_statistics`) of each signal in turn, from the arrays that
-    :func:`places` returns. The result has the shape (..., 2 * number of signals).
-    """
+    """:func:`rank_statistics` of each signal in turn, from the arrays of :func:`places`: (..., 2 * number of signals)."""
     of_variance = _ranks(variances)
     b = of_variance - of_variance.mean(-1, keepdims=True)
     ones = mixed.sum(-1)
@@ -215,23 +199,17 @@ class Buffer:
 
 
 def label_of(rewards: Sequence[float]) -> Label:
-    """Returns ``mixed`` if the rewards differ, otherwise ``all_succeed`` (rewards above 0) or ``all_fail``."""
     if float(np.std(rewards)) > TOLERANCE:
         return "mixed"
     return "all_succeed" if float(np.mean(rewards)) > TOLERANCE else "all_fail"
 
 
 def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | None = None) -> Buffer:
-    """Reads groups from files of recorded rollouts (docs/metrics.md, "rollouts/train.jsonl").
+    """Reads groups from files of recorded rollouts (docs/metrics.md, "rollouts/train.jsonl"), with the signals after K
+    turns for each K in ``steps`` below the horizon T_max (None: the length of the longest rollout).
 
     A group is left out and counted in ``left_out`` if a gate stopped it, if it branches below its root, or if fewer
     than two of its rollouts have a reward.
-
-    Args:
-        paths: files of JSON lines, with one rollout tree per line.
-        steps: values of K, the numbers of turns after which signals are computed. Values at or beyond the horizon are
-            ignored.
-        horizon: largest possible length of a rollout in turns (T_max). None: the length of the longest rollout.
     """
     left_out: Counter[str] = Counter()
     found = []
@@ -272,7 +250,6 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
 
 @contextmanager
 def _recorded(place: str) -> Iterator[None]:
-    """Converts an error in the ``with`` block into an InputError that names the line of the rollout tree."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -334,9 +311,8 @@ def _known(rewards: Sequence[float], ended: np.ndarray) -> float:
 
 
 def recordings(path: Path) -> list[Path]:
-    """Returns the files of recorded rollouts at ``path``: a file, a run's folder, or a folder with a run for each seed.
-
-    Old runs that ``fresh=true`` renamed are left out. If some seeds are finished, unfinished seeds are left out too.
+    """The files of recorded rollouts at ``path``: a file, a run's folder, or a folder with a run for each seed. Old
+    runs that ``fresh=true`` renamed are left out, and unfinished seeds if others are finished.
     """
     if not path.is_dir():
         return [path]
@@ -356,23 +332,14 @@ Played = Mapping[str, Any]
 
 
 def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str, Any]:
-    """Returns how much a gate saved, from two arms: runs without the gate, and runs with the gate. Only groups that
-    both arms recorded in iteration 0 are used, because the policies of both arms are still equal then.
+    """How much a gate saved, from runs without the gate and runs with it. Only groups that both arms recorded in
+    iteration 0 are used, because the policies of both arms are still equal then.
 
-    The arm without the gate shows how each group ends. A cut is correct if all rewards of the group in that arm are
-    equal. Groups that have fewer than two rollouts with a reward in that arm are left out. Percentages are from 0 to
-    100. The 95 % intervals of savings come from a bootstrap over groups, and the intervals of precision and recall are
-    Wilson's.
-
-    Args:
-        without, gated: files of recorded rollouts, run folders, or folders of the runs of several seeds.
-
-    Returns:
-        A mapping with ``saved_pct``, the saved turns in percent, and its interval ``ci95``; if tokens are recorded,
-        ``tokens_saved_pct`` and ``tokens_ci95``; and ``cut``, ``tp``, ``fp``, ``precision`` and ``recall``.
-        ``first_steps_pct`` is the percentage of groups whose actions and observations are equal in both arms up to the
-        step of the gate's decision. ``matched_pct`` is the percentage of groups whose actions and observations are
-        equal in both arms up to the end, among the groups that the gate did not cut.
+    The arm without the gate shows how each group ends: a cut is correct if all rewards of the group there are equal.
+    Groups with fewer than two rewards there are left out. ``saved_pct`` is in percent of turns, and
+    ``tokens_saved_pct`` of tokens, if they are recorded. ``first_steps_pct`` is the percentage of groups whose actions
+    and observations are equal in both arms up to the gate's decision, ``matched_pct`` that of the groups that the gate
+    did not cut and that are equal up to the end.
     """
     arms = [_first_groups(path) for path in (without, gated)]
     shared = [key for key in arms[0] if key in arms[1]]
@@ -429,7 +396,7 @@ def _saved(columns: Sequence[np.ndarray], resamples: int, seed: int, name: str, 
 
 
 def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Returns by how many percent the sum over N groups falls from ``before`` to ``after``: (..., N) -> (..., 1)."""
+    """By how many percent the sum over N groups falls: two inputs (..., N) -> (..., 1)."""
     return 100 * (1 - after.sum(-1) / before.sum(-1))[..., None]
 
 
@@ -442,11 +409,8 @@ def _same(free: Played, gated: Played, steps: int | None) -> bool:
 
 
 def replayed_savings(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> dict[str, Any]:
-    """Estimates from groups that were sampled without a gate how much a gate would save (tier 1 of the paper): the
-    turns after step ``k`` in the groups that the gate would cut, in percent of all turns.
-
-    Args:
-        cut: for each group, whether the gate would cut it.
+    """How much a gate would save on groups that were sampled without one (tier 1 of the paper): the turns after step
+    ``k`` in the groups that it would cut, in percent of all turns.
     """
     columns = [buffer.tails(k) * cut, buffer.turns]
     (interval,) = intervals(_saved_of_total, columns, resamples, seed)

@@ -6,19 +6,16 @@ first read, because a table of a paper needs only a few of them, and a bootstrap
 
 from __future__ import annotations
 
-import hashlib
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache, lru_cache, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from turnwise.algo.gates.gate import DISTANCE
 from turnwise.errors import InputError
-from turnwise.files import KeptValues, checksum, read_yaml, written
+from turnwise.files import read_yaml, written
 from turnwise.runs.result_file import Result, finished, read_result
 from turnwise_study.gates.groups import Buffer, read_arms, read_recorded, recordings, replayed_savings
 from turnwise_study.gates.tables import (
@@ -36,23 +33,14 @@ from turnwise_study.sweeps.jobs import Asked, job_of, picked, played
 from turnwise_study.tables import Table
 
 COMMAND = "python scripts/gate_report.py"
-_PACKAGE = Path(__file__).parents[2]
-# source files on which a gate report depends
-_PARTS = ("turnwise_study/gates", "turnwise/algo/gates", "turnwise/evaluation/stats.py", "turnwise/runs/archive.py")
-CODE = [_PACKAGE / part for part in _PARTS]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the gate report.
-
-    Attributes:
-        k, threshold, ended: the gate decides after K = ``k`` turns. It stops a group if d_K, the mean edit distance
-            between the first K actions of its rollouts, is below ``threshold``. The OR rule also stops a group if at
-            least the fraction ``ended`` of its rollouts has ended.
-        steps, thresholds: values of K at which signals are computed; thresholds of d_K that are compared at step ``k``.
-        horizon: largest possible length of a rollout in turns (T_max). None: the length of the longest rollout.
-        resamples, seed: of the bootstrap.
+    """The gate decides after K = ``k`` turns. It stops a group if d_K, the mean edit distance between the first K
+    actions of its rollouts, is below ``threshold``; the OR rule also if at least the fraction ``ended`` of its rollouts
+    has ended. Signals are computed at the values of K in ``steps``, ``thresholds`` are compared at ``k``. ``horizon``
+    is T_max in turns (None: that of the longest rollout); ``resamples`` and ``seed`` are of the bootstrap.
     """
 
     k: int = 10
@@ -78,15 +66,11 @@ class Settings:
 class Sections(Mapping[str, Any]):
     """A mapping from the name of a section to its content, which is computed when it is first read and then kept."""
 
-    def __init__(self, sections: Mapping[str, Callable[[], Any]], kept: MutableMapping[str, Any] | None = None) -> None:
-        self._sections, self._kept = sections, {} if kept is None else kept
+    def __init__(self, sections: Mapping[str, Callable[[], Any]]) -> None:
+        self._sections = {name: cache(section) for name, section in sections.items()}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._kept:
-            self._kept[name] = self._sections[name]()
-            if isinstance(self._kept, KeptValues):
-                self._kept.write()
-        return self._kept[name]
+        return self._sections[name]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._sections)
@@ -96,18 +80,13 @@ class Sections(Mapping[str, Any]):
 
 
 def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> dict[str, Any]:
-    """Returns the report on ``data``: a file of recorded rollouts, or the folder of a run or of its seeds.
-
-    ``gated`` is a path to runs that have a gate and otherwise the settings of the runs of ``data``. The saving of the
-    gate is then measured by comparing both (:func:`read_arms`).
+    """The report on ``data``: a file of recorded rollouts, or the folder of a run or of its seeds. With ``gated``, runs
+    that have a gate and otherwise the settings of ``data``, the saving is measured (:func:`read_arms`).
     """
     return dict(gate_sections(data, settings, gated))
 
 
-def gate_sections(
-    data: Path, settings: Settings, gated: Path | None = None, kept: MutableMapping[str, Any] | None = None
-) -> Sections:
-    """Returns the report of :func:`gate_report`. Sections that are in ``kept`` are not computed again."""
+def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> Sections:
     k, bootstrap = settings.k, (settings.resamples, settings.seed)
 
     @cache
@@ -127,8 +106,7 @@ def gate_sections(
     def labels() -> dict[str, Any]:
         return labels_table(groups(), 15 if 15 in groups().steps else k, *bootstrap)
 
-    if not kept:
-        groups()  # so that unusable data raise an error early
+    groups()  # so that unusable data raise an error early
     return Sections(
         {
             "data": lambda: str(data),
@@ -148,8 +126,7 @@ def gate_sections(
             "looks": lambda: looks_table(groups(), *bootstrap),
             "tier1": lambda: read_arms(data, gated, *bootstrap) if gated else replayed(),
             "replayed": replayed,
-        },
-        kept,
+        }
     )
 
 
@@ -165,7 +142,7 @@ def _recorded(data: Path, settings: Settings) -> Buffer:
 
 @lru_cache(maxsize=4)
 def _read_groups(known: tuple[tuple[Path, int, int, int], ...], steps: tuple[int, ...], horizon: int | None) -> Buffer:
-    """Reads groups. The result is cached until a file changes, because several tables and figures use it."""
+    """Cached until a file changes, because several tables and figures use it."""
     return read_recorded([path for path, *_ in known], steps, horizon)
 
 
@@ -193,12 +170,11 @@ class SweepReport:
 
 
 def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
-    """Returns the gate report on the groups of all seeds, from which an entry is computed. Returns None if a required
-    run is not finished.
+    """The gate report on the groups of all seeds, from which an entry is computed; None if a run is missing.
 
-    The setting ``gate_report`` of a sweep names the sweep whose runs recorded the groups: those of its row ``never``
-    (without a gate) and, if it exists, those of its row ``gated``, whose gate then sets K and the threshold. If a sweep
-    names itself, there is one report for each row, on the groups that the row recorded.
+    ``gate_report`` of a sweep names the sweep whose runs recorded the groups: those of its row ``never`` and, if it
+    exists, those of its row ``gated``, whose gate then sets K and the threshold. A sweep that names itself has one
+    report for each row.
     """
     source = played(asked)
     if source is asked:
@@ -209,14 +185,12 @@ def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
     for place in places:
         arms = tuple(folder for name in names if _is_recorded(folder := place / name))
         if arms and arms[0] == place / names[0]:
-            return _report_on(arms, place, places[0] / "cache", _state_files(arms))
+            return _report_on(arms, place, _state_files(arms))
     return None
 
 
 def _of_rows(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
-    """Returns one gate report for each row. A row from whose policy another row starts is left out, because it may
-    record demonstrations instead of groups.
-    """
+    """A row from whose policy another row starts is left out, because it may record demonstrations."""
     found: dict[str, tuple[Path, Path]] = {}
     starts = {made.begins(asked.scale) for made in asked.sweep.rows.values()}
     for row in picked(asked):
@@ -227,7 +201,7 @@ def _of_rows(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
     if not found:
         return None
     arms, where = zip(*found.values())
-    each = [_report_on((arm,), place, places[0] / "cache", _state_files((arm,))) for arm, place in zip(arms, where)]
+    each = [_report_on((arm,), place, _state_files((arm,))) for arm, place in zip(arms, where)]
     reports = {row: one.report for row, one in zip(found, each)}
     groups = sum(report["groups"] for report in reports.values())
     report = {"source": "recorded", "groups": groups, "data": ", ".join(map(str, arms)), **reports}
@@ -250,23 +224,17 @@ def _state_files(arms: Iterable[Path]) -> tuple[object, ...]:
 
 
 @lru_cache(maxsize=8)
-def _report_on(arms: tuple[Path, ...], place: Path, cache: Path, known: object) -> SweepReport:
+def _report_on(arms: tuple[Path, ...], place: Path, known: object) -> SweepReport:
     own = asked_of(arms[1]) if len(arms) > 1 else {}
-    settings = Settings(**own)
-    code = [file for path in CODE for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
-    groups = [file for arm in arms for file in recordings(arm)]
-    state = checksum([*code, *groups], settings, sys.version, *map(version, ("numpy", "scipy", "rapidfuzz")))
-    name = f"gates-{hashlib.sha256(repr(arms).encode()).hexdigest()[:16]}.json"
-    kept = KeptValues(cache / name if cache.is_dir() else None, state)
-    report = gate_sections(arms[0], settings, arms[1] if len(arms) > 1 else None, kept)
+    report = gate_sections(arms[0], Settings(**own), arms[1] if len(arms) > 1 else None)
     words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
     words += [f"{name}={value}" for name, value in own.items()]
     return SweepReport(report, arms, (place,) * len(arms), _results(arms), (" ".join((COMMAND, *words)),))
 
 
 def asked_of(gated: Path) -> dict[str, Any]:
-    """Returns ``k`` and ``threshold`` of the gate in the runs below ``gated``, as far as they differ from the paper's
-    gate. The result is empty if the runs have no ``Divergence`` gate.
+    """``k`` and ``threshold`` of the ``Divergence`` gate in the runs below ``gated``, as far as they are not the
+    paper's.
     """
     for run in finished([gated]):
         path = run / "config.yaml"
@@ -282,7 +250,7 @@ _CUTS = ("cut", "tp", "fp", "precision", "recall")
 
 
 def gate_tables(report: Node) -> list[Table]:
-    """Returns the tables of a report, numbered as in the paper, with the 95 % interval of each number that has one."""
+    """The tables of a report, numbered as in the paper."""
     k, peak, best = (
         report["settings"]["k"],
         report["peak"],
@@ -314,7 +282,7 @@ def gate_tables(report: Node) -> list[Table]:
 
 
 def tier_table(tier: Node) -> Table:
-    """Returns the table of the turns that a gate saved (T3, Table 3 of the paper)."""
+    """The turns that a gate saved (T3, Table 3 of the paper)."""
     how = "measured" if tier["measured"] else "replayed on the buffer"
     row = {**tier, "saved_pct_ci95": tier["ci95"], "tokens_saved_pct_ci95": tier.get("tokens_ci95")}
     names = [
@@ -345,6 +313,6 @@ def _cell(row: Node, column: str, digits: int) -> str:
 
 
 def half_up(value: float, digits: int) -> str:
-    """Returns a number as text, with halves rounded up, even an inexact half (0.12499999999)."""
+    """A number as text, with halves rounded up, even an inexact half (0.12499999999)."""
     rounded = Decimal(repr(round(value, 10))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{abs(rounded) if rounded == 0 else rounded:f}"

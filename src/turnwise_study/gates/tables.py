@@ -27,9 +27,8 @@ LEAST = 3
 
 
 def thresholds_table(buffer: Buffer, k: int, thresholds: Sequence[float], resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T1 (Table 1 of the paper): for each threshold, the groups that a gate with this threshold cuts at step
-    ``k``. TP is the number of cut groups with equal rewards, and FP the number of other cut groups. The saving in
-    percent is safe = TP (T - K) / (N T) and raw = (TP + FP) (T - K) / (N T), with horizon T and N groups.
+    """T1 (Table 1 of the paper): for each threshold, the groups that a gate cuts at step ``k``, and the saving in
+    percent, safe = TP (T - K) / (N T) and raw = (TP + FP) (T - K) / (N T), with horizon T and N groups.
     """
     values = buffer.values(k, DISTANCE)
     return {
@@ -52,13 +51,10 @@ def _threshold_row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed
 
 
 def regime_row(buffer: Buffer, k: int, threshold: float, resamples: int, seed: int) -> Row:
-    """Returns four percentages that tell how much a gate can save if it decides at step ``k``. d_K is the mean edit
-    distance between the first K actions of the rollouts of a group.
-
-    - ``zero_variance_pct``: groups whose rewards are all equal.
-    - ``below_pct``: groups with d_K below the threshold, as the paper counts them.
-    - ``live_pct``: groups with d_K below the threshold, in which a rollout still runs after step ``k``.
-    - ``oracle_pct``: turns after step ``k`` in groups whose rewards are all equal, in percent of all turns.
+    """How much a gate can save if it decides at step ``k``: the percentages of groups whose rewards are all equal
+    (``zero_variance_pct``), of groups with d_K below the threshold, as the paper counts them (``below_pct``), of those
+    in which a rollout still runs after step ``k`` (``live_pct``), and the turns after step ``k`` in groups of equal
+    rewards, in percent of all turns (``oracle_pct``).
     """
     below, tails, turns = buffer.values(k, DISTANCE) < threshold, buffer.tails(k), buffer.turns
     columns = [buffer.uniform, below, below & (tails > 0), tails * buffer.uniform, turns]
@@ -77,13 +73,9 @@ def _regime(
 
 
 def signals_table(buffer: Buffer, resamples: int, seed: int) -> dict[str, dict[str, Row]]:
-    """Returns T7 (Table 7 of the paper, and the data of its Fig. 2): K -> signal -> row with rho (Spearman's
-    correlation of the signal with the reward variance), its two-sided p-value, and AUROC.
-
-    ``over_tau`` is rho of the signal minus rho of tau_K (the fraction of rollouts that have ended) on the same groups.
-    Its interval comes from resampling both together.
+    """T7 (Table 7 of the paper, and the data of its Fig. 2): K -> signal -> row with rho, its p-value and AUROC.
+    ``over_tau`` is rho of the signal minus rho of tau_K, with an interval from resampling both together.
     """
-
     return {
         str(k): rank_rows(
             {name: buffer.values(k, name) for name in SIGNALS}, buffer.variances, resamples, seed,
@@ -96,12 +88,9 @@ def signals_table(buffer: Buffer, resamples: int, seed: int) -> dict[str, dict[s
 def rank_rows(
     signals: Mapping[str, np.ndarray], variances: np.ndarray, resamples: int, seed: int, over: tuple[str, str, str]
 ) -> dict[str, Row]:
-    """Returns, for each signal, a row with the statistics of :func:`rank_statistics` and the two-sided p-value of rho.
-    All signals use the same bootstrap resamples of the groups.
-
-    Args:
-        over: (key, statistic, signal), such as ``("over_tau", "rho", TERMINATION)``. Under this key, each row gets the
-            statistic of its own signal minus the statistic of ``signal``.
+    """For each signal, a row with the statistics of :func:`rank_statistics` and the two-sided p-value of rho. All
+    signals use the same resamples. ``over`` is (key, statistic, signal): under the key, each row gets the statistic of
+    its own signal minus that of ``signal``.
     """
     from scipy import stats  # slow to import
 
@@ -126,9 +115,8 @@ def rank_rows(
 
 
 def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
-    """Returns the data of Fig. 5 of the paper: the largest |rho| of a signal over all steps, and its step ``k``.
-
-    The largest |rho| has no interval. It is above 0 even for noise, so a bootstrap interval would never contain 0.
+    """The data of Fig. 5 of the paper: the largest |rho| of a signal over all steps, and its step ``k``. It is above 0
+    even for noise, so a bootstrap interval would never contain 0 and is not given.
     """
     columns = {k: buffer.values(k, signal) for k in buffer.steps}
     rhos = {k: defined(rank_statistics(column, buffer.variances)[0]) for k, column in columns.items()}
@@ -138,13 +126,11 @@ def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
 
 
 def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T8 (Table 8 of the paper): for each kind of task, the AUROC of d_K (the mean edit distance between the
-    first K actions of the rollouts) at step ``k``, and the AUROC of the pair (signal, step) with the largest |rho| for
-    this kind. The row ``median`` holds medians over kinds. The table is empty if no kind of task is known.
+    """T8 (Table 8 of the paper): for each kind of task, the AUROC of d_K at step ``k``, and that of the pair (signal,
+    step) with the largest |rho| for this kind; in the row ``median``, medians over kinds.
 
     The paper's caption says that the pair has the largest AUROC, but its numbers belong to the pair with the largest
-    |rho|. The AUROC of the pair has no interval, because the pair is chosen among many. The interval of the AUROC of
-    d_K comes from resampling the groups of the kind, and requires at least ``LEAST`` groups of each class.
+    |rho|. The AUROC of the pair has no interval, because the pair is chosen among many.
     """
     kinds = sorted({group.kind for group in buffer.groups if group.kind is not None})
     table: dict[str, Row] = {}
@@ -177,10 +163,8 @@ def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, 
 
 
 def labels_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T10 (Table 10 of the paper): label -> medians at step ``k`` of d_K (the mean edit distance between the
-    first K actions of the rollouts) and tau_K (the fraction of rollouts that have ended). A label says how a group
-    ended. Intervals come from resampling the groups of a label. A label with fewer than ``LEAST`` groups has no
-    interval.
+    """T10 (Table 10 of the paper): how a group ended -> medians of d_K and tau_K at step ``k``. Intervals come from
+    resampling the groups of a label, of which there must be ``LEAST``.
     """
     table: dict[str, Row] = {}
     for label in LABELS:
@@ -215,21 +199,17 @@ COLUMNS = ("saved_pct", "l2_pct", "below_oracle", "over_random")
 
 
 def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T12 (Table 12 of the paper): for each rule at step ``k``, the cut groups, the saved turns, and the
-    remaining norm of the advantages.
+    """T12 (Table 12 of the paper): for each rule at step ``k``, the cut groups, the saved turns, and the remaining norm
+    of the advantages.
 
-    - ``divergence`` (the gate) cuts a group if d_K, the mean edit distance between the first K actions of its rollouts,
-      is below ``threshold``.
-    - ``termination`` cuts a group if at least the fraction ``ended`` of its rollouts has ended.
-    - ``either`` cuts a group if one of these two conditions holds.
-    - ``dapo`` filters groups after sampling. It saves nothing and drops only groups whose advantages are 0.
-    - ``random`` cuts as many randomly chosen groups as ``either``; its row holds the expected values.
-    - ``oracle`` cuts all groups whose rewards are equal.
+    ``divergence`` (the gate) cuts a group if d_K is below ``threshold``, ``termination`` if at least the fraction
+    ``ended`` of its rollouts has ended, ``either`` if one of the two holds. ``dapo`` filters groups after sampling: it
+    saves nothing and drops only groups whose advantages are 0. ``random`` cuts as many groups as ``either``, in
+    expectation; ``oracle`` cuts all groups whose rewards are equal.
 
-    ``saved_pct`` is the number of turns that the cut rollouts would still have taken, in percent of all turns.
-    ``l2_pct`` is the L2 norm of the advantages of the groups that are not cut, in percent of the norm over all groups.
-    ``below_oracle`` is ``saved_pct`` of the oracle minus that of the rule, and ``over_random`` is ``l2_pct`` of the
-    rule minus that of ``random``. The intervals of both come from resampling the two rules together.
+    ``saved_pct`` has the turns that the cut rollouts would still have taken, in percent of all turns, ``l2_pct`` the L2
+    norm of the advantages of the groups that are not cut, in percent of the norm over all groups. ``below_oracle`` and
+    ``over_random`` are differences of two rules in these, with intervals from resampling both together.
     """
     distance, tau = buffer.values(k, DISTANCE), buffer.values(k, TERMINATION)
     none = np.zeros(len(buffer.groups), dtype=bool)
@@ -269,8 +249,8 @@ def _measured(columns: Sequence[np.ndarray], arms: Sequence[str], resamples: int
 
 
 def _compared(*columns: np.ndarray) -> np.ndarray:
-    """Returns the values of ``COLUMNS`` for all rules, with the rule ``random`` last: inputs (..., n) -> (..., m). One
-    call for all rules saves time, because a resample and its row ``random`` are computed only once.
+    """The values of ``COLUMNS`` for all rules, ``random`` last: inputs (..., n) -> (..., m). One call for all rules
+    computes a resample and its row ``random`` only once.
     """
     *cuts, tails, turns, energies, uniform, either = columns
     at_random, most = _random(tails, turns, uniform, either), _saved_share(uniform, tails, turns)
@@ -282,11 +262,9 @@ def _compared(*columns: np.ndarray) -> np.ndarray:
 
 
 def _random(tails: np.ndarray, turns: np.ndarray, uniform: np.ndarray, either: np.ndarray) -> np.ndarray:
-    """Returns the expected ``saved_pct`` and ``l2_pct`` of cutting as many random groups as ``either`` cuts, (..., n)
-    -> (..., 2).
-
-    All groups with different rewards are assumed to have the same norm, which is exact unless a rollout was lost. Of m
-    groups with different rewards, a hypergeometric number H is kept, and the kept fraction of the norm is sqrt(H / m).
+    """The expected ``saved_pct`` and ``l2_pct`` of cutting as many random groups as ``either`` cuts, (..., n) -> (...,
+    2). Of m groups with different rewards, which have the same norm unless a rollout was lost, a hypergeometric number
+    H is kept, and the kept fraction of the norm is sqrt(H / m).
     """
     from scipy import stats
 
@@ -304,9 +282,7 @@ def _saved_share(cut: np.ndarray, tails: np.ndarray, turns: np.ndarray) -> np.nd
 
 
 def kept_norm(cut: np.ndarray, energies: np.ndarray) -> np.ndarray:
-    """Returns 100 ||A_kept|| / ||A_all||, the L2 norm of the advantages in the groups that are not cut, in percent of
-    the norm over all groups. The result is 100 if all advantages are 0.
-    """
+    """100 ||A_kept|| / ||A_all|| of the advantages' L2 norm; 100 if all advantages are 0."""
     total = energies.sum(-1)
     return np.asarray(
         100 * np.sqrt(np.where(total > 0, (energies * ~cut).sum(-1) / np.where(total > 0, total, 1), 1.0))
@@ -317,14 +293,9 @@ Looks = dict[str, dict[str, dict[str, Row]]]
 
 
 def looks_table(buffer: Buffer, resamples: int, seed: int) -> Looks:
-    """Returns K -> ``all`` or ``late`` (groups of the second half of the iterations) -> signal -> row. A row says how
-    well the signal ranks groups by their reward variance: ``rho``, ``p`` and ``auroc`` as in Table 7 of the paper, and
-    the numbers of ``groups`` and of ``zero_variance`` groups. ``over_d`` is the AUROC of the signal minus the AUROC of
-    d_K (the mean edit distance between the first K actions of the rollouts); its interval comes from resampling both
-    together.
-
-    Only groups in which a rollout still ran after turn K are used. The result is empty if the gates computed no values
-    other than the signals of the paper.
+    """K -> ``all`` or ``late`` (the second half of the iterations) -> signal that a running gate measured -> row as in
+    Table 7 of the paper, over the groups in which a rollout still ran after turn K. ``over_d`` is the AUROC of the
+    signal minus that of d_K. Empty if the gates computed no values other than the signals of the paper.
     """
     table: Looks = {}
     last = max(group.iteration for group in buffer.groups)

@@ -1,26 +1,29 @@
-"""Parses the command line of a sweep, and lists its runs, each with its row, seed, overrides and folder."""
+"""Parses the command line of a sweep, and lists its runs, each with its row, seed, overrides, folder and hash."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from turnwise.config.schema import run_name
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from turnwise.config.overrides import explain
+from turnwise.config.schema import compose_config, run_name
 from turnwise.errors import InputError, refuse_twice
 from turnwise.runs.result_file import HELD
+from turnwise.runs.run_folder import config_hash
 from turnwise_study.sweeps.sweep_file import Scale, Sweep, find_sweep, origin
 
 
 def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
-    """Returns the arguments to pass to Hydra for a sweep: Hydra's own arguments unchanged, and all other arguments
-    packed into one argument of the sweeper.
-
-    Packed overrides apply only to the runs of the sweep's rows. Before these runs, Hydra composes a configuration that
-    belongs to no run. Hydra would apply unpacked overrides to that configuration, and refuse keys that only some
-    methods have.
+    """The arguments to pass to Hydra for a sweep: its own, and all others packed into one argument of the sweeper.
+    Before the runs, Hydra composes a configuration that belongs to none. It would apply unpacked overrides to that, and
+    refuse keys that only some methods have.
     """
     hydras = [a for a in arguments if a.startswith(("hydra/", "hydra.", "-")) and a != "--dry-run"]
     own = [a for a in arguments if a not in hydras]
@@ -100,7 +103,7 @@ class Asked:
 
 
 def played(asked: Asked) -> Asked:
-    """Returns the request for the runs that a sweep shows: its own runs, or those of the sweep in ``gate_report``."""
+    """The request for the runs that a sweep shows: its own runs, or those of the sweep in ``gate_report``."""
     source = asked.sweep.gate_report
     return (
         asked
@@ -110,11 +113,9 @@ def played(asked: Asked) -> Asked:
 
 
 def of_pilots(asked: Asked) -> Asked:
-    """Returns the request for the pilot runs of a sweep: runs with the pilot seeds of the rows that preconditions name,
-    and of the rows from whose weights these runs start.
-
-    The names of pilot runs begin with ``pilot/``. Pilot runs use the tasks of ``eval.seed=0``, because settings may be
-    chosen by looking at their results.
+    """The request for the pilot runs of a sweep: of the rows that preconditions name, and of the rows from whose
+    weights these start, with names that begin with ``pilot/``, and on the tasks of ``eval.seed=0``, because settings
+    may be chosen by their results.
     """
     sweep = asked.sweep
     rows = [
@@ -202,9 +203,7 @@ class Job:
 
 
 def jobs(asked: Asked) -> list[Job]:
-    """Returns every requested run of a sweep. The runs of all rows with one seed come before the runs with the next
-    seed, so that a complete table is available early.
-    """
+    """Every requested run of a sweep, one seed of all rows after the other, so that a complete table is there early."""
     sweep, rows = asked.sweep, picked(asked)
     found: dict[tuple[str, int], Job] = {}
     for seed in asked.seeds or sweep.seeds:
@@ -244,7 +243,7 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
 
 
 def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
-    """Returns the override that starts a run from the weights that the run ``first`` saves."""
+    """The override that starts a run from the weights that the run ``first`` saves."""
     left = sweep.leaves.get(scale, "adapter")
     key = "policy.start" if left == "adapter" else "policy.model"
     at = "${seed}" if sweep.start_seed is None else str(sweep.start_seed)
@@ -265,3 +264,40 @@ def _of_training(key: str) -> bool:
 
 def _preset(owner: Sweep, row: str) -> str:
     return f"{owner.name.replace('_', '/', 1)}/{row}"
+
+
+@dataclass(slots=True)
+class RowHashes:
+    """Computes the configuration hash (``turnwise.runs.run_folder``) of a job. The configuration of a row is composed
+    only once for all seeds, and for all sweeps that refer to the row.
+    """
+
+    folder: Path  # conf/
+    _files: dict[str, bytes] = field(default_factory=dict)
+    _configs: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
+
+    def __call__(self, job: Job) -> str:
+        cfg = self._composed(job)
+        cfg.seed = job.seed
+        return config_hash(cfg)
+
+    def takes(self, asked: Asked) -> None:
+        """Raises a ConfigError if no requested row accepts the extra overrides of the command line."""
+        refused: InputError | None = None
+        for row in picked(asked) if asked.extra else ():
+            try:
+                self._composed(job_of(asked, row, asked.sweep.seeds[0]))
+                return
+            except InputError as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
+
+    def _composed(self, job: Job) -> DictConfig:
+        key = tuple(item for item in job.overrides if not item.startswith(("name=", "seed=")))
+        if key not in self._configs:
+            try:
+                self._configs[key] = compose_config(job.overrides, self.folder, read=self._files)
+            except (HydraException, OmegaConfBaseException) as error:
+                raise explain(error, job.overrides, self.folder) from error
+        return self._configs[key]

@@ -47,10 +47,8 @@ class Standing:
 
 
 def standing(job: Job, cfg: DictConfig | None) -> Standing:
-    """Returns the state of a run of a sweep. ``cfg`` is the run's configuration, or None if the run cannot start.
-
-    ``finished`` means that the folder contains a complete ``result.json`` of this configuration. ``changed`` means that
-    the folder contains a run with another configuration.
+    """``cfg`` is the run's configuration, or None if the run cannot start. ``finished``: the folder has a complete
+    ``result.json`` of this configuration; ``changed``: it has a run with another one.
     """
     if cfg is None:
         return Standing(job, None, "cannot run", job.cannot or "")
@@ -88,7 +86,7 @@ def standing(job: Job, cfg: DictConfig | None) -> Standing:
 
 
 def error_file(folder: Path) -> Path:
-    """Returns the path of the file with a failed run's error. It is beside the run's folder, which may be emptied."""
+    """The path of the file with a failed run's error. It is beside the run's folder, which may be emptied."""
     return folder.with_name(f"{folder.name}.error.txt")
 
 
@@ -139,7 +137,7 @@ def states_table(title: str, standings: Sequence[Standing]) -> Table:
 
 
 def survey(found: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
-    """Returns the current state of every run, which is read from the run's folder."""
+    """The current state of every run, which is read from the run's folder."""
     standings = []
     for job in found:
         cfg = configs.get(job.name)
@@ -154,12 +152,9 @@ Launch = Callable[[Sequence[Sequence[str]]], object]
 
 
 def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal) -> list[Standing]:
-    """Executes every unfinished run of a sweep, and returns the state of every run.
-
-    Args:
-        compose: a function that returns the configuration for a list of overrides, without Hydra's own settings.
-        launch: a function that takes lists of overrides and executes one run for each list, on this or another machine.
-            A run that fails must not stop the other runs.
+    """Executes every unfinished run of a sweep, and returns the state of every run. ``compose`` makes a configuration
+    of overrides, without Hydra's own settings. ``launch`` executes one run for each list of overrides, here or on
+    another machine; a run that fails must not stop the others.
     """
     asked = played(asked)
     sweep = asked.sweep
@@ -195,8 +190,8 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
 
 
 def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
-    """Splits the runs of a sweep into groups that are executed one after the other; the runs of a group may be executed
-    in parallel. A run that starts from the weights of another run in ``todo`` is in a later group.
+    """Groups of runs that may be executed in parallel, one group after the other: a run that starts from the weights of
+    another run in ``todo`` is in a later group.
     """
     found: list[list[Standing]] = []
     left = list(todo)
@@ -209,9 +204,7 @@ def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
 
 
 def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
-    """Returns name of a run -> checked configuration, for all runs that can start. All seeds of a row share one
-    configuration.
-    """
+    """Name of a run -> checked configuration, of all runs that can start. All seeds of a row share one."""
     configs: dict[str, DictConfig] = {}
     mistakes: list[str] = []
     seen: set[str] = set()

@@ -37,30 +37,13 @@ class Comparison:
 
 
 class Part(BaseModel):
-    """Base class of the parts of a sweep file. Unknown keys are refused."""
+    """Base class of the parts of a sweep file, whose keys docs/sweeps.md explains. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 class Precondition(Part):
-    """A range in which a metric must lie for claims to be meaningful. The metric is measured on pilot runs, which are
-    not used to evaluate claims.
-
-    A precondition is written out in one sweep file; other sweep files refer to it with ``same``.
-
-    Attributes:
-        says: a description of what the metric measures.
-        metric: the name of a metric, as in the key ``directions`` of the sweep file. If the sweep file sets
-            ``gate_report``, the name is a path in the output of ``scripts/gate_report.py``.
-        row: the row whose pilot runs are measured.
-        low, high: the limits of the range, both included.
-        paper: the value of the metric in the paper, and where the paper gives it.
-        remedy: what to change if the precondition does not hold.
-        rows, claims: the precondition applies to claims that compare one of the rows in ``rows``, and to the claims in
-            ``claims``. If both are empty, it applies to all claims.
-        metrics: if not empty, the precondition applies only to claims on these metrics.
-        same: a precondition of another sweep that is used instead (such as ``pivotrl_tab4/signal``).
-    """
+    """A range, both ends included, in which a metric of pilot runs must lie for claims to be meaningful."""
 
     says: str = ""
     metric: str = ""
@@ -89,7 +72,7 @@ class Precondition(Part):
         return self
 
     def needed_by(self, claim: Comparison, metric: str) -> bool:
-        """Returns whether this precondition must hold for a claim about a metric to be meaningful."""
+        """Whether this precondition must hold for a claim about a metric to be meaningful."""
         if self.metrics and metric not in self.metrics:
             return False
         everywhere = not self.rows and not self.claims
@@ -115,21 +98,15 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
 class Pilots(Part):
-    """Pilot runs, on which preconditions are measured: runs of the rows that preconditions name, with other seeds than
-    the sweep's runs and with the tasks of ``eval.seed=0``.
-    """
-
     seeds: tuple[int, ...] = Field(min_length=1)
-    overrides: Words = ()  # for every pilot run, for example to skip evaluations that no precondition needs
+    overrides: Words = ()
 
 
 _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|'.join(SCALES)}))?")
 
 
 def comparison(text: str, rows: Collection[str]) -> Comparison:
-    """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``. A claim compares a row of a sweep with
-    another row or with a number. A margin (``+ 2``) and the scale of the runs (``at paper``) may follow.
-    """
+    """Parses a claim such as ``a > b``, ``a < b + 2`` (a margin) or ``a > 0 at paper`` (at one scale)."""
     found = _CLAIM.fullmatch(text)
     if not found:
         raise ValueError(
@@ -166,9 +143,6 @@ def check_preconditions(
     rows: Collection[str],
     claims: Mapping[str, Collection[str]],
 ) -> None:
-    """Checks that preconditions name existing rows and claims of the sweep, and that pilot runs have other seeds than
-    the sweep's runs.
-    """
     for name, one in preconditions.items():
         for row in (one.row, *one.rows):
             if row and row not in rows:
@@ -192,21 +166,7 @@ def check_preconditions(
 
 
 class Row(Part):
-    """One row of a sweep. A row without ``overrides`` and ``same`` only shows the paper's numbers.
-
-    Attributes:
-        overrides: the overrides with which the row's runs are started: a list, or one string with spaces between them.
-        same: a row of another sweep (such as ``pivotrl_tab1/sft``) whose runs are also the runs of this row.
-        same_at: scale -> the row that replaces ``same`` at this scale.
-        needs: scale -> a text that says what is missing to run the row at this scale. If the text names keys such as
-            ``data.file=...``, the row runs when these keys are set on the command line.
-        trains: whether the row trains. If false, the base policy is only evaluated, and overrides of training do not
-            apply.
-        starts: the row of this file whose runs provide the initial weights, seed by seed. The named row may itself have
-            ``starts`` or ``same``.
-        starts_at: scale -> the row that replaces ``starts`` at this scale.
-        numbers: column -> the paper's number for this row.
-    """
+    """One row of a sweep; without ``overrides`` and ``same`` it only shows the paper's numbers."""
 
     label: str = ""
     trains: bool = True
@@ -215,7 +175,7 @@ class Row(Part):
     same_at: dict[Scale, str] = Field(default_factory=dict)
     starts: str | None = None
     starts_at: dict[Scale, str] = Field(default_factory=dict)
-    at: dict[Scale, Words] = Field(default_factory=dict)  # scale -> additional overrides
+    at: dict[Scale, Words] = Field(default_factory=dict)
     needs: dict[Scale, str] = Field(default_factory=dict)
     numbers: dict[str, float] = Field(default_factory=dict)
 
@@ -237,47 +197,35 @@ class Row(Part):
         return self
 
     def shares(self, scale: Scale) -> str | None:
-        """Returns the row of another sweep whose runs this row shares at a scale, or None."""
+        """The row of another sweep whose runs this row shares at a scale, or None."""
         return self.same_at.get(scale, self.same)
 
     def begins(self, scale: Scale) -> str | None:
-        """Returns the row whose runs provide the initial weights of this row's runs at a scale, or None."""
+        """The row whose runs provide the initial weights of this row's runs at a scale, or None."""
         return self.starts_at.get(scale, self.starts)
 
 
 class Sweep(Part):
-    """A sweep, with its name as ``name``."""
-
     name: str
     paper: str
     entry: str  # name of the table or figure in the paper, for example Table 4
     title: str
     seeds: tuple[int, ...] = (0, 1, 2)
-    # scale -> the overrides that every row gets; for a scale that is missing here, they are scale=<scale>
     scales: dict[Scale, Words] = Field(default_factory=dict)
-    # column of the paper's table -> metric of this project, or None if there is none
     columns: dict[str, str | None] = Field(default_factory=dict)
-    # scale -> the columns whose metric differs at this scale
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)
     rows: dict[str, Row]
-    start_seed: int | None = (
-        None  # seed of the run from which all runs with ``starts`` start; None: each starts from the run of its seed
-    )
-    # scale -> the folder of a run that holds the weights from which other rows start
+    start_seed: int | None = None
     leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)
-    needs: dict[Scale, str] = Field(default_factory=dict)  # scale -> what is missing to run any row
-    directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # metric -> claims such as ``a > b - 2``
-    least: dict[str, float] = Field(default_factory=dict)  # metric -> smallest difference that counts as an advantage
+    needs: dict[Scale, str] = Field(default_factory=dict)
+    directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    least: dict[str, float] = Field(default_factory=dict)
     preconditions: dict[str, Precondition] = Field(default_factory=dict)
     pilots: Pilots | None = None
-    also: dict[str, tuple[str, ...]] = Field(
-        default_factory=dict
-    )  # metric -> claims of this project, not of the paper; they are shown but not counted
-    # name of the sweep whose recorded groups are evaluated; if it is set, metrics are paths in the gate report on these
-    # groups (scripts/gate_report.py)
+    also: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     gate_report: str | None = None
-    curve: Literal["updates"] | None = None  # x axis of the figure of success during training; None: no figure
-    panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # title of each panel -> its rows
+    curve: Literal["updates"] | None = None
+    panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     note: str = ""
 
     @model_validator(mode="after")
@@ -329,15 +277,14 @@ class Sweep(Part):
         return {name: row.label or name for name, row in self.rows.items()}
 
     def claims(self, metric: str) -> list[Comparison]:
-        """Returns the claims of the sweep about one metric, the paper's claims before the claims of this project."""
+        """The claims of the sweep about one metric, the paper's claims before the claims of this project."""
         theirs = [comparison(text, self.rows) for text in self.directions.get(metric, ())]
         return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
 
     def least_advantage(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the smallest difference between the two rows of a claim that counts as an advantage: the number in
-        ``least``, or the difference between the two rows in the paper if it is smaller and above 0.
-
-        Returns None if one side of the claim is a number, because the number is itself a threshold.
+        """The smallest difference between the two rows of a claim that counts as an advantage: ``least``, or the
+        paper's own difference if that is smaller and above 0. None if one side is a number, which is itself a
+        threshold.
         """
         if len(claim.rows) < 2:
             return None
@@ -345,8 +292,8 @@ class Sweep(Part):
         return least if least is None or paper is None or paper <= 0 else min(least, paper)
 
     def paper_difference(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the difference in points between the two rows of a claim in the paper, as the mean over the columns
-        for the metric. Returns None if the paper does not give the difference, or if the metric is not a percentage.
+        """The paper's difference in points, as the mean over the columns for the metric; None if it gives none, or if
+        the metric is not a percentage.
         """
         sides = [self.rows[side].numbers for side in (claim.above, claim.below) if isinstance(side, str)]
         columns = [column for column, ours in self.columns.items() if ours == metric]
@@ -364,7 +311,7 @@ class Sweep(Part):
         return None if wanted and wanted <= set(given) else reason
 
     def of_scale(self, scale: Scale) -> Sweep:
-        """Returns a copy of the sweep in which ``columns`` holds the columns that apply at a scale."""
+        """A copy of the sweep in which ``columns`` holds the columns that apply at a scale."""
         return self.model_copy(update={"columns": {**self.columns, **self.columns_at.get(scale, {})}})
 
     def shared(self, scale: Scale) -> tuple[str, ...]:
@@ -379,8 +326,8 @@ def sweep_names(folder: Path) -> list[str]:
 
 
 def find_sweep(name: str, folder: Path) -> Sweep:
-    """Returns a sweep of the configuration folder: ``pivotrl_tab4`` is the entry ``tab4`` of ``sweep/pivotrl.yaml``, or
-    the only sweep of ``sweep/pivotrl_tab4.yaml``.
+    """A sweep of the configuration folder: ``pivotrl_tab4`` is the entry ``tab4`` of ``sweep/pivotrl.yaml``, or the
+    only sweep of ``sweep/pivotrl_tab4.yaml``.
     """
     for stem in (name, name.partition("_")[0]):
         path = folder / "sweep" / f"{stem}.yaml"
@@ -393,7 +340,7 @@ def find_sweep(name: str, folder: Path) -> Sweep:
 
 
 def read_sweep(path: Path | str, name: str | None = None) -> Sweep:
-    """Returns a sweep of a file; without ``name``, the only one."""
+    """A sweep of a file; without ``name``, the only one."""
     path = Path(path)
     return _validated(path, name or next(iter(_entries(path))), *_version(path))
 
@@ -413,8 +360,8 @@ def _version(path: Path) -> tuple[int, int]:
 # Both are cached until the file changes, because many rows refer to it.
 @lru_cache(maxsize=128)
 def _read(path: Path, changed: int, size: int) -> dict[str, Any]:
-    """Returns name -> content of each sweep of a file. A file of which every value is a mapping has a sweep for each
-    key; any other file is one sweep.
+    """Name -> content of each sweep of a file. A file of which every value is a mapping has a sweep for each key; any
+    other file is one sweep.
     """
     try:  # a file of the user; the slower loader of untrusted YAML would take a second for it
         raw = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
@@ -439,8 +386,8 @@ def _validated(path: Path, name: str, changed: int, size: int) -> Sweep:
 def origin(
     sweep: Sweep, row: str, folder: Path, scale: Scale, given: Collection[str] = ()
 ) -> tuple[Sweep, str, str | None]:
-    """Returns the sweep and the row that define the runs of a row, after following ``same``. The third value is the
-    first reason why these runs cannot start, or None.
+    """The sweep and the row that define the runs of a row, after following ``same``, and the first reason why these
+    runs cannot start, or None.
     """
     here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale, given), {(sweep.name, row)}
     while (same := here.rows[name].shares(scale)) is not None:

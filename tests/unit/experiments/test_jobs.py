@@ -1,4 +1,4 @@
-"""Rows and seeds as overrides and folders."""
+"""The command line of a sweep, and its rows and seeds as overrides and folders."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.config.overrides import is_sweep
 from turnwise.errors import InputError
-from turnwise_study.sweeps.jobs import ask, job_of, jobs
+from turnwise.runs.result_file import typed
+from turnwise_study.sweeps.jobs import ask, for_hydra, job_of, jobs
 
 
 def test_all_rows_of_a_seed_come_before_the_next_seed(conf: Path) -> None:
@@ -32,6 +34,9 @@ def test_scales_have_folders_of_their_own_and_ways_of_running_do_not(conf: Path)
     assert job.overrides[0] == "scale=paper_p"
     assert "rollout.states=32" not in job.overrides  # that was the tiny scale's
     assert asked.fresh
+    place = "hydra.searchpath=[file://mine/conf]"
+    found = job_of(ask(["sweep=p_tab1", place], conf), "ours", 0)
+    assert found.name == "p/tab1/ours" and place in found.overrides  # reports compose the row with it
 
 
 def test_a_row_that_is_the_same_has_the_others_runs(conf: Path) -> None:
@@ -105,18 +110,6 @@ def test_all_seeds_may_start_from_one_run(conf: Path) -> None:
     assert [job.seed for job in jobs(ask(["sweep=p_fig1", "rows=start", "seed=0,1"], conf))] == [100]
 
 
-def test_a_row_may_start_from_another_at_one_scale_only(conf: Path) -> None:
-    path = conf / "sweep" / "p_tab1.yaml"
-    after = "  after: {overrides: method=toolrl, starts_at: {tiny: ours}}\ndirections:"
-    path.write_text(path.read_text().replace("directions:", after))
-    tiny, paper = (job_of(ask(["sweep=p_tab1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper"))
-    assert tiny.starts == "p/tab1/ours" and tiny.begin in tiny.overrides
-    assert paper.starts is None and paper.begin is None
-    path.write_text(path.read_text().replace("starts_at: {tiny: ours}", "starts_at: {tiny: nothing}"))
-    with pytest.raises(InputError, match=r"rows\.after\.starts"):
-        ask(["sweep=p_tab1"], conf)
-
-
 @pytest.mark.parametrize("same", ["p_tab1/nothing", "p_fig1/loop"])
 def test_a_row_that_is_the_same_as_none_is_told(conf: Path, same: str) -> None:
     path = conf / "sweep" / "p_fig1.yaml"
@@ -169,6 +162,7 @@ def test_what_is_said_of_training_does_not_reach_a_row_that_trains_nothing(conf:
     assert set(training) < set(trained.overrides) and trained.name != "p/tab1/ours"
     changed = job_of(ask(["sweep=p_tab1", *training, *both], conf), "base", 0)
     assert set(both) < set(changed.overrides) and not set(training) & set(changed.overrides)
+    assert "rollout.states_of=1" in job_of(ask(["sweep=p_tab1", "rollout.states_of=1"], conf), "base", 0).overrides
 
 
 def test_a_row_that_trains_nothing_has_no_iterations_whatever_its_scale_sets(conf: Path) -> None:
@@ -180,15 +174,19 @@ def test_a_row_that_trains_nothing_has_no_iterations_whatever_its_scale_sets(con
     assert "trainer.max_epochs=0" not in ours
 
 
-def test_settings_of_hydra_itself_make_no_other_folder(conf: Path) -> None:
-    plain, found = (
-        job_of(ask(["sweep=p_tab1", *more], conf), "ours", 0) for more in ([], ["hydra.searchpath=[file://mine/conf]"])
-    )
-    assert found.name == plain.name
-    assert "hydra.searchpath=[file://mine/conf]" in found.overrides  # reports compose the row with it
+def test_hydra_keeps_its_own_arguments(conf: Path) -> None:
+    arguments = ["-m", "sweep=p_tab1", "hydra/launcher=submitit_local", "--dry-run", "data.file=it's ${x}"]
+    assert is_sweep(arguments) and not is_sweep(["method=sft"])
+    assert for_hydra(arguments, conf) == [
+        "--multirun",
+        "hydra/launcher=submitit_local",
+        "hydra/sweeper=rows",
+        "hydra.sweeper.arguments=['sweep=p_tab1','--dry-run','data.file=it\\'s \\${x}']",
+        f"hydra.sweeper.folder='{conf}'",
+    ]
 
 
-def test_a_key_that_only_begins_alike_reaches_every_row(conf: Path) -> None:
-    path = conf / "sweep" / "p_tab1.yaml"
-    path.write_text(path.read_text().replace("{label: Base,", "{label: Base, trains: false,"))
-    assert "rollout.states_of=1" in job_of(ask(["sweep=p_tab1", "rollout.states_of=1"], conf), "base", 0).overrides
+def test_a_run_of_a_sweep_tells_the_command_that_was_typed_and_no_folder(conf: Path) -> None:
+    arguments = ["sweep=p_tab1", "data.file=it's ${x}", "eval.tasks=[1,'b']", "hydra/launcher=joblib_2"]
+    assert typed(for_hydra(arguments, conf)) == arguments
+    assert typed(["-m", "method=sft,grpo"]) == ["-m", "method=sft,grpo"]

@@ -100,9 +100,13 @@ def test_failed_rows_are_told_and_run_alone(bench: Bench) -> None:
 def test_rows_that_start_from_another_come_after_it(bench: Bench) -> None:
     table = bench.conf / "sweep" / "p_tab1.yaml"
     table.write_text(
-        table.read_text().replace("  base:", "  later: {starts: ours, overrides: method=grpo}\n  base:", 1)
+        table.read_text().replace(
+            "  base:",
+            "  last: {starts: later, overrides: method=grpo}\n  later: {starts: ours, overrides: method=sft}\n  base:",
+            1,
+        )
     )
-    asked = ask(["sweep=p_tab1", "rows=later,base,ours", "seed=0"], bench.conf)
+    asked = ask(["sweep=p_tab1", "rows=last,later,base,ours", "seed=0"], bench.conf)
     batches: list[int] = []
 
     def launch(batch: Sequence[Sequence[str]]) -> None:
@@ -110,17 +114,9 @@ def test_rows_that_start_from_another_come_after_it(bench: Bench) -> None:
         bench.launch(batch)
 
     run_sweep(asked, bench.compose, launch, Terminal(file=bench.out))
-    assert bench.launched == ["base0", "ours0", "later0"] and batches == [2, 1]
-    later = jobs(asked)[0]
+    assert bench.launched == ["base0", "ours0", "later0", "last0"] and batches == [2, 1, 1]
+    later = jobs(asked)[1]
     assert "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'" in later.overrides and later.starts == "p/tab1/ours"
-
-
-def test_rows_that_start_one_from_the_other_come_in_order(bench: Bench) -> None:
-    table = bench.conf / "sweep" / "p_tab1.yaml"
-    more = "  last: {starts: later, overrides: method=grpo}\n  later: {starts: ours, overrides: method=sft}\n  base:"
-    table.write_text(table.read_text().replace("  base:", more, 1))
-    bench("rows=last,later,base,ours", "seed=0")
-    assert bench.launched == ["base0", "ours0", "later0", "last0"]
 
 
 @pytest.mark.parametrize("starts", ["nothing", "theirs", "later"])
@@ -156,16 +152,12 @@ def test_a_result_of_another_configuration_is_no_finished_row(bench: Bench) -> N
     bench("rows=base", "seed=0")
     bench.horizon = 20
     assert bench("rows=base", "seed=0", "--dry-run") == {"base0": "changed"}
-    (bench.root / "p/tab1/base/seed0/result.json").unlink()
+    result = bench.root / "p/tab1/base/seed0/result.json"
+    result.write_text(json.dumps({"seed": 0}))  # half a result is none
+    assert bench("rows=base", "seed=0", "--dry-run") == {"base0": "interrupted"}
+    result.unlink()
     assert bench("rows=base", "seed=0", "--dry-run") == {"base0": "changed"}  # begun with another
     bench.horizon = 30
-    assert bench("rows=base", "seed=0", "--dry-run") == {"base0": "interrupted"}
-
-
-def test_half_a_result_is_none(bench: Bench) -> None:
-    bench("rows=base", "seed=0")
-    result = bench.root / "p/tab1/base/seed0/result.json"
-    result.write_text(json.dumps({"seed": 0}))
     assert bench("rows=base", "seed=0", "--dry-run") == {"base0": "interrupted"}
 
 

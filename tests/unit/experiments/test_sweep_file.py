@@ -92,6 +92,9 @@ def test_a_wrong_name_is_told_with_the_right_one(conf: Path) -> None:
         ({"seeds": [0, 0]}, "each seed only once"),
         ({"seeds": []}, "at least one"),
         ({"scales": {"huge": "x=1"}}, "scales.huge"),
+        ({"curve": "epochs"}, "curve"),
+        ({"curve": "updates", "panels": {"Left": ["c"]}}, "panels.Left: the sweep has no row 'c'"),
+        ({"panels": {"Left": ["ours"]}}, "set `curve`"),
         ({"directions": {"m": ["ours > nobody"]}}, "names 'nobody', which is neither a row"),
     ],
 )

@@ -1,9 +1,8 @@
-"""A real Chromium, a page that it opened offline, and the contrast of its colours."""
+"""A real Chromium, and a page that it opened offline."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -61,15 +60,3 @@ class Page:
 
     def count(self) -> str:
         return str(self.tab.inner_text("#count"))
-
-
-def luminance(color: str) -> float:
-    """Relative, of ``rgb(r, g, b)``."""
-    parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def contrast(a: str, b: str) -> float:
-    low, high = sorted((luminance(a), luminance(b)))
-    return (high + 0.05) / (low + 0.05)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from tests.unit.reports.chromium import launched
 
 ACTIONS = [
     "go to shelf 1",
@@ -206,12 +203,6 @@ def _episodes(folder, rng):
 def run_folder(tmp_path_factory) -> Path:
     """A finished run; the tests share it and only read it, but for its report."""
     return write_run(tmp_path_factory.mktemp("runs") / "pivotrl" / "seed0")
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """The machine's own Chromium; the tests are skipped where it has none."""
-    yield from launched()
 
 
 @pytest.fixture(name="write_run")

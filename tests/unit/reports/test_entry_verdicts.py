@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.reports.test_claim_verdict import SWEEP, save
+from tests.unit.reports.test_claim_verdict import SWEEP, save, save_both
 
 from turnwise.errors import InputError
 from turnwise_study.claims import Decision, entry_verdict
 from turnwise_study.entries import as_json, counted, read_entry
 from turnwise_study.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
-from turnwise_study.runs import RunMetrics
 from turnwise_study.sweeps.jobs import ask
 from turnwise_study.tables import to_markdown
 
@@ -53,20 +52,15 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
 
 def test_a_verdict_on_some_of_the_planned_seeds_says_so(tmp_path: Path, conf: Path) -> None:
     for seeds, mark in (((0, 1), "| holds (2 of 3 planned seeds) |"), ((2,), "| holds |")):
-        for seed in seeds:
-            save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
-            save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
-        asked = ask(["sweep=p_tab1"], conf)
-        found = read_entry(asked, [tmp_path / "outputs"])
+        save_both(tmp_path / "outputs", seeds)
+        found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
         assert mark in to_markdown(entry_tables(found)[1:])
 
 
 def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> None:
     sweep = conf / "sweep" / "p_tab1.yaml"
     sweep.write_text(sweep.read_text() + "also: {in_domain.after: [base > ours]}\n")
-    for seed in range(3):
-        save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
-        save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+    save_both(tmp_path / "outputs")
     found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert [(d.verdict, d.claim.ours) for d in found.decisions] == [
         ("holds", False),
@@ -83,9 +77,7 @@ def test_a_claim_is_asked_at_its_own_scale_alone(tmp_path: Path, conf: Path) -> 
     sweep.write_text(sweep.read_text().replace("directions:", "directions:\n  ood.after: [ours > 90 at paper]"))
     text = sweep.read_text()
     assert "at paper" in text
-    for seed in range(3):
-        save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
-        save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+    save_both(tmp_path / "outputs")
 
     def decision(scale: str) -> Decision:
         asked = replace(ask(["sweep=p_tab1"], conf), scale=scale)  # type: ignore[arg-type]
@@ -125,8 +117,7 @@ def test_costs_are_means_over_seeds(tmp_path: Path, conf: Path) -> None:
 def test_a_claim_that_waits_leaves_an_entry_open(tmp_path: Path, conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
     path.write_text(path.read_text().replace(", needs: {tiny: one size is shipped}", ""))
-    for row, wins in (("base", [0] * 40), ("ours", [2] * 40)):
-        save(tmp_path / f"outputs/p/tab1/{row}/seed0", wins)
+    save_both(tmp_path / "outputs", (0,), 40)
     asked = ask(["sweep=p_tab1"], conf)
     found = read_entry(asked, [tmp_path / "outputs"])
     assert [d.verdict for d in found.decisions] == ["holds", "not_run"]
@@ -169,8 +160,7 @@ def test_a_verdict_on_one_seed_is_marked(tmp_path: Path, conf: Path) -> None:
 def test_what_is_never_trained_needs_one_seed(tmp_path: Path, conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
     path.write_text(path.read_text().replace("overrides: method=", "trains: false, overrides: method="))
-    for row, wins in (("base", [0] * 40), ("ours", [2] * 40)):
-        save(tmp_path / f"outputs/p/tab1/{row}/seed0", wins)
+    save_both(tmp_path / "outputs", (0,), 40)
     found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert (found.decisions[0].verdict, found.decisions[0].one_seed) == ("holds", False)
 
@@ -203,9 +193,7 @@ def test_runs_of_another_configuration_are_told(tmp_path: Path, conf: Path) -> N
 
 @pytest.mark.parametrize("name", ["evaluation/after.jsonl", "metrics.jsonl"])
 def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path, name: str) -> None:
-    for row, wins in (("base", [0] * 40), ("ours", [2] * 40)):
-        for seed in range(2):
-            save(tmp_path / f"outputs/p/tab1/{row}/seed{seed}", wins)
+    save_both(tmp_path / "outputs", (0, 1), 40)
     folder = tmp_path / "outputs/p/tab1/ours/seed0"
     (folder / name).write_text('{"split": "se')
     found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
@@ -217,43 +205,20 @@ def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path, name: st
 
 
 def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, conf: Path) -> None:
-    for row, more in (
-        ("base", {"seconds": {"rollouts": 5.0}, "cpu_seconds": 4.0}),
-        (
-            "ours",
-            {
-                "seconds": {"rollouts": 5.0, "profile": 7.0},
-                "cpu_seconds": 4.0,
-                "verifier": {"toy": {"profile": {"judged": 40}}},
-            },
-        ),
-    ):
+    profiled = {"seconds": {"rollouts": 5.0, "profile": 7.0}, "profile_turns": 40, "profile_cpu_seconds": 3.0}
+    for row, more in (("base", {"seconds": {"rollouts": 5.0}}), ("ours", profiled)):
         folder = tmp_path / f"outputs/p/tab1/{row}/seed0"
         save(folder, [2] * 4)
         result = json.loads((folder / "result.json").read_text())
-        (folder / "result.json").write_text(json.dumps({**result, **more}))
+        (folder / "result.json").write_text(json.dumps({**result, "cpu_seconds": 4.0, **more}))
     found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     text = to_markdown(entry_tables(found))
-    assert "| Ours | 0 | 100 | 0 | - | 4 | 40 | - | 7 | - |" in text
+    assert "| Ours | 0 | 100 | 0 | - | 4 | 40 | 3 | 7 | - |" in text
     assert "| Base | 0 | 100 | 0 | - | 4 | - | - | - | - |" in text
-    assert "did not record the CPU seconds of profiles: Ours." in text
     base, ours = (found.rows[row][0] for row in ("base", "ours"))
     assert (base.value("sampled_turns"), base.value("sampled_cpu_seconds")) == (100, 4)
-    assert (ours.value("sampled_turns"), ours.value("sampled_cpu_seconds")) == (
-        140,
-        None,
-    )  # the profile's are not known
+    assert (ours.value("sampled_turns"), ours.value("sampled_cpu_seconds")) == (140, 7)
     assert ours.value("in_domain.delta / sampled_turns") == pytest.approx(50 / 140)
-
-    def other(**of) -> RunMetrics:
-        return RunMetrics(ours.folder, ours.result.model_copy(update=of))
-
-    assert other(profile_turns=41).value("sampled_turns") == 141  # what was counted goes before
-    silent = other(verifier={})  # a profile of which nothing tells but its seconds
-    assert silent.value("sampled_turns") is None and silent.value("sampled_cpu_seconds") is None
-    assert other(profile_cpu_seconds=3.0).value("sampled_cpu_seconds") == 7
-    (ours.folder / "metrics.jsonl").write_text('{"phase": "train", "states/profiles": 2}\n')
-    assert other().value("sampled_turns") is None  # of two profiles one was counted
 
 
 def test_what_dapo_throws_away_is_told_of_its_rows(tmp_path: Path, conf: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.reports.test_claim_verdict import SWEEP, save
+from tests.unit.reports.test_claim_verdict import SWEEP, save, save_both
 
 from turnwise.errors import InputError
 from turnwise_study.entries import Entry, as_json, counted, read_entry
@@ -29,12 +29,6 @@ def conf(tmp_path: Path) -> Path:
     return folder
 
 
-def runs(tmp_path: Path, wins: int = 30) -> None:
-    for seed in range(3):
-        save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
-        save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * wins + [0] * (40 - wins))
-
-
 def pilot(tmp_path: Path, seed: int, *spread: float) -> None:
     save(tmp_path / f"outputs/pilot/p/tab1/ours/seed{seed}", [1] * 4, reward_std=list(spread))
 
@@ -44,7 +38,7 @@ def entry(tmp_path: Path, conf: Path, name: str = "p_tab1") -> Entry:
 
 
 def test_a_claim_waits_for_its_precondition_and_falls_with_it(tmp_path: Path, conf: Path) -> None:
-    runs(tmp_path)
+    save_both(tmp_path / "outputs")
     found = entry(tmp_path, conf)
     assert found.decisions[0].verdict == "undecided" and "not measured" in found.decisions[0].why
     pilot(tmp_path, 100, 0.1, 0.2)  # mean 0.15
@@ -70,7 +64,7 @@ def test_what_can_be_tested_decides_an_entry(tmp_path: Path, conf: Path) -> None
     path = conf / "sweep" / "p_tab1.yaml"
     text = path.read_text().replace("[ours > base, big > ours]", "[ours > base, base > 90]")
     path.write_text(text.replace("row: ours,", "row: ours, claims: [base > 90],"))
-    runs(tmp_path)
+    save_both(tmp_path / "outputs")
     pilot(tmp_path, 100, 0.1)
     found = entry(tmp_path, conf)
     assert [d.verdict for d in found.decisions] == ["holds", "untestable"]
@@ -91,7 +85,7 @@ def test_another_sweep_shares_a_precondition_and_its_pilot_runs(tmp_path: Path, 
         ]
     )
     (conf / "sweep" / "p_tab2.yaml").write_text(other)
-    runs(tmp_path)
+    save_both(tmp_path / "outputs")
     pilot(tmp_path, 100, 0.1)
     found = entry(tmp_path, conf, "p_tab2")
     assert found.verdict == "untestable" and found.findings[0].label == "Ours"
@@ -101,7 +95,7 @@ def test_another_sweep_shares_a_precondition_and_its_pilot_runs(tmp_path: Path, 
 
 
 def test_tables_and_json_say_what_was_measured(tmp_path: Path, conf: Path) -> None:
-    runs(tmp_path)
+    save_both(tmp_path / "outputs")
     pilot(tmp_path, 100, 0.1)
     pilot(tmp_path, 101, 0.2)
     found = entry(tmp_path, conf)
@@ -153,7 +147,7 @@ def test_a_precondition_may_be_of_the_claims_on_one_metric(tmp_path: Path, conf:
     text = path.read_text().replace("in_domain.after: [ours > base, big > ours]", "in_domain.after: [ours > base]")
     text = text.replace("directions:", "directions:\n  rollout_turns: [ours > base]")
     path.write_text(text.replace("row: ours,", "row: ours, metrics: [in_domain.after],"))
-    runs(tmp_path)
+    save_both(tmp_path / "outputs")
     pilot(tmp_path, 100, 0.1)
     found = {decision.metric: decision.verdict for decision in entry(tmp_path, conf).decisions}
     assert found == {"rollout_turns": "undecided", "in_domain.after": "untestable"}

@@ -116,20 +116,6 @@ def test_a_summary_of_one_paper(script, capsys, tmp_path):
     assert "paper=awpo" in refused(script, capsys, "sweep=awpo_tab2", "paper=awpo", outputs)
 
 
-def test_the_second_report_says_the_same_and_composes_nothing(script, make, tmp_path, capsys, monkeypatch):
-    folder = tmp_path / "outputs" / "pivotrl" / "tab1" / "pivotrl_swe" / "seed0"
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps(make.result(name="pivotrl/tab1/pivotrl_swe")))
-    monkeypatch.chdir(tmp_path)
-    said = []
-    for _ in range(2):
-        assert script.main(["sweep=pivotrl_tab1", "rows=pivotrl_swe", "seed=0", "--json"]) == 0
-        said.append(capsys.readouterr().out)
-        monkeypatch.setattr("turnwise_study.sweeps.row_hashes.compose_config", None)
-    assert said[0] == said[1] and '"kept": "9f2c41d7a0b3"' in said[0]
-    assert (tmp_path / "outputs" / "cache" / "row_hashes.json").is_file()
-
-
 def test_a_report_does_not_wait_for_libraries_that_it_may_not_need():
     program = (
         "import sys; sys.path.insert(0, 'scripts'); import report;"

@@ -7,12 +7,17 @@ import re
 import shutil
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from turnwise_study.run_files import read_run
-from turnwise_study.run_page import render, write_report
+from turnwise.runs.result_file import InDomain, Result
+from turnwise_study.figures import success
+from turnwise_study.run_files import ReportedRun, clip, goal, read_run
+from turnwise_study.run_page import in_domain_rows, render, so_far, write_report
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 HOSTILE = '</pre></svg><script>alert(1)</script><img src="http://evil.example/x.png" onerror=alert(2)>&amp;{{ 7*7 }}'
@@ -148,3 +153,94 @@ def test_a_huge_run_stays_a_page(write_run, tmp_path):
         (folder / "evaluation" / f"{name}.jsonl").write_text("\n".join(lines))
     (folder / "config.yaml").write_text("key: " + "<" * 200_000)
     assert 500_000 < len(render(read_run(folder)).encode()) < 2_000_000
+
+
+HELD_OUT = {0: (10.5, 1.5), 8: (20.0, 2.5), 16: (44.5, 3.5)}  # iteration -> replies accepted and the same, %
+
+
+def test_the_curve_of_a_run_on_dialogues_is_that_of_its_held_out_replies(make, tmp_path):
+    folder = make.write_run(tmp_path / "own", states=20)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["phase"] != "eval"] + [
+        {"iteration": i, "phase": "eval", "eval/held_out/functional": accepted, "eval/held_out/strict": same}
+        for i, (accepted, same) in HELD_OUT.items()
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = json.loads((folder / "result.json").read_text())
+    change = {"base": 10.5, "after": 44.5, "delta": 34.0, "delta_ci95": [12.25, 55.75]}
+    nll = {"base": 2.5, "after": 1.125, "delta": -1.375, "delta_ci95": [-1.625, -1.0625]}
+    replies = {"replies": 1234, "functional": change, "strict": change, "nll": nll}
+    tools = {f"a_tool_with_a_name_that_is_long_{i}": replies for i in range(40)}
+    result["in_domain"] = change | {"tasks": 1234, "decoding": "sampled"}
+    result["held_out"] = replies | {"dialogues": 200, "by_tool": tools, "by_turn": {"1": replies}}
+    (folder / "result.json").write_text(json.dumps(result))
+    figure = success(read_run(folder))
+    assert figure is not None
+    for before, after in zip(HELD_OUT[0], HELD_OUT[16], strict=True):
+        assert f"from {before} to {after}" in figure.alt
+    assert figure.svg in write_report(folder).read_text(encoding="utf-8")
+
+
+def test_a_run_on_dialogues_that_is_under_way_shows_its_held_out_replies():
+    run = ReportedRun(
+        Path("own"), metrics={"eval/held_out/functional": {0: 12.5, 8: 50.0}, "eval/held_out/strict": {0: 1.0}}
+    )
+    assert [value for value, _ in so_far(run)] == ["12.5 %", "50.0 %"]
+
+
+@given(st.text(max_size=300), st.integers(30, 200))
+def test_clip_keeps_both_ends(text, limit):
+    shown = clip(text, limit)
+    if len(text) <= limit:
+        assert shown == text
+    else:
+        assert shown.startswith(text[: limit // 2])
+        assert shown.endswith(text[-(limit // 4) :])
+        assert f"{len(text) - limit * 2 // 3 - limit // 3:,} characters left out" in shown
+
+
+def test_the_headline_is_not_listed_twice(make):
+    rows = in_domain_rows(Result.model_validate(make.result()).in_domain)
+    assert [(mode, split) for mode, split, _ in rows] == [
+        ("greedy", "all held-out"),
+        ("greedy", "seen"),
+        ("greedy", "unseen"),
+        ("sampled", "all held-out"),
+        ("pass@1", "all held-out"),
+        ("pass@4", "all held-out"),
+    ]
+    only = in_domain_rows(InDomain(base=1, after=2, pass_at_k={"8": 12.0}))
+    assert [(mode, part.base, part.after) for mode, _, part in only] == [("headline", 1, 2), ("pass@8", None, 12.0)]
+
+
+def test_subsets_stand_below_the_splits_and_their_mean_last():
+    def compared(base, after):
+        return {"base": base, "after": after, "delta": after - base, "tasks": 4}
+
+    by_subset = {"base": compared(10, 20), "long_context": compared(0, 40)}
+    result = InDomain.model_validate(
+        {**compared(5, 30), "decoding": "sampled", "by_subset": by_subset, "subset_mean": compared(5, 30)}
+    )
+    rows = [(mode, part, one.after) for mode, part, one in in_domain_rows(result)]
+    assert rows == [
+        ("headline", "all held-out", 30),
+        ("headline", "subset base", 20),
+        ("headline", "subset long_context", 40),
+        ("headline", "mean of subsets", 30),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("You are in a room.\nYour task is to: put a hot mug in safe.", "Your task is to: put a hot mug in safe."),
+        ("Book me a table\nfor two.", "Book me a table for two."),
+        ("Tools: a, b.\nQuestion: who?\nAnswer briefly.", "Question: who?"),
+        ("", ""),
+    ],
+)
+def test_a_rollout_begins_with_what_its_task_asks_for(text, wanted):
+    messages = [("system", "You act. Task: none."), ("user", text), ("assistant", "look"), ("user", "Task: another")]
+    assert goal(messages) == wanted
+    assert goal(messages[:1]) == ""
+    assert len(goal([("user", "x" * 5_000)])) < 400

@@ -1,9 +1,10 @@
-"""The offline tables against counts by hand and against scipy's own statistics."""
+"""The offline tables, their counts and their intervals, against counts by hand and scipy's own statistics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from turnwise.algo.gates.gate import DISTANCE, TERMINATION
-from turnwise_study.gates.groups import Buffer, intervals, label_of, rank_statistics
+from turnwise.evaluation.stats import wilson
+from turnwise_study.gates.groups import Buffer, counts, difference, intervals, label_of, rank_statistics
 from turnwise_study.gates.tables import (
+    arms_table,
+    kept_norm,
     labels_table,
     peak_row,
     rank_rows,
@@ -119,33 +123,6 @@ def _spread(rows: int) -> list[tuple[object, ...]]:
     ]
 
 
-@pytest.mark.slow
-def test_intervals_of_types_and_labels_against_scipys_bootstrap(make_buffer: Make) -> None:
-    buffer = make_buffer([(label, d, tail, kind) for label, d, tail, kind in _spread(120)])
-    types, labels = types_table(buffer, 5, 6000, 0), labels_table(buffer, 5, 6000, 0)
-    given = {"paired": True, "vectorized": False, "method": "percentile", "n_resamples": 2000}
-
-    def auroc(values: np.ndarray, mixed: np.ndarray) -> float:
-        return float(
-            stats.mannwhitneyu(values[mixed > 0], values[mixed == 0]).statistic / (mixed.sum() * (1 - mixed).sum())
-        )
-
-    for kind in "ab":
-        part = [group for group in buffer.groups if group.kind == kind]
-        values = np.array([group.signals[5][DISTANCE] for group in part])
-        mixed = np.array([float(group.label == "mixed") for group in part])
-        theirs = stats.bootstrap((values, mixed), auroc, rng=np.random.default_rng(1), **given).confidence_interval
-        assert types[kind]["auroc_ci95"] == pytest.approx([theirs.low, theirs.high], abs=0.02)
-    for label, row in labels.items():
-        for signal, name in ((DISTANCE, "median_d"), (TERMINATION, "median_tau")):
-            column = np.array([group.signals[5][signal] for group in buffer.groups if group.label == label])
-            if not len(column):
-                assert row[f"{name}_ci95"] is None
-                continue
-            theirs = stats.bootstrap((column,), np.median, rng=np.random.default_rng(2), **given).confidence_interval
-            assert row[f"{name}_ci95"] == pytest.approx([theirs.low, theirs.high], abs=0.03)
-
-
 def test_a_kind_with_few_groups_of_a_class_has_no_interval(make_buffer: Make) -> None:
     rows = [("all_fail", 0.1, 20, "a")] * 2 + [("mixed", 0.2, 20, "a")] * 9
     assert types_table(make_buffer(rows), 5, 20, 0)["a"]["auroc_ci95"] is None
@@ -204,3 +181,140 @@ def test_the_bootstrap_of_all_signals_is_that_of_each_by_scipys_ranks(seed: int,
         p = stats.spearmanr(values, variances).pvalue if rows[name]["rho"] is not None else math.nan
         assert rows[name]["p"] == (None if math.isnan(p) else p)
     assert rows["d"]["over_d_ci95"] in (None, [0.0, 0.0])
+
+
+def flags(*counted: tuple[bool, int]) -> np.ndarray:
+    return np.concatenate([np.full(count, value) for value, count in counted])
+
+
+def test_precision_over_the_base_rate_by_hand() -> None:
+    cut = flags((True, 21), (False, 79))
+    uniform = flags((True, 17), (False, 4), (True, 22), (False, 57))  # the released groups
+    row = counts(cut, uniform)
+    assert row["over_base"] == pytest.approx(17 / 21 - 0.39)
+    assert row["over_base_ci95"][0] > 0.2
+    assert counts(cut, np.ones(100, dtype=bool))["over_base"] == 0  # where all groups end alike, precision is nothing
+
+
+def test_newcombes_worked_example() -> None:
+    """Newcombe (1998), Table II, example (a): 56 of 70 and 48 of 80, method 10: [0.0524, 0.3339]."""
+    of = [wilson(56, 70), wilson(48, 80)]
+    assert difference(*((found.mean, found.low, found.high) for found in of)) == pytest.approx(
+        (0.0524, 0.3339), abs=6e-5
+    )
+
+
+def test_few_right_cuts_decide_nothing() -> None:
+    uniform = flags((True, 3), (True, 36), (False, 61))
+    row = counts(flags((True, 3), (False, 97)), uniform)
+    assert row["precision"] == 1 and row["over_base_ci95"][0] < 0.1
+    assert counts(flags((True, 1), (False, 99)), uniform)["over_base_ci95"][0] < 0
+
+
+def test_cutting_nothing_or_everything() -> None:
+    uniform = flags((True, 4), (False, 6))
+    assert counts(np.zeros(10, dtype=bool), uniform)["over_base"] is None
+    assert counts(np.ones(10, dtype=bool), uniform)["over_base_ci95"] == [0, 0]
+
+
+def test_its_interval_agrees_with_a_bootstrap_where_many_groups_are_cut() -> None:
+    rng = np.random.default_rng(0)
+    cut = rng.random(800) < 0.3
+    uniform = rng.random(800) < np.where(cut, 0.6, 0.35)
+    drawn = []
+    for _ in range(4000):
+        rows = rng.integers(0, 800, 800)
+        drawn.append(uniform[rows][cut[rows]].mean() - uniform[rows].mean())
+    assert counts(cut, uniform)["over_base_ci95"] == pytest.approx(
+        np.quantile(drawn, [0.025, 0.975]).tolist(), abs=0.01
+    )
+
+
+def ratio(saved: np.ndarray, total: np.ndarray) -> np.ndarray:
+    return (saved.sum(-1) / total.sum(-1))[..., None]
+
+
+def test_against_scipys_paired_bootstrap() -> None:
+    rng = np.random.default_rng(3)
+    total = rng.uniform(1, 5, 60)
+    saved = total * rng.uniform(0, 0.5, 60)
+    (ours,) = intervals(ratio, [saved, total], 8000, 1)
+    theirs = stats.bootstrap(
+        (saved, total),
+        lambda a, b, axis: a.sum(axis) / b.sum(axis),
+        paired=True,
+        vectorized=True,
+        method="percentile",
+        n_resamples=8000,
+        rng=np.random.default_rng(2),
+    ).confidence_interval
+    assert ours == pytest.approx([theirs.low, theirs.high], abs=3e-3)
+
+
+def test_it_is_a_function_of_its_seed() -> None:
+    columns = [np.arange(9.0), np.full(9, 2.0)]
+    assert intervals(ratio, columns, 100, 5) == intervals(ratio, columns, 100, 5) != intervals(ratio, columns, 100, 6)
+
+
+def test_undefined_resamples_are_left_out() -> None:
+    found = intervals(
+        lambda x: np.stack([np.where(x.sum(-1) > 0, 1.0, np.nan), np.full(x.shape[:-1], np.nan)], -1),
+        [np.array([0.0, 1.0])],
+        200,
+        0,
+    )
+    assert found == [[1.0, 1.0], None]
+    assert intervals(ratio, [np.ones(1), np.ones(1)], 10, 0) == [None]
+
+
+def test_the_numbers_do_not_depend_on_how_many_are_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [np.arange(13.0), np.arange(13.0) + 2]
+    found = []
+    for chunk in (1, 100, 10**6):
+        monkeypatch.setattr("turnwise_study.gates.groups.CHUNK", chunk)
+        found.append(intervals(ratio, columns, 101, 5))
+    assert found[0] == found[1] == found[2]
+
+
+def test_arms_by_hand(make_buffer: Make) -> None:
+    arms = arms_table(make_buffer(ROWS), 5, 0.12, 0.9, 200, 0)
+    assert [arms["divergence"][key] for key in ("cut", "tp", "fp")] == [3, 2, 1]
+    # 40 of the 200 turns stood before the cut rollouts; one of two equal advantage vectors is lost
+    assert arms["divergence"]["saved_pct"] == pytest.approx(100 * 40 / 200)
+    assert arms["divergence"]["l2_pct"] == pytest.approx(100 * math.sqrt(1 / 2))
+    assert [arms["termination"][key] for key in ("cut", "tp", "saved_pct", "l2_pct")] == [1, 1, 0, 100]
+    assert arms["oracle"]["saved_pct"] == pytest.approx(100 * 40 / 200)
+    assert arms["no_gate"]["saved_pct"] == arms["dapo"]["saved_pct"] == 0
+    # three of five at random: on average 3/5 of the 70 turns; both mixed groups lost with chance 3/10, one with 6/10
+    assert arms["random"]["saved_pct"] == pytest.approx(100 * 0.6 * 70 / 200)
+    assert (arms["random"]["tp"], arms["random"]["fp"]) == pytest.approx((1.8, 1.2))
+    assert arms["random"]["l2_pct"] == pytest.approx(100 * (0.1 + 0.6 * math.sqrt(0.5)))
+    assert arms["divergence"]["below_oracle"] == pytest.approx(0)
+    assert arms["divergence"]["over_random"] == pytest.approx(arms["divergence"]["l2_pct"] - arms["random"]["l2_pct"])
+
+
+def test_a_buffer_without_signal_keeps_its_norm(make_buffer: Make) -> None:
+    assert kept_norm(np.array([True, False]), make_buffer([("all_fail", 0.1, 20)] * 2).energies) == 100.0
+
+
+def test_what_random_cuts_keep_is_the_mean_over_all_of_them(make_buffer: Make) -> None:
+    rows = [("mixed", 0.05 * i, 20) for i in range(4)] + [("all_fail", 0.05 * i, 20) for i in range(3)]
+    buffer = make_buffer(rows)
+    found = arms_table(buffer, 5, 0.12, 2.0, 50, 0)["random"]
+    norms = []
+    for drawn in combinations(range(len(rows)), found["cut"]):
+        cut = np.zeros(len(rows), dtype=bool)
+        cut[list(drawn)] = True
+        norms.append(kept_norm(cut, buffer.energies))
+    assert found["l2_pct"] == pytest.approx(np.mean(norms))
+
+
+def test_differences_are_resampled_together(make_buffer: Make) -> None:
+    """An oracle always saves at least as much as a gate that cuts only some of its groups, in every resample."""
+    rows = [("all_fail", 0.05 if i % 2 else 0.5, 20) for i in range(20)] + [("mixed", 0.6, 20)] * 20
+    arms = arms_table(make_buffer(rows), 5, 0.12, 2.0, 300, 0)
+    gate, oracle = arms["divergence"], arms["oracle"]
+    assert gate["saved_pct_ci95"][1] > oracle["saved_pct_ci95"][0]  # on their own they meet
+    assert gate["below_oracle"] == pytest.approx(oracle["saved_pct"] - gate["saved_pct"])
+    assert gate["below_oracle_ci95"][0] > 0
+    assert oracle["below_oracle_ci95"] == [0, 0]

@@ -1,5 +1,7 @@
-"""``hydra/sweeper=runs``: Hydra's own sweeper of ``-m``, which starts at least one run, checks all runs before the
-first one, goes on after a run that fails, and leaves no file beside the runs.
+"""Hydra's sweepers of this project: ``rows`` starts the rows of a sweep file, ``runs`` those of ``-m``.
+
+Hydra reads this file at every start, so nothing heavy is imported before runs are started. It reads it outside of
+``sys.modules``, in which a dataclass of keys would not work.
 """
 
 from __future__ import annotations
@@ -14,38 +16,81 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 
-class _Told:
+def _composed(context: HydraContext, base: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """The configuration of one run, as its job will see it."""
+    cfg = context.config_loader.load_sweep_config(base, list(overrides))
+    HydraConfig.instance().set_config(cfg)  # the name of a run of -m is made of its overrides
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
+
+
+class RowsSweeper(Sweeper):
+    """Composes the rows of a sweep, leaves out what is finished, and hands the rest to the launcher in one go.
+
+    ``train.py`` writes the keys from its command line: ``arguments`` has sweep=NAME, rows=..., and what goes to every
+    row; ``folder`` is conf/.
+    """
+
+    def __init__(self, arguments: Sequence[str], folder: str) -> None:
+        self.arguments, self.folder = list(arguments), folder
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from turnwise_study.sweeps.run_sweep import Recorded
+
+        self.base, self.context = config, hydra_context
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=Recorded(task_function), config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        from turnwise.console import Terminal
+        from turnwise_study.sweeps.jobs import ask
+        from turnwise_study.sweeps.run_sweep import run_sweep
+
+        return run_sweep(
+            ask(self.arguments, Path(self.folder)),
+            lambda overrides: _composed(self.context, self.base, overrides),
+            lambda overrides: self.launcher.launch([list(job) for job in overrides], 0),
+            Terminal(),
+        )
+
+
+class _Reporting:
     """A launcher whose failed runs are reported together, when all runs have ended."""
 
     def __init__(self, launcher: Launcher) -> None:
         self.launcher = launcher
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Raises RowsFailed if runs have failed."""
         from turnwise.errors import RowsFailed
 
         results = self.launcher.launch(job_overrides, initial_job_idx=initial_job_idx)
-        failed = [str(one._return_value) for one in results if one.status == JobStatus.FAILED]
+        failed = [f"  - {one._return_value}" for one in results if one.status == JobStatus.FAILED]
         if failed:
             told = (
                 f"{len(failed)} of {len(results)} runs did not finish; the same command starts only these runs again:"
             )
-            raise RowsFailed("\n".join([told, *(f"  - {error}" for error in failed)]))
+            raise RowsFailed("\n".join([told, *failed]))
         return results
 
 
 class RunsSweeper(BasicSweeper):
-    """One run for each combination of the values that the command line names."""
+    """Hydra's own sweeper of ``-m``, one run for each combination of values, which starts at least one run, checks all
+    runs before the first one, goes on after a run that fails, and leaves no file beside the runs.
+    """
 
     @staticmethod
     def split_arguments(overrides: list[Override], max_batch_size: int | None) -> list[list[list[str]]]:
-        """Returns the overrides of every run, in one batch.
+        """The overrides of every run, in one batch.
 
         Raises:
             ConfigError: a range or pattern names no values, they make more runs than anyone waits for, or the command
@@ -70,26 +115,18 @@ class RunsSweeper(BasicSweeper):
         from turnwise_study.sweeps.run_sweep import Recorded
 
         super().setup(hydra_context=hydra_context, task_function=Recorded(task_function), config=config)
-        self.launcher = _Told(self.launcher)  # type: ignore[arg-type, assignment]
+        self.launcher = _Reporting(self.launcher)  # type: ignore[arg-type, assignment]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Composes and checks every run.
-
-        Raises:
-            ConfigError: runs have mistakes. The error lists each mistake once, with the overrides of its runs.
-        """
+        """Composes and checks every run. A ConfigError lists each mistake once, with the overrides of its runs."""
         from turnwise.config.check import check_config
         from turnwise.config.schema import ConfigError
 
         assert self.config is not None and self.hydra_context is not None
         mistakes: dict[str, list[set[str]]] = {}
         for run in batch:
-            cfg = self.hydra_context.config_loader.load_sweep_config(self.config, list(run))
-            HydraConfig.instance().set_config(cfg)  # the name of a run is made of its overrides
-            with open_dict(cfg):
-                del cfg["hydra"]
             try:
-                check_config(cfg)
+                check_config(_composed(self.hydra_context, self.config, run))
             except ConfigError as error:
                 for mistake in error.mistakes:
                     mistakes.setdefault(mistake, []).append(set(run))
@@ -99,10 +136,9 @@ class RunsSweeper(BasicSweeper):
             raise ConfigError([": ".join(filter(None, (" ".join(sorted(own)), one))) for one, own in where.items()])
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Runs all of them. Hydra's record of the command goes when it ends: each run keeps its own configuration."""
         try:
             return super().sweep(arguments)
-        finally:
+        finally:  # Hydra's record of the command goes: each run keeps its own configuration
             assert self.config is not None
             folder = Path(self.config.hydra.sweep.dir)
             with suppress(OSError):
@@ -110,5 +146,8 @@ class RunsSweeper(BasicSweeper):
                 folder.rmdir()  # it goes if nothing is in it
 
 
-_KEYS = {"_target_": "hydra_plugins.turnwise_runs.RunsSweeper", "max_batch_size": None, "params": None}
-ConfigStore.instance().store(group="hydra/sweeper", name="runs", node=_KEYS, provider="turnwise")
+for _name, _keys in {
+    "rows": {"_target_": "hydra_plugins.turnwise_sweepers.RowsSweeper", "arguments": [], "folder": "???"},
+    "runs": {"_target_": "hydra_plugins.turnwise_sweepers.RunsSweeper", "max_batch_size": None, "params": None},
+}.items():
+    ConfigStore.instance().store(group="hydra/sweeper", name=_name, node=_keys, provider="turnwise")
