@@ -250,7 +250,10 @@ class ScriptedEnv(Environment, Generic[S]):
             )
         return self.play(session, check_quality(quality), seed)
 
-    def play(self, session: S, quality: Quality, seed: int) -> Trajectory:
-        """Runs an expert's episode. An environment whose experts are not of the classes above overrides this method."""
+    def actor(self, session: S, quality: Quality, seed: int) -> Callable[[], str | None]:
+        """Returns a function that gives an expert's next action; None ends the episode early."""
         expert = self.good(session, seed) if quality == "good" else self.clumsy(session, seed, self.chances())
-        return demonstration(session, lambda: expert.act(session), quality, seed)
+        return lambda: expert.act(session)
+
+    def play(self, session: S, quality: Quality, seed: int) -> Trajectory:
+        return demonstration(session, self.actor(session, quality, seed), quality, seed)

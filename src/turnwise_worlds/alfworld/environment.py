@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnwise.env import EnvironmentFault, Quality, Session, Step, check_horizon, check_open
+from turnwise.env import EnvironmentFault, Quality, Step, check_horizon, check_open
 from turnwise.errors import InputError
-from turnwise.types import Message, Task, Trajectory
-from turnwise_worlds.scripted import ScriptedEnv, demonstration
+from turnwise.types import Task
+from turnwise_worlds.react import GameEnv, GameSession, Prompt
 from turnwise_worlds.workers import JsonProcess, NoAnswerError
 
 SCRIPT = Path(__file__).with_name("engine.py")
@@ -136,13 +137,13 @@ class Pool:
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
-class AlfworldSession(Session):
+class AlfworldSession(GameSession):
     """A running episode of the ALFWorld engine.
 
-    An action that is not possible in the present state gets the answer "Nothing happens.".
+    A command that is not possible in the present state gets the answer "Nothing happens.".
 
     Attributes:
-        actions: the actions taken so far, including those without effect.
+        actions: the commands taken so far, including those without effect.
         seen: the receptacles whose content the policy has seen after it walked to them or opened them.
     """
 
@@ -161,15 +162,15 @@ class AlfworldSession(Session):
         self.won: bool = reply["won"]
         weakref.finalize(self, worker.free, self._at)
 
-    def opening(self) -> list[Message]:
-        return [{"role": "user", "content": self._intro}]
+    def intro(self) -> str:
+        return self._intro
 
-    def step(self, action: str) -> Step:
+    def play(self, command: str) -> Step:
         check_open(self.task, self.done, len(self.actions))
-        command = action.strip()
+        reply = self._worker.call(op="step", at=self._at, action=command)
+        self.actions += (command,)
+        command = command.strip()
         admissible = command in self._admissible
-        reply = self._worker.call(op="step", at=self._at, action=action)
-        self.actions += (action,)
         self._admissible, self.won = reply["admissible"], reply["won"]
         if admissible and command.startswith(("go to ", "open ")) and "you see" in reply["observation"]:
             self.seen |= {" ".join(command.split()[-2:])}
@@ -177,11 +178,8 @@ class AlfworldSession(Session):
         return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
-        twin = AlfworldSession.__new__(AlfworldSession)
-        twin.task, twin.horizon, twin.actions = self.task, self.horizon, self.actions
-        twin.seen, twin._intro = self.seen, self._intro
+        twin = copy.copy(self)
         twin._attach(self._worker, self._worker.call(op="fork", at=self._at))
-        twin.done = self.done
         return twin
 
     def admissible(self) -> list[str]:
@@ -302,17 +300,17 @@ class OfficialGames:
             raise InputError(f"{file}:{error.lineno}: broken JSON ({error.msg}); download the file again") from None
 
 
-def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:
-    for action in actions:
+def _wins(session: AlfworldSession, commands: Sequence[str]) -> bool:
+    for command in commands:
         if session.done:
             break
-        session.step(action)
+        session.play(command)
     return session.won
 
 
 def _after(session: AlfworldSession, action: str) -> AlfworldSession:
     twin = session.fork()
-    twin.step(action)
+    twin.play(action)
     return twin
 
 
@@ -336,9 +334,8 @@ class Games(Protocol):
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool: ...
 
 
-class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
+class AlfworldEnvironment(GameEnv[AlfworldSession]):
     """An environment with ALFWorld's six task types (arXiv:2010.03768), played as text games in TextWorld.
-
 
     ``conf/env/alfworld.yaml`` explains the arguments.
     """
@@ -353,8 +350,9 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         workers: int = 1,
         timeout: float = 60.0,
         python: str | None = None,
+        prompt: Prompt | None = None,
     ) -> None:
-        self.horizon = check_horizon(horizon)
+        self.horizon, self.prompt = check_horizon(horizon), prompt
         self.games: Games = self._open(games)
         self.pool = Pool(workers, timeout, python)
 
@@ -371,12 +369,12 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         worker = self.pool.worker()
         return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))
 
-    def play(self, session: AlfworldSession, quality: Quality, seed: int) -> Trajectory:
-        actions = iter(self.games.expert(session.fork(), quality, seed))
-        return demonstration(session, lambda: next(actions, None), quality, seed)
+    def actor(self, session: AlfworldSession, quality: Quality, seed: int) -> Callable[[], str | None]:
+        commands = iter(self.games.expert(session.fork(), quality, seed))
+        return lambda: next(commands, None)
 
-    def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        return self.games.accepts(session, action, expert)
+    def allows(self, session: AlfworldSession, command: str, expert: str) -> bool:
+        return self.games.accepts(session, command, expert)
 
     def close(self) -> None:
         self.pool.close()

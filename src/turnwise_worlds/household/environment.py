@@ -32,7 +32,8 @@ from turnwise_worlds.household.world import (
     make_task,
     weight,
 )
-from turnwise_worlds.scripted import Chances, Clumsy, Expert, LastTasks, ScriptedEnv
+from turnwise_worlds.react import GameEnv, Prompt
+from turnwise_worlds.scripted import Chances, Clumsy, Expert, LastTasks
 
 _PLANNED = frozenset({OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE})
 
@@ -285,7 +286,7 @@ def _places(world: World, objects: int) -> int:
     return found
 
 
-class HouseholdEnv(ScriptedEnv[HouseholdSession]):
+class HouseholdEnv(GameEnv[HouseholdSession]):
     """Household tasks of six kinds, played in text.
 
     ``conf/env/household.yaml`` explains the arguments.
@@ -295,13 +296,18 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
     good, clumsy = GoodExpert, ClumsyExpert
 
     def __init__(
-        self, horizon: int = 30, mistakes: Mistakes | None = None, worlds: int = 256, verifier: Verifier = "oracle"
+        self,
+        horizon: int = 30,
+        mistakes: Mistakes | None = None,
+        worlds: int = 256,
+        verifier: Verifier = "oracle",
+        prompt: Prompt | None = None,
     ) -> None:
         if worlds < 1:
             raise ValueError(f"worlds: must be at least 1, got {worlds}")
         self.horizon = check_horizon(horizon)
         self.mistakes = mistakes or Mistakes()
-        self.verifier = check_verifier(verifier)
+        self.verifier, self.prompt = check_verifier(verifier), prompt
         self._worlds = LastTasks(_world, worlds)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
@@ -318,10 +324,10 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
             session.step(action)
         return session
 
-    def accepts(self, session: HouseholdSession, action: str, expert: str) -> bool:
+    def allows(self, session: HouseholdSession, command: str, expert: str) -> bool:
         if self.verifier == "oracle":
-            return makes_progress(session, action)
-        return has_effect_of(session, action, expert)
+            return makes_progress(session, command)
+        return has_effect_of(session, command, expert)
 
 
 def _world(task: Task) -> World:
