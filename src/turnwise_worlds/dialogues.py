@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from turnwise.data.match_calls import equivalent
 from turnwise.data.tool_schema import check_call, function_of, signature
@@ -110,6 +110,7 @@ class Reference:
     start: World
     states: tuple[World, ...]
     answers: tuple[tuple[str, ...], ...]
+    one_reply: bool
 
     @classmethod
     def of(cls, problem: DialogueProblem) -> Reference:
@@ -119,14 +120,14 @@ class Reference:
         for turn in problem.turns:
             answers.append(tuple(truth.call(call) for call in turn.calls))
             states.append(truth.fork())
-        return cls(start, tuple(states), tuple(answers))
+        return cls(start, tuple(states), tuple(answers), problem.one_reply)
 
     def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
         """Checks the end of a user turn. Returns the policy's fault (a constant of this module); empty for no fault."""
         if not self.answers[turn]:
             # This request cannot be fulfilled. If the policy has changed the state anyway, a later user turn's check
-            # fails.
-            return ""
+            # fails; a dialogue of one reply has no later turn.
+            return STATE if self.one_reply and called else ""
         if not called:
             return EMPTY
         if not world.same_state(self.states[turn]):
@@ -154,23 +155,9 @@ class DialogueSession(Session):
     of the policy.
     """
 
-    __slots__ = (
-        "brief", "done", "fault", "form", "horizon", "made", "problem", "reference", "seen", "steps", "steps_made",
-        "task", "turn", "turns", "won", "world",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        task: Task,
-        problem: DialogueProblem,
-        reference: Reference,
-        form: Format,
-        horizon: int,
-        steps: int,
-        brief: bool,
-    ) -> None:
+    def __init__(self, task: Task, problem: DialogueProblem, reference: Reference, env: DialogueEnv) -> None:
         self.task, self.problem, self.reference = task, problem, reference
-        self.form, self.horizon, self.steps, self.brief = form, horizon, steps, brief
+        self.form, self.horizon, self.steps, self.brief = env.format, env.horizon, env.steps, env.brief
         self.world: World = reference.start.fork()
         self.seen: list[str] = []  # all answers to calls so far
         self.made: list[ToolCall] = []  # calls in this user turn
@@ -493,47 +480,43 @@ class Source(Protocol):
     def problem(self, task: Task) -> DialogueProblem: ...
 
 
+@dataclass(eq=False)
 class DialogueEnv(ScriptedEnv[DialogueSession]):
-    """Base class of environments with dialogues.
-
-    A subclass defines a name and a source of tasks.
-
-    ``conf/env/bfcl.yaml`` explains the arguments.
+    """Base class of environments with dialogues. A subclass defines a name, a source of tasks, and ``usual``: the default
+    horizon and format. ``conf/env/bfcl.yaml`` explains the arguments.
     """
 
-    mistakes: Mistakes
+    source: ClassVar[Any]  # a Source, made once
+    brief: ClassVar[Any]  # whether the policy reads and writes short texts, as the tiny policies do
+    usual: ClassVar[Any]
 
-    def __init__(
-        self,
-        source: Source,
-        horizon: int,
-        steps: int,
-        format: str,  # noqa: A002 - the configuration uses this name
-        mistakes: Mistakes | None,
-        brief: bool,
-        kept: int,
-        thinks: bool = False,
-        muddle: float = 0.0,
-        verifier: Verifier = "oracle",
-    ) -> None:
-        if steps < 1 or kept < 1:
-            raise ValueError(f"steps and kept must be at least 1, got {steps} and {kept}")
-        if not 0 <= muddle <= 1:
-            raise ValueError(f"muddle: must be a probability in [0, 1], got {muddle}")
-        self.source, self.brief, self.steps, self.thinks = source, brief, steps, thinks
-        self.muddle, self.closing = muddle, "done" if brief else "Done."
-        self.horizon = check_horizon(horizon)
-        self.format: Format = check_format(format)
-        self.mistakes = mistakes or Mistakes()
-        self.verifier = check_verifier(verifier)
-        self._problems = LastTasks(self._problem, kept)
+    horizon: int | None = None  # type: ignore[assignment] # never None after construction, nor is the format
+    steps: int = 20
+    format: Format | None = None  # type: ignore[assignment]
+    mistakes: Mistakes = Mistakes()
+    kept: int = 256
+    thinks: bool = False
+    muddle: float = 0.0
+    verifier: Verifier = "oracle"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.kept < 1:
+            raise ValueError(f"steps and kept must be at least 1, got {self.steps} and {self.kept}")
+        if not 0 <= self.muddle <= 1:
+            raise ValueError(f"muddle: must be a probability in [0, 1], got {self.muddle}")
+        turns, form = self.usual
+        self.horizon = check_horizon(turns if self.horizon is None else self.horizon)
+        self.format: Format = check_format(self.format or form)
+        self.closing = "done" if self.brief else "Done."
+        check_verifier(self.verifier)
+        self._problems = LastTasks(self._problem, self.kept)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         return self.source.tasks(split, count, seed)
 
     def begin(self, task: Task) -> DialogueSession:
         problem, reference = self._problems(task)
-        return DialogueSession(task, problem, reference, self.format, self.horizon, self.steps, self.brief)
+        return DialogueSession(task, problem, reference, self)
 
     def _problem(self, task: Task) -> tuple[DialogueProblem, Reference]:
         try:

@@ -234,9 +234,6 @@ class ScriptedEnv(Environment, Generic[S]):
         check_task(task, self.name)
         return self.begin(task)
 
-    def chances(self) -> Chances:
-        return self.mistakes
-
     def unknown(self, session: S) -> str:
         """Returns why the experts cannot demonstrate the task of ``session``, as a clause; empty if they can."""
         return ""
@@ -252,7 +249,7 @@ class ScriptedEnv(Environment, Generic[S]):
 
     def actor(self, session: S, quality: Quality, seed: int) -> Callable[[], str | None]:
         """Returns a function that gives an expert's next action; None ends the episode early."""
-        expert = self.good(session, seed) if quality == "good" else self.clumsy(session, seed, self.chances())
+        expert = self.good(session, seed) if quality == "good" else self.clumsy(session, seed, self.mistakes)
         return lambda: expert.act(session)
 
     def play(self, session: S, quality: Quality, seed: int) -> Trajectory:

@@ -69,6 +69,7 @@ class DataSettings:
             ones.
         held_out: fraction of the dialogues that is used for evaluation and never trained on.
         verifier, similarity, word_overlap: see :class:`turnwise.rollouts.demonstrated_reply.Anchored`.
+        prompt_tokens: most tokens of the prompt of a state to train on; further states are left out and counted.
         pass_rates: whether the pass rates in a pivot file are used, instead of sampling actions at its states.
         thinking: whether the history of a demonstrated reply contains the thinking of earlier turns (``keep``, as in
             rollouts) or not (``drop``). With None, the chat template decides.
@@ -87,6 +88,7 @@ class DataSettings:
     similarity: Annotated[float, Interval(gt=0, le=1)] = 0.8
     word_overlap: Annotated[float, Interval(ge=0, le=MOST)] = 0.1
     pass_rates: bool = True
+    prompt_tokens: AtLeastOne | None = None
     thinking: Thinking | None = None
     tools_as_text: bool | None = None
     format: Format | None = None
@@ -175,6 +177,7 @@ class EvaluationSettings:
         tasks: number of held-out tasks of the environment, or of held-out dialogues if the dialogues belong to no
             environment.
         attempts: number of sampled attempts at each task.
+        attempts_of: subset of the benchmark -> number of sampled attempts at each of its tasks, in place of ``attempts``.
         items: number of items of each out-of-domain suite.
         every: number of iterations between two evaluations during training. With 0 there are none during training.
         seed: seed of the choice of tasks and items. Seeds other than 0 give none of the tasks and items of seed 0
@@ -187,6 +190,7 @@ class EvaluationSettings:
 
     tasks: Annotated[int, Interval(ge=1, le=MOST_TASKS)]
     attempts: Count = 2
+    attempts_of: Mapping[str, Count] | None = None
     items: Count = 200
     every: Count = 0
     seed: Count = 0

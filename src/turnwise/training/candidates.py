@@ -14,7 +14,7 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.data.trajectories import BadTrajectory, each_trajectory
-from turnwise.env import environments_of
+from turnwise.env import Environment, environment_of, environments_of
 from turnwise.errors import InputError
 from turnwise.rollouts.environment_faults import guarded
 from turnwise.rollouts.openings import Openings
@@ -22,7 +22,7 @@ from turnwise.training.expert_files import expert_file
 from turnwise.training.own_data import HeldOut, UserFile, check_readable
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.progress import Phases
-from turnwise.types import Message, State
+from turnwise.types import Message, State, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,10 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
                 guard=partial(guarded, passing=(ValueError,)),
             )
             problems = each_trajectory(demonstrations.add, path, strict=data.strict)
-    by_trajectory = [expert_turns(trajectory, spines, chat.decode) for trajectory, spines in demonstrations]
+    by_trajectory = [
+        [state for state in expert_turns(trajectory, spines, chat.decode) if _is_candidate(env, trajectory, state)]
+        for trajectory, spines in demonstrations
+    ]
     turns = [state for states in by_trajectory for state in states]
     needed = demonstrations if parts.judge is not None or own is not None else ()
     steps = {step.id: step for trajectory, _ in needed for step in steps_of(trajectory)}
@@ -124,7 +127,7 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
         phases.log(f"left out: {problem}")
     read = (opening, demonstrations, problems, steps)
     if own is None or not own.dialogues:
-        return Candidates(turns, *read)
+        return Candidates(_short(turns, data.prompt_tokens, phases), *read)
     sampled = parts.allocator is not None
     if sampled and rollout.turns != 1:
         raise InputError(
@@ -157,7 +160,25 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
     trained = [state for number, states in enumerate(by_trajectory) if number not in left_out for state in states]
     name = Path(data.file or "").name if own.only_dialogues else None
     plays = settings.eval.environment or (settings.eval.environment is None and not name)
-    return Candidates(trained, *read, name, held_out, plays)
+    return Candidates(_short(trained, data.prompt_tokens, phases), *read, name, held_out, plays)
+
+
+def _is_candidate(env: Environment, trajectory: Trajectory, state: State) -> bool:
+    answers = trajectory.messages[trajectory.acts[state.turn] + 1 :]
+    observation = answers[0].get("content") if answers else ""
+    return environment_of(env, state.task).is_candidate(str(observation or ""))
+
+
+def _short(states: Sequence[State], most: int | None, phases: Phases) -> Sequence[State]:
+    if most is None:
+        return states
+    return _within(
+        most,
+        states,
+        [len(state.ids) for state in states],
+        f"prompts have more than {most} tokens (data.prompt_tokens",
+        phases,
+    )
 
 
 def _playable(states: Sequence[State], rollout: RolloutSettings, phases: Phases) -> Sequence[State]:
@@ -172,6 +193,7 @@ def _within(limit: int, states: Sequence[State], lengths: Sequence[int], what: s
         return states
     why = f"{len(states) - len(fitting)} of {len(states)} {what}; the longest has {max(lengths)})"
     if not fitting:
-        raise InputError(f"rollout.max_length: no state is left, because {why}; raise rollout.max_length")
+        key = what.rpartition("(")[2].split()[0]
+        raise InputError(f"{key}: no state is left, because {why}; raise {key}")
     phases.log(f"left out: {why}")
     return fitting

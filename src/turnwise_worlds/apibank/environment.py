@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -14,12 +15,12 @@ from typing import Any
 from turnwise.data.match_calls import equivalent
 from turnwise.data.tool_schema import json_schema
 from turnwise.data.toolcalls import Format, ToolCallError, bfcl_python, checked_call
-from turnwise.env import Verifier, first_tasks
+from turnwise.env import first_tasks
 from turnwise.errors import InputError
 from turnwise.json_and_yaml import parse_json, whole_characters
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.apibank.office import SEARCHER, OfficeTasks, words
-from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, Mistakes, UserTurn, turns_data, turns_from
+from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn, turns_data, turns_from
 from turnwise_worlds.tools import read_calls
 
 
@@ -223,41 +224,21 @@ def _tool(about: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+@dataclass(eq=False)
 class ApiBankEnv(DialogueEnv):
     """An environment in which the policy fulfils a user's request with API calls.
-
-    :class:`~turnwise_worlds.dialogues.DialogueEnv` describes the arguments that are not listed here.
 
     ``conf/env/apibank.yaml`` explains the arguments.
     """
 
     name = "apibank"
+    usual = 14, "bfcl_python"
 
-    def __init__(
-        self,
-        data: str | None = None,
-        levels: Sequence[int] = (1, 2, 3),
-        horizon: int = 14,
-        steps: int = 12,
-        format: Format = "bfcl_python",  # noqa: A002 - the configuration uses this name
-        mistakes: Mistakes | None = None,
-        kept: int = 256,
-        thinks: bool = False,
-        muddle: float = 0.0,
-        verifier: Verifier = "oracle",
-    ) -> None:
-        source = OfficeTasks(tuple(levels)) if data is None else PublicTasks(data, levels)
-        super().__init__(
-            source,
-            horizon,
-            steps,
-            format,
-            mistakes,
-            brief=data is None,
-            kept=kept,
-            thinks=thinks,
-            muddle=muddle,
-            verifier=verifier,
-        )
-        self.data = data
-        self.levels = " ".join(map(str, levels))
+    steps: int = 12
+    data: str | None = None
+    levels: Sequence[int] = (1, 2, 3)
+
+    def __post_init__(self) -> None:
+        self.source = OfficeTasks(tuple(self.levels)) if self.data is None else PublicTasks(self.data, self.levels)
+        self.brief = self.data is None
+        super().__post_init__()

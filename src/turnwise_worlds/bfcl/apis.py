@@ -60,18 +60,13 @@ def api_class(name: str) -> Any:
 
 @lru_cache(maxsize=len(_MODULES))
 def tools_of_class(name: str) -> Tools:
-    records = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")
-    return tuple(
-        {
-            "type": "function",
-            "function": {
-                "name": record["name"],
-                "description": record["description"],
-                "parameters": json_schema(record["parameters"]),
-            },
-        }
-        for record in records
-    )
+    return tuple(map(tool_of, read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")))
+
+
+def tool_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a tool definition for chat templates, given the benchmark's description of a function."""
+    function = {"name": record["name"], "description": record["description"]}
+    return {"type": "function", "function": {**function, "parameters": json_schema(record["parameters"])}}
 
 
 @lru_cache(maxsize=1)

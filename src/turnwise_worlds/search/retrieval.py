@@ -9,7 +9,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -94,7 +94,8 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
                 "remove the record"
             ) from error
         if found is not None:
-            questions.setdefault(found[0].key, found[0])
+            question = replace(found[0], kind=str(record.get("data_set") or found[0].kind))
+            questions.setdefault(question.key, question)
             pages += found[1]
     if not questions:
         raise InputError(f"{path}: the file contains no question; {key} must be a file of {_FORMATS}")

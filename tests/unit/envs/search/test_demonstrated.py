@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from turnwise.types import Task
+from turnwise_worlds.browse import BrowseEnv
 from turnwise_worlds.search import SearchEnv
+
+DATA = {
+    "kind": "chain2",
+    "question": "Who is the head of the home of Alma Irving?",
+    "answers": ["Gita Bauer"],
+    "evidence": [["Alma Irving", "The home is Clay Dale."], ["Clay Dale", "Its head is Gita Bauer."]],
+}
 
 
 @pytest.fixture(scope="module")
@@ -15,13 +23,7 @@ def env():
 
 @pytest.fixture
 def session(env):
-    data = {
-        "kind": "chain2",
-        "question": "Who is the head of the home of Alma Irving?",
-        "answers": ["Gita Bauer"],
-        "evidence": [["Alma Irving", "The home is Clay Dale."], ["Clay Dale", "Its head is Gita Bauer."]],
-    }
-    return env.reset(Task("search", "train/case", "train", data))
+    return env.reset(Task("search", "train/case", "train", DATA))
 
 
 @pytest.mark.parametrize(
@@ -57,3 +59,19 @@ def test_the_same_pages_and_the_same_answer_are_accepted(env, session, action, e
 )
 def test_other_steps_are_refused(env, session, action, expert):
     assert not env.accepts(session, action, expert)
+
+
+def test_browsing_is_compared_by_what_a_step_shows():
+    env = BrowseEnv("tiny", verifier="demonstrated")
+    session = env.reset(Task("browse", "train/case", "train", DATA))
+    for steps, expert, accepted, refused in (
+        ((), "search Alma Irving", ["search alma irving"], ["search Bero Falk", "open Alma Irving", "find home"]),
+        (("search Alma Irving",), "open 1", ["open Alma Irving", "open [1]"], ["open 2", "search Alma Irving"]),
+        (("open 1",), "find home", ["find HOME", "find The home is"], ["find year", "answer Gita Bauer"]),
+        ((), "find zzz", [], ["find zzz", "find yyy"]),  # shows nothing
+        ((), "answer Lano Bauer", ["answer lano bauer!"], ["answer Gita Bauer", "open 1"]),
+    ):
+        for step in steps:
+            session.step(step)
+        assert [a for a in accepted if not env.accepts(session, a, expert)] == []
+        assert [a for a in refused if env.accepts(session, a, expert)] == []
