@@ -79,7 +79,6 @@ class Sandboxed:
         return cast(V, mine.result())
 
     def open(self) -> Bubblewrap:
-        """Returns the sandbox of this box. The first call starts and tests the sandbox."""
         with self._lock:
             if self._sandbox is None:
                 self._sandbox = open_sandbox(self.backend, self.limits, self.python, self.reads)
@@ -91,7 +90,6 @@ class Sandboxed:
             self._sandbox = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the attributes without the running sandbox and the cached results, which are not pickled."""
         own: dict[str, Any] = {"_sandbox": None, "_results": Remembered(), "_under_way": {}}
         return {name: value for name, value in (self.__dict__ | own).items() if name != "_lock"}
 
@@ -101,8 +99,6 @@ class Sandboxed:
 
 @dataclass
 class Box(Sandboxed):
-    """Runs commands in a sandbox."""
-
     def run(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
         """Runs a bash command in a folder. Returns its result and the content of the folder after the command.
 

@@ -33,7 +33,6 @@ class BrowseSession(QuestionSession):
     collected: frozenset[Fact] = frozenset()
 
     def missing(self) -> list[Fact]:
-        """Returns the facts of the evidence that the policy has not been shown yet, in the order of the evidence."""
         return [fact for fact in self.question.evidence if fact not in self.collected]
 
     def look(self, tool: str, argument: str) -> str:
@@ -88,7 +87,6 @@ class GoodExpert(QuestionExpert[BrowseSession]):
     """An expert that collects the missing facts one by one with as few calls as possible, and then answers."""
 
     def next_fact(self, session: BrowseSession) -> Fact | None:
-        """Returns the fact that the expert looks for next; None if all facts of the evidence were shown."""
         missing = session.missing()
         if not missing:
             return None
@@ -123,8 +121,6 @@ def key_of(page: Page, sentence: str) -> str:
 
 
 class ClumsyExpert(Clumsy[BrowseSession], GoodExpert):
-    """An expert that acts like the good expert, but sometimes makes one of the :class:`Mistakes` and then recovers."""
-
     def has_room(self, session: BrowseSession) -> bool:
         return session.horizon - session.turns > 3 * len(session.missing()) + 3  # a page may have to be opened again
 

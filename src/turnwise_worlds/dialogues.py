@@ -6,10 +6,11 @@ import copy
 import hashlib
 import math
 import random
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from turnwise.data.match_calls import equivalent
 from turnwise.data.tool_schema import check_call, function_of, signature
@@ -64,7 +65,6 @@ class DialogueProblem:
     one_reply: bool = False
 
     def tools_at(self, turn: int) -> Tools:
-        """Returns the tools that can be called in the user turn with the index ``turn``."""
         return self.tools + tuple(tool for at, more in self.given.items() if at <= turn for tool in more)
 
 
@@ -93,7 +93,6 @@ def turns_data(turns: Sequence[UserTurn]) -> list[dict[str, Any]]:
 
 
 def turns_from(records: Sequence[Mapping[str, Any]]) -> tuple[UserTurn, ...]:
-    """Returns the user turns in a task's data. The inverse of :func:`turns_data`."""
     return tuple(
         UserTurn(record["user"], tuple(ToolCall(c["name"], dict(c["arguments"])) for c in record["calls"]))
         for record in records
@@ -275,8 +274,6 @@ class Mistakes(Chances):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One reply of the good expert."""
-
     calls: tuple[ToolCall, ...]
     left: tuple[str, ...]  # names of the functions that the request still needs, including those of this reply
     closing: str  # the text of a reply without calls; empty if the reply has calls
@@ -303,10 +300,6 @@ def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
 
 
 def good(session: DialogueSession, closing: str, thinks: bool = False) -> Iterator[Reply]:
-    """Yields the replies of the good expert.
-
-    If ``thinks`` is true, each reply begins with a list of the calls that are still to be made.
-    """
     for reply in planned(session, closing):
         yield reply.calls, (thought(reply.left) if thinks else "") + reply.closing
 
@@ -346,7 +339,6 @@ def clumsy(
 
 
 def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
-    """Returns the name of a random kind of mistake, or an empty text for no mistake."""
     names = [field.name for field in fields(mistakes)]
     weights = [getattr(mistakes, name) for name in names]
     return rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
@@ -402,7 +394,6 @@ def _other(value: Any) -> Any:
 
 
 def oracle_accepts(session: DialogueSession, action: str) -> bool:
-    """Returns whether the verifier accepts the reply ``action``. ``session`` is not changed."""
     if session.done:
         return False
     tools = session.problem.tools_at(session.turn)
@@ -437,7 +428,6 @@ def still_due(session: DialogueSession) -> list[ToolCall]:
 
 
 def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
-    """Returns whether ``calls``, made in the session's present state, would fulfil the user's request."""
     world, turn = session.world.fork(), session.turn
     seen = [*session.seen, *(world.call(call) for call in calls)]
     truth = session.reference
@@ -462,7 +452,6 @@ def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
 
 
 def demonstrated_accepts(session: DialogueSession, action: str, expert: str) -> bool:
-    """Returns whether ``action`` is as good as the demonstrated reply ``expert``. ``session`` is not changed."""
     if session.done:
         return False
     tools = session.problem.tools_at(session.turn)
@@ -473,8 +462,6 @@ def demonstrated_accepts(session: DialogueSession, action: str, expert: str) -> 
 
 
 class Source(Protocol):
-    """Provides the tasks of an environment with dialogues."""
-
     def tasks(self, split: str, count: int, seed: int) -> list[Task]: ...
 
     def problem(self, task: Task) -> DialogueProblem: ...
@@ -482,14 +469,12 @@ class Source(Protocol):
 
 @dataclass(eq=False)
 class DialogueEnv(ScriptedEnv[DialogueSession]):
-    """Base class of environments with dialogues. A subclass defines a name, a source of tasks, and ``usual``: the default
-    horizon and format. ``conf/env/bfcl.yaml`` explains the arguments.
+    """Base class of environments with dialogues. ``conf/env/bfcl.yaml`` explains the arguments. A subclass sets the name,
+    the source of tasks, and whether the policy reads and writes short texts, as the tiny policies do (``brief``).
     """
 
-    source: ClassVar[Any]  # a Source, made once
-    brief: ClassVar[Any]  # whether the policy reads and writes short texts, as the tiny policies do
-    usual: ClassVar[Any]
-
+    source: Source = field(init=False)
+    brief: bool = field(init=False)
     horizon: int | None = None  # type: ignore[assignment] # never None after construction, nor is the format
     steps: int = 20
     format: Format | None = None  # type: ignore[assignment]
@@ -504,12 +489,16 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
             raise ValueError(f"steps and kept must be at least 1, got {self.steps} and {self.kept}")
         if not 0 <= self.muddle <= 1:
             raise ValueError(f"muddle: must be a probability in [0, 1], got {self.muddle}")
-        turns, form = self.usual
+        turns, form = self.usual()
         self.horizon = check_horizon(turns if self.horizon is None else self.horizon)
         self.format: Format = check_format(self.format or form)
         self.closing = "done" if self.brief else "Done."
         check_verifier(self.verifier)
         self._problems = LastTasks(self._problem, self.kept)
+
+    @abstractmethod
+    def usual(self) -> tuple[int, Format]:
+        """Returns the default horizon and format."""
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         return self.source.tasks(split, count, seed)

@@ -36,7 +36,6 @@ class Remembered(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K) -> V | None:
-        """Returns the value of a key; None if the cache has no value for this key."""
         if key not in self._values:
             return None
         self._values.move_to_end(key)
@@ -71,7 +70,6 @@ class LastTasks(Generic[V]):
         self._kept: dict[str, tuple[Task, V]] = {}
 
     def __call__(self, task: Task) -> V:
-        """Returns the value of a task, which is computed first if the cache does not hold it."""
         kept = self._kept.get(task.id)
         if kept is None or (kept[0] is not task and kept[0] != task):
             value = self._make(task)
@@ -160,7 +158,6 @@ class Clumsy(Expert[S]):
 
 
 def check_quality(quality: Quality) -> Quality:
-    """Checks and returns the quality of an expert."""
     if quality not in ("good", "clumsy"):
         raise ValueError(f"quality: must be good or clumsy, got {quality!r}")
     return quality

@@ -31,7 +31,6 @@ class Program:
     cases: tuple[tuple[str, str], ...]  # (arguments, right value), both as Python text
 
     def text(self, broken: tuple[int, int] | None = None) -> str:
-        """Returns the function's source code with the wrong line ``broken``: (index of the line, index of its form)."""
         lines = []
         for i, line in enumerate(self.body):
             forms = (line,) if isinstance(line, str) else line
@@ -39,7 +38,6 @@ class Program:
         return "\n".join([f"def {self.name}({self.head}):", *lines]) + "\n"
 
     def faults(self) -> list[tuple[int, int]]:
-        """Returns all ways to break one line of the function, each as (index of the line, index of its wrong form)."""
         return [
             (i, form) for i, line in enumerate(self.body) if isinstance(line, tuple) for form in range(1, len(line))
         ]
@@ -313,7 +311,6 @@ class SoftwareSession(WorkspaceSession):
         return Step(observation, float(won), won, won)
 
     def bettered(self, after: SoftwareSession) -> bool:
-        """Returns whether the code is repaired, or more of the fault was shown."""
         return after.won or after.found > self.found
 
     def lines(self, path: str) -> list[str]:
@@ -393,8 +390,6 @@ class SoftwareSession(WorkspaceSession):
 
 @dataclass(frozen=True, slots=True)
 class Slips(Chances):
-    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn."""
-
     again: float = 0.08  # runs the tests once more
     astray: float = 0.12  # opens another file, or one that does not exist
     lost: float = 0.06  # searches for a text that no file contains
@@ -425,8 +420,6 @@ class GoodExpert(Expert[SoftwareSession]):
 
 
 class ClumsyExpert(Clumsy[SoftwareSession], GoodExpert):
-    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Slips`) and recovers from it."""
-
     def _again(self, session: SoftwareSession) -> str:
         return session.write("run")
 

@@ -69,7 +69,6 @@ class Goal:
         return wrong
 
     def unmet(self, tree: Tree) -> Mapping[str, Any] | None:
-        """Returns the first chore that is not done, or None if all chores are done."""
         for chore in self.chores:
             if not self._met(tree, chore) or any(path in tree for path in chore["gone"] if path in self.gone):
                 return chore
@@ -164,7 +163,6 @@ def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
 
 
 def after(chore: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, str]:
-    """Returns the files that the folder contains after a chore was done: path -> text."""
     left = {path: text for path, text in files.items() if path not in chore["gone"]}
     return left | chore["want"]
 
@@ -345,8 +343,6 @@ def _shows(action: str, observation: str, chore: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Slips(Chances):
-    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn."""
-
     look: float = 0.12  # lists the folder, or reads a file
     misspell: float = 0.1  # uses a path that does not exist
     guess: float = 0.08  # searches for a word that no file contains
@@ -374,8 +370,6 @@ class GoodExpert(Expert[TerminalSession]):
 
 
 class ClumsyExpert(Clumsy[TerminalSession], GoodExpert):
-    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Slips`) and recovers from it."""
-
     stray: str | None = None  # path of a needless file, which the next command removes
 
     def act(self, session: TerminalSession) -> str:
@@ -470,10 +464,7 @@ def normalised(command: str) -> list[str]:
 
 
 class TerminalEnv(WorkspaceEnv[TerminalSession]):
-    """An environment in which the policy does small file tasks with bash.
-
-    ``conf/env/terminal.yaml`` explains the arguments.
-    """
+    """An environment in which the policy does small file tasks with bash (conf/env/terminal.yaml explains the arguments)."""
 
     name = "terminal"
     tools, bare, verifiers = TOOLS, True, ("effect", "similarity")
@@ -511,7 +502,6 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
             )
 
     def kind_of(self, action: str) -> str:
-        """Returns the normalised command, by which the candidates are de-duplicated (PivotRL, App. A.2)."""
         call = read_call(self._calls, action) if self.clean else None
         return " ".join(normalised(str(call.arguments["command"]))) if call else ""
 

@@ -119,7 +119,6 @@ class Pool:
         return Pool, (len(self._workers), self.timeout, self.python, self.slow)
 
     def worker(self) -> Worker:
-        """Returns the next worker in round-robin order, a new worker if the old one has failed or was never started."""
         with self._lock:
             at, self._turn = self._turn, (self._turn + 1) % len(self._workers)
             worker = self._workers[at]
@@ -212,7 +211,6 @@ class OfficialGames:
         self._found: dict[str, list[str]] = {}
 
     def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` solvable games of a split, in an order that depends on the seed."""
         paths = self._paths(split)
         random.Random(f"alfworld {split} {seed}").shuffle(paths)
         chosen: list[Task] = []

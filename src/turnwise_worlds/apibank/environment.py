@@ -77,7 +77,6 @@ class Recorded:
         return self  # never changes
 
     def same_state(self, other: Recorded) -> bool:
-        """Returns True, because calls do not change the recorded answers."""
         return True
 
     def same_place(self, other: Recorded) -> bool:
@@ -125,7 +124,6 @@ class PublicTasks:
             )
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split, in an order that depends on the seed."""
         found = list(self._tasks[split])
         random.Random(f"{seed}/apibank").shuffle(found)
         return first_tasks(found, count, f"split {split} of the public API-Bank")
@@ -206,7 +204,6 @@ def read_request(text: str) -> ToolCall:
 
 
 def described(text: str) -> list[dict[str, Any]]:
-    """Returns the tool definitions of the APIs that a text describes, with one JSON object on each line."""
     return [_tool(parse_json(line)) for line in text.splitlines() if line.strip()]
 
 
@@ -232,7 +229,6 @@ class ApiBankEnv(DialogueEnv):
     """
 
     name = "apibank"
-    usual = 14, "bfcl_python"
 
     steps: int = 12
     data: str | None = None
@@ -242,3 +238,6 @@ class ApiBankEnv(DialogueEnv):
         self.source = OfficeTasks(tuple(self.levels)) if self.data is None else PublicTasks(self.data, self.levels)
         self.brief = self.data is None
         super().__post_init__()
+
+    def usual(self) -> tuple[int, Format]:
+        return 14, "bfcl_python"

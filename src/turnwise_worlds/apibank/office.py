@@ -192,7 +192,6 @@ APIS: Mapping[str, Api] = {api.name: api for api in _ALL}
 
 
 def tools_named(names: Sequence[str]) -> Tools:
-    """Returns the tool definitions of the named APIs, in the order of ``names``."""
     return tuple(APIS[name].tool() for name in names)
 
 

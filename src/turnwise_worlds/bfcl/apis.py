@@ -64,7 +64,6 @@ def tools_of_class(name: str) -> Tools:
 
 
 def tool_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a tool definition for chat templates, given the benchmark's description of a function."""
     function = {"name": record["name"], "description": record["description"]}
     return {"type": "function", "function": {**function, "parameters": json_schema(record["parameters"])}}
 
@@ -188,7 +187,6 @@ def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
 
 @lru_cache(maxsize=1024)
 def parameters(owner: str, method: str) -> tuple[inspect.Parameter, ...]:
-    """Returns the parameters of the function ``method`` of the API ``owner``, without ``self``."""
     return tuple(inspect.signature(getattr(api_class(owner), method)).parameters.values())[1:]
 
 

@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from typing import Literal
 
 from turnwise.data.tool_schema import name_of
+from turnwise.data.toolcalls import Format
 from turnwise.env import first_tasks
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.bfcl.apis import SUBSETS, Apis, announcement, entries, owners, parameters, root, tools_of_class
@@ -47,7 +48,6 @@ class PublicTasks:
             raise ValueError(f"subsets: name one or more of {', '.join(SUBSETS)}, got {list(self.subsets)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split, in an order that depends on the seed."""
         found = [f"multi_turn_{subset}_{number}" for number in self._numbers(split) for subset in self.subsets]
         random.Random(f"{seed}/bfcl").shuffle(found)
         chosen = first_tasks(found, count, f"split {split} of the public tasks")
@@ -141,9 +141,11 @@ class BfclEnv(DialogueEnv):
         if not self.subsets or len(set(self.subsets)) < len(self.subsets):
             raise ValueError(f"subsets: name at least one subset, and each only once, got {list(self.subsets)}")
         self.brief = self.level == "tiny"
-        self.usual = (16, "bfcl_python") if self.brief else (60, "hermes")
         self.source = self._source()
         super().__post_init__()
+
+    def usual(self) -> tuple[int, Format]:
+        return (16, "bfcl_python") if self.brief else (60, "hermes")
 
     def _source(self) -> Source:
         if self.level == "tiny":

@@ -116,14 +116,11 @@ class GoodExpert(Expert[HouseholdSession]):
 
     @staticmethod
     def seeks_lamp(session: HouseholdSession) -> bool:
-        """Returns whether the expert already holds the object that it has to look at, and so seeks the lamp."""
         held = session.state.held
         return session.world.looking and held != NOWHERE and bool(session.world.targets >> held & 1)
 
 
 class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
-    """An expert that acts like the good expert, but sometimes makes one of the :class:`Mistakes` and then recovers."""
-
     carried = False  # whether the mistake ``premature`` was made, which happens at most once
 
     def act(self, session: HouseholdSession) -> str:
@@ -195,7 +192,6 @@ def options(session: HouseholdSession) -> list[Command]:
 
 
 def makes_progress(session: HouseholdSession, action: str) -> bool:
-    """Returns whether the policy's action makes progress, and is therefore accepted. ``session`` is not changed."""
     world, state = session.world, session.state
     command = world.commands.get(action.strip())
     if session.done or command is None or not state.admits(world, command):
@@ -240,13 +236,11 @@ class Effect(NamedTuple):
 
 
 def has_effect_of(session: HouseholdSession, action: str, expert: str) -> bool:
-    """Returns whether ``action`` has the effect of the expert's action ``expert``. ``session`` is not changed."""
     wanted = effect(session, expert)
     return wanted is not None and effect(session, action) == wanted
 
 
 def effect(session: HouseholdSession, action: str) -> Effect | None:
-    """Returns the effect of an action; None if the action is not possible now or the episode is over."""
     world, state = session.world, session.state
     command = world.commands.get(action.strip())
     if session.done or command is None or not state.admits(world, command):
@@ -287,10 +281,7 @@ def _places(world: World, objects: int) -> int:
 
 
 class HouseholdEnv(GameEnv[HouseholdSession]):
-    """Household tasks of six kinds, played in text.
-
-    ``conf/env/household.yaml`` explains the arguments.
-    """
+    """Household tasks of six kinds, played in text (conf/env/household.yaml explains the arguments)."""
 
     name = "household"
     good, clumsy = GoodExpert, ClumsyExpert

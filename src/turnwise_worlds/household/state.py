@@ -86,7 +86,6 @@ class State:
         return known
 
     def accessible(self, world: World, r: int) -> bool:
-        """Returns whether receptacle ``r`` is open or has no door, so that objects can be put in and taken out."""
         return not (world.openable & ~self.opened) >> r & 1
 
     def admits(self, world: World, command: Command) -> bool:
@@ -115,7 +114,6 @@ class State:
         return op == LOOK_INTO or self.held == o  # the remaining operations are cleaning, heating and cooling
 
     def apply(self, world: World, command: Command) -> None:
-        """Applies a command, which must be possible in this state (:meth:`admits`)."""
         op, o, r = command
         if op == GO:
             self.at = r
@@ -175,7 +173,6 @@ class State:
         return any((self.contents[r] & ready).bit_count() >= world.wanted for r in bits(world.destinations))
 
     def describe(self, world: World, command: Command) -> str:
-        """Returns the observation of ``command``, which must already have been applied to this state."""
         op, o, r = command
         if op in (GO, OPEN, LOOK_INTO):
             seen = world.contents(r, self.contents[r], bool(self.opened >> r & 1))

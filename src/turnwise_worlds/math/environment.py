@@ -101,8 +101,6 @@ class GoodExpert(Expert[MathSession]):
 
 
 class ClumsyExpert(Clumsy[MathSession], GoodExpert):
-    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Mistakes`) and recovers from it."""
-
     def has_room(self, session: MathSession) -> bool:
         return bool(self.code) and session.horizon - session.turns > 2
 
@@ -177,7 +175,6 @@ class MathEnv(ToolEnv[MathSession]):
         return problems[:count]
 
     def ready(self) -> None:
-        """Starts the sandbox of the Python tool. Raises ``NoSandboxError`` if no sandbox works on this machine."""
         if self.python:
             self.interpreter.open()
 

@@ -23,8 +23,6 @@ _SEEN = 5  # one in five problems belongs to the split unseen, and one in five o
 
 @dataclass(frozen=True, slots=True)
 class MathProblem:
-    """A mathematical problem with its right answer."""
-
     kind: str
     text: str
     answer: str

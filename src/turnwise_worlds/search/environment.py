@@ -302,8 +302,6 @@ class GoodExpert(QuestionExpert[SearchSession]):
 
 
 class ClumsyExpert(Clumsy[SearchSession], GoodExpert):
-    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Mistakes`) and recovers from it."""
-
     def has_room(self, session: SearchSession) -> bool:
         return session.horizon - session.turns > len(self.plan(session)) + 1
 
@@ -324,8 +322,6 @@ class ClumsyExpert(Clumsy[SearchSession], GoodExpert):
 
 
 class SearchEnv(QuestionEnv[SearchSession]):
-    """An environment whose questions come from a generated encyclopaedia or from files of public data sets."""
-
     name = "search"
     session, good, clumsy, errs = SearchSession, GoodExpert, ClumsyExpert, Mistakes
     usual = 8, {"tiny": 1, "full": 3}, None

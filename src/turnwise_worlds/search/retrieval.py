@@ -33,8 +33,6 @@ _CLOSED = frozenset({"yes", "no", "noanswer"})  # answers for which there is no 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of an answer."""
-
     exact: bool  # whether the answer equals one of the right answers after normalisation
     f1: float  # the best F1 over all right answers
 
@@ -46,7 +44,6 @@ class Score:
 
 
 def normalise(text: str) -> str:
-    """Returns a text in lower case, without punctuation, articles and surplus whitespace."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -202,9 +199,7 @@ _KEPT = 16_384  # number of queries whose results are cached; the rollouts of a 
 class Retriever(Protocol):
     """A function that finds the pages that fit a query best."""
 
-    def __call__(self, query: str, k: int) -> tuple[Page, ...]:
-        """Returns at most ``k`` pages, the best page first. Raises ``EnvironmentFault`` if the search itself fails."""
-        ...
+    def __call__(self, query: str, k: int) -> tuple[Page, ...]: ...
 
 
 class Bm25:
@@ -266,7 +261,6 @@ class Served:
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
-        """Returns at most ``k`` pages, the best page first."""
         return self._search(query[:MAX_QUERY].encode(errors="replace").decode(), k)
 
     def _search_uncached(self, query: str, k: int) -> tuple[Page, ...]:
@@ -315,7 +309,6 @@ class Served:
 
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
-    """Returns the first ``k`` pages in the answer of a retrieval server."""
     try:
         given = parse_json(answer)
         (hits,) = given["result"]  # one list, because one query was sent
