@@ -116,7 +116,7 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
             )
             problems = each_trajectory(demonstrations.add, path, strict=data.strict)
     by_trajectory = [
-        [state for state in expert_turns(trajectory, spines, chat.decode) if _is_candidate(env, trajectory, state)]
+        [state for state in expert_turns(trajectory, spines, chat.decode) if is_candidate(env, trajectory, state)]
         for trajectory, spines in demonstrations
     ]
     turns = [state for states in by_trajectory for state in states]
@@ -127,7 +127,7 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
         phases.log(f"left out: {problem}")
     read = (opening, demonstrations, problems, steps)
     if own is None or not own.dialogues:
-        return Candidates(_short(turns, data.prompt_tokens, phases), *read)
+        return Candidates(short_prompts(turns, data.prompt_tokens, phases), *read)
     sampled = parts.allocator is not None
     if sampled and rollout.turns != 1:
         raise InputError(
@@ -160,25 +160,20 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
     trained = [state for number, states in enumerate(by_trajectory) if number not in left_out for state in states]
     name = Path(data.file or "").name if own.only_dialogues else None
     plays = settings.eval.environment or (settings.eval.environment is None and not name)
-    return Candidates(_short(trained, data.prompt_tokens, phases), *read, name, held_out, plays)
+    return Candidates(short_prompts(trained, data.prompt_tokens, phases), *read, name, held_out, plays)
 
 
-def _is_candidate(env: Environment, trajectory: Trajectory, state: State) -> bool:
+def is_candidate(env: Environment, trajectory: Trajectory, state: State) -> bool:
     answers = trajectory.messages[trajectory.acts[state.turn] + 1 :]
     observation = answers[0].get("content") if answers else ""
     return environment_of(env, state.task).is_candidate(str(observation or ""))
 
 
-def _short(states: Sequence[State], most: int | None, phases: Phases) -> Sequence[State]:
+def short_prompts(states: Sequence[State], most: int | None, phases: Phases) -> Sequence[State]:
     if most is None:
         return states
-    return _within(
-        most,
-        states,
-        [len(state.ids) for state in states],
-        f"prompts have more than {most} tokens (data.prompt_tokens",
-        phases,
-    )
+    what = f"prompts have more than {most} tokens (data.prompt_tokens"
+    return _within(most, states, [len(state.ids) for state in states], what, phases)
 
 
 def _playable(states: Sequence[State], rollout: RolloutSettings, phases: Phases) -> Sequence[State]:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from turnwise.env import EnvironmentFault, Quality, Step, check_horizon, check_open
 from turnwise.errors import InputError
@@ -320,18 +320,6 @@ def _distance(session: AlfworldSession) -> int | None:
     return 0 if session.won else len(session.plan()) or None
 
 
-class Games(Protocol):
-    """A source of games with their experts and their verifier."""
-
-    def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]: ...
-
-    def game(self, task: Task) -> str | dict[str, str]: ...
-
-    def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]: ...
-
-    def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool: ...
-
-
 class AlfworldEnvironment(GameEnv[AlfworldSession]):
     """An environment with ALFWorld's six task types (arXiv:2010.03768), played as text games in TextWorld.
 
@@ -351,10 +339,10 @@ class AlfworldEnvironment(GameEnv[AlfworldSession]):
         prompt: Prompt | None = None,
     ) -> None:
         self.horizon, self.prompt = check_horizon(horizon), prompt
-        self.games: Games = self._open(games)
+        self.games = self._open(games)
         self.pool = Pool(workers, timeout, python)
 
-    def _open(self, games: str | Path | None) -> Games:
+    def _open(self, games: str | Path | None) -> Any:  # or another source of games, with their experts and verifier
         if games is None:
             raise InputError(f"env.games: env=alfworld plays the official games; {REMEDY}")
         return OfficialGames(Path(games))

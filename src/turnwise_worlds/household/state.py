@@ -66,18 +66,8 @@ class State:
         return twin
 
     def key(self) -> tuple[int, ...]:
-        return (
-            self.at,
-            self.held,
-            self.opened,
-            self.seen,
-            self.clean,
-            self.hot,
-            self.cool,
-            self.sliced,
-            self.lit,
-            *self.contents,
-        )
+        conditions = (self.clean, self.hot, self.cool, self.sliced, self.lit)
+        return (self.at, self.held, self.opened, self.seen, *conditions, *self.contents)
 
     def known(self) -> int:
         known = 0 if self.held == NOWHERE else 1 << self.held
