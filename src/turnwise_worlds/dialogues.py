@@ -289,10 +289,12 @@ def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
     """Yields the correct replies of a whole dialogue in order.
 
     The replies to a user message make the calls of the ground truth, and a closing reply without calls ends the user
-    turn. A reply makes one call, or several if a user message needs more than ``session.steps - _ROOM`` calls.
+    turn. A reply makes one call, or several if a user message needs more than ``session.steps - _ROOM`` calls, or all if
+    there is one reply.
     """
     for turn in session.problem.turns:
-        at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
+        many = 1 if session.problem.one_reply else max(1, session.steps - _ROOM)
+        at_once = math.ceil(len(turn.calls) / many)
         names = tuple(call.name for call in turn.calls)
         for start in range(0, len(turn.calls), at_once or 1):
             yield Planned(turn.calls[start : start + at_once], names[start:], "")
