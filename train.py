@@ -124,9 +124,11 @@ def main() -> None:
     be used; 130: SIGINT; 143: SIGTERM.
     """
     if {"--help", "-h"} & set(sys.argv[1:]):
-        print(help_text(CONF))
+        from turnwise_study.sweeps.sweep_file import sweep_names  # slow to import, like what a sweep needs below
+
+        print(help_text(CONF, sweep_names(CONF)))
         return
-    register()
+    register(CONF)
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors instead of printing them
     # Hydra would compose the configuration once more, only to read hydra.mode from it. Only -m starts several runs here.

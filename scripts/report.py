@@ -1,7 +1,7 @@
 """Compares finished runs with each other or with a paper: tables on the terminal, in Markdown and HTML.
 
 report.py FOLDER ...                    runs side by side
-report.py sweep=NAME [KEY=VALUE ...]    a table or figure of a paper (conf/sweep/NAME.yaml), and its claims
+report.py sweep=NAME [KEY=VALUE ...]    a table or figure of a paper (conf/sweep/), and its claims
 report.py summary [KEY=VALUE ...]       all tables and figures, one line each; with paper=NAME only those of one paper
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local

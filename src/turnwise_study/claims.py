@@ -305,8 +305,8 @@ def _found(asked: Asked, name: str, places: Sequence[Path], notes: list[str]) ->
         bound = owner.sweep.preconditions.get(wanted, needed)
         if bound.same is not None:
             raise InputError(
-                f"conf/sweep/{asked.sweep.name}.yaml: preconditions.{name}: {needed.same!r} must be a precondition "
-                f"that conf/sweep/{there}.yaml defines itself, without same"
+                f"sweep={asked.sweep.name}: preconditions.{name}: {needed.same!r} must be a precondition "
+                f"that sweep={there} defines itself, without same"
             )
     pilots = of_pilots(replace(owner, rows=None, seeds=None))
     row = owner.sweep.rows[bound.row]

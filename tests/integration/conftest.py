@@ -87,7 +87,7 @@ def small(random_policy: Path, tmp_path: Path) -> Callable[..., list[str]]:
 @pytest.fixture
 def composed() -> Iterator[Callable[[list[str]], DictConfig]]:
     """Overrides -> the configuration that train.py would see."""
-    register()
+    register(ROOT / "conf")
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         yield lambda overrides: compose("train", [*overrides, "name=test"])

@@ -57,7 +57,7 @@ class Composed(NamedTuple):
 @cache
 def composed(override: str) -> Composed:
     """Its values, and the option chosen in each group."""
-    register()
+    register(CONF)
     GlobalHydra.instance().clear()
     hydra_config = HydraConfig.instance()
     outer = hydra_config.cfg

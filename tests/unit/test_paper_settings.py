@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
-from turnwise.config.overrides import explain
+from turnwise.config.overrides import explain, group_options
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise_study.sweeps.jobs import ask, job_of
 
@@ -149,14 +149,13 @@ def test_what_a_scale_sets_for_an_option_leaves_other_options_alone() -> None:
     assert compose_config(["method=trace"], CONF, read=READ).predictor.layers == 1
 
 
-def test_every_file_of_what_a_scale_sets_belongs_to_an_option_that_exists() -> None:
-    asked = (CONF / "train.yaml").read_text()
-    found = sorted((CONF / "at").rglob("*.yaml"))
+def test_what_a_scale_sets_belongs_to_an_option_that_exists() -> None:
+    asked, options = (CONF / "train.yaml").read_text(), group_options(CONF)
+    found = [group.split("/")[1:] for group in options if group.startswith("at/")]
     assert found
-    for path in found:
-        group, scale, option = path.relative_to(CONF / "at").with_suffix("").parts
-        assert f"- optional at/{group}: ${{scale}}/${{{group}}}" in asked, path
-        assert (CONF / "scale" / f"{scale}.yaml").exists() and (CONF / group / f"{option}.yaml").exists(), path
+    for group, scale in found:
+        assert f"- optional at/{group}: ${{scale}}/${{{group}}}" in asked
+        assert scale in options["scale"] and set(options[f"at/{group}/{scale}"]) <= set(options[group])
 
 
 def test_the_predictor_of_a_scale_is_that_of_its_file() -> None:

@@ -14,11 +14,14 @@ from hydra.utils import get_object
 from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
+from turnwise.config.overrides import group_options
 from turnwise.config.schema import compose_config
 
 CONF = Path(__file__).parents[2] / "conf"
 FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
-PARTS = [f for f in FILES if "/" in f and not f.startswith(("sweep/", "hydra/", "local/", "at/"))]
+OPTIONS = group_options(CONF)
+PARTS = [f"{group}/{option}" for group, options in OPTIONS.items() for option in options]
+PARTS = [part for part in PARTS if not part.startswith(("sweep/", "hydra/", "local/", "at/"))]
 METHODS = [f.removeprefix("method/") for f in FILES if f.startswith("method/")]
 
 # a part needs others beside it

@@ -21,7 +21,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from yaml import YAMLError
 
 from turnwise.config.check import ADDRESS, VARIABLE, check_config, credentials, holds_user, meant, no_variable, suggest
-from turnwise.config.schema import ConfigError, build, compose_config
+from turnwise.config.schema import ConfigError, build, compose_config, small_options
 from turnwise.files import read_yaml
 
 MOST = 10_000  # largest number of runs that one command may start
@@ -99,7 +99,7 @@ def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override 
         return override
     key, given = override.get_key_element(), override.value()
     if isinstance(given, Glob):
-        values = given.filter([path.stem for path in sorted((folder / key).glob("*.yaml"))])
+        values = given.filter(group_options(folder).get(key, []))
     else:
         values = swept(override)
     lines = [f"{key}={value}" for value in values]
@@ -170,9 +170,15 @@ def _in_a_file(error: Exception, folder: Path) -> str:
 
 
 def _no_option(group: str, option: str, folder: Path) -> str:
-    files = (folder / group).rglob("*.yaml")
-    options = [path.relative_to(folder / group).with_suffix("").as_posix() for path in files]
-    return f"{group} has no '{option}'{suggest(option, options)}"
+    return f"{group} has no '{option}'{suggest(option, group_options(folder).get(group, []))}"
+
+
+def group_options(folder: Path) -> dict[str, list[str]]:
+    """Returns group -> its options, which have a file of their own or a key in ``options.yaml``, both sorted."""
+    options = {group: list(content) for group, content in small_options(folder).items()}
+    for path in folder.rglob("*.yaml"):
+        options.setdefault(path.parent.relative_to(folder).as_posix(), []).append(path.stem)
+    return {group: sorted(names) for group, names in sorted(options.items()) if group != "."}
 
 
 def _line(error: BaseException) -> str:
@@ -191,14 +197,15 @@ def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
     """
     by_lightning = any(argument.startswith("hydra.job.name=train_ddp_process_") for argument in arguments)
     typed = [argument for argument in arguments if not (by_lightning and argument.startswith("hydra."))]
-    if mistakes := [mistake for argument in typed for mistake in _misused(argument, folder)]:
+    groups = group_options(folder)
+    if mistakes := [mistake for argument in typed for mistake in _misused(argument, groups)]:
         raise ConfigError(mistakes)
 
 
-def _misused(argument: str, folder: Path) -> Iterator[str]:
+def _misused(argument: str, groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
     key, equals, value = argument.lstrip("+").partition("=")
     without, key = key.startswith("~"), key.removeprefix("~")  # the arguments ~GROUP and ~GROUP=OPTION remove a group
-    is_group = re.fullmatch(r"\w[\w/]{0,99}", key) is not None and (folder / key).is_dir()
+    is_group = re.fullmatch(r"\w[\w/]{0,99}", key) is not None and key in groups
     if min(map(argument.count, "[]")) > _DEEP or argument.count("{") > _DEEP:
         yield f"{argument[:40]}...: this argument is nested too deeply; flatten it, or write it into a file"
     elif key in _OF_HYDRA and equals:
@@ -210,7 +217,7 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
     elif equals and (is_group or not key) and re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower()):
         yield f"{key}={value}: {key} is a group; give the name of one of its files, not a number or truth value"
     elif is_group and (value == "null" or (without and key not in _OPTIONAL)):
-        off = next((name for name in ("none", "never") if (folder / key / f"{name}.yaml").is_file()), None)
+        off = next((name for name in ("none", "never") if name in groups[key]), None)
         remedy = f"to use none, set {key}={off}" if off else "every run needs it; choose one of the group's files"
         if without:
             yield f"~{key}: a run cannot be without this group; {remedy}"
@@ -366,18 +373,14 @@ These launchers can start the runs of -m or sweep=
 All keys of a run, with their values: python train.py method=pivotrl --cfg job"""
 
 
-def help_text(folder: Path) -> str:
-    """Returns the help text of ``train.py``, with the options of every group."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(folder.rglob("*.yaml")):
-        group = path.parent.relative_to(folder).as_posix()
-        if group != ".":
-            found.setdefault(group, []).append(path.stem)
+def help_text(folder: Path, sweeps: Sequence[str]) -> str:
+    """Returns the help text of ``train.py``, with the options of every group and the names of the sweeps."""
+    found = group_options(folder) | {"sweep": sweeps}
     groups = [_wrapped(group, names) for group, names in found.items() if not group.startswith(("hydra", "at/"))]
     launchers = _wrapped("hydra/launcher", found.get("hydra/launcher", []))
     return _TEXT.format(groups="\n".join(groups), launchers=launchers)
 
 
-def _wrapped(group: str, names: list[str]) -> str:
+def _wrapped(group: str, names: Sequence[str]) -> str:
     line = f"{group}: {', '.join(names)}"
     return fill(line, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

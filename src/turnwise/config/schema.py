@@ -11,10 +11,11 @@ import pickle
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra.core.config_store import ConfigStore
@@ -103,10 +104,23 @@ def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
     return f"{preset}/{tail}" if tail else preset
 
 
-def register() -> None:
-    """Registers the root schema with Hydra, and the resolver ``run_name`` with OmegaConf. May be called repeatedly."""
-    ConfigStore.instance().store(name="run_schema", node=RunConfig)
+def register(folder: Path) -> None:
+    """Registers the root schema and the options of ``options.yaml`` with Hydra, and the resolver ``run_name`` with
+    OmegaConf. May be called repeatedly. ``folder`` is the configuration folder.
+    """
+    store = ConfigStore.instance()
+    store.store(name="run_schema", node=RunConfig)
+    for group, options in small_options(folder).items():
+        for name, node in options.items():
+            store.store(name=name, node=node, group=group, package="_global_")
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+
+
+@cache
+def small_options(folder: Path) -> dict[str, dict[str, Any]]:
+    """Returns group -> option -> content, of the options in ``options.yaml``, which have no file of their own."""
+    path = folder / "options.yaml"
+    return yaml.safe_load(path.read_bytes()) if path.is_file() else {}
 
 
 class _ReadOnce(CachingConfigRepository):
@@ -138,7 +152,7 @@ def compose_config(overrides: Sequence[str], folder: Path, read: dict[str, bytes
         HydraException, OmegaConfBaseException: Hydra cannot compose the configuration;
             ``turnwise.config.overrides.explain`` turns the error into a clear message.
     """
-    register()
+    register(folder)
     hydra_config = HydraConfig.instance()
     outer = hydra_config.cfg
     GlobalHydra.instance().clear()

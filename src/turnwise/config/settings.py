@@ -44,7 +44,7 @@ class PolicySettings:
     """The policy's weights, adapter and precision.
 
     Attributes:
-        model: the name of a shipped base (``conf/base``), a folder in Hugging Face format or a Hugging Face id.
+        model: the name of a shipped base (``base=``), a folder in Hugging Face format or a Hugging Face id.
         start: the ``adapter`` folder of a finished run on ``model``, or None. This adapter is first merged into the
             weights. The merged weights are the base policy and the reference policy of the KL term.
     """

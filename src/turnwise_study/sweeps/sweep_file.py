@@ -1,4 +1,4 @@
-"""Reads a sweep file (conf/sweep/NAME.yaml): the rows, numbers, claims and preconditions of a table or figure of a paper."""
+"""Reads sweeps (conf/sweep/PAPER.yaml): the rows, numbers, claims and preconditions of a table or figure of a paper."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from turnwise.errors import InputError
-from turnwise.files import read_yaml
 
 Scale = Literal["tiny", "paper"]
 SCALES: tuple[str, ...] = get_args(Scale)
@@ -246,7 +246,7 @@ class Row(Part):
 
 
 class Sweep(Part):
-    """The content of a sweep file, with the file's name as ``name``."""
+    """A sweep, with its name as ``name``."""
 
     name: str
     paper: str
@@ -375,43 +375,65 @@ _GIVEN = re.compile(r"([\w.]+)=\.\.\.")
 
 
 def sweep_names(folder: Path) -> list[str]:
-    return sorted(path.stem for path in (folder / "sweep").glob("*.yaml"))
+    return sorted(name for path in (folder / "sweep").glob("*.yaml") for name in _entries(path))
 
 
 def find_sweep(name: str, folder: Path) -> Sweep:
-    """Returns the sweep ``name`` of the configuration folder."""
-    path = folder / "sweep" / f"{name}.yaml"
-    if path.parent != folder / "sweep" or not path.is_file():
-        names = sweep_names(folder)
-        near = get_close_matches(name, names, n=1, cutoff=0.6)
-        told = f"did you mean {near[0]!r}?" if near else f"the sweeps are {', '.join(names)}"
-        raise InputError(f"sweep={name}: there is no sweep {name!r}; {told}")
-    return read_sweep(path)
+    """Returns a sweep of the configuration folder: ``pivotrl_tab4`` is the entry ``tab4`` of ``sweep/pivotrl.yaml``, or
+    the only sweep of ``sweep/pivotrl_tab4.yaml``.
+    """
+    for stem in (name, name.partition("_")[0]):
+        path = folder / "sweep" / f"{stem}.yaml"
+        if path.parent == folder / "sweep" and path.is_file() and name in _entries(path):
+            return read_sweep(path, name)
+    names = sweep_names(folder)
+    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    told = f"did you mean {near[0]!r}?" if near else f"the sweeps are {', '.join(names)}"
+    raise InputError(f"sweep={name}: there is no sweep {name!r}; {told}")
 
 
-def read_sweep(path: Path | str) -> Sweep:
+def read_sweep(path: Path | str, name: str | None = None) -> Sweep:
+    """Returns a sweep of a file; without ``name``, the only one."""
     path = Path(path)
+    return _validated(path, name or next(iter(_entries(path))), *_version(path))
+
+
+def _entries(path: Path) -> dict[str, Any]:
+    return _read(path, *_version(path))
+
+
+def _version(path: Path) -> tuple[int, int]:
     try:
         stat = path.stat()
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such sweep file; choose a file in conf/sweep/") from error
-    return _read(path, stat.st_mtime_ns, stat.st_size)
+    return stat.st_mtime_ns, stat.st_size
+
+
+# Both are cached until the file changes, because many rows refer to it.
+@lru_cache(maxsize=128)
+def _read(path: Path, changed: int, size: int) -> dict[str, Any]:
+    """Returns name -> content of each sweep of a file. A file of which every value is a mapping has a sweep for each
+    key; any other file is one sweep.
+    """
+    try:  # a file of the user; the slower loader of untrusted YAML would take a second for it
+        raw = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(raw, dict) or not raw:
+        raise InputError(f"{path}: the file is not a sweep; it needs the keys paper, entry, title and rows")
+    if all(isinstance(entry, dict) for entry in raw.values()):
+        return {f"{path.stem}_{key}": entry for key, entry in raw.items()}
+    return {path.stem: raw}
 
 
 @lru_cache(maxsize=128)
-def _read(path: Path, changed: int, size: int) -> Sweep:
-    """Reads a sweep file. The result is cached until the file changes, because many rows may refer to the file."""
+def _validated(path: Path, name: str, changed: int, size: int) -> Sweep:
     try:
-        raw = read_yaml(path)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
-    if not isinstance(raw, Mapping):
-        raise InputError(f"{path}: the file is not a sweep; it needs the keys paper, entry, title and rows")
-    try:
-        return Sweep.model_validate({"name": path.stem, **raw})
+        return Sweep.model_validate({"name": name, **_read(path, changed, size)[name]})
     except ValidationError as error:
         lines = [f"  {'.'.join(map(str, e['loc'])) or 'sweep'}: {e['msg']}" for e in error.errors()]
-        raise InputError(f"{path}: the sweep cannot be used:\n" + "\n".join(lines)) from None
+        raise InputError(f"{path}: the sweep {name} cannot be used:\n" + "\n".join(lines)) from None
 
 
 def origin(
@@ -426,9 +448,7 @@ def origin(
         referring = here
         here = find_sweep(there, folder)
         if name not in here.rows or (there, name) in passed:
-            raise InputError(
-                f"conf/sweep/{referring.name}.yaml: `same` refers to {same!r}; it must name another row that exists"
-            )
+            raise InputError(f"sweep={referring.name}: `same` refers to {same!r}; it must name another row that exists")
         passed.add((there, name))
         cannot = cannot or here.missing(here.rows[name], scale, given)
     return here, name, cannot

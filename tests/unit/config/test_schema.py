@@ -57,7 +57,7 @@ def test_of_two_settings_the_later_in_the_list_of_precedence_wins() -> None:
     assert composed("method=selective", "scale=paper_selective").rollout.states == 10
     assert composed("method=trace", "scale=paper_trace", "env=math").rollout.max_length == 16384  # scale < its option
     assert composed("scale=qwen3").trainer.devices == 1 < composed("scale=qwen3", "cluster=8gpu").trainer.devices
-    typed = composed("scale=qwen3", "cluster=16gpu", "trainer=ddp", "trainer.num_nodes=4")  # all < command line
+    typed = composed("scale=qwen3", "cluster=8gpu", "trainer=ddp", "trainer.num_nodes=4")  # all < command line
     assert (typed.trainer.strategy, typed.trainer.num_nodes) == ("ddp", 4)
 
 

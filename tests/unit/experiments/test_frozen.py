@@ -43,10 +43,17 @@ def runs_of(name: str, pilot: bool) -> Iterator[tuple[str, Result]]:
             yield job.row, read_result(folder)
 
 
+@cache
+def git_yaml(commit: str, paper: str) -> Any:
+    return yaml.load(git("show", f"{commit}:conf/sweep/{paper}.yaml") or "", Loader=yaml.CSafeLoader)
+
+
 def file_at(commit: str, name: str) -> Sweep:
-    text = git("show", f"{commit}:conf/sweep/{name}.yaml")
-    assert text is not None, f"conf/sweep/{name}.yaml is not there at {commit}"
-    sweep = Sweep.model_validate({"name": name, **yaml.safe_load(text)})
+    paper, _, entry = name.partition("_")
+    text = git("show", f"{commit}:conf/sweep/{name}.yaml")  # as it was until all sweeps of a paper were one file
+    given = yaml.safe_load(text) if text else (git_yaml(commit, paper) or {}).get(entry)
+    assert given is not None, f"sweep={name} is not there at {commit}"
+    sweep = Sweep.model_validate({"name": name, **given})
     rows = {
         name: row.model_copy(update={"overrides": row.overrides and written_out(commit, row.overrides)})
         for name, row in sweep.rows.items()

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from turnwise.errors import InputError
-from turnwise_study.sweeps.sweep_file import Comparison, comparison, find_sweep, read_sweep
+from turnwise_study.sweeps.sweep_file import Comparison, comparison, find_sweep, read_sweep, sweep_names
 
 ROWS = dict.fromkeys(["a", "b", "0.12"])
 
@@ -57,6 +57,21 @@ def test_what_is_missing_and_what_gives_it(conf: Path) -> None:
     assert sweep.missing(sweep.rows["big"], "paper") == "the corpus: data.file=..."
     assert sweep.missing(sweep.rows["big"], "paper", ["data.file"]) is None
     assert sweep.missing(sweep.rows["theirs"], "tiny", ["data.file"]) is not None
+
+
+def test_a_file_of_several_sweeps_has_a_key_for_each(conf: Path) -> None:
+    several = {key: yaml.safe_load((conf / "sweep" / f"p_{key}.yaml").read_text()) for key in ("tab1", "fig1")}
+    (conf / "sweep" / "q.yaml").write_text(yaml.safe_dump({**several, "of_two_words": several["fig1"]}))
+    assert sweep_names(conf) == ["p_fig1", "p_tab1", "q_fig1", "q_of_two_words", "q_tab1"]
+    assert find_sweep("q_of_two_words", conf).name == "q_of_two_words"
+    assert find_sweep("q_tab1", conf).rows == find_sweep("p_tab1", conf).rows
+    with pytest.raises(InputError, match="did you mean 'q_tab1'"):
+        find_sweep("q_tab2", conf)
+    several["fig1"]["rows"]["a b"] = {}
+    (conf / "sweep" / "q.yaml").write_text(yaml.safe_dump(several))
+    assert find_sweep("q_tab1", conf)  # the mistake is in another one
+    with pytest.raises(InputError, match=r"q\.yaml: the sweep q_fig1 .*\n.*one word"):
+        find_sweep("q_fig1", conf)
 
 
 def test_a_wrong_name_is_told_with_the_right_one(conf: Path) -> None:
