@@ -149,12 +149,8 @@ def cut(text: str, most: int) -> str:
 
 
 class WorkspaceSession(ToolSession):
-    """An episode in which the policy works on a folder. ``tree``, the content of the folder, never changes in place.
-
-    Args:
-        tree: the content of the folder at the start (``turnwise_worlds.sandbox.folder_value``).
-        rules: the text of the system message before the list of tools.
-        request: the user message.
+    """An episode in which the policy works on a folder. ``tree``, its content, never changes in place. The system message
+    is ``rules`` and the list of tools, the user message ``request``.
     """
 
     def __init__(self, task: Task, env: WorkspaceEnv[Any], tree: Tree, rules: str, request: str) -> None:
@@ -162,10 +158,7 @@ class WorkspaceSession(ToolSession):
         self.tree, self.box, self.shown = tree, env.box, env.shown
 
     def opening(self) -> list[Message]:
-        """Returns the system message, with the rules and the tools, and the user's request.
-
-        The short format of calls has no system message: the policy learns the rules and tools from demonstrations.
-        """
+        # The short format has no system message: the policy learns the rules and tools from demonstrations.
         return super().opening()[isinstance(self.calls, Short) :]
 
     def refused(self, error: ToolCallError) -> str:

@@ -48,21 +48,12 @@ class UserTurn:
 
 @dataclass(frozen=True, slots=True)
 class DialogueProblem:
-    """The content of one dialogue task.
-
-    Attributes:
-        world: function that builds the initial state.
-        turns: the user's messages, each with its ground truth.
-        tools: the tools that the policy is shown at the start.
-        given: index of a user turn -> tools that can be called from this turn on but are not shown at the start.
-        one_reply: whether the first reply with a call ends the user turn.
-    """
-
-    world: Callable[[], World]
+    world: Callable[[], World]  # builds the initial state
     turns: tuple[UserTurn, ...]
-    tools: Tools
+    tools: Tools  # that the policy is shown at the start
+    # index of a user turn -> tools that can be called from this turn on but are not shown at the start
     given: Mapping[int, Tools] = field(default_factory=dict)
-    one_reply: bool = False
+    one_reply: bool = False  # whether the first reply with a call ends the user turn
 
     def tools_at(self, turn: int) -> Tools:
         return self.tools + tuple(tool for at, more in self.given.items() if at <= turn for tool in more)
@@ -253,23 +244,14 @@ _ROOM = 4
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """The probabilities with which the clumsy expert makes each kind of mistake before a call.
+    """The probabilities with which the clumsy expert makes each kind of mistake before a call."""
 
-    Attributes:
-        wrong: the expert makes the call with a wrong value of one argument.
-        unknown: the expert makes the call with a function name that does not exist.
-        missing: the expert makes the call without one of its arguments.
-        repeat: the expert repeats its previous correct call.
-        look: the expert makes a call that needs no arguments and only reads the state.
-        early: the expert says the closing word instead of making the call, which loses the episode.
-    """
-
-    wrong: float = 0.08
-    unknown: float = 0.05
-    missing: float = 0.06
-    repeat: float = 0.06
-    look: float = 0.08
-    early: float = 0.0
+    wrong: float = 0.08  # the call with a wrong value of one argument
+    unknown: float = 0.05  # the call with a function name that does not exist
+    missing: float = 0.06  # the call without one of its arguments
+    repeat: float = 0.06  # its previous correct call
+    look: float = 0.08  # a call that needs no arguments and only reads the state
+    early: float = 0.0  # the closing word instead of the call, which loses the episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,15 +331,8 @@ def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
 def mistake(
     world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
 ) -> ToolCall | None:
-    """Returns a wrong call of the kind ``drawn`` that does not change the state; None if there is no wrong call.
-
-    Args:
-        world: the state before the call. ``world`` is not changed.
-        tools: the tools that can be called.
-        due: the correct call.
-        last: the last correct call; None if the expert made no call yet for this user message.
-        rng: the random generator.
-        drawn: the name of a field of :class:`Mistakes`. For any other text, and for ``early``, the result is None.
+    """Returns a wrong call of the kind ``drawn`` (a field of :class:`Mistakes`) in place of the correct call ``due`` after
+    ``last``. It does not change the state. None if there is no such call, as for ``early``.
     """
     made: ToolCall | None = None
     if drawn == "wrong" and due.arguments:

@@ -59,10 +59,6 @@ class LastTasks(Generic[V]):
 
     A value is used again only for a task that is equal in all its fields. An equal id is not enough. Several threads
     may use the cache. If two of them ask for a new task at the same time, its value is computed twice.
-
-    Args:
-        make: function that computes the value of a task.
-        most: maximum number of tasks in the cache.
     """
 
     def __init__(self, make: Callable[[Task], V], most: int) -> None:
@@ -166,11 +162,7 @@ def check_quality(quality: Quality) -> Quality:
 def demonstration(session: Session, act: Callable[[], str | None], quality: Quality, seed: int) -> Trajectory:
     """Runs an expert's episode and returns the trajectory, which ends with the last observation.
 
-    Args:
-        session: a fresh episode, which is run to its end.
-        act: function that returns the expert's next action; None ends the episode early.
-        quality: quality of the expert, which becomes part of the trajectory's id.
-        seed: seed of the expert, which becomes part of the trajectory's id.
+    ``session`` is a fresh episode. ``act`` gives the expert's next action; None ends the episode early.
     """
     messages: list[Message] = session.opening()
     while not session.done and (action := act()) is not None:
@@ -193,13 +185,7 @@ def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, s
 
 class ScriptedEnv(Environment, Generic[S]):
     """Base class of environments with scripted experts.
-
-    Attributes:
-        name: the value of the field ``env`` of the environment's tasks.
-        horizon: maximum number of turns of an episode.
-        good: the class of the good expert.
-        clumsy: the class of the expert that makes mistakes and recovers from them.
-        mistakes: probabilities of the clumsy expert's mistakes.
+    ``good`` and ``clumsy`` are the classes of the experts, and ``mistakes`` the probabilities of the second one's mistakes.
     """
 
     name: str
@@ -218,10 +204,7 @@ class ScriptedEnv(Environment, Generic[S]):
 
     @abstractmethod
     def accepts(self, session: S, action: str, expert: str) -> bool:
-        """Returns whether the functional verifier (PivotRL Eq. 6) accepts ``action``. ``session`` is not changed.
-
-        The module ``verifier`` in the environment's folder describes the rule.
-        """
+        """Returns whether the functional verifier (PivotRL Eq. 6) accepts ``action``. ``session`` is not changed."""
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         check_tasks(split, count)

@@ -30,15 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class Goal:
-    """The goal of a terminal task, read from the task's data. A task consists of chores (small file tasks).
+    """The goal of a terminal task, read from the task's data: chores (small file tasks), in order.
 
-    Attributes:
-        chores: the chores, in the order in which they are to be done.
-        request: the task in words.
-        start: the content of the folder at the start.
-        final: path -> text of the files that the folder must contain at the end: the results of the chores, and all
-            files that no chore changes.
-        gone: paths that must not exist at the end. Files that neither ``final`` nor ``gone`` names do not matter.
+    ``final`` (path -> text) has the files that the folder must contain at the end, with those that no chore changes, and
+    ``gone`` the paths that must not exist then. Other files do not matter.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:

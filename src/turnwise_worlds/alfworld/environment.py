@@ -35,12 +35,8 @@ class MissingEngineError(InputError):
 class Worker:
     """One process that runs the ALFWorld engine, with one call at a time.
 
-    A worker that has died or timed out is never used again.
-
-    Args:
-        python: the Python interpreter that runs the worker.
-        timeout: time limit in seconds for each answer.
-        slow: whether the engine runs without the changes of ``engine.speed_up``.
+    A worker that has died or timed out is never used again. ``timeout`` is the limit of an answer in seconds, and with
+    ``slow`` the engine runs without the changes of ``engine.speed_up``.
     """
 
     def __init__(self, python: str, timeout: float, slow: bool = False) -> None:

@@ -234,13 +234,9 @@ class TinyTasks:
     ``train`` and ``seen`` use the same names and the same pairs of APIs but different requests: a hash of the requests'
     texts decides between ``train`` and ``seen`` (``dialogues.problem.split_of``). A task of ``unseen`` uses held-out
     names and has two requests, which use a pair of APIs that no training task combines.
-
-    Args:
-        names: a function that draws the names (of files, people and so on) for one task of ``train`` or ``seen``. None
-            means that these tasks use ``TRAINING``.
     """
 
-    names: Callable[[random.Random], Names] | None = None
+    names: Callable[[random.Random], Names] | None = None  # draws the names of a task of train or seen; None: TRAINING
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         return [self._task(split, seed, index) for index in range(count)]
