@@ -8,10 +8,9 @@ from typing import Any
 
 from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.algo.states.task_starts import task_starts
-from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.chat_tokens import ChatTokens, Demonstrations
 from turnwise.engines.engine import Engine, Sampling
-from turnwise.rollouts.openings import Openings
+from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import State, Trajectory
 from turnwise_worlds.household.environment import HouseholdEnv

@@ -26,8 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import finish, positive, program
-from turnwise.training.evaluate import load_evaluation
-from turnwise.training.result import comparison
+from turnwise.training.evaluate import comparison, load_evaluation
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINES = {"tree": ["engine.lanes=1"], "vllm": ["engine=vllm"]}

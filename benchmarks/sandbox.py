@@ -25,7 +25,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from turnwise.training.result import machine
+from turnwise.training.evaluate import machine
 from turnwise_worlds.sandbox.folder_value import File, tree_of
 from turnwise_worlds.sandbox.sandbox import Bubblewrap, Limits, PythonState, open_sandbox
 

@@ -29,8 +29,7 @@ def main(arguments: list[str]) -> int:
     from turnwise.models.hub import at_hand
     from turnwise.models.policy import load_policy, with_adapter
     from turnwise.models.shipped import weights_of
-    from turnwise.rollouts.probe import probe
-    from turnwise.training.exactness import refusal
+    from turnwise.rollouts.probe import probe, refusal
 
     named = f"model={settings['model']}"
     model, _ = load_policy(at_hand(weights_of(settings["model"]), "model"), settings["dtype"])

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from turnwise.programs import options, program
-from turnwise.runs.keep_results import finished, keep
+from turnwise.runs.result_file import finished, keep
 
 
 @program()

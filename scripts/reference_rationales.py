@@ -27,8 +27,8 @@ from turnwise.data.trajectories import read_trajectories, write_trajectories
 from turnwise.endpoints import Fault
 from turnwise.errors import InputError
 from turnwise.files import refuse_same
-from turnwise.judges.chat import Cache, ChatClient, key_of
-from turnwise.judges.prompt import fenced, new_code, tools_text, transcript
+from turnwise.judges.endpoint import Cache, ChatClient, key_of
+from turnwise.judges.judge import fenced, new_code, tools_text, transcript
 from turnwise.programs import options, program
 from turnwise.types import Trajectory
 

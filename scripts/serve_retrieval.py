@@ -27,8 +27,7 @@ from aiohttp import web
 from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
 from turnwise.errors import InputError
-from turnwise.files import atomic_write
-from turnwise.json_and_yaml import parse_json
+from turnwise.files import atomic_write, parse_json
 from turnwise.programs import options, program
 from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Page
 from turnwise_worlds.search.retrieval import KEY, MAX_QUERY, read_pages

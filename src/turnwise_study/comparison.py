@@ -9,8 +9,7 @@ from textwrap import shorten
 from typing import Any
 
 from turnwise.evaluation.stats import mean_interval
-from turnwise.runs.keep_results import finished
-from turnwise.runs.result_file import Result
+from turnwise.runs.result_file import Result, finished
 from turnwise_study.figures import Figure, changes_figure
 from turnwise_study.run_files import ReportedRun, read_run
 from turnwise_study.runs import FinishedRuns, RunRow, all_on_dialogues, is_change

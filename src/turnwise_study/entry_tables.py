@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from turnwise.evaluation.stats import mean_interval
-from turnwise.json_and_yaml import parse_yaml
+from turnwise.files import parse_yaml
 from turnwise_study.claims import VERDICTS, Decision, Runs, recorded
 from turnwise_study.entries import Changed, Entry, untrained
 from turnwise_study.figures import Figure, Panel, Point, dots, during_figure

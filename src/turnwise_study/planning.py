@@ -35,7 +35,7 @@ from turnwise.config.settings import LoraSettings
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.dialect import dialect_of
 from turnwise.data.trajectories import read_trajectories
-from turnwise.engines.kv_store import GROW
+from turnwise.engines.cache import GROW
 from turnwise.errors import InputError
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import at_once
@@ -44,8 +44,8 @@ from turnwise.models.packed_logprobs import score
 from turnwise.models.policy import with_adapter
 from turnwise.models.shipped import WORLDS, tiny_path, weights_of
 from turnwise.rollouts.pack import row_limit
-from turnwise.runs.config_hash import flat
-from turnwise.training.expert_files import expert_file
+from turnwise.runs.run_folder import flat
+from turnwise.training.candidates import expert_file
 from turnwise.training.profile import TOGETHER as SHARD
 from turnwise.types import RolloutTree, State, Task, Turn
 
@@ -59,7 +59,7 @@ GPUS = {
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # keys of a config.json with a mixture of experts
 CHUNK = 1024  # positions whose logits the update holds in memory at once (tensors.selected_logprobs)
 TRAINED_LOGIT = 20  # bytes per logit of an update: product, float32 logits, log-probs, probabilities, gradient
-DRAWN_LOGIT = 34  # bytes per logit in engines.draw_tokens: product, four float32 copies and two float64 copies
+DRAWN_LOGIT = 34  # bytes per logit in engines.decoding: product, four float32 copies and two float64 copies
 SAMPLE = 16  # demonstrations whose lengths are averaged
 ANSWER = 24  # assumed tokens of an answer to an out-of-domain item
 

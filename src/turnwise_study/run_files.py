@@ -13,12 +13,9 @@ from typing import Any
 import numpy as np
 from markupsafe import escape
 
-from turnwise.files import read_yaml
-from turnwise.json_and_yaml import parse_yaml
-from turnwise.runs.archive import RunPath
-from turnwise.runs.json_lines import json_object
-from turnwise.runs.result_file import Result, ResultError, read_result
-from turnwise.runs.status_file import Status, read_status
+from turnwise.files import parse_yaml, read_yaml
+from turnwise.runs.archive import RunPath, json_object
+from turnwise.runs.result_file import Result, ResultError, Status, read_result, read_status
 
 
 @dataclass(frozen=True, slots=True)

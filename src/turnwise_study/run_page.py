@@ -18,8 +18,19 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from turnwise.console import Terminal
-from turnwise.runs.result_file import Comparison, HeldOut, InDomain, Replies, Result, ResultError, read_result
-from turnwise.runs.status_file import Status, progress, read_status, remaining
+from turnwise.runs.result_file import (
+    Comparison,
+    HeldOut,
+    InDomain,
+    Replies,
+    Result,
+    ResultError,
+    Status,
+    progress,
+    read_result,
+    read_status,
+    remaining,
+)
 from turnwise.text import plain
 from turnwise_study import tables
 from turnwise_study.figures import run_figures

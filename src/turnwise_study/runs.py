@@ -16,10 +16,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.errors import InputError
 from turnwise.files import read_yaml, written
-from turnwise.runs.archive import RunPath
-from turnwise.runs.config_hash import recorded
-from turnwise.runs.json_lines import checked_rows
+from turnwise.runs.archive import RunPath, checked_rows
 from turnwise.runs.result_file import Result, ResultError, read_result
+from turnwise.runs.run_folder import recorded
 from turnwise_study.sweeps.jobs import Job
 
 SUCCESS, ACCEPTED = "held-out success", "accepted replies in held-out dialogues"
@@ -321,7 +320,7 @@ class Damaged(InputError):
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """The metrics of a finished run, or of its compressed copy that :mod:`turnwise.runs.keep_results` made.
+    """The metrics of a finished run, or of its compressed copy that :mod:`turnwise.runs.result_file` made.
 
     A metric is one of
 

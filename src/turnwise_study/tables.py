@@ -21,7 +21,7 @@ from rich.table import Table as RichTable
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import Estimate
 from turnwise.files import atomic_write
-from turnwise.runs.status_file import progress, remaining
+from turnwise.runs.result_file import progress, remaining
 
 
 def percent(value: float | None) -> str:

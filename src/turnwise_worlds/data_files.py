@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 
 from turnwise.errors import InputError
-from turnwise.json_and_yaml import parse_json
+from turnwise.files import parse_json
 
 _MARK = re.compile(r"<(?=\||/?(?:tool_call|tool_response|tools|think)\b)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")

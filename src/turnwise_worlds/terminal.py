@@ -17,8 +17,8 @@ from rapidfuzz.distance import Levenshtein
 from turnwise.data.tool_schema import make_tool
 from turnwise.endpoints import Fault
 from turnwise.env import EnvironmentFault, Level, Step
-from turnwise.judges.chat import CachedModel, ChatClient, key_of
-from turnwise.judges.prompt import AnswerError, fenced, new_code, read_score
+from turnwise.judges.endpoint import CachedModel, ChatClient, key_of
+from turnwise.judges.judge import AnswerError, fenced, new_code, read_score
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.boxed import STOPPED, Box, WorkspaceEnv, WorkspaceSession, cut
 from turnwise_worlds.sandbox.folder_value import File, Tree, tree_of

@@ -25,7 +25,7 @@ from turnwise.engines.vllm import VllmEngine
 from turnwise.engines.vllm_client import save
 from turnwise.models.policy import load_policy, plain_copy
 from turnwise.models.shipped import tiny_path
-from turnwise.rollouts.openings import Openings
+from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
 from turnwise_worlds.household import HouseholdEnv
 

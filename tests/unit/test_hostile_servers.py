@@ -14,7 +14,7 @@ import pytest
 
 from turnwise.endpoints import Connection, Fault, Retries
 from turnwise.engines.vllm_client import Snapshot, VllmClient
-from turnwise.judges.chat import ChatClient
+from turnwise.judges.endpoint import ChatClient
 from turnwise_worlds.search.retrieval import KEY, Served
 
 SECRET = "k-7Q2m_left.right+9"

@@ -9,7 +9,7 @@ import pytest
 from rich.table import Table
 
 from turnwise.console import Terminal
-from turnwise.json_and_yaml import parse_json
+from turnwise.files import parse_json
 from turnwise.text import plain, said
 from turnwise.training.progress import Phases
 

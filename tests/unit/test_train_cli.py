@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from turnwise.config.schema import compose_config
-from turnwise.runs.config_hash import config_hash
 from turnwise.runs.result_file import write_result
-from turnwise.runs.run_folder import claim
+from turnwise.runs.run_folder import claim, config_hash
 
 ROOT = Path(__file__).parents[2]
 

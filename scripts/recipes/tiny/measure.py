@@ -16,7 +16,7 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.env import Environment
 from turnwise.evaluation.suites import Episode, answer_skills, play_tasks, repeat_rate
-from turnwise.rollouts.openings import Openings
+from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import Message
 

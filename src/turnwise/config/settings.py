@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Interval
 from turnwise.data.match_calls import MOST
 from turnwise.data.toolcalls import Format, Thinking
 from turnwise.engines.engine import Sampling
-from turnwise.rollouts.demonstrated_reply import Anchored, Kind
+from turnwise.rollouts.verdicts import Anchored, Kind
 
 MOST_TASKS = 10**6  # largest number of tasks of an evaluation; all tasks are drawn before the first one is run
 WIDEST = 4096  # largest rank of an adapter; a larger one exceeds the width of most layers
@@ -68,7 +68,7 @@ class DataSettings:
         strict: whether the run stops at the first unusable trajectory, instead of counting and leaving out unusable
             ones.
         held_out: fraction of the dialogues that is used for evaluation and never trained on.
-        verifier, similarity, word_overlap: see :class:`turnwise.rollouts.demonstrated_reply.Anchored`.
+        verifier, similarity, word_overlap: see :class:`turnwise.rollouts.verdicts.Anchored`.
         prompt_tokens: most tokens of the prompt of a state to train on; further states are left out and counted.
         pass_rates: whether the pass rates in a pivot file are used, instead of sampling actions at its states.
         thinking: whether the history of a demonstrated reply contains the thinking of earlier turns (``keep``, as in
@@ -181,7 +181,7 @@ class EvaluationSettings:
         items: number of items of each out-of-domain suite.
         every: number of iterations between two evaluations during training. With 0 there are none during training.
         seed: seed of the choice of tasks and items. Seeds other than 0 give none of the tasks and items of seed 0
-            (``evaluation.fresh_tasks``).
+            (``evaluation.suites``).
         environment: whether tasks of the environment are evaluated. With None, they are evaluated unless the run reads
             a ``data.file`` in which no dialogue belongs to the environment.
         suites: further out-of-domain suites, name -> environment. Each has ``items`` held-out tasks and greedy

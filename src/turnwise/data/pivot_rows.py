@@ -17,7 +17,7 @@ from turnwise.data.read_records import UnusableError
 from turnwise.data.steps import TurnInContext
 from turnwise.data.tool_schema import arguments_of, function_of
 from turnwise.data.toolcalls import REASONING
-from turnwise.json_and_yaml import parse_json
+from turnwise.files import parse_json
 from turnwise.types import Message, Pivot, Trajectory
 
 PARAMS, ACTION, AGENT = "responses_create_params", "expected_action", "agent_ref"

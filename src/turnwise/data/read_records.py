@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 
 from turnwise.errors import InputError
-from turnwise.json_and_yaml import STRICT, TwiceError
+from turnwise.files import STRICT, TwiceError
 
 MAX_BYTES = 8 * 2**20  # largest length of a line or record in bytes; longer lines are not kept in memory
 _JSON = (".jsonl", ".ndjson", ".json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.json_and_yaml import parse_json
+from turnwise.files import parse_json
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),

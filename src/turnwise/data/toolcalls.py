@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from turnwise.data.tool_schema import function_of
-from turnwise.json_and_yaml import STRICT
+from turnwise.files import STRICT
 from turnwise.types import Message, ToolCall
 
 MAX_CHARS = 65_536  # largest length of a reply in characters

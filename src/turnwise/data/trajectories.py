@@ -21,8 +21,7 @@ from turnwise.data.read_records import UnusableError, read_records
 from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
 from turnwise.data.toolcalls import REASONING, ToolCallError, checked_call
 from turnwise.errors import InputError
-from turnwise.files import atomic_write, no_room
-from turnwise.json_and_yaml import parse_json
+from turnwise.files import atomic_write, no_room, parse_json
 from turnwise.types import Pivot, Task, Trajectory
 
 ROLES = ("system", "user", "assistant", "tool")

@@ -6,27 +6,23 @@
     sample(nodes)                prefills new tokens, then decodes all nodes in one batch
 
 A node is a stored row and a length. If other nodes have already extended the row beyond a node's length, the row is
-copied before that node grows. So no node attends to tokens of other nodes only. ``engines/stored_rows.py`` decides
-which rows keep their keys and values.
+copied before that node grows. So no node attends to tokens of other nodes only. ``engines/cache.py`` decides which rows
+keep their keys and values.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from turnwise.engines.decoding_loop import Decoder, Node
-from turnwise.engines.engine import Sample, Sampling, Told
-from turnwise.engines.kv_store import Store
-from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
-from turnwise.engines.recurrent_states import Mark, Stops, segments_from
-from turnwise.engines.sampling_schedule import Named, check_schedule
-from turnwise.engines.stored_rows import Rows, StoredRow
+from turnwise.engines.cache import EndToEnd, Mark, Rows, Segment, SideBySide, Stops, Store, StoredRow, segments_from
+from turnwise.engines.decoding import Decoder, Node
+from turnwise.engines.engine import Engine, Named, Sample, Sampling, Told, check_schedule
 from turnwise.models.attention import unwrapped, use_tree_attention
 from turnwise.models.cache_layout import Needs, needs_of
 from turnwise.models.fast_llama import FastLlama, forward_of, uses_compiled_kernels
@@ -44,7 +40,7 @@ class TreeEngine:
         copy: True: sample from a copy of the model with adapters merged in, which is faster. False: sample from the
             model that is being trained, without a copy.
         memory_gb: memory limit for stored keys, values and recurrent states, in units of 10^9 bytes; None: no limit.
-        schedule: ``rounds`` or ``free`` (see ``engines.sampling_schedule``).
+        schedule: ``rounds`` or ``free`` (see ``engines.engine``).
     """
 
     served = False
@@ -287,3 +283,21 @@ class TreeEngine:
 
 def _tell(on_sample: Told, places: Sequence[int], i: int, sample: Sample) -> None:
     on_sample(places[i], sample)
+
+
+# -- weights for an engine that may still be sampling ------------------------------------------------------------------
+
+
+def stage(engine: Engine, model: Any, version: int) -> Callable[[], None]:
+    """Copies the model's weights now and returns a function that loads the copy into ``engine`` later.
+
+    If the engine has a method ``stage(model, version)``, that method is used instead. For example, an engine that
+    passes weights to servers through files has one.
+
+    Raises:
+        PolicyError: the model cannot be copied.
+    """
+    own = getattr(engine, "stage", None)
+    if own is not None:
+        return own(model, version)  # type: ignore[no-any-return]
+    return partial(engine.load_weights, plain_copy(model), version)

@@ -22,8 +22,7 @@ from typing import Any
 
 from turnwise.daemon_threads import EventLoop
 from turnwise.endpoints import Connection, Retries, check_url
-from turnwise.engines.engine import Sample, Sampling, Told
-from turnwise.engines.sampling_schedule import Named, check_schedule
+from turnwise.engines.engine import Named, Sample, Sampling, Told, check_schedule
 from turnwise.engines.vllm_client import Snapshot, VllmClient, body_of, forget, save, serve_command
 
 

@@ -1,26 +1,92 @@
 """Evaluates a policy on held-out tasks of its environment, and on out-of-domain skills that it may forget during
 training.
+
+The user chooses settings while looking at results on the tasks of seed 0, so a final evaluation needs other tasks.
+Another seed alone does not give other tasks if an environment has few of them: with ``env=search``, four in ten
+questions of one seed are also questions of another seed. Fresh tasks and items, drawn at a seed other than 0, are not
+among those of seed 0.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from turnwise.algo.allocators.allocator import Uniform
 from turnwise.algo.gates.rules import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Engine, Sampling
-from turnwise.evaluation.fresh_tasks import fresh_items, fresh_tasks
-from turnwise.evaluation.reply_statistics import Reply
-from turnwise.evaluation.skills import SKILLS
-from turnwise.rollouts.openings import Openings
-from turnwise.rollouts.player import Player, Tally
-from turnwise.rollouts.seeds import seed_of
+from turnwise.errors import InputError
+from turnwise.evaluation.skills import SKILLS, Item, items
+from turnwise.evaluation.stats import Reply
+from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.player import Player, Tally, seed_of
 from turnwise.types import Message, RolloutTree, Task
+
+# -- fresh tasks and items ---------------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+
+def fresh_tasks(environment: Any, split: str, count: int, seed: int) -> Sequence[Task]:
+    """Returns ``count`` tasks of a split, drawn at a seed. At a seed other than 0, none of them is among the ``count``
+    tasks of seed 0.
+
+    Two tasks are the same if they have the same data, even if their ids differ.
+
+    Raises:
+        InputError: fewer than ``count`` of the tasks drawn at ``seed`` differ from the tasks of seed 0.
+    """
+    return _fresh(lambda most, at: environment.tasks(split, most, at), _content, count, seed, f"{split} tasks")
+
+
+def fresh_items(skill: str, count: int, seed: int) -> list[Item]:
+    """Returns ``count`` test items of a toy skill, drawn at a seed. At a seed other than 0, none of them is among the
+    ``count`` items of seed 0.
+
+    Raises:
+        InputError: fewer than ``count`` of the items drawn at ``seed`` differ from the items of seed 0.
+    """
+    return _fresh(
+        lambda most, at: items(skill, "test", most, at), lambda item: item.prompt, count, seed, f"{skill} items"
+    )
+
+
+def _content(task: Task) -> str:
+    return json.dumps([task.env, task.data], sort_keys=True, default=str)
+
+
+def _fresh(
+    draw: Callable[[int, int], Sequence[T]], key: Callable[[T], Hashable], count: int, seed: int, what: str
+) -> list[T]:
+    seen = list(draw(count, 0))
+    if seed == 0:
+        return seen
+    known = {key(one) for one in seen}
+    try:
+        # twice as many are drawn, because all tasks of seed 0 may be drawn again
+        found = [one for one in draw(2 * count, seed) if key(one) not in known]
+    except ValueError as error:
+        raise _too_few(what, count, seed, str(error)) from error
+    if len(found) < count:
+        raise _too_few(what, count, seed, f"{len(found)} are left")
+    return found[:count]
+
+
+def _too_few(what: str, count: int, seed: int, why: str) -> InputError:
+    return InputError(
+        f"eval.seed={seed}: too few {what} differ from those of eval.seed=0: {count} are needed ({why}); lower "
+        "eval.tasks or eval.items, or leave eval.seed at 0"
+    )
+
+
+# -- suites ------------------------------------------------------------------------------------------------------------
+
 
 Opening = Callable[[Task], tuple[Sequence[Message], list[int]]]
 """A function that returns the first messages of a task and their token ids."""
@@ -159,7 +225,7 @@ def answer_skills(
     on_done: OnDone = None,
 ) -> list[Answer]:
     """Returns the policy's greedy answers to ``count`` test items of each toy skill, drawn at ``seed``
-    (``evaluation.fresh_tasks``).
+    (``evaluation.suites``).
     """
     answers = []
     greedy = Sampling(temperature=0, max_tokens=max_tokens)
@@ -187,7 +253,7 @@ def play_suite(
         player: the run's player. Its engine samples the actions. The settings of this player are not changed.
         name: name under which the suite is reported.
         environment: the environment that the run does not train on.
-        count, seed: the number of tasks, and the seed at which they are drawn (``evaluation.fresh_tasks``).
+        count, seed: the number of tasks, and the seed at which they are drawn (``evaluation.suites``).
         on_done: called with the number of episodes that have just ended.
 
     Raises:

@@ -1,19 +1,292 @@
-"""Implements a judge that gets its scores from a judging model at an OpenAI-compatible endpoint."""
+"""Asks a model at an OpenAI-compatible chat endpoint and keeps its answers (tau2's simulated user uses this too), and
+implements the judge that gets its scores from such a model.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import hashlib
+import json
+import logging
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
-from turnwise.endpoints import Fault, key_from
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from turnwise.daemon_threads import EventLoop
+from turnwise.endpoints import Connection, Fault, Retries, check_url, key_from
 from turnwise.errors import InputError
-from turnwise.judges.chat import CachedModel, key_of
-from turnwise.judges.judge import Candidate, Rubric, gather, load_rubric, snap
-from turnwise.judges.prompt import AnswerError, Structured, new_code, question, read_score, repair, response_format
+from turnwise.files import parse_json
+from turnwise.judges.judge import (
+    AnswerError,
+    Candidate,
+    Rubric,
+    Structured,
+    gather,
+    load_rubric,
+    new_code,
+    question,
+    read_score,
+    repair,
+    response_format,
+    snap,
+)
 from turnwise.text import said
+
+# -- a model whose answers are kept ------------------------------------------------------------------------------------
+
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY = 4 * 2**20  # maximum size of an answer in bytes
+_SHOWN = 300  # maximum number of characters of an unusable answer that a message shows
+_BUSY = 30.0  # maximum time in seconds that a write to the cache waits for other processes
+_TABLE = """CREATE TABLE IF NOT EXISTS answers
+    (key TEXT PRIMARY KEY, about TEXT NOT NULL, value TEXT NOT NULL, written REAL NOT NULL) WITHOUT ROWID"""
+_OPENING = threading.Lock()  # no field of the model, because an object with a lock could not be pickled
+
+
+def key_of(question: Mapping[str, Any]) -> str:
+    text = json.dumps(question, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Cache:
+    """Answers (JSON objects) by the keys of questions, in an SQLite file that several processes can share.
+
+    Each entry is one transaction in write-ahead mode, so a killed process leaves no partial entry. The file must be on
+    a local disk, because write-ahead mode does not work on network file systems. A cache that cannot be read or written
+    at the moment raises ``sqlite3.Error``.
+
+    Raises:
+        InputError: the file cannot be opened, or belongs to another program.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._lock = threading.Lock()
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(path, _BUSY, isolation_level=None, check_same_thread=False)
+            # SQLite refuses these statements at once while another process creates the file.
+            locked = retry_if_exception_type(sqlite3.OperationalError)
+            for attempt in Retrying(retry=locked, stop=stop_after_delay(_BUSY), wait=wait_fixed(0.01), reraise=True):
+                with attempt:
+                    if self._connection.execute("SELECT 1 FROM sqlite_master WHERE tbl_name != 'answers'").fetchone():
+                        raise sqlite3.DatabaseError("the file belongs to another program")
+                    self._connection.execute("PRAGMA journal_mode = WAL")
+                    self._connection.execute("PRAGMA synchronous = NORMAL")
+                    self._connection.execute(_TABLE)
+        except (OSError, sqlite3.Error) as error:
+            raise InputError(
+                f"{path}: cannot be used as a cache ({error}); remove the file or name another one"
+            ) from error
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        row = self._row("SELECT value FROM answers WHERE key = ?", key)
+        return json.loads(row[0]) if row else None
+
+    def put(self, key: str, about: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Stores an answer unless the key already has one, and returns the stored answer. So processes that ask a
+        question at the same time all use the first answer. ``about`` is for people who inspect the file.
+        """
+        text = json.dumps(value, allow_nan=False)
+        self._row("INSERT INTO answers VALUES (?, ?, ?, ?) ON CONFLICT (key) DO NOTHING", key, about, text, time.time())
+        return json.loads(self._row("SELECT value FROM answers WHERE key = ?", key)[0])
+
+    def _row(self, statement: str, *values: str | float) -> Any:
+        with self._lock:
+            return self._connection.execute(statement, values).fetchone()
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+class Reply(NamedTuple):
+    """A model's answer and the reason why its generation stopped (``finish_reason``)."""
+
+    text: str
+    finish: str
+
+
+@dataclass(slots=True)
+class ChatClient:
+    """Sends questions to ``url``/chat/completions. A client must be used in only one event loop.
+
+    Args:
+        url: base address of the API, such as ``http://127.0.0.1:8000/v1``.
+        key_variable: environment variable with the API key. If the variable is not set, no key is sent.
+        concurrency: maximum number of questions in progress.
+        attempts: maximum number of requests for one question.
+        attempt_limit: time limit of one request in seconds.
+        time_limit: no request begins later than so many seconds after the question's first failure.
+        backoff: pause before the second request in seconds, doubled before each further request.
+    """
+
+    url: str
+    key_variable: str = "TURNWISE_JUDGE_KEY"
+    concurrency: int = 16
+    attempts: int = 4
+    attempt_limit: float = 60.0
+    time_limit: float = 120.0
+    backoff: float = 0.5
+    tally: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+    _retries: Retries = field(init=False, repr=False)
+    _connection: Connection | None = field(default=None, init=False, repr=False)
+    _places: asyncio.Semaphore | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_url(self.url, self.key_variable)
+        if self.concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, got {self.concurrency}")
+        for name in ("time_limit", "attempt_limit"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
+        self._retries = Retries(self.attempts, self.backoff, limit=self.time_limit)
+
+    async def ask(self, request: Mapping[str, Any]) -> Reply:
+        """Sends a chat completion request, repeats it after failures, and returns the model's answer.
+
+        Raises:
+            Fault: the last request failed, and repeating it is useless or not allowed.
+        """
+
+        async def attempt() -> Reply:
+            self.tally["calls"] += 1
+            try:
+                answer = await self._open().ask("/chat/completions", self.attempt_limit, request)
+            except Fault as fault:
+                if fault.kind == "missing":  # a server without this path refuses every question
+                    fault.kind = "rejected"
+                raise
+            return self._read(answer)
+
+        self._places = self._places or asyncio.Semaphore(self.concurrency)
+        async with self._places:
+            return await self._retries.send(attempt, self._failed)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+        self._connection = self._places = None  # they belong to the event loop that is about to end
+
+    def _open(self) -> Connection:
+        self._connection = self._connection or Connection(self.url, self.key_variable, self.concurrency, MAX_BODY)
+        return self._connection
+
+    def _read(self, body: bytes) -> Reply:
+        try:
+            answer = parse_json(body)
+            choice = answer["choices"][0]
+            text = choice["message"].get("content") or ""
+            if not isinstance(text, str):
+                raise TypeError
+        except (ValueError, LookupError, TypeError, AttributeError):
+            detail = f"the answer ({len(body)} bytes) is not a chat completion"
+            raise Fault("garbage", detail, said=said(body, key_from(self.key_variable), most=_SHOWN)) from None
+        self.tally["answered"] += 1
+        usage = answer.get("usage")
+        for name in ("prompt_tokens", "completion_tokens"):
+            tokens = usage.get(name) if isinstance(usage, dict) else None
+            self.tally[name] += tokens if type(tokens) is int and tokens > 0 else 0
+        return Reply(text, str(choice.get("finish_reason") or ""))
+
+    def _failed(self, fault: Fault) -> None:
+        if not self.tally[f"faults/{fault.kind}"]:
+            logger.warning("%s: %s; further faults of this kind are counted, not shown", self.url, fault)
+        self.tally[f"faults/{fault.kind}"] += 1
+
+
+@dataclass(slots=True)
+class CachedModel:
+    """A model at a chat endpoint, whose answers are cached by the content of the question.
+
+    Args:
+        client: client that sends the requests.
+        model: name of the model at the endpoint. The name is part of the cache key, so different models need different
+            names.
+        cache: path of the file that caches answers. None means that answers are not cached.
+        temperature: sampling temperature of the model.
+        max_tokens: maximum length of an answer in tokens, including the model's reasoning.
+        extra: further keys of the request, such as ``chat_template_kwargs`` or ``seed``.
+    """
+
+    what: ClassVar[str]  # what the model is used for, in messages and in the name of the thread
+    ours: ClassVar[tuple[str, ...]] = ("model", "messages", "temperature", "max_tokens", "stream", "n")
+    client: ChatClient
+    model: str
+    cache: str | None = field(default=None, kw_only=True)
+    temperature: float = field(default=0.0, kw_only=True)
+    max_tokens: int = field(default=1024, kw_only=True)
+    extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    _store: Cache | None = field(default=None, init=False, repr=False)
+    _loop: EventLoop | None = field(default=None, init=False, repr=False)
+    _counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ValueError("model must name the model at the endpoint, got an empty name")
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
+        if self.max_tokens < 16:
+            raise ValueError(f"max_tokens must be at least 16, got {self.max_tokens}")
+        if taken := sorted(set(self.extra) & set(self.ours)):
+            raise ValueError(f"extra must not set {', '.join(taken)}: every request sets them anyway; leave them out")
+
+    def open(self) -> EventLoop:
+        """Opens the cache and returns the event loop that sends requests. Several threads may call this method.
+
+        Raises:
+            InputError: the cache cannot be opened.
+        """
+        with _OPENING:
+            if self._loop is None:
+                self._store = Cache(self.cache) if self.cache else None
+                self._loop = EventLoop(self.what)
+            return self._loop
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.close(self.client.close())
+            self._loop = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _request(self, messages: list[dict[str, str]]) -> dict[str, Any]:
+        own = {"model": self.model, "messages": messages}
+        return {**own, "temperature": self.temperature, "max_tokens": self.max_tokens, **self.extra}
+
+    def _cached(self, key: str) -> dict[str, Any] | None:
+        """Returns the cached answer of a question; None if there is none or if the cache fails."""
+        try:
+            return self._store.get(key) if self._store is not None else None
+        except sqlite3.Error as error:
+            self._cache_failed(error)
+            return None
+
+    def _keep(self, key: str, about: str, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._store.put(key, about, value) if self._store is not None else value
+        except sqlite3.Error as error:
+            self._cache_failed(error)
+            return value
+
+    def _cache_failed(self, error: sqlite3.Error) -> None:
+        if not self._counts["cache_errors"]:
+            logger.warning("%s: the cache cannot be used now (%s); answers are used but not cached", self.what, error)
+        self._counts["cache_errors"] += 1
+
+
+# -- the judge ---------------------------------------------------------------------------------------------------------
+
 
 _REQUESTS = ("calls", "answered", "prompt_tokens", "completion_tokens")
 _COUNTS = ("asked", "scored", "failed", "cached", "shared", "repaired", "cache_errors")

@@ -1,20 +1,31 @@
-"""The interface of a judge, which scores the policy's replies while rollouts are still running, and its rubric.
+"""The interface of a judge, which scores the policy's replies while rollouts are still running, its rubric, and the
+prompt and answer of a judging model.
 
 A score is a weighted mean of four dimensions, limited by caps and rounded to a tier (AWPO, arXiv:2512.19126, App. B.2).
+The reply may address the judge, so untrusted text is fenced in the prompt: markers with a random code stand around it,
+every line of it gets a prefix (spotlighting, arXiv:2403.14720), and control tokens and invisible characters become
+plain text. The model's answer is parsed strictly.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+import secrets
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnwise.errors import InputError
+from turnwise.files import once
 from turnwise.types import Message, ToolCall
 
 TIERS = (1.00, 0.90, 0.75, 0.50, 0.25, 0.00)
@@ -99,3 +110,168 @@ def snap(score: float) -> float:
         raise ValueError(f"score must be in [0, 1], got {score}")
     # Distances are rounded, because in floating point 0.95 is nearer to 0.90 than to 1.00.
     return min(TIERS, key=lambda tier: (round(abs(tier - score), 9), tier))
+
+
+# -- the prompt of a judging model, and its answer ---------------------------------------------------------------------
+
+
+Structured = Literal["json_schema", "json_object", "none"]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"score": {"type": "number", "minimum": 0, "maximum": 1}},
+    "required": ["score"],
+    "additionalProperties": False,
+}
+_CODE_BLOCK = re.compile(
+    r"\A```(?:json)?(.*)```\Z", re.DOTALL
+)  # has only one repetition, because several would take cubic time on blank text
+_QUOTED = 500  # maximum number of characters that the second question quotes from the unusable first answer
+PREFIX = "| "
+_LINE_ENDS = re.compile("\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")
+# control tokens of chat templates, and the markers of this module
+_CONTROL = re.compile(
+    r"<\||\|>|<\uff5c|\uff5c>|<<+|>>+|</?s>|<[be]os>|</?(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|\[/?SYSTEM_PROMPT\]",
+    re.IGNORECASE,
+)
+_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs"}  # Unicode categories: control, format, unassigned, private use, surrogates
+
+
+class AnswerError(ValueError):
+    """Raised if the judging model's answer contains no valid score."""
+
+    def __init__(self, kind: Literal["invalid", "out_of_range"], what: str) -> None:
+        super().__init__(what)
+        self.kind = kind
+
+
+class _Verdict(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    score: float = Field(ge=0, le=1, allow_inf_nan=False)
+
+
+def new_code() -> str:
+    return secrets.token_hex(8)
+
+
+def neutral(text: str) -> str:
+    """Returns ``text`` without characters that could hide or imitate instructions.
+
+    Unusual line ends become newlines, control tokens are broken up by spaces, and invisible characters are replaced by
+    escape sequences. Applying the function twice has the same effect as applying it once.
+    """
+    shown = _CONTROL.sub(lambda found: " ".join(found[0]), _LINE_ENDS.sub("\n", text))
+    return "".join(
+        _escape(char) if char not in "\n\t" and unicodedata.category(char) in _HIDDEN else char for char in shown
+    )
+
+
+def fenced(name: str, text: str, code: str) -> str:
+    """Returns ``text`` with a prefix before each line, between markers that contain ``name`` and ``code``."""
+    lines = "\n".join(PREFIX + line for line in neutral(text).split("\n"))
+    return f"<<<BEGIN {name} {code}>>>\n{lines}\n<<<END {name} {code}>>>"
+
+
+def _escape(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
+
+
+def question(
+    rubric: Rubric, candidate: Candidate, code: str, section: Callable[[str, str, str], str] = fenced
+) -> list[dict[str, str]]:
+    """Returns the chat messages that ask a judging model to score a candidate.
+
+    The system message contains only the rubric, so that a server can cache it for all candidates.
+
+    Args:
+        rubric: the scoring instructions, which become the system message.
+        candidate: the policy's reply with its reference, which become the user message.
+        code: random text in the markers around each untrusted text.
+        section: function that puts markers around an untrusted text; its arguments are name, text and code.
+    """
+    reference = candidate.reference or "(no reference rationale: judge the reasoning by the true calls)"
+    sections = [
+        ("tools", tools_text(candidate.tools)),
+        ("conversation", transcript(candidate.prompt)),
+        ("reference_rationale", reference),
+        ("true_calls", calls_text(candidate.reference_calls)),
+        ("reply", candidate.text),
+    ]
+    body = "\n\n".join(section(name, text, code) for name, text in sections)
+    ask = 'Grade the section "reply" by the rules you were given. Answer with one JSON object: {"score": ...}'
+    return [
+        {"role": "system", "content": rubric.text},
+        {"role": "user", "content": f"The code of this request is {code}.\n\n{body}\n\n{ask}"},
+    ]
+
+
+def repair(messages: Sequence[dict[str, str]], answer: str, error: AnswerError) -> list[dict[str, str]]:
+    """Returns the chat messages of the second question, which follows an answer without a valid score."""
+    ask = f'That is not an answer: {error}. Reply with one JSON object and nothing else: {{"score": ...}}'
+    shown = answer.strip()[:_QUOTED] or "(empty)"
+    return [*messages, {"role": "assistant", "content": shown}, {"role": "user", "content": ask}]
+
+
+def response_format(structured: Structured) -> dict[str, Any]:
+    """Returns the keys of a request that make the server enforce JSON output. For ``none``, returns no keys."""
+    if structured == "json_schema":
+        schema = {"name": "verdict", "strict": True, "schema": SCHEMA}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    return {"response_format": {"type": "json_object"}} if structured == "json_object" else {}
+
+
+def read_score(answer: str) -> float:
+    """Returns the score in an answer of a judging model.
+
+    The answer must be one JSON object. It may be in a code block, or after reasoning that ends with ``</think>``. No
+    other text is searched for a score, because the model may quote a score that the candidate's reply demands.
+
+    Raises:
+        AnswerError: the answer has another form, or its score is not in [0, 1].
+    """
+    text = answer.rpartition("</think>")[2].strip()
+    if block := _CODE_BLOCK.match(text):
+        text = block[1].strip()
+    try:
+        score = _Verdict.model_validate_json(text).score
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] in ("greater_than_equal", "less_than_equal", "finite_number"):
+            raise AnswerError("out_of_range", "the score lies outside the range of the rubric") from error
+        if first["type"] == "json_invalid":
+            raise AnswerError("invalid", "it is not one JSON object") from error
+        raise AnswerError("invalid", 'it must hold "score", a number') from error
+    try:
+        json.loads(text, object_pairs_hook=once)
+    except ValueError as error:
+        raise AnswerError("invalid", str(error)) from error
+    return score
+
+
+def transcript(messages: Iterable[Message]) -> str:
+    parts = []
+    for message in messages:
+        calls = [_json(call) for call in message.get("tool_calls") or ()]
+        parts.append("\n".join([f"[{message['role']}]", *filter(None, [str(message.get("content") or "")]), *calls]))
+    return "\n\n".join(parts) or "(empty)"
+
+
+def calls_text(calls: Iterable[ToolCall]) -> str:
+    return "\n".join(_json({"name": call.name, "arguments": call.arguments}) for call in calls) or "(no call)"
+
+
+def tools_text(tools: Iterable[Mapping[str, Any]]) -> str:
+    return "\n".join(_json(tool) for tool in tools) or "(not listed)"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(
+        f"{type(value).__name__} cannot be written into a prompt: messages, tools and calls must be JSON values"
+    )

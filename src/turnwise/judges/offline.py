@@ -21,10 +21,11 @@ from turnwise.judges.judge import (
     TOOL_MISSING,
     WEIGHTS,
     Candidate,
+    calls_text,
     gather,
     snap,
+    transcript,
 )
-from turnwise.judges.prompt import calls_text, transcript
 from turnwise.types import ToolCall
 
 _WORD = re.compile(r"[^\W_]+")

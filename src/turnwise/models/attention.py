@@ -2,7 +2,7 @@
 
 A forward pass gets a *plan* (keyword argument ``plan``), which computes the attention and decides which keys each query
 attends to. In training, the plan is a batch of packed trees (:class:`PackedTree`). The engine has plans that also store
-keys and values (``engines/kv_store.py``). Without a plan, ordinary causal attention is computed, as ``generate`` needs.
+keys and values (``engines/cache.py``). Without a plan, ordinary causal attention is computed, as ``generate`` needs.
 """
 
 from __future__ import annotations

@@ -1,26 +1,108 @@
 """Runs the functions of environments (``reset``, ``step``, ``accepts``), in this thread or in further threads.
 
 An environment that uses commands, servers or worker processes takes milliseconds to seconds for an answer. In a further
-thread, a step of this environment can run while the policy samples other actions.
+thread, a step of this environment can run while the policy samples other actions. Exceptions and time-outs become one
+kind of error, ``EnvironmentFault``: the rollout gets no reward (not even 0) and is restarted, and the run continues. An
+error that the user can correct (:class:`~turnwise.errors.InputError`) still ends the run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import signal
+import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Coroutine
+import traceback
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnwise.daemon_threads import DaemonThreads
-from turnwise.env import Session
-from turnwise.rollouts.environment_faults import fault, guarded
-from turnwise.types import Task
+from turnwise.engines.engine import Schedule
+from turnwise.env import TRIES, EnvironmentFault, Session, tools_of, waits
+from turnwise.errors import InputError
+from turnwise.types import Message, Task
+
+if TYPE_CHECKING:
+    from turnwise.data.chat_tokens import ChatTokens
+
+
+_LOG = logging.getLogger(__name__)
+# without the conversion of handlers to enums, which takes most of the time of a guard
+_set_handler = getattr(sys.modules.get("_signal"), "signal", signal.signal)
+_told: set[str] = set()  # code locations (file and line) whose first fault has been logged
+
+
+class _Late(BaseException):
+    """Is raised after the time limit. ``except Exception`` in an environment does not catch this BaseException."""
+
+
+class guarded:  # noqa: N801 - the name of a context manager is lower case
+    """Context manager that raises ``EnvironmentFault`` if its ``with`` block fails or takes longer than ``seconds``.
+
+    The time limit works only in the main thread, because only the main thread receives signals. Environments that wait
+    for workers, sandboxes or servers have shorter limits of their own.
+
+    Args:
+        seconds: the time limit in seconds. None means no limit.
+        passing: exception classes that are not converted, in addition to ``InputError``.
+
+    Raises:
+        EnvironmentFault: replaces any other exception. The first fault from each file and line is logged.
+    """
+
+    __slots__ = ("_armed", "_began", "_handler", "_left", "_passing", "_seconds")
+    _passing: tuple[type[Exception], ...]
+
+    def __init__(self, seconds: float | None = None, *, passing: tuple[type[Exception], ...] = ()) -> None:
+        self._seconds, self._passing, self._armed = seconds, (EnvironmentFault, InputError, *passing), False
+
+    def __enter__(self) -> None:
+        if self._seconds is not None and threading.current_thread() is threading.main_thread():
+            self._began, self._handler = time.monotonic(), _set_handler(signal.SIGALRM, self._ring)
+            self._armed = True
+            self._left, _ = signal.setitimer(signal.ITIMER_REAL, self._seconds)  # __exit__ restores an earlier alarm
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._armed:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except _Late as late:  # the time limit ended while the alarm was switched off
+                error = late
+            self._armed = False
+            _set_handler(signal.SIGALRM, self._handler)
+            if self._left:
+                rest = self._left - (time.monotonic() - self._began)
+                signal.setitimer(signal.ITIMER_REAL, max(0.001, rest))
+        if isinstance(error, _Late):
+            raise fault(f"no answer within {self._seconds:g} s") from None
+        if isinstance(error, Exception) and not isinstance(error, self._passing):
+            raise fault(f"{type(error).__name__}: {error}", error) from error
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        if self._armed:
+            raise _Late
+
+
+def fault(what: str, error: Exception | None = None) -> EnvironmentFault:
+    """Returns the error for a failure of an environment, and logs the first failure from each file and line."""
+    frames = traceback.extract_tb(error.__traceback__) if error is not None else None
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    if place not in _told:
+        _told.add(place)
+        _LOG.warning("an environment failed: %.500s%s; this rollout is started again", what, place)
+    return EnvironmentFault(what)
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 
@@ -97,7 +179,7 @@ class Answers:
 
     def making(self, task: Task, shared: bool) -> AbstractAsyncContextManager[Any]:
         """Returns a lock that is held while an episode of ``task`` is made. Nothing is locked without ``shared``, which
-        says that a cached episode may be used (``rollouts.episodes.Episodes.shared``).
+        says that a cached episode may be used (``rollouts.verdicts.Episodes.shared``).
         """
         return self._tasks[task.env, task.id] if shared else nullcontext()
 
@@ -184,3 +266,121 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
         if left:
             loop.run_until_complete(asyncio.wait(left))
         loop.close()
+
+
+# -- the limit on running rollouts, for environments in which each of them needs a process -----------------------------
+
+
+class Room:
+    """Lets groups of rollouts begin in the order of their arrival, so that at most ``most`` rollouts run at once.
+
+    A group is admitted as a whole, because a gate waits for all rollouts of a group. The schedule does not count a
+    waiting group as running.
+
+    Args:
+        most: greatest number of live rollouts. A larger group is admitted alone. None means no limit.
+        schedule: the engine's schedule, which decides when actions are sampled.
+    """
+
+    def __init__(self, most: int | None, schedule: Schedule) -> None:
+        self.most, self.schedule = most, schedule
+        self._live = 0
+        self._waiting: deque[tuple[int, object, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def of(self, count: int, member: object) -> AsyncIterator[None]:
+        """Waits until ``count`` rollouts of the group ``member`` are admitted. The rollouts count as live within the
+        ``async with`` block.
+        """
+        if self._waiting or not self._fits(count):
+            entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((count, member, entered))
+            self.schedule.leave(member)
+            await entered
+        else:
+            self._live += count
+        try:
+            yield
+        finally:
+            self._live -= count
+            while self._waiting and self._fits(self._waiting[0][0]):
+                wanted, other, entered = self._waiting.popleft()
+                self._live += wanted
+                self.schedule.enter(other)  # here, so that the schedule does not seem idle before the group runs
+                entered.set_result(None)
+
+    def _fits(self, count: int) -> bool:
+        return self.most is None or self._live == 0 or self._live + count <= self.most
+
+
+# -- the first messages of tasks, from which the prompts of the first turns are made -----------------------------------
+
+
+class Openings:
+    """Returns the first messages of a task and their token ids. The results are cached.
+
+    Args:
+        environment: the environment, or a mixture of environments.
+        chat: converts messages to tokens.
+        threads: how many tasks are opened at the same time in an environment that waits for other processes. With 0,
+            they are opened one after the other.
+        seconds: time limit in seconds for opening a task. None: no limit.
+    """
+
+    def __init__(self, environment: Any, chat: ChatTokens, threads: int = 0, seconds: float | None = None) -> None:
+        self.environment, self.chat, self.threads, self.seconds = environment, chat, threads, seconds
+        self._known: dict[tuple[str, str], tuple[Sequence[Message], list[int]]] = {}
+
+    def __call__(self, task: Task) -> tuple[Sequence[Message], list[int]]:
+        """Returns the first messages of ``task`` and their token ids.
+
+        Raises:
+            EnvironmentFault: the task could not be opened in ``TRIES`` attempts. :meth:`read` raises this error too.
+            ValueError: the environment has no such task.
+        """
+        self.read([task])
+        return self._known[task.env, task.id]
+
+    def read(self, tasks: Sequence[Task], on_done: Callable[[int], None] = lambda count: None) -> None:
+        """Opens the tasks that were not opened before and stores their first messages.
+
+        ``on_done`` is called with the number of tasks that have just been opened.
+        """
+        new = {(task.env, task.id): task for task in tasks if (task.env, task.id) not in self._known}
+        on_done(len(tasks) - len(new))
+        if new:
+            run_to_end(self._read(list(new.values()), on_done))
+
+    async def _read(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
+        together = self.environment.together or len(tasks)
+        answers = Answers(min(self.threads, together, len(tasks)), self.seconds)
+        waiting = [answers.threads > 0 and waits(self.environment, task) for task in tasks]
+        begun = {
+            place: asyncio.ensure_future(self._open(task, answers, True))
+            for place, task in enumerate(tasks)
+            if waiting[place]
+        }
+        try:
+            for place, task in enumerate(tasks):
+                try:
+                    messages, tools = await (begun[place] if waiting[place] else self._open(task, answers, False))
+                except EnvironmentFault as error:
+                    raise EnvironmentFault(f"env={task.env}: task {task.id} cannot be opened: {error}") from error
+                self._known[task.env, task.id] = messages, self.chat.prompt(messages, tools)
+                on_done(1)
+        finally:
+            answers.close()
+
+    async def _open(self, task: Task, answers: Answers, threaded: bool) -> tuple[Sequence[Message], Sequence[Any]]:
+        opening = partial(answers.call, threaded, partial(self._opening, task), None, (ValueError,))
+        for _ in range(TRIES - 1):
+            with suppress(EnvironmentFault):
+                return await opening()
+        return await opening()
+
+    def _opening(self, task: Task) -> tuple[Sequence[Message], Sequence[Any]]:
+        session = self.environment.reset(task)
+        try:
+            return session.opening(), tools_of(session)
+        finally:
+            close(session)

@@ -1,8 +1,8 @@
 """Packs trees and their credit into micro-batches in which every token is stored once.
 
-All paths that share a prefix (a group, the turns of one trajectory, the branches of a tree) go into one trie. Equal
-samples are merged too. The loss reads *items*: one item for each trained token of each turn, with the index of the
-token's log-prob and with the credit of the turn. Items are not merged, so packing does not change the loss.
+All paths that share a prefix (a group, the turns of one trajectory, the branches of a tree) go into one token trie.
+Equal samples are merged too. The loss reads *items*: one item for each trained token of each turn, with the index of
+the token's log-prob and with the credit of the turn. Items are not merged, so packing does not change the loss.
 """
 
 from __future__ import annotations
@@ -15,8 +15,87 @@ import torch
 from torch import Tensor
 
 from turnwise.algo.losses.loss import Counts
-from turnwise.rollouts.trie import Trie
 from turnwise.types import Credit, RolloutTree
+
+
+class Trie:
+    """A trie whose nodes are tokens. A node has at most one child for each token id."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self._children: dict[tuple[int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def shared(self, ids: Sequence[int], at: int = -1) -> tuple[int, int]:
+        """Returns the length of the longest prefix of ``ids`` that is a path below node ``at`` (-1: the root), and the
+        last node of this path. If no prefix is a path, the result is (0, ``at``).
+        """
+        for count, token in enumerate(ids):
+            node = self._children.get((at, token))
+            if node is None:
+                return count, at
+            at = node
+        return len(ids), at
+
+    def add(self, ids: Sequence[int], at: int = -1) -> list[int]:
+        """Adds ``ids`` below node ``at`` (-1: the root) and returns the node of each token."""
+        nodes = []
+        for token in ids:
+            node = self._children.get((at, token))
+            if node is None:
+                node = len(self.tokens)
+                self.tokens.append(token)
+                self.parents.append(at)
+                self._children[at, token] = node
+            nodes.append(node)
+            at = node
+        return nodes
+
+    def layout(self) -> Layout:
+        """Returns the trie as one sequence of tokens in depth-first order: the descendants of a node directly follow
+        the node.
+        """
+        count = len(self.tokens)
+        size, depth, place, cursor = [1] * count, [0] * count, [0] * count, [0] * count
+        for node in range(count - 1, 0, -1):  # parents have smaller numbers than their children
+            if self.parents[node] >= 0:
+                size[self.parents[node]] += size[node]
+        top = 0
+        for node, parent in enumerate(self.parents):
+            if parent < 0:
+                place[node] = top
+                top += size[node]
+            else:
+                place[node] = cursor[parent]
+                cursor[parent] += size[node]
+                depth[node] = depth[parent] + 1
+            cursor[node] = place[node] + 1
+        place_N = np.array(place, dtype=np.int64)
+        order = np.empty_like(place_N)
+        order[place_N] = np.arange(count)
+        return Layout(
+            ids_S=np.array(self.tokens, dtype=np.int64)[order],
+            position_S=np.array(depth, dtype=np.int64)[order],
+            end_S=(place_N + np.array(size, dtype=np.int64))[order],
+            place_N=place_N,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A token trie as one packed sequence of S tokens, in depth-first order."""
+
+    ids_S: np.ndarray
+    position_S: np.ndarray  # the token's position on its path from the root, counted from 0
+    end_S: np.ndarray  # the index one past the token's last descendant
+    place_N: np.ndarray  # for each of the N nodes of the trie, the node's index in the sequence
+
+
+# -- packing -----------------------------------------------------------------------------------------------------------
+
 
 MERGE = 0.5  # a path joins a row if the row already holds at least this fraction of the state's tokens
 
@@ -297,4 +376,50 @@ def _batch(rows: list[_Row]) -> Packed:
         source_U=torch.tensor(source),
         target_U=torch.tensor(target),
         items=packed,
+    )
+
+
+# -- smaller micro-batches, for devices whose memory is too small for a whole one --------------------------------------
+
+
+def smaller(batches: list[Packed], times: int) -> list[Packed]:
+    """Splits each micro-batch into two with half of its rows, in ``times`` rounds. The order of rows is kept.
+
+    A micro-batch with a single row is not split. The split does not change the loss, because each turn and each
+    sequence lies within one row, and because means are taken over the whole update.
+    """
+    for _ in range(times):
+        batches = [half for packed in batches for half in split(packed)]
+    return batches
+
+
+def split(packed: Packed) -> list[Packed]:
+    """Returns two micro-batches with the first and the second half of the rows. A single row is not split."""
+    B = len(packed.ids_BS)
+    return [_rows(packed, 0, B // 2), _rows(packed, B // 2, B)] if B > 1 else [packed]
+
+
+def _rows(packed: Packed, first: int, last: int) -> Packed:
+    S = packed.ids_BS.shape[1]
+    row_U = packed.source_U // S
+    kept_U = (row_U >= first) & (row_U < last)
+    kept_K = kept_U[packed.items.unique_K]
+    place_U = kept_U.cumsum(0) - 1
+
+    def cut(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: tensor[kept_K] for name, tensor in value.items()}
+        return value[kept_K] if isinstance(value, Tensor) else value
+
+    items = Items(**{field.name: cut(getattr(packed.items, field.name)) for field in fields(Items)})  # type: ignore[arg-type]
+    items = replace(items, unique_K=place_U[items.unique_K])
+    longest = int((packed.end_BS[first:last] > 0).any(0).nonzero().max()) + 1
+    source_U = packed.source_U[kept_U]
+    return Packed(
+        ids_BS=packed.ids_BS[first:last, :longest],
+        position_BS=packed.position_BS[first:last, :longest],
+        end_BS=packed.end_BS[first:last, :longest],
+        source_U=(torch.div(source_U, S, rounding_mode="floor") - first) * longest + source_U % S,
+        target_U=packed.target_U[kept_U],
+        items=items,
     )

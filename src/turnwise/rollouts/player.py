@@ -1,28 +1,484 @@
 """Samples rollout trees from states, and counts their costs (turns, tokens, failures).
 
-The rollouts are coroutines (``rollouts.live_rollouts``). A schedule (``engines.sampling_schedule``) decides when the
-engine samples their actions. Histories are stored as token ids. The ids that the policy wrote are stored with the
-log-probs with which they were sampled. The environment's answer is tokenised once and appended to the history, so that
-no text is tokenised twice.
+The rollouts of one call are coroutines. A schedule (``engines.engine``) decides when the engine samples their actions.
+Histories are stored as token ids. The ids that the policy wrote are stored with the log-probs with which they were
+sampled. The environment's answer is tokenised once and appended to the history, so that no text is tokenised twice.
+
+In the order of this file: seeds; one group, which asks the gate and runs the branches of the allocator; the rollouts of
+one call; the player.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
+from itertools import count as numbers
+from typing import Any
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.engines.engine import Engine, Sampling
-from turnwise.env import Environment
-from turnwise.rollouts.demonstrated_reply import Anchored
-from turnwise.rollouts.environment_steps import run_to_end
-from turnwise.rollouts.episodes import Episodes
-from turnwise.rollouts.live_rollouts import Live, OnReply, OnTree
-from turnwise.rollouts.local_verdicts import Verdicts
-from turnwise.types import RolloutTree, State
+from turnwise.engines.engine import Begin, Engine, Request, Sample, Sampling, Schedule, schedule_of
+from turnwise.env import Environment, EnvironmentFault, Session, Step, tools_of, waits
+from turnwise.rollouts.environment_steps import Answers, Room, run_to_end
+from turnwise.rollouts.verdicts import Anchored, Episodes, Verdicts
+from turnwise.types import RolloutTree, State, Turn
+
+
+def seed_of(*parts: object) -> int:
+    """Returns a 64-bit seed from the parts of a name, e.g. (run seed, iteration, state id, branch, turn)."""
+    return int.from_bytes(blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest(), "little")
+
+
+# -- one group ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """A running rollout, which starts at its *anchor*: a turn of the tree, or the root (-1)."""
+
+    tree: RolloutTree
+    number: int  # the rollouts of one call of ``Player.play`` are numbered in the order in which they begin
+    anchor: int  # the turn after which the rollout starts; part of the seed of its draws
+    branch: int  # a number that is unique among the rollouts that start at this anchor
+    origin: int  # the engine's node (a stored prefix) at the anchor
+    actions: tuple[str, ...]  # all actions from the start of the task up to the anchor
+    tokens: int  # the number of tokens up to the anchor
+    attempt: int = 0  # how often the rollout was restarted because its environment failed
+    parent: int = -1  # index of the turn that the rollout continues, or -1 (the root)
+    node: int = -1  # the engine's node for the rollout's history
+    session: Session | None = None  # the environment's episode; None if single actions are judged without a step
+    turns: list[int] = field(default_factory=list)  # indices of the rollout's turns, including failed attempts
+    depth: int = 0  # the number of turns since the root
+    reached: int = 0  # the number of turns since the root that the environment has answered
+    length: int = 0  # the number of tokens of the history of this rollout
+
+    def seed(self, key: object) -> int:
+        """Returns the seed with which the next action is drawn; ``key`` is the key of the collection."""
+        attempt = [f"attempt {self.attempt}"] * bool(self.attempt)
+        return seed_of(key, self.tree.state.id, self.anchor, self.branch, self.depth, *attempt)
+
+
+Start = Callable[[RolloutTree, int, int], Awaitable[Sequence[Branch]]]
+"""A coroutine function that takes a tree, the index of a turn (-1: the root) and a count, and starts that many rollouts."""
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The group of rollouts of one tree, while they are sampled.
+
+    Args:
+        number: the group's index among the groups of one call of ``Player.play``.
+        count: number of rollouts that start at the root. These rollouts are called the first rollouts.
+        gate: decides after each step of the first rollouts whether the group is stopped.
+        schedule: decides when the engine samples.
+        roll_out: function that runs one rollout to its end.
+        expand: function that returns a map from the index of a turn to the number of rollouts that start there.
+        room: limits the number of rollouts that are live at the same time.
+        act: function that samples all rollouts if each rollout is one action. None: ``roll_out`` runs each rollout.
+    """
+
+    number: int
+    tree: RolloutTree
+    count: int
+    gate: Gate
+    schedule: Schedule
+    start: Start
+    roll_out: Callable[[Branch, Group], Awaitable[None]]
+    expand: Callable[[Group], Awaitable[Mapping[int, int]]]
+    room: Room
+    act: Callable[[Group, Sequence[Branch]], Awaitable[None]] | None = None
+    asked: int = 0  # the last step (turns since the root) at which the gate was asked
+    past: int = 0  # the last step at which ``Gate.early`` decided to continue, so that no rollout waits there
+    _held: dict[Branch, asyncio.Future[None]] = field(default_factory=dict)
+    _going: dict[Branch, asyncio.Task[None]] = field(default_factory=dict)
+    _first: bool = True  # whether the first rollouts are running; a gate compares only first rollouts
+
+    async def run(self) -> None:
+        """Samples the first rollouts and then the rollouts that branch from them. If the gate stops the group, sampling
+        ends early.
+        """
+        async with self.room.of(self.count, self):
+            first = await self.start(self.tree, -1, self.count)
+            await self._all(first)
+        self._first = False
+        if self.tree.turns and not self.tree.stopped:
+            self.tree.stopped = self.gate.at_end(self.tree)
+        if self.tree.turns and not self.tree.stopped:
+            if not self.schedule.repeats:
+                in_order(self.tree, first)
+            branches = await self.expand(self)
+            async with self.room.of(sum(branches.values()), self):
+                # at once: the numbers of the rollouts must not depend on how fast the environment opens episodes
+                begun = await asyncio.gather(*(self.start(self.tree, turn, count) for turn, count in branches.items()))
+                await self._all([branch for each in begun for branch in each])
+        self.schedule.leave(self)
+
+    async def goes_on(self, branch: Branch) -> bool:
+        """Returns whether the rollout ``branch`` may take another turn. If the gate makes a decision at the current
+        step of the rollout, the method waits for the decision.
+        """
+        branch.reached = branch.depth
+        self._look(branch)
+        if self._holds(branch.depth):
+            self._held[branch] = asyncio.get_running_loop().create_future()
+            await self._held[branch]
+        return not self.tree.stopped
+
+    def _look(self, branch: Branch) -> None:
+        if not self._first or self.tree.stopped:
+            return
+        reached = [other.reached for other in self._going]
+        while self.asked < min(reached, default=0) and not self.tree.stopped:
+            self.asked += 1
+            self.tree.stopped = self.gate(self.tree, self.asked)
+        step = max(reached, default=0)
+        if self._holds(step):
+            behind = [other.parent for other in self._going if other.reached < step]
+            decided = self.gate.early(self.tree, step, behind)
+            self.tree.stopped = bool(decided)
+            self.past = step if decided is False else self.past
+        if not self._holds(step):
+            held, self._held = self._held, {}
+            for waits in held.values():
+                waits.set_result(None)
+            if self.tree.stopped:
+                for other, task in self._going.items():
+                    if other is not branch and other not in held:
+                        task.cancel()
+
+    def _holds(self, step: int) -> bool:
+        """Returns whether rollouts that have reached ``step`` must wait for the gate's decision.
+
+        Without waiting, a rollout might take turns that are wasted if the gate stops the group. With the schedule
+        ``rounds`` the result is False, because this schedule lets all rollouts wait for the slowest rollout.
+        """
+        waits = self._first and not self.tree.stopped and not self.schedule.repeats
+        return waits and step > max(self.asked, self.past) and self.gate.looks_at(step)
+
+    async def _all(self, branches: Sequence[Branch]) -> None:
+        if self.act is not None:
+            await self.act(self, branches)
+            return
+        if not branches:
+            return
+        for branch in branches:
+            self.schedule.enter(branch.number)
+            self._going[branch] = asyncio.create_task(self._one(branch))
+        tasks = list(self._going.values())
+        self.schedule.leave(self)  # the group counts as running again when the last rollout ends
+        await asyncio.gather(*tasks)
+
+    async def _one(self, branch: Branch) -> None:
+        try:
+            await self.roll_out(branch, self)
+        except asyncio.CancelledError:
+            if not self.tree.stopped:
+                raise
+        finally:
+            del self._going[branch]
+        if self._going:
+            self._look(branch)
+        else:
+            self.schedule.enter(self)
+        self.schedule.leave(branch.number)
+
+
+def in_order(tree: RolloutTree, branches: Sequence[Branch]) -> None:
+    """Sorts the turns of a tree's first rollouts by depth and then by rollout.
+
+    The index of a turn is part of the seed of rollouts that branch there, so the index must not depend on timing.
+    """
+    written = [(place, branch.branch, turn) for branch in branches for place, turn in enumerate(branch.turns)]
+    order = [turn for _, _, turn in sorted(written)]
+    place_of = {turn: place for place, turn in enumerate(order)} | {-1: -1}
+    tree.turns[:] = [tree.turns[turn] for turn in order]
+    for turn in tree.turns:
+        turn.parent = place_of[turn.parent]
+    tree.invalid = {place_of[turn] for turn in tree.invalid}
+
+
+# -- the rollouts of one call ------------------------------------------------------------------------------------------
+
+
+OnReply = Callable[[State, Sequence[int]], None]
+"""A callback that gets a state and the token ids of the single action that was sampled there."""
+
+OnTree = Callable[[RolloutTree], None]
+"""A callback that gets a tree whose rollouts have all ended."""
+
+
+class Live:
+    """Samples the rollouts of one call of ``Player.play``, where the arguments are explained."""
+
+    def __init__(
+        self,
+        player: Player,
+        allocator: Allocator,
+        gate: Gate,
+        key: object,
+        on_turns: Callable[[int], None] | None,
+        on_reply: OnReply | None,
+        on_tree: OnTree | None,
+    ) -> None:
+        self.player, self.engine, self.tally = player, player.engine, player.tally
+        self.allocator, self.gate, self.key = allocator, gate, key
+        self.on_reply, self.on_tree = on_reply, on_tree
+        self.local = player.max_turns == 1
+        threads = player.environment_threads if player.environment.waits else 0
+        self.together: int | None = player.environment.together
+        if self.local and self.together is not None:
+            threads = min(threads, self.together)  # each verifier may hold a process
+        self.answers = Answers(threads, player.environment_seconds, player.lock)
+        self.schedule = schedule_of(player.engine, player.sampling, on_turns or (lambda actions: None))
+        self._number = numbers()
+        self._opened: dict[int, None] = {}  # the engine's open nodes (stored prefixes), in order
+        self._ended: list[tuple[Group, asyncio.Future[Mapping[int, int]]]] = []  # groups that wait for the allocator
+
+    async def run(self, trees: Sequence[RolloutTree], counts: Sequence[int]) -> None:
+        """Samples every tree to its end. ``counts`` are the numbers of rollouts that start at the roots."""
+        act = self.act if self.local else None
+        room = Room(None if self.local else self.together, self.schedule)
+        groups = [
+            Group(number, tree, count, self.gate, self.schedule, self.start, self.roll_out, self.expand, room, act)
+            for number, (tree, count) in enumerate(zip(trees, counts, strict=True))
+        ]
+        for group in groups:
+            self.schedule.enter(group)
+        tasks = [asyncio.create_task(self._sample(group)) for group in groups]
+        sampling = asyncio.create_task(self.schedule.run())
+        try:
+            await _all(tasks, sampling)
+        finally:
+            self.answers.close()
+            self.tally.cancelled += self.schedule.cancelled
+            self.tally.cancelled_tokens += self.schedule.cancelled_tokens
+        self.engine.close(list(self._opened))
+
+    async def _sample(self, group: Group) -> None:
+        await group.run()
+        if self.on_tree is not None:
+            self.on_tree(group.tree)
+
+    async def roll_out(self, branch: Branch, group: Group) -> None:
+        """Runs one rollout until its episode ends, its greatest length is reached, its group is stopped, or the
+        environment has failed and no retry is left.
+        """
+        going = True
+        while going:
+            begin = self._begin_of(branch)
+            try:
+                action = await self.schedule.sample(branch.number, branch.node, branch.seed(self.key), begin)
+            except asyncio.CancelledError:
+                self._close(branch.node)
+                raise
+            turn = self.record(branch, action.sample)
+            try:
+                going = await self.step(branch, turn, action.begun)
+            except EnvironmentFault as error:
+                branch.tree.invalid.add(branch.parent)
+                turn.info["fault"] = str(error)
+                going = await self.begin(branch, again=True)
+            going = going and await group.goes_on(branch)
+
+    def record(self, branch: Branch, sample: Sample) -> Turn:
+        text = self.player.chat.decode(sample.ids)
+        version = self.engine.version if sample.version is None else sample.version
+        turn = Turn(branch.parent, sample.ids, sample.logprobs, text, truncated=sample.truncated, version=version)
+        branch.tree.turns.append(turn)
+        branch.parent = len(branch.tree.turns) - 1
+        branch.turns.append(branch.parent)
+        branch.depth += 1
+        self.tally.turns += 1
+        self.tally.tokens += len(sample.ids)
+        return turn
+
+    async def act(self, group: Group, branches: Sequence[Branch]) -> None:
+        """Samples a group whose rollouts consist of one action each. The actions are judged without a step of the
+        environment (PivotRL).
+        """
+        left = list(branches)
+        while left:
+            requests = [Request(b.number, b.node, b.seed(self.key), self._begin_of(b)) for b in left]
+            actions = await self.schedule.sample_all(group, requests)
+            turns = [self.record(branch, action.sample) for branch, action in zip(left, actions, strict=True)]
+            for turn in turns:
+                turn.done = True
+            if self._in_threads(group.tree.state):
+                judged = await asyncio.gather(*map(self.judged, left, turns))
+            else:
+                judged = [await self.judged(branch, turn) for branch, turn in zip(left, turns, strict=True)]
+            left = [branch for branch, done in zip(left, judged, strict=True) if not done]
+
+    async def judged(self, branch: Branch, turn: Turn) -> bool:
+        """Judges a single action. Returns False if the environment failed and the rollout was restarted, else True."""
+        state = branch.tree.state
+        try:
+            await self.player.verdicts.judge(state, turn, self.answers, self._in_threads(state))
+        except EnvironmentFault as error:
+            branch.tree.invalid.add(branch.parent)
+            turn.info["fault"] = str(error)
+            return not await self.begin(branch, again=True)
+        return True
+
+    async def step(self, branch: Branch, turn: Turn, begun: Any) -> bool:
+        """Waits for the environment's answer to a turn, and returns whether the rollout may take another turn."""
+        player, session = self.player, branch.session
+        assert session is not None
+        turn.info["won"] = False  # this value stays if a gate stops the group before the environment answers
+        asked = self.answers.wait(begun) if begun else self.answers.call(False, partial(session.step, turn.text))
+        step: Step = await asked
+        turn.observation, turn.reward, turn.done = step.observation, step.reward, step.done
+        turn.info = {**step.info, "won": step.won}
+        if step.messages:
+            turn.info["role"] = step.messages[-1]["role"]
+        if step.done or (player.max_turns is not None and branch.depth >= player.max_turns):
+            return False
+        anew = bool(step.conversation)
+        if anew:
+            seen = player.chat.prompt(step.conversation, tools_of(session))
+            branch.length = len(seen)
+        else:
+            seen = player.chat.bridge(step.shown, turn.truncated)
+            branch.length += len(turn.action_ids) + len(seen)
+        if branch.length + player.sampling.max_tokens > player.max_length:
+            return False
+        turn.observation_ids, turn.anew = seen, anew
+        if anew:
+            self._close(branch.node)
+            branch.node = self._open(self.engine.open(seen, near=branch.tree.state.task.id))
+        else:
+            self.engine.extend(branch.node, seen)
+        return True
+
+    # -- where rollouts begin ------------------------------------------------------------------------------------------
+
+    async def start(self, tree: RolloutTree, turn: int, count: int) -> list[Branch]:
+        """Starts ``count`` rollouts after a turn of the tree (-1: at its root), or fewer if the environment fails, and
+        returns the rollouts.
+        """
+        if count == 0:
+            return []
+        state = tree.state
+        ids = tree.history(turn)
+        actions = [*state.actions, *(tree.turns[t].text for t in tree.path(turn))]
+        origin = self._open(self.engine.open(ids, near=state.task.id))
+        first = len(tree.turns)  # greater than the number of any earlier branch at this turn
+        branches = [
+            Branch(tree, next(self._number), turn, first + place, origin, tuple(actions), len(ids))
+            for place in range(count)
+        ]
+        if self._in_threads(state):
+            opened = await asyncio.gather(*map(self._reached, branches))
+            branches = [branch for branch, done in zip(branches, opened, strict=True) if done]
+        else:
+            for place, branch in enumerate(branches):
+                if not await self._reached(branch):
+                    self.tally.faults += count - place - 1  # the remaining rollouts would start from the same state
+                    branches = branches[:place]
+                    break
+        for branch in branches:
+            self._fork_node(branch)
+        return branches
+
+    async def begin(self, branch: Branch, again: bool = False) -> bool:
+        """Puts a rollout at its anchor, the turn (or root) after which it starts: copies the environment's episode and
+        the engine's node there. ``again`` says that the environment failed and the rollout is restarted. Returns False
+        if no retry is left.
+        """
+        if not await self._reached(branch, again):
+            return False
+        self._fork_node(branch)
+        return True
+
+    async def _reached(self, branch: Branch, again: bool = False) -> bool:
+        task, episodes = branch.tree.state.task, self.player.episodes
+        call = partial(self.answers.call, self._in_threads(branch.tree.state))
+        while True:
+            if again and branch.attempt == self.player.retries:
+                self.tally.faults += 1
+                return False
+            branch.attempt += again
+            self.tally.retries += again
+            if self.local:
+                return True
+            try:
+                async with self.answers.making(task, episodes.shared(task, branch.actions)):
+                    branch.session = await episodes.after(task, branch.actions, call)
+                return True
+            except EnvironmentFault:
+                again = True
+
+    def _fork_node(self, branch: Branch) -> None:
+        branch.node = self._open(self.engine.fork(branch.origin))
+        branch.parent, branch.length = branch.anchor, branch.tokens
+        branch.depth = branch.reached = len(branch.tree.path(branch.anchor))
+
+    async def expand(self, group: Group) -> Mapping[int, int]:
+        """Asks the allocator where a group branches after its first rollouts. Returns index of a turn -> number of
+        rollouts that start after this turn.
+        """
+        branches: asyncio.Future[Mapping[int, int]] = asyncio.get_running_loop().create_future()
+        self._ended.append((group, branches))
+        if len(self._ended) == 1:
+            self.schedule.when_idle(self._expand)
+        self.schedule.leave(group)
+        return await branches
+
+    def _expand(self) -> None:
+        """Asks the allocator about all waiting groups in one call, so that the predictor needs only one pass."""
+        ended, self._ended = sorted(self._ended, key=lambda each: each[0].number), []
+        try:
+            found = self.allocator.expand([group.tree for group, _ in ended])
+        except Exception as error:  # raised in a waiting group, because the event loop would only log it
+            ended[0][1].set_exception(error)
+            return
+        for (group, branches), counts in zip(ended, found, strict=True):
+            self.schedule.enter(group)
+            branches.set_result(counts)
+
+    # -- the engine's nodes, and environment steps that begin while other actions are sampled --------------------------
+
+    def _open(self, node: int) -> int:
+        self._opened[node] = None
+        return node
+
+    def _close(self, node: int) -> None:
+        if node in self._opened:
+            del self._opened[node]
+            self.engine.close([node])
+
+    def _begin_of(self, branch: Branch) -> Begin | None:
+        """Returns a function that asks the judge about the rollout's next action, or that begins the environment's
+        step. The function must be called as soon as the action is complete. Returns None if no function is needed.
+        """
+        state, session, on_reply = branch.tree.state, branch.session, self.on_reply
+        if self.local:
+            return None if on_reply is None else lambda sample: on_reply(state, sample.ids)
+        if session is None or not self._in_threads(state):
+            return None
+        return lambda sample: self.answers.start(partial(session.step, self.player.chat.decode(sample.ids)), session)
+
+    def _in_threads(self, state: State) -> bool:
+        """Returns whether the functions of the state's environment run in threads."""
+        return self.answers.threads > 0 and bool(state.task.env) and waits(self.player.environment, state.task)
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None]) -> None:
+    together: asyncio.Future[Any] = asyncio.gather(*tasks)
+    either: list[asyncio.Future[Any]] = [together, endless]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if endless.done():
+        endless.result()
+    together.result()
+
+
+# -- the player --------------------------------------------------------------------------------------------------------
+
 
 KEPT = 10_000  # greatest number of cached episodes, and of cached verdicts, that are kept between calls
 
@@ -55,7 +511,7 @@ class Player:
         retries: how often a rollout whose environment failed is restarted from its starting state or turn, with new
             random draws. The failed attempt stays in the tree as an invalid leaf.
         environment_seconds: time limit in seconds for one answer of the environment
-            (``rollouts.environment_faults``). None: no limit.
+            (``rollouts.environment_steps``). None: no limit.
         environment_threads: number of concurrent steps and resets in an environment that waits for other processes
             (``rollouts.environment_steps``). With 0, they run one after the other.
         dialogues: the verifier for single replies in dialogues without an environment.

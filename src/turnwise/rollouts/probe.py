@@ -1,4 +1,5 @@
-"""Checks that the engine, the packed forward pass and a model's own forward pass give the same log-probs.
+"""Checks that the engine, the packed forward pass and a model's own forward pass give the same log-probs, and refuses
+models for which they do not.
 
 The engine samples a small tree: a shared prefix (the *trunk*), two first turns, each followed by an observation, and
 three second turns. The tree is packed as for an update and scored. Each path from the root to a leaf also goes through
@@ -14,16 +15,24 @@ again on a float32 copy of these layers.
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import peft
 import torch
+import transformers
 from torch import Tensor, nn
 
+import turnwise
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
+from turnwise.errors import InputError
+from turnwise.files import atomic_write
 from turnwise.models.attention import NAME, backbone, unwrapped
 from turnwise.models.gated_delta_layers import KIND
 from turnwise.models.packed_logprobs import plan_of, score
@@ -259,3 +268,59 @@ def _largest(a: Tensor, b: Tensor) -> float:
 
 def _limit(model: Any) -> float:
     return LIMIT if next(model.parameters()).dtype in (torch.float32, torch.float64) else REDUCED
+
+
+# -- refusing a model --------------------------------------------------------------------------------------------------
+
+
+_CODE = ("models", "engines", "rollouts")  # packages whose code can change the result of the probe
+
+
+def check_exact(model: Any, named: str, cache: Path, measure: Callable[[Any], Difference | None] = probe) -> None:
+    """Checks that packed trees give the log-probs of a causal LM's own forward pass, or with ``probe_backbone`` the
+    last hidden states of a headless transformer's. The check is skipped if the cache says that a model with equal
+    :func:`_key` has passed the check.
+
+    Args:
+        named: the configuration key and value that chose the model, for the message.
+        cache: the folder of files that runs share.
+
+    Raises:
+        InputError: the log-probs or hidden states differ.
+    """
+    kept = cache / "probe" / f"{_key(model, measure.__name__)}.json"
+    if kept.is_file():
+        return
+    if (found := measure(model)) is not None:
+        raise InputError(refusal(model, named, found))
+    with atomic_write(kept) as part:
+        part.write_text(json.dumps({"model": named, "exact": True}) + "\n", encoding="utf-8")
+
+
+def refusal(model: Any, named: str, found: Difference) -> str:
+    """Returns an error message of one line: the architecture, the part that differs, and the remedy."""
+    kind = unwrapped(model).config.model_type
+    return (
+        f"{named}: the architecture {kind} ({type(unwrapped(model)).__name__}) is not reproduced exactly by the "
+        f"packed forward pass of this code, so a run would train on wrong log-probs ({found}). Choose a model of a "
+        "family that docs/models.md lists as exact"
+    )
+
+
+def _key(model: Any, measured: str) -> str:
+    base = unwrapped(model)
+    weight = next(base.parameters())
+    about = {
+        "measured": measured,
+        "class": type(base).__name__,
+        "config": base.config.to_diff_dict(),
+        "adapters": base is not model,
+        "weights": [str(weight.dtype), weight.device.type],
+        "versions": [library.__version__ for library in (torch, transformers, peft)],
+        "layers": base.config.get_text_config().num_hidden_layers,
+    }
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
+    for folder in _CODE:
+        for file in sorted((Path(turnwise.__file__).parent / folder).glob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:32]

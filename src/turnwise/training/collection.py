@@ -26,13 +26,12 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.states.batches import Batches
 from turnwise.daemon_threads import DaemonThreads
 from turnwise.errors import InputError
-from turnwise.rollouts.collect import Collector, Experience, Memory
-from turnwise.rollouts.demonstrate import demonstrated_paths, demonstration
+from turnwise.rollouts.collect import Collector, Experience, Memory, demonstrated_paths, demonstration
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.player import Player, Tally
+from turnwise.training.diagnostics import stale_mismatch
 from turnwise.training.frozen_buffer import Frozen
 from turnwise.training.metrics import sampling_metrics
-from turnwise.training.mismatch import stale_mismatch
 from turnwise.training.module import PolicyModule
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.profile import Reprofile

@@ -1,20 +1,31 @@
-"""Connects the processes of one run, which share the work and exchange results, and writes the run's checkpoints."""
+"""Connects the processes of one run, which share the work and exchange results, and writes the run's checkpoints.
+
+With FSDP2 (``conf/trainer/fsdp.yaml``), weights, gradients and optimiser states are sharded over all processes. The
+weights of a layer are gathered when the layer is computed, and freed afterwards. The embedding, the head and the last
+norm are gathered once for each pass. A checkpoint is then a folder to which every process writes its own part. A run
+with another number of processes can read the checkpoint.
+"""
 
 from __future__ import annotations
 
 import io
 import logging
+import os
 import pickle
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from types import MethodType, SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from lightning import Fabric
@@ -22,11 +33,23 @@ from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.fabric.strategies import DDPStrategy, ParallelStrategy
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.strategies import ModelParallelStrategy
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
 
 from turnwise.errors import InputError, Stopped
-from turnwise.files import atomic_write
+from turnwise.files import PART, atomic_write, writing
+from turnwise.models.attention import backbone
+from turnwise.models.packed_logprobs import score
 
 T = TypeVar("T")
 
@@ -231,3 +254,142 @@ def write_atomically(content: dict[str, Any], path: Path) -> None:
 def last_checkpoint(folder: Path) -> Path | None:
     path = folder / "checkpoints" / "last.ckpt"
     return path if path.exists() else None
+
+
+# -- sharding ----------------------------------------------------------------------------------------------------------
+
+
+_PROBE = 1 << 20  # bytes of a test write, whose error shows why the disk refused to write
+_REST = "rest.pt"  # file for everything except tensors of the weights and the optimiser
+TRAINED = StateDictOptions(cpu_offload=True, ignore_frozen_params=True)
+
+
+class FullySharded(ModelParallelStrategy):
+    """Lightning strategy for sharded training. With ``offload``, shards are kept in CPU memory and copied to the device
+    when they are needed, and the optimiser steps on the CPU.
+    """
+
+    def __init__(self, offload: bool = False) -> None:
+        super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=True)
+        self.offload = offload
+
+    def setup_environment(self) -> None:
+        self._data_parallel_size = self.num_nodes * self.num_processes  # Lightning would assume tensor parallelism
+        super().setup_environment()
+
+    def shard(self, model: nn.Module) -> None:
+        """Shards the weights of ``model`` in place. The method must be called only once for a model."""
+        policy = CPUOffloadPolicy(pin_memory=self.root_device.type == "cuda") if self.offload else OffloadPolicy()
+        mesh = self.device_mesh["data_parallel"]
+        for layer in backbone(model).layers:  # type: ignore[union-attr]
+            fully_shard(layer, mesh=mesh, offload_policy=policy)
+        fully_shard(model, mesh=mesh, offload_policy=policy)
+        # a pass over packed trees does not call the model's ``forward``, so FSDP's hooks are set on ``score_packed``
+        model.score_packed = MethodType(score, model)  # type: ignore[assignment]
+        register_fsdp_forward_method(model, "score_packed")
+
+    # -- checkpoints, which are atomic and contain only the trained weights --------------------------------------------
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        assert self.model is not None
+        return get_model_state_dict(self.model, options=TRAINED)
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        assert self.model is not None
+        return get_optimizer_state_dict(self.model, getattr(optimizer, "_optimizer", optimizer), options=TRAINED)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Writes each process's part into a new folder. The checkpoint is a symbolic link to the complete folder, because
+        a folder cannot be replaced atomically.
+        """
+        path = Path(self.broadcast(str(filepath)))
+        before = Path(self.broadcast(str(path.resolve())))
+        part = path.with_name(f"{path.stem}-1" if before.name == f"{path.stem}-0" else f"{path.stem}-0")
+        if self.is_global_zero:
+            shutil.rmtree(part, ignore_errors=True)
+        self.barrier()
+        tensors = {"weights": checkpoint.pop("state_dict"), "optimizer": checkpoint.pop("optimizer_states")[0]}
+        earlier = checkpoint.get("earlier", [])  # policies that sample for later iterations
+        tensors["earlier"] = {str(place): policy["weights"] for place, policy in enumerate(earlier)}
+        checkpoint["earlier"] = [{"version": policy["version"]} for policy in earlier]
+        save_parts(tensors, part, path)
+        if self.is_global_zero:
+            write_atomically(checkpoint, part / _REST)
+        self.barrier()
+        if self.is_global_zero:
+            link = path.with_name(f".{path.name}{PART}")
+            link.unlink(missing_ok=True)
+            link.symlink_to(part.name)
+            link.replace(path)
+            if before.name != path.name:
+                shutil.rmtree(before, ignore_errors=True)
+        self.barrier()
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Loads the weights and optimiser states of a checkpoint, and returns its other entries.
+
+        Raises:
+            FileNotFoundError: there is no such checkpoint.
+        """
+        path = Path(checkpoint_path)
+        assert self.model is not None
+        optimizer = self.optimizers[0]
+        # if head and embedding share a weight, the weight has two names, of which only one was saved
+        trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        weights = {k: v for k, v in get_model_state_dict(self.model, options=TRAINED).items() if k in trained}
+        states = get_optimizer_state_dict(self.model, optimizer, options=TRAINED)
+        rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
+        earlier = {}
+        for place, policy in enumerate(rest.get("earlier", [])):  # older checkpoints have no such entry
+            policy["weights"] = {k: torch.empty_like(p) for k, p in self.model.named_parameters() if k in trained}
+            earlier[str(place)] = policy["weights"]
+        tensors: dict[str, Any] = {"weights": weights, "optimizer": states, "earlier": earlier}
+        dcp.load(tensors, checkpoint_id=path)
+        loose = StateDictOptions(cpu_offload=True, ignore_frozen_params=True, strict=False)
+        set_model_state_dict(self.model, tensors["weights"], options=loose)
+        set_optimizer_state_dict(self.model, optimizer, tensors["optimizer"], options=loose)
+        return rest | {"state_dict": {}, "optimizer_states": []}
+
+
+def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
+    """Writes this process's part of the tensors into ``folder``, which is later renamed to ``path``. All processes must
+    call this function.
+
+    Raises:
+        OSError: the disk cannot be written. The error's ``filename`` is ``path``.
+        RuntimeError: a process could not write for another reason.
+    """
+    try:
+        dcp.save(tensors, checkpoint_id=folder)
+    except dcp.api.CheckpointException as error:  # a BaseException, whose message does not name a full disk
+        with writing(path), tempfile.TemporaryFile(dir=folder) as asked:
+            asked.write(bytes(_PROBE))
+            asked.flush()
+            os.fsync(asked.fileno())
+        raise RuntimeError(f"{path}: {'; '.join(str(failure[0]) for failure in error.failures.values())}") from error
+
+
+class Whole:
+    """A sharded model whose trained weights are gathered in the CPU memory of the first process. All processes must
+    create this object. Only the first process may use the object.
+    """
+
+    def __init__(self, model: Any) -> None:
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+        self.model, self.state = model, get_model_state_dict(model, options=options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def get_output_embeddings(self) -> Any:
+        """Returns an object whose attribute ``weight`` is the gathered weight of the output head."""
+        return SimpleNamespace(weight=self.state["lm_head.weight"])
+
+    def save_pretrained(self, folder: Any, **options: Any) -> None:
+        tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
+        state = {name: value for name, value in self.state.items() if name not in tied}
+        self.model.save_pretrained(folder, state_dict=state, **options)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    return any(isinstance(p, DTensor) for p in model.parameters())

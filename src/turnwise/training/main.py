@@ -32,16 +32,14 @@ from turnwise.runs.result_file import read_result, write_result
 from turnwise.training.candidates import read_candidates
 from turnwise.training.collection import Collection, Rollouts
 from turnwise.training.distributed import joined, label_of, last_checkpoint
-from turnwise.training.evaluate import Measure, evaluate_between, export
+from turnwise.training.evaluate import Measure, command, evaluate_between, export, result_of, summary
 from turnwise.training.frozen_buffer import frozen_groups
-from turnwise.training.loggers import started
 from turnwise.training.metrics import gate_counts
 from turnwise.training.module import PolicyModule, out_of_memory
 from turnwise.training.parts import build_parts, player_of, prove_judge, trainer_of
 from turnwise.training.profile import Choice, profile_costs
-from turnwise.training.progress import Advance, Live, Pages, Phases
+from turnwise.training.progress import Advance, Live, Pages, Phases, started
 from turnwise.training.recorder import Health, Recorder
-from turnwise.training.result import command, result_of, summary
 
 SERVED = {"turnwise.engines.vllm.VllmEngine"}  # engines that run in servers, outside the run's processes
 

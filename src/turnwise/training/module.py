@@ -29,15 +29,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from turnwise.algo.losses.loss import Loss, LossInputs, Max, Mean, merge_metrics
 from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Engine
-from turnwise.engines.staged_weights import stage
+from turnwise.engines.tree_engine import stage
 from turnwise.errors import Stopped
 from turnwise.models.attention import unwrapped
 from turnwise.models.packed_logprobs import score
 from turnwise.models.policy import adapter_off
-from turnwise.rollouts.pack import Packed, Update
-from turnwise.rollouts.split_micro_batches import smaller
-from turnwise.training.distributed import DistributedContext
-from turnwise.training.sharding import FullySharded, Whole, is_sharded
+from turnwise.rollouts.pack import Packed, Update, smaller
+from turnwise.training.distributed import DistributedContext, FullySharded, Whole, is_sharded
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +81,7 @@ class PolicyModule(LightningModule):
         self.skips_in_a_row = 0
         self.halvings = 0
         self.staleness = 0  # number of training iterations by which the oldest sampling policy is behind this policy
-        self.stale_mismatch: dict[str, float] = {}  # training/mismatch.py; empty if not measured
+        self.stale_mismatch: dict[str, float] = {}  # training/diagnostics.py; empty if not measured
         # stored policies that sample for later iterations (:meth:`remembered`); saved in the checkpoint
         self.earlier: list[dict[str, Any]] = []
         self.last_metrics: dict[str, float] = {}  # metrics of the last iteration's updates

@@ -22,8 +22,7 @@ import torch
 from turnwise.algo.allocators.allocator import Uniform
 from turnwise.algo.gates.rules import Never
 from turnwise.config.settings import DataSettings
-from turnwise.data.chat_tokens import ChatTemplateError
-from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.chat_tokens import ChatTemplateError, Demonstrations
 from turnwise.data.dialect import (
     Dialect,
     calls_read,
@@ -39,10 +38,10 @@ from turnwise.data.toolcalls import PARSERS, Format
 from turnwise.engines.engine import Sampling
 from turnwise.env import environments_of
 from turnwise.errors import InputError
-from turnwise.evaluation.reply_statistics import Counted, Reply, groups, likelihood, paired_change, pooled, rate
+from turnwise.evaluation.stats import Counted, Reply, groups, likelihood, paired_change, pooled, rate
 from turnwise.evaluation.suites import Evaluation, at_once
 from turnwise.models.packed_logprobs import score
-from turnwise.rollouts.demonstrate import demonstrated_paths, demonstration
+from turnwise.rollouts.collect import demonstrated_paths, demonstration
 from turnwise.rollouts.pack import pack
 from turnwise.rollouts.player import Player
 from turnwise.types import Credit, State, Trajectory

@@ -32,12 +32,11 @@ from turnwise.env import Environment, environment_of
 from turnwise.files import atomic_write
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.player import Player
-from turnwise.training.distributed import DistributedContext
+from turnwise.training.distributed import DistributedContext, is_sharded
 from turnwise.training.metrics import count_profile, totals_of
 from turnwise.training.module import PolicyModule
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.progress import Phases
-from turnwise.training.sharding import is_sharded
 from turnwise.types import State
 
 TOGETHER = 4096  # number of samples that are drawn together; more are faster, and need more memory

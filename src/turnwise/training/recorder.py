@@ -1,5 +1,5 @@
-"""Records metrics and rollouts of a run as JSON lines, saves counters in the checkpoint, and warns about iterations from
-which the policy learns nothing.
+"""Records metrics and rollouts of a run as JSON lines, saves counters in the checkpoint, and warns about iterations
+from which the policy learns nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnwise.algo.gates.rules import Never
 from turnwise.errors import Stopped
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update
-from turnwise.runs.json_lines import append_lines, cut_lines, each_line
+from turnwise.runs.archive import append_lines, cut_lines, each_line
 from turnwise.training.metrics import (
     TOLERANCE,
     VERIFIER,

@@ -16,7 +16,7 @@ from turnwise.algo.gates.gate import SIGNALS, prefixes
 from turnwise.algo.gates.rules import mixed_probability
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import wilson
-from turnwise.runs.json_lines import checked_lines, paths_of
+from turnwise.runs.archive import checked_lines, paths_of
 
 Row = dict[str, Any]
 Bounded = tuple[float, float | None, float | None]

@@ -19,8 +19,7 @@ from typing import Any
 from turnwise.algo.gates.gate import DISTANCE
 from turnwise.errors import InputError
 from turnwise.files import KeptValues, checksum, read_yaml, written
-from turnwise.runs.keep_results import finished
-from turnwise.runs.result_file import Result, read_result
+from turnwise.runs.result_file import Result, finished, read_result
 from turnwise_study.gates.groups import Buffer, read_arms, read_recorded, recordings, replayed_savings
 from turnwise_study.gates.tables import (
     THRESHOLDS,
@@ -39,7 +38,7 @@ from turnwise_study.tables import Table
 COMMAND = "python scripts/gate_report.py"
 _PACKAGE = Path(__file__).parents[2]
 # source files on which a gate report depends
-_PARTS = ("turnwise_study/gates", "turnwise/algo/gates", "turnwise/evaluation/stats.py", "turnwise/runs/json_lines.py")
+_PARTS = ("turnwise_study/gates", "turnwise/algo/gates", "turnwise/evaluation/stats.py", "turnwise/runs/archive.py")
 CODE = [_PACKAGE / part for part in _PARTS]
 
 

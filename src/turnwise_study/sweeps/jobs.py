@@ -10,7 +10,7 @@ from pathlib import Path
 
 from turnwise.config.schema import run_name
 from turnwise.errors import InputError, refuse_twice
-from turnwise.runs.status_file import HELD
+from turnwise.runs.result_file import HELD
 from turnwise_study.sweeps.sweep_file import Scale, Sweep, find_sweep, origin
 
 

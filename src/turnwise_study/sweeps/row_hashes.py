@@ -18,13 +18,13 @@ from omegaconf.errors import OmegaConfBaseException
 from turnwise.config.overrides import explain
 from turnwise.config.schema import compose_config
 from turnwise.files import KeptValues, checksum
-from turnwise.runs.config_hash import config_hash
+from turnwise.runs.run_folder import config_hash
 from turnwise_study.sweeps.jobs import Asked, Job, job_of, picked
 
 _PACKAGE = Path(__file__).parents[2] / "turnwise"
 CODE = (
     _PACKAGE / "config",
-    _PACKAGE / "runs" / "config_hash.py",
+    _PACKAGE / "runs" / "run_folder.py",
     Path(__file__),
 )  # source files on which a hash depends
 # matches overrides that make a hash depend on folders other than ``conf/``, or on the running process
@@ -34,7 +34,7 @@ _ENVIRONMENT = re.compile(rb"oc\.env:(\w+)")
 
 @dataclass(slots=True)
 class RowHashes:
-    """Computes the configuration hash (``turnwise.runs.config_hash.config_hash``) of a job, and caches it. A job is one
+    """Computes the configuration hash (``turnwise.runs.run_folder.config_hash``) of a job, and caches it. A job is one
     run of a sweep: a row with one seed.
 
     The configuration of a row is composed only once for all seeds, and for all sweeps that refer to the row. A hash

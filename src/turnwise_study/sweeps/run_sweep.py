@@ -24,9 +24,8 @@ from turnwise.config.schema import ConfigError
 from turnwise.console import Terminal
 from turnwise.errors import InputError, RowsFailed
 from turnwise.files import atomic_write
-from turnwise.runs.config_hash import config_hash, hash_of
 from turnwise.runs.result_file import ResultError, read_result
-from turnwise.runs.run_folder import is_first, read_record
+from turnwise.runs.run_folder import config_hash, hash_of, is_first, read_record
 from turnwise.text import plain
 from turnwise_study.sweeps.jobs import Asked, Job, jobs, played
 

@@ -24,7 +24,7 @@ from aiohttp import web
 
 from turnwise.data.tool_schema import arguments_of, check_tool, function_of
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
-from turnwise.json_and_yaml import parse_json
+from turnwise.files import parse_json
 from turnwise.types import Message
 from turnwise_worlds import workers
 

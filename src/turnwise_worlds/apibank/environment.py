@@ -17,7 +17,7 @@ from turnwise.data.tool_schema import json_schema
 from turnwise.data.toolcalls import Format, ToolCallError, bfcl_python, checked_call
 from turnwise.env import first_tasks
 from turnwise.errors import InputError
-from turnwise.json_and_yaml import parse_json, whole_characters
+from turnwise.files import parse_json, whole_characters
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.apibank.office import SEARCHER, OfficeTasks, words
 from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn, turns_data, turns_from

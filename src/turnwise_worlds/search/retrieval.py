@@ -19,7 +19,7 @@ import numpy as np
 from turnwise.endpoints import Connection, Fault, Retries, check_url, key_from
 from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
-from turnwise.json_and_yaml import parse_json
+from turnwise.files import parse_json
 from turnwise.text import said
 from turnwise_worlds import workers
 from turnwise_worlds.data_files import cleaned, read_data_file

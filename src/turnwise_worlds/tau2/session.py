@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 from turnwise.data.toolcalls import PARSERS, Format, Reply, ToolCallError
 from turnwise.endpoints import Fault
 from turnwise.env import EnvironmentFault, Session, Step, check_open
-from turnwise.judges.chat import CachedModel, key_of
+from turnwise.judges.endpoint import CachedModel, key_of
 from turnwise.types import Message, Task, ToolCall
 from turnwise_worlds.tau2.world import DONE, FAILED, TRANSFER, Gold, Tau2Problem, World, customer_of, of_package, policy
 from turnwise_worlds.tools import Tools, answered, opened, refusal, templated

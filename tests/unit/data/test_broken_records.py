@@ -12,8 +12,7 @@ import pyarrow.parquet
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.chat_tokens import ChatTokens, Demonstrations
 from turnwise.data.read_records import UnusableError
 from turnwise.data.trajectories import (
     MOST,

@@ -14,7 +14,7 @@ import pytest
 from tests.integration import bookings
 
 from turnwise.data.trajectories import read_trajectories
-from turnwise.training.expert_files import expert_file
+from turnwise.training.candidates import expert_file
 from turnwise.types import Pivot
 from turnwise_worlds.apibank import ApiBankEnv
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from turnwise.engines.decode_attention import DecodeAttention, Trunk
 from turnwise.engines.decode_kernel import Streamed
+from turnwise.engines.decoding import DecodeAttention, Trunk
 
 
 def by_torch(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:

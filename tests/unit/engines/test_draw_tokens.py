@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from turnwise.engines.draw_tokens import draw, keep_mask, uniforms
+from turnwise.engines.decoding import draw, keep_mask, uniforms
 from turnwise.engines.engine import Sampling
 
 

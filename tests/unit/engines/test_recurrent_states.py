@@ -9,9 +9,9 @@ import pytest
 import torch
 from tests.unit.random_models import small_config, small_model
 
+from turnwise.engines.cache import SideBySide
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.lanes import Lanes
-from turnwise.engines.prefill import SideBySide
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import use_tree_attention
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.random_models import small_config, small_model
 
-from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.sampling_schedule import Rounds, Slices
+from turnwise.engines.engine import Rounds, Sample, Sampling, Slices
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import use_tree_attention
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from turnwise.engines.cache import SideBySide, Store
 from turnwise.engines.engine import Sampling
-from turnwise.engines.kv_store import Store
-from turnwise.engines.prefill import SideBySide
 from turnwise.engines.tree_engine import TreeEngine
 
 MakeModel = Callable[..., Any]

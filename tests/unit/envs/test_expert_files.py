@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from turnwise.data.trajectories import read_trajectories
-from turnwise.training.expert_files import expert_file
+from turnwise.training.candidates import expert_file
 from turnwise_worlds.household import HouseholdEnv, Mistakes
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.evaluation.fresh_tasks import fresh_tasks
+from turnwise.evaluation.suites import fresh_tasks
 from turnwise.types import Task
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.search import SearchEnv

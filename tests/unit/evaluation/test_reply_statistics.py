@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.evaluation.reply_statistics import Reply, likelihood, paired_change, pooled, rate
+from turnwise.evaluation.stats import Reply, likelihood, paired_change, pooled, rate
 
 
 def reply(dialogue: str, turn: int, nats: float, tokens: int, good: tuple[float, ...], *tools: str) -> Reply:

@@ -17,7 +17,7 @@ from turnwise.evaluation.suites import Answer, Evaluation, play_suite
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.player import Player
-from turnwise.training.result import out_of_domain
+from turnwise.training.evaluate import out_of_domain
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.search import SearchEnv
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnwise.config.overrides import is_sweep
-from turnwise.runs.status_file import typed
+from turnwise.runs.result_file import typed
 from turnwise_study.sweeps.jobs import for_hydra
 
 

@@ -12,9 +12,8 @@ import pytest
 
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise.runs.archive import RunPath
-from turnwise.runs.config_hash import config_hash
-from turnwise.runs.keep_results import finished
-from turnwise.runs.result_file import read_result
+from turnwise.runs.result_file import finished, read_result
+from turnwise.runs.run_folder import config_hash
 from turnwise_study.sweeps import row_hashes as module
 from turnwise_study.sweeps.jobs import ask, job_of, jobs, of_pilots, played
 from turnwise_study.sweeps.row_hashes import CODE, RowHashes

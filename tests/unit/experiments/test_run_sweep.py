@@ -14,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config.schema import ConfigError
 from turnwise.console import Terminal
 from turnwise.errors import InputError, RowsFailed
-from turnwise.runs.config_hash import config_hash
 from turnwise.runs.result_file import write_result
+from turnwise.runs.run_folder import config_hash
 from turnwise_study.sweeps.jobs import ask, jobs
 from turnwise_study.sweeps.run_sweep import Recorded, error_file, run_sweep
 

@@ -11,8 +11,8 @@ from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
-from turnwise.runs.config_hash import config_hash
 from turnwise.runs.result_file import Result
+from turnwise.runs.run_folder import config_hash
 from turnwise_study.runs import RunMetrics
 from turnwise_study.sweeps.jobs import Asked, job_of, jobs
 from turnwise_study.sweeps.sweep_file import SCALES, find_sweep, sweep_names

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.judges.chat import ChatClient
-from turnwise.judges.endpoint import EndpointJudge
+from turnwise.judges.endpoint import ChatClient, EndpointJudge
 from turnwise.judges.judge import Candidate
 from turnwise.types import ToolCall
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.judges.chat import Cache
+from turnwise.judges.endpoint import Cache
 
 WRITE = """
 import sys
-from turnwise.judges.chat import Cache, key_of
+from turnwise.judges.endpoint import Cache, key_of
 cache = Cache(sys.argv[1])
 n = 0
 while True:

@@ -16,8 +16,7 @@ from tests.unit.judges.injections import attacked
 
 from turnwise.errors import InputError
 from turnwise.judges.endpoint import EndpointJudge
-from turnwise.judges.judge import Candidate, load_rubric
-from turnwise.judges.prompt import question
+from turnwise.judges.judge import Candidate, load_rubric, question
 
 Make = Callable[..., Candidate]
 MakeJudge = Callable[..., EndpointJudge]

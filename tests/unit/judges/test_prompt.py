@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.judges.judge import Candidate, load_rubric, snap
-from turnwise.judges.prompt import (
+from turnwise.judges.judge import (
     PREFIX,
     AnswerError,
+    Candidate,
     fenced,
+    load_rubric,
     neutral,
     question,
     read_score,
+    snap,
 )
 
 HOSTILE = st.text() | st.text(alphabet="<>|[]/INSTsbeos_ \n\r\x0b\u2028\u200b\uff5cBEGINEND reply0a")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from turnwise.models.attention import PackedTree
 from turnwise.models.attention_cpu import RunTree, pieces_of
-from turnwise.rollouts.trie import Trie
+from turnwise.rollouts.pack import Trie
 
 
 def grown(seed: int, paths: int, longest: int, letters: int) -> list[int]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from turnwise.models.attention import PackedTree, Rules
 from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree
-from turnwise.rollouts.trie import Trie
+from turnwise.rollouts.pack import Trie
 
 H, H_KV, D, SCALING = 4, 2, 8, 0.3
 

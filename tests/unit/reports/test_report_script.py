@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.runs.keep_results import keep
+from turnwise.runs.result_file import keep
 
 ROOT = Path(__file__).parents[3]
 

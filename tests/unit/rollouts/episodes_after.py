@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from turnwise.rollouts.environment_steps import Answers, run_to_end
-from turnwise.rollouts.episodes import Episodes
+from turnwise.rollouts.verdicts import Episodes
 from turnwise.types import Task
 
 

@@ -84,7 +84,7 @@ def test_a_scale_of_the_head_that_is_dropped_is_found(monkeypatch: pytest.Monkey
 
 def test_what_the_engine_alone_does_otherwise_is_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small("mistral")
-    from turnwise.engines.decode_attention import DecodeAttention
+    from turnwise.engines.decoding import DecodeAttention
 
     real = DecodeAttention.attend
     monkeypatch.setattr(DecodeAttention, "attend", lambda plan, *given: real(plan, *given[:5], Rules()))

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from turnwise.rollouts.demonstrated_reply import Anchored, similarity
 from turnwise.rollouts.environment_steps import Answers
-from turnwise.rollouts.episodes import Episodes
-from turnwise.rollouts.local_verdicts import Verdicts
+from turnwise.rollouts.verdicts import Anchored, Episodes, Verdicts, similarity
 from turnwise.types import Pivot, State, Task, Turn
 
 BOOK = '<tool_call>{"name": "book", "arguments": {"place": "Roma", "people": 2}}</tool_call>'

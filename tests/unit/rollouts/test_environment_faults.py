@@ -8,9 +8,8 @@ import time
 import pytest
 
 from turnwise.env import TRIES, EnvironmentFault, tried
-from turnwise.rollouts.environment_faults import guarded
-from turnwise.rollouts.openings import Openings
-from turnwise.training.expert_files import expert_file
+from turnwise.rollouts.environment_steps import Openings, guarded
+from turnwise.training.candidates import expert_file
 from turnwise_worlds.household import HouseholdEnv
 
 

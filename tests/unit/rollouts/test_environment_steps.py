@@ -16,7 +16,7 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
-from turnwise.rollouts.openings import Openings
+from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.mixture import Mixture

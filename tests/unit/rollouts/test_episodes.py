@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.rollouts.episodes_after import after
 
-from turnwise.rollouts.episodes import Episodes
+from turnwise.rollouts.verdicts import Episodes
 from turnwise_worlds.household import HouseholdEnv
 
 

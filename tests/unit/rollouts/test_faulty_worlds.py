@@ -21,7 +21,7 @@ from turnwise.errors import InputError
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.collect import Collector
-from turnwise.rollouts.openings import Openings
+from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
 from turnwise_worlds.household import HouseholdEnv
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from turnwise.rollouts.group import Branch
+from turnwise.rollouts.player import Branch
 from turnwise.types import RolloutTree, State, Task
 
 

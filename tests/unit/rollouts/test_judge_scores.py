@@ -12,7 +12,7 @@ from turnwise.algo.rewards.graded import Graded
 from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.judges.judge import Candidate, gather
 from turnwise.judges.offline import OfflineJudge
-from turnwise.rollouts.judge_scores import Judged, candidate
+from turnwise.rollouts.verdicts import Judged, candidate
 from turnwise.types import RolloutTree, State, Task, ToolCall, Trajectory, Turn
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'

@@ -18,7 +18,7 @@ from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
-from turnwise.rollouts.openings import Openings
+from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import RolloutTree, State
 from turnwise_worlds.household import HouseholdEnv

@@ -11,8 +11,7 @@ from tests.unit.random_models import small_config, small_model
 from turnwise.errors import InputError
 from turnwise.models.attention import backbone, use_tree_attention
 from turnwise.models.packed_logprobs import score
-from turnwise.rollouts.probe import fewer_layers, probe, probe_backbone
-from turnwise.training.exactness import check_exact
+from turnwise.rollouts.probe import check_exact, fewer_layers, probe, probe_backbone
 
 
 def test_a_plain_decoder_is_exact_and_stays_as_it_was() -> None:

@@ -18,9 +18,9 @@ from turnwise.engines.tree_engine import TreeEngine
 from turnwise.env import EnvironmentFault
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
-from turnwise.rollouts.openings import Openings
+from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
-from turnwise.training.expert_files import expert_file
+from turnwise.training.candidates import expert_file
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.mixture import Mixture
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnwise.errors import InputError
-from turnwise.runs.json_lines import checked_lines, checked_rows
+from turnwise.runs.archive import checked_lines, checked_rows
 
 LINES = st.one_of(
     st.dictionaries(st.text(max_size=3), st.integers(), max_size=2).map(json.dumps),

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.runs.test_keep_results import SWEEP, groups, save
 
 from turnwise.runs.archive import RunPath
-from turnwise.runs.keep_results import keep
+from turnwise.runs.result_file import keep
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables
 from turnwise_study.gates.report import Settings, asked_of, gate_report

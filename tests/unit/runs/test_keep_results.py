@@ -11,8 +11,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.runs.archive import RunPath, write_archive
-from turnwise.runs.keep_results import finished, keep
-from turnwise.runs.result_file import read_result
+from turnwise.runs.result_file import finished, keep, read_result
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables, summary_table
 from turnwise_study.runs import RunMetrics

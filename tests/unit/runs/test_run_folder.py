@@ -15,8 +15,7 @@ from tests.configuration_files import READ
 
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise.errors import InputError
-from turnwise.runs.config_hash import config_hash
-from turnwise.runs.run_folder import claim, differences
+from turnwise.runs.run_folder import claim, config_hash, differences
 
 CONF = Path(__file__).parents[3] / "conf"
 RESULT = '{"method": "sft", "env": "household", "scale": "tiny", "seed": 0, "in_domain": {}}'

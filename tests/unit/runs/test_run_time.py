@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from turnwise.runs.status_file import read_status
+from turnwise.runs.result_file import read_status
 
 TRAIN = Path(__file__).parents[3] / "train.py"
 

@@ -13,7 +13,7 @@ import pytest
 
 from turnwise.console import Terminal
 from turnwise.errors import InputError
-from turnwise.runs.status_file import NAME, Status, read_status, write_status
+from turnwise.runs.result_file import NAME, Status, read_status, write_status
 from turnwise_study.run_page import watch, write_report
 from turnwise_study.runs import folders_of
 

@@ -30,7 +30,7 @@ from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.collect import Collector
-from turnwise.rollouts.openings import Openings
+from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
 from turnwise.training import frozen_buffer
 from turnwise.training.distributed import DistributedContext

@@ -12,7 +12,7 @@ from turnwise.algo.advantages.advantage import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
 from turnwise.rollouts.pack import Update, pack
-from turnwise.training.gradients import gradient_cosine, view_gradients
+from turnwise.training.diagnostics import gradient_cosine, view_gradients
 from turnwise.training.module import PolicyModule
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 

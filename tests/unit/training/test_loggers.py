@@ -19,7 +19,7 @@ from wandb.proto.wandb_internal_pb2 import Record
 
 from turnwise.config.schema import compose_config
 from turnwise.errors import InputError
-from turnwise.training.loggers import started
+from turnwise.training.progress import started
 
 CONF = Path(__file__).parents[3] / "conf"
 

@@ -10,7 +10,7 @@ from lightning import Trainer
 
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
-from turnwise.training.mismatch import MismatchAlarm
+from turnwise.training.diagnostics import MismatchAlarm
 from turnwise.training.module import PolicyModule
 
 

@@ -12,8 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.config.settings import DataSettings
-from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.chat_tokens import ChatTokens, Demonstrations
 from turnwise.data.dialect import dialect_of
 from turnwise.data.steps import steps_of
 from turnwise.data.trajectories import BadTrajectory, each_trajectory

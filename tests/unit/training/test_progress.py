@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.runs.status_file import NAME, Status
+from turnwise.runs.result_file import NAME, Status
 from turnwise.training import progress
 from turnwise.training.progress import Live
 from turnwise_study.run_page import write_report

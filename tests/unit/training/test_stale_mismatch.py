@@ -12,7 +12,7 @@ from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.training.mismatch import MismatchAlarm, stale_mismatch
+from turnwise.training.diagnostics import MismatchAlarm, stale_mismatch
 from turnwise.training.module import PolicyModule
 from turnwise.types import RolloutTree, State, Task, Turn
 

@@ -20,7 +20,7 @@ from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.collection import Rollouts
-from turnwise.training.mismatch import MismatchAlarm
+from turnwise.training.diagnostics import MismatchAlarm
 from turnwise.training.module import PolicyModule
 from turnwise.types import RolloutTree, State, Task, Turn
 

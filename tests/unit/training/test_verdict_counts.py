@@ -5,8 +5,7 @@ import asyncio
 from turnwise.algo.rewards.actions import Exact, Functional, ToolCalls
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.environment_steps import Answers
-from turnwise.rollouts.episodes import Episodes
-from turnwise.rollouts.local_verdicts import Verdicts
+from turnwise.rollouts.verdicts import Episodes, Verdicts
 from turnwise.training.metrics import count_verdicts, verifier_metrics
 from turnwise.types import RolloutTree, State, Task, Turn
 from turnwise_worlds.household import HouseholdEnv

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.sampling_schedule import schedule_of
+from turnwise.engines.engine import Sample, Sampling, schedule_of
 from turnwise.rollouts.player import run_to_end
 
 Make = Callable[..., Any]

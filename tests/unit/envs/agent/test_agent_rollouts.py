@@ -18,14 +18,13 @@ from turnwise.algo.allocators.allocator import TreePO, Uniform
 from turnwise.algo.gates.rules import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.engines.engine import Sampling
-from turnwise.engines.sampling_schedule import Named
+from turnwise.engines.engine import Named, Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
-from turnwise.rollouts.openings import Openings
+from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
-from turnwise.rollouts.predictors.critic import Translation, branchable
+from turnwise.rollouts.predictor import Translation, branchable
 from turnwise.types import RolloutTree, State, Task
 from turnwise_worlds.agent import AgentEnv
 from turnwise_worlds.agent.environment import with_variables

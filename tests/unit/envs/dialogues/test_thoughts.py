@@ -7,7 +7,7 @@ from turnwise.data.steps import steps_of
 from turnwise.data.tool_schema import function_of
 from turnwise.data.toolcalls import split_thinking
 from turnwise.judges.offline import OfflineJudge
-from turnwise.rollouts.judge_scores import candidate
+from turnwise.rollouts.verdicts import candidate
 from turnwise.types import RolloutTree, State, Turn
 from turnwise_worlds.apibank import ApiBankEnv, Mistakes
 from turnwise_worlds.dialogues import thought

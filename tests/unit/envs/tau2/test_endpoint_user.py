@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from turnwise.env import EnvironmentFault
-from turnwise.judges.chat import ChatClient
-from turnwise.rollouts.openings import Openings
+from turnwise.judges.endpoint import ChatClient
+from turnwise.rollouts.environment_steps import Openings
 from turnwise_worlds.tau2 import EndpointUser, Tau2Env
 
 TICKET = "[service_issue]airplane_mode_on|lock_sim_card_pin[PERSONA:Easy]"  # without a user

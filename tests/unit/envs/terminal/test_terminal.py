@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from turnwise.env import EnvironmentFault
-from turnwise.judges.chat import Reply
+from turnwise.judges.endpoint import Reply
 from turnwise.training.profile import distinct
 from turnwise.types import State, Task, ToolCall
 from turnwise_worlds.boxed import Box

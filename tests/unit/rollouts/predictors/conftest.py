@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from turnwise.models.attention import backbone, use_tree_attention
-from turnwise.rollouts.predictors.critic import Critic
+from turnwise.rollouts.predictor import Critic
 from turnwise.types import RolloutTree, State, Task, Turn
 
 

@@ -13,8 +13,7 @@ import torch
 from scipy.stats import spearmanr
 
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.predictors.critic import Critic, translation
-from turnwise.rollouts.predictors.online import OnlinePredictor, Prediction, Target, bucket, quality
+from turnwise.rollouts.predictor import Critic, OnlinePredictor, Prediction, Target, bucket, quality, translation
 from turnwise.types import RolloutTree
 
 CLOCKS = ("seconds", "cpu")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from turnwise.models.attention import backbone
-from turnwise.rollouts.predictors.critic import Critic, branchable, read_spines
+from turnwise.rollouts.predictor import Critic, branchable, read_spines
 from turnwise.types import RolloutTree
 
 Grown = Callable[..., RolloutTree]

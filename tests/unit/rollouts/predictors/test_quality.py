@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.rollouts.predictors.online import Anchor, Prediction, Target, captured, quality
+from turnwise.rollouts.predictor import Anchor, Prediction, Target, captured, quality
 
 anchors = st.lists(st.builds(Anchor, st.floats(0, 0.25), st.floats(0, 0.25)), min_size=1, max_size=20)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from turnwise.rollouts.predictors.online import Target, success_of, targets
+from turnwise.rollouts.predictor import Target, success_of, targets
 from turnwise.types import RolloutTree
 
 Grown = Callable[..., RolloutTree]

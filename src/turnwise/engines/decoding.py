@@ -1,24 +1,103 @@
-"""Computes attention for decoding steps of many samples that share prefixes.
+"""Samples actions token by token, for many samples that share prefixes and are already prefilled.
 
-The *trunk* holds the shared prefixes, one per row. A *twig* is a branch of sampled tokens that continues one row.
-Samples that continue the same row with equal tokens share one twig.
+In attention, the *trunk* holds the shared prefixes, one per row. A *twig* is a branch of sampled tokens that continues
+one row. Samples that continue the same row with equal tokens share one twig. The randomness of a draw (temperature,
+top-k, top-p, min-p) depends only on each request's own seed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.engines.kv_store import CLOSE, Kept, Store
-from turnwise.engines.recurrent_states import steps
+from turnwise.engines.cache import CLOSE, Kept, Store, StoredRow, steps
+from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.fast_llama import uses_compiled_kernels
-from turnwise.models.recurrence import States, pick
+from turnwise.models.head import Head
+from turnwise.models.recurrence import States, pick, stack
+
+
+def uniforms(seeds_N: np.ndarray, step: int | np.ndarray) -> np.ndarray:
+    """Returns one uniform random number in (0, 1) per request, from the counter-based generator splitmix64.
+
+    The number depends only on the request's seed and step, not on the rest of the batch. ``step`` is one number for all
+    requests, or an array (N,).
+    """
+    with np.errstate(over="ignore"):
+        z = seeds_N.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15) * (np.asarray(step, np.uint64) + np.uint64(1))
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+            z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    return ((z >> np.uint64(11)).astype(np.float64) + 0.5) / float(1 << 53)
+
+
+def keep_mask(probs: Tensor, sampling: Sampling) -> Tensor | None:
+    """Returns a boolean mask (N, V) of the tokens that top-k, top-p and min-p allow, or None if no filter is set.
+
+    The most likely token is always allowed.
+    """
+    if sampling.top_k == 0 and sampling.top_p >= 1 and sampling.min_p <= 0:
+        return None
+    ranked, order = probs.sort(dim=-1, descending=True)
+    keep = torch.ones_like(ranked, dtype=torch.bool)
+    if sampling.top_k:
+        keep[:, sampling.top_k :] = False
+    if sampling.top_p < 1:
+        keep &= ranked.cumsum(-1) - ranked < sampling.top_p
+    if sampling.min_p > 0:
+        keep &= ranked >= sampling.min_p * ranked[:, :1]
+    keep[:, 0] = True
+    return torch.zeros_like(keep).scatter(1, order, keep)
+
+
+def draw(
+    logits_U: Tensor,
+    sampling: Sampling,
+    seeds_N: np.ndarray,
+    step: int | np.ndarray,
+    context_N: np.ndarray | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Samples one token per request and returns the tokens (N,) int64 and their log-probs (N,) float32.
+
+    The log-probs are those of the distribution from which the tokens are sampled: after temperature and filters,
+    renormalised. With greedy decoding, they are the log-probs at temperature 1.
+
+    Args:
+        logits_U: logits (U, V), one row per distinct context.
+        step: index of the token within its action, as one number for all requests or as an array (N,).
+        context_N: for each request, the row of ``logits_U`` from which it samples; None: row i belongs to request i.
+    """
+    logits_U = logits_U.float()
+    of = slice(None) if context_N is None else torch.from_numpy(context_N).to(logits_U.device)
+    if sampling.temperature == 0:
+        tokens = logits_U.argmax(-1)[of]
+        return tokens, _chosen(logits_U.log_softmax(-1), tokens, of)
+    logp_U = (logits_U / sampling.temperature).log_softmax(-1)
+    probs = logp_U.exp()
+    keep = keep_mask(probs, sampling)
+    if keep is not None:
+        logp_U = logp_U.masked_fill(~keep, -torch.inf).log_softmax(-1)
+        probs = logp_U.exp()
+    # The sum is in double precision, because a float32 sum over a large vocabulary can stay below 1.
+    ladder = probs.double().cumsum(-1)[of]
+    target = torch.from_numpy(uniforms(seeds_N, step)).to(ladder.device) * ladder[:, -1]
+    tokens = torch.searchsorted(ladder, target[:, None]).squeeze(1).clamp_(max=ladder.shape[1] - 1)
+    return tokens, _chosen(logp_U, tokens, of)
+
+
+def _chosen(logp_U: Tensor, tokens_N: Tensor, of: Tensor | slice) -> Tensor:
+    rows = torch.arange(len(logp_U), device=logp_U.device)[of]
+    return logp_U[rows, tokens_N]
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
 
 FEW = 2  # if the trunk has at least FEW times as many rows as are in use, it is replaced by a copy of the used rows
 NARROW = 4  # up to this number of twigs per row, ``engines.decode_kernel`` is faster than matrix products
@@ -267,3 +346,90 @@ def distinct(keys: list[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
             number[key] = len(first)
             first.append(place)
     return first, np.array([number[key] for key in keys])
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Node:
+    """A history in the tree engine: the first ``length`` tokens of a stored row, followed by ``pending`` tokens."""
+
+    row: StoredRow
+    length: int
+    pending: list[int] = field(default_factory=list)  # last tokens of the history, which are in no row yet
+    kept: Kept | None = None  # keys and values of the first pending tokens, computed during decoding
+    hidden: Tensor | None = None  # (D,) hidden state of the history's last token, used to sample the next token
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Samples actions for nodes (histories). ``end_ids`` are the tokens that end an action."""
+
+    forward: Callable[..., Tensor]
+    head: Head
+    store: Store
+    recurrent: bool
+    end_ids: frozenset[int]
+
+    def __call__(
+        self,
+        states: Sequence[Node],
+        sampling: Sampling,
+        seeds_N: np.ndarray,
+        steps: int,
+        written_N: np.ndarray,
+        on_sample: Told | None,
+    ) -> list[Sample]:
+        """Samples one action for each node, one token per step.
+
+        As long as several samples of one history have equal tokens, these tokens are computed once, as one branch. The
+        suffix _U marks the axis over branches, and _N the axis over samples.
+
+        Args:
+            seeds_N: one random seed per action.
+            steps: greatest number of tokens to sample per action in this call.
+            written_N: for each action, the number of tokens that earlier calls have already sampled.
+            on_sample: callback for each complete sample; None: no callback.
+        """
+        left_N = sampling.max_tokens - written_N
+        steps = min(steps, int(left_N.max()))
+        device, vocabulary = self.head.weight.device, len(self.head.weight)
+        rows_N = torch.tensor([s.row.slot for s in states], device=device)
+        trunk = Trunk.of(self.store, rows_N, max(s.length for s in states))
+        heads, twig_N = distinct([(id(s.row), s.length) for s in states])
+        length_U = torch.tensor([states[i].length for i in heads], device=device)
+        begin = stack([states[i].row.marks[states[i].length].states for i in heads]) if self.recurrent else None
+        plan = DecodeAttention(trunk, trunk.row_N[heads], length_U, steps, begin)
+        hidden_U = torch.stack([states[i].hidden for i in heads])  # type: ignore[misc]
+        samples = [Sample([], [], truncated=True) for _ in states]
+        live = np.arange(len(states))
+        for step in range(steps):
+            tokens_N, logps_N = draw(self.head(hidden_U), sampling, seeds_N[live], step + written_N[live], twig_N)
+            going = np.ones(len(live), dtype=bool)
+            for place, (i, token, logp) in enumerate(zip(live, tokens_N.tolist(), logps_N.tolist(), strict=True)):
+                samples[i].ids.append(token)
+                samples[i].logprobs.append(logp)
+                ends = token in self.end_ids
+                if ends or step + 1 == left_N[i]:
+                    going[place], samples[i].truncated = False, not ends
+            last = not going.any() or step + 1 == steps
+            ended = live[~going | last]
+            if step:
+                computed = plan.kept(torch.from_numpy(twig_N[~going | last]).to(device))
+            for place in live[going & last]:
+                samples[place].truncated = samples[place].whole = False
+            for place, i in enumerate(ended):
+                states[i].kept = computed[place] if step and not states[i].pending else None
+                if on_sample is not None and samples[i].whole:
+                    on_sample(int(i), samples[i])
+            if last:
+                break
+            live, written = live[going], tokens_N.cpu().numpy()[going]
+            twigs, twig_N = np.unique(twig_N[going] * vocabulary + written, return_inverse=True)
+            parent_U, token_U = (torch.from_numpy(x).to(device) for x in np.divmod(twigs, vocabulary))
+            plan.branch(parent_U)
+            length_U = length_U[parent_U]
+            hidden_U = self.forward(token_U[:, None], (length_U + step)[:, None], plan)[:, 0]
+            plan.grow()
+        return samples

@@ -1,13 +1,131 @@
-"""Defines the toy skills, each in place of a benchmark, and draws different items of one of them."""
+"""Eight toy skills that measure what a policy forgets during training, one for each out-of-domain benchmark of PivotRL
+(arXiv:2603.21383): seeded generators of items with disjoint splits, and scorers.
+
+The skills are made for tiny models. A score on a skill is not a score on the benchmark. Two skills translate between
+English words and two invented languages.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice, product
 from random import Random
+from typing import Any, Literal
 
-from turnwise.evaluation.skills.lexicon import ADJECTIVES, KINDS, MERU, NOUNS, OPPOSITE, TOVAN, VERBS, WORDS
-from turnwise.evaluation.skills.skill import Item, Skill, Split, by_words, exact, stream
+from rapidfuzz.distance import Levenshtein
+
+Split = Literal["train", "test"]
+_TEST_SHARE = 5  # one in five items is a test item
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One question of a toy skill. The text ``key``, or the prompt if ``key`` is empty, decides whether the item is a
+    training or a test item. ``data`` holds what the scorer needs in addition to the reference answer.
+    """
+
+    skill: str
+    prompt: str
+    reference: str
+    key: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        return [{"role": "user", "content": self.prompt}]
+
+    @property
+    def split(self) -> Split:
+        """Returns the item's split. The split depends only on the skill and the key (or the prompt), so an item is in
+        the same split at every seed.
+        """
+        text = f"{self.skill}\n{self.key or self.prompt}"
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        return "test" if int.from_bytes(digest) % _TEST_SHARE == 0 else "train"
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A toy skill. ``draw`` makes one random item of any split, and ``score`` grades an answer in [0, 1]."""
+
+    name: str
+    mirrors: str  # the benchmark in PivotRL's out-of-domain table that this skill replaces
+    draw: Callable[[Random], Item]
+    score: Callable[[str, Item], float]
+
+
+def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
+    if split not in ("train", "test"):
+        raise ValueError(f"split must be train or test, got {split!r}")
+    rng = Random(f"{skill.name}/{seed}")
+    while True:
+        item = skill.draw(rng)
+        if item.split == split:
+            yield item
+
+
+def exact(answer: str, item: Item) -> float:
+    return float(" ".join(answer.split()) == " ".join(item.reference.split()))
+
+
+def by_words(answer: str, item: Item) -> float:
+    """Returns 1 - d / n, where d is the word-level edit distance between the answer and the reference and n the number
+    of words of the longer text.
+    """
+    return float(Levenshtein.normalized_similarity(answer.split(), item.reference.split()))
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "animal": ("dog", "cat", "horse", "bird", "fish", "cow", "sheep", "mouse"),
+    "fruit": ("pear", "plum", "grape", "lemon", "peach", "melon", "cherry", "fig"),
+    "colour": ("red", "blue", "green", "white", "black", "yellow", "brown", "pink"),
+    "tool": ("hammer", "saw", "drill", "rake", "axe", "shovel", "wrench", "broom"),
+    "metal": ("iron", "gold", "silver", "copper", "tin", "lead", "zinc", "steel"),
+    "vehicle": ("car", "bus", "train", "boat", "plane", "bike", "truck", "ship"),
+}
+OPPOSITES: tuple[tuple[str, str], ...] = (
+    ("hot", "cold"),
+    ("big", "small"),
+    ("fast", "slow"),
+    ("old", "new"),
+    ("long", "short"),
+    ("high", "low"),
+    ("hard", "soft"),
+    ("wet", "dry"),
+)
+OPPOSITE = {**dict(OPPOSITES), **{b: a for a, b in OPPOSITES}}
+NOUNS = KINDS["animal"] + KINDS["tool"][:4] + KINDS["vehicle"][:4]
+ADJECTIVES = (*KINDS["colour"][:4], "big", "small", "old", "new")
+VERBS = ("sees", "likes", "finds", "moves", "wants", "follows")
+WORDS = tuple(word for words in KINDS.values() for word in words)
+
+_GLOSSED = (*WORDS, *OPPOSITE, *VERBS, *KINDS, "the", "a", "which", "is", "opposite", "of", "largest", "smallest")
+
+
+def _coin(onsets: str, vowels: str, coda: str) -> dict[str, str]:
+    syllables = ["".join(pair) for pair in product(onsets, vowels)]
+    step = len(syllables) + 1  # neighbours in the list differ in both syllables
+    total = len(syllables) ** 2
+    assert len(_GLOSSED) < total
+    codes = [(7 + 3 * step * i) % total for i in range(len(_GLOSSED))]
+    words = [syllables[c // len(syllables)] + syllables[c % len(syllables)] + coda for c in codes]
+    if len(set(words)) != len(words):
+        raise AssertionError("two English words share an invented one")
+    return dict(zip(_GLOSSED, words, strict=True))
+
+
+TOVAN = _coin("tvkzdg", "aoe", "n")
+MERU = _coin("mrlshw", "uie", "")
+
+
+# -- the skills --------------------------------------------------------------------------------------------------------
+
 
 _PLACES = ("first", "second", "third")
 _LIMIT = 20  # greatest intermediate result of the skill arithmetic

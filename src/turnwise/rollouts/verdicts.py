@@ -1,0 +1,393 @@
+"""Verdicts on the policy's actions, from three sources.
+
+A demonstrated reply judges a reply in dialogues without an environment. The environment judges a single action without
+a step, as in PivotRL's local rollouts (arXiv:2603.21383); its episodes are cached by task and actions, so that the
+actions before a state are not replayed every time. A judge, such as a language model, scores every rollout while other
+rollouts are still running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+from rapidfuzz.distance import Levenshtein
+
+from turnwise.algo.rewards.reward import Reward
+from turnwise.data.match_calls import MOST, accepts, equivalent, identical
+from turnwise.data.steps import TurnInContext
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, split_thinking
+from turnwise.env import Environment, EnvironmentFault, Session, environment_of
+from turnwise.errors import InputError
+from turnwise.judges.judge import Candidate, Judge
+from turnwise.rollouts.environment_steps import Answers
+from turnwise.types import Rewards, RolloutTree, State, Task, ToolCall, Turn
+
+# -- verdicts by the demonstrated reply --------------------------------------------------------------------------------
+
+
+Kind = Literal["strict", "calls", "similarity", "arguments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Anchored:
+    """Compares a reply of the policy with the demonstrated reply and returns the verdicts ``functional`` and
+    ``strict`` (our rules for PivotRL, arXiv:2603.21383, section 3.1).
+
+    A reply is ``strict`` if it has the same calls in the same order as the demonstrated reply, or, without calls, the
+    same text up to whitespace. The rule for ``functional`` depends on the demonstrated reply. If the demonstrated reply
+    has calls, the calls of the judged reply must match these calls one to one by name and arguments
+    (``data.toolcalls.match``). If the demonstrated reply has no calls, the judged reply must have similar words and no
+    call. Rows of a pivot file are judged by the rule of NeMo Gym (``data.toolcalls.nemo_gym_rule``), because pivot
+    files come from NeMo Gym. A truncated reply is neither ``functional`` nor ``strict``.
+
+    Attributes:
+        format: the format of tool calls, in replies and in demonstrations.
+        kind: the rule for ``functional`` that applies to all replies: ``strict``, ``calls``, ``similarity``, or
+            ``arguments`` (the rule for pivot files). None: the rule depends on the demonstrated reply.
+        threshold: least :func:`similarity` of an accepted reply without calls.
+        word_overlap: least fraction of common words at which the rule ``arguments`` accepts two texts as equal.
+    """
+
+    format: Format = "hermes"
+    kind: Kind | None = None
+    threshold: float = 0.8
+    word_overlap: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.kind not in (None, *get_args(Kind)):
+            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))} or null, got {self.kind!r}")
+        if not 0 < self.threshold <= 1:
+            raise ValueError(f"threshold must be a similarity in (0, 1], got {self.threshold}")
+        if not 0 <= self.word_overlap <= MOST:
+            raise ValueError(
+                f"word_overlap must be from 0 to {MOST}, the overlap of two texts with equal words; got "
+                f"{self.word_overlap}"
+            )
+
+    def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
+        """Returns the verdicts ``functional`` and ``strict``.
+
+        Raises:
+            InputError: the demonstrated reply is not in the format ``self.format``.
+        """
+        assert state.expert is not None
+        tools: Sequence[Any] = state.task.data.get("tools", ())
+        try:
+            expected = PARSERS[self.format](state.expert, tools)
+        except ToolCallError as error:
+            raise InputError(
+                f"{state.id}: the demonstrated reply is not in the format {self.format} ({error}): set data.format to "
+                "the demonstrations' format, or correct them"
+            ) from error
+        if turn.truncated:
+            return False, False
+        try:
+            made = PARSERS[self.format](turn.text, tools)
+        except ToolCallError:
+            return False, False
+        if expected.calls or made.calls:
+            strict = identical(made.calls, expected.calls)
+        else:
+            strict = made.content.split() == expected.content.split()
+        kind = self.kind or ("arguments" if state.pivot else "calls" if expected.calls else "similarity")
+        if kind == "strict":
+            return strict, strict
+        if kind == "arguments":
+            return accepts(made, expected, self.word_overlap), strict
+        if kind == "calls":
+            return equivalent(made.calls, expected.calls, tools), strict
+        if bool(made.calls) != bool(expected.calls):
+            return False, strict
+        return similarity(turn.text, state.expert) >= self.threshold, strict
+
+
+def similarity(made: str, expected: str) -> float:
+    """Returns 1 minus the edit distance between two lists of words, divided by the length of the longer list.
+
+    Case is ignored, so the result is 1 if the texts differ only in case and whitespace.
+    """
+    return float(Levenshtein.normalized_similarity(made.lower().split(), expected.lower().split()))
+
+
+# -- episodes of an environment ----------------------------------------------------------------------------------------
+
+
+class Call(Protocol):
+    """Runs a function that uses the environment, and a session if one is given, and returns the function's result.
+
+    Raises:
+        EnvironmentFault: the environment failed. Exceptions of the classes ``passing`` are raised unchanged.
+    """
+
+    def __call__(
+        self, function: Callable[[], Any], session: Session | None = None, passing: tuple[type[Exception], ...] = ()
+    ) -> Awaitable[Any]: ...
+
+
+@dataclass(slots=True)
+class Episodes:
+    """Returns environment episodes (sessions) of a task after given actions.
+
+    If the wanted episode is not in the cache, the cached episode whose actions are the longest prefix of the wanted
+    actions is copied, and the copy takes the remaining actions.
+    """
+
+    environment: Environment
+    # the cache: (task.env, task.id, actions) -> episode
+    kept: dict[tuple[str, str, tuple[str, ...]], Session] = field(default_factory=dict)
+    _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
+
+    def shared(self, task: Task, actions: tuple[str, ...]) -> bool:
+        """Returns whether :meth:`after` uses a cached episode of ``task``. An episode may be used by only one call at a time."""
+        return bool(actions) or (task.env, task.id, ()) in self.kept
+
+    async def after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:
+        """Returns a copy of the episode of ``task`` after ``actions``, for one rollout.
+
+        If the environment fails, or if this call is cancelled while a thread uses an episode, the cached episodes of
+        this task are dropped, so that the next call begins anew.
+
+        Args:
+            call: runs each function that uses the environment. While it runs a function of a task for which
+                :meth:`shared` is true, this method must not be called again for this task if :meth:`shared` is true.
+
+        Raises:
+            EnvironmentFault: the environment failed.
+            ValueError: the environment has no such task.
+        """
+        try:
+            return await self._fork_after(task, actions, call)
+        except (EnvironmentFault, asyncio.CancelledError):
+            self.kept = {place: session for place, session in self.kept.items() if place[:2] != (task.env, task.id)}
+            raise
+
+    async def _fork_after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:
+        done = 0
+        session: Session | None = None
+        for done in range(len(actions), -1, -1):
+            session = self.kept.get((task.env, task.id, actions[:done]))
+            if session is not None:
+                break
+        self._hold(None, session)
+        if session is None:
+            session, done = await call(partial(self.environment.reset, task), None, (ValueError,)), 0
+            if actions:  # rollouts begin at later turns of this task, and opening an episode may take long
+                self.kept[task.env, task.id, ()] = session
+        for place in range(done, len(actions)):
+            earlier, session = session, await call(session.fork, session)
+            _release(earlier)
+            await call(partial(session.step, actions[place]), session)
+            self.kept[task.env, task.id, actions[: place + 1]] = session
+        fork: Session = await call(session.fork, session)
+        self._hold(session, session)
+        return fork
+
+    def _hold(self, session: Session | None, needed: Session | None) -> None:
+        if self._last is not needed:
+            _release(self._last)
+        self._last = session
+
+
+def _release(session: Session | None) -> None:
+    if release := getattr(session, "release", None):
+        release()
+
+
+# -- verdicts by the environment ---------------------------------------------------------------------------------------
+
+
+class Verdict(NamedTuple):
+    """The two verdicts on an action of the policy at a state with a demonstrated action."""
+
+    functional: bool  # the action is as good as the demonstrated action (PivotRL Eq. 6)
+    strict: bool  # the action equals the demonstrated action (PivotRL Eq. 2)
+
+    def write(self, turn: Turn) -> None:
+        """Writes the verdicts into ``turn.info`` as 0.0 or 1.0."""
+        turn.info["functional"], turn.info["strict"] = float(self.functional), float(self.strict)
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """Judges actions and caches the verdicts, because many samples at one state are equal.
+
+    An environment judges an action with its methods ``accepts`` (verdict ``functional``) and ``same`` (verdict
+    ``strict``). ``dialogues`` judges replies in dialogues without an environment. Both verdicts on a truncated action
+    are False.
+    """
+
+    episodes: Episodes
+    dialogues: Anchored = field(default_factory=Anchored)
+    kept: dict[tuple[str, str, bool], Verdict] = field(default_factory=dict)
+    _under_way: dict[tuple[str, str, bool], asyncio.Task[Verdict]] = field(default_factory=dict)
+
+    async def judge(self, state: State, turn: Turn, answers: Answers, threaded: bool) -> None:
+        """Writes the verdicts ``functional`` and ``strict`` (0.0 or 1.0) into ``turn.info``.
+
+        With ``threaded``, the environment's methods run in a thread of ``answers``. Equal actions at a state share one
+        decision.
+
+        Raises:
+            ValueError: the state has no demonstrated action.
+            EnvironmentFault: the environment failed.
+        """
+        key = _key(state, turn)
+        if key not in self.kept and not threaded:  # no other action is judged meanwhile, so that no task is needed
+            self.kept[key] = await self._decision(state, turn, answers, threaded)
+        elif key not in self.kept:
+            if key not in self._under_way:
+                decision = asyncio.ensure_future(self._decision(state, turn, answers, threaded))
+                decision.add_done_callback(lambda _: self._under_way.pop(key, None))
+                self._under_way[key] = decision
+            self.kept[key] = await asyncio.shield(self._under_way[key])
+        self.kept[key].write(turn)
+
+    async def _decision(self, state: State, turn: Turn, answers: Answers, threaded: bool) -> Verdict:
+        if not state.task.env:
+            return Verdict(*self.dialogues(state, turn))
+        if turn.truncated:
+            return Verdict(False, False)
+        call = partial(answers.call, threaded)
+        async with AsyncExitStack() as held:
+            async with answers.making(state.task, self.episodes.shared(state.task, state.actions)):
+                if threaded:  # a session may hold a process, so it is made only when a thread is free
+                    await held.enter_async_context(answers.room)
+                session = await self.episodes.after(state.task, state.actions, call)
+            return Verdict(*await call(partial(self._decide, session, state, turn.text), session))
+
+    def _decide(self, session: Session, state: State, action: str) -> tuple[bool, bool]:
+        assert state.expert is not None
+        environment = environment_of(self.episodes.environment, state.task)
+        return environment.accepts(session, action, state.expert), environment.same(action, state.expert)
+
+
+def _key(state: State, turn: Turn) -> tuple[str, str, bool]:
+    if state.expert is None:
+        raise ValueError(
+            f"state {state.id!r} has no demonstrated action to compare with: use states=expert_turns or pivots"
+        )
+    return state.id, turn.text, turn.truncated
+
+
+# -- scores by a judge -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Judged:
+    """A reward that adds a judge's scores, under the name ``reasoning``, to the rewards of ``reward``.
+
+    :meth:`ask` submits the question about one reply and returns at once. Calling the object with a finished tree
+    submits the remaining questions and waits for all answers. Equal replies at one state share one question. No answer
+    is used in a later collection.
+
+    Args:
+        reward: the outcome reward, for trees whose rollouts consist of one action.
+        steps: map from state id to the demonstrated turn with its conversation, tools, rationale and calls.
+        text: function that takes the token ids of an action and returns its whole text, including the thinking.
+        format: the format of tool calls, in replies and in demonstrations that contain their calls as text.
+    """
+
+    reward: Reward
+    judge: Judge
+    steps: Mapping[str, TurnInContext]
+    text: Callable[[Sequence[int]], str]
+    format: Format = "hermes"
+    waited: float = field(default=0.0, init=False)  # seconds that calls of this object have waited for answers
+    _asked: dict[str, dict[tuple[int, ...], Future[float | None]]] = field(default_factory=dict, init=False, repr=False)
+
+    def prove(self, state: State) -> str | None:
+        """Asks the judge about the demonstrated reply of one state, as a test, and returns a message for the user, or
+        None. A judge without a method ``prove`` is not asked.
+
+        Raises:
+            InputError: the judge gives no score, or the demonstrated action is not in ``format``.
+        """
+        prove = getattr(self.judge, "prove", None)
+        return prove(candidate(self.steps[state.id], self.text(state.expert_ids), self.format)) if prove else None
+
+    def ask(self, state: State, action_ids: Sequence[int]) -> None:
+        """Submits the question about a reply, unless it was submitted before, and returns without waiting.
+
+        Raises:
+            InputError: the demonstrated action is not in ``format``.
+        """
+        asked = self._asked.setdefault(state.id, {})
+        key = tuple(action_ids)
+        if key not in asked:
+            asked[key] = self.judge.submit(candidate(self.steps[state.id], self.text(action_ids), self.format))
+
+    def __call__(self, tree: RolloutTree) -> Rewards:
+        """Returns the rewards of a tree's leaves. ``reasoning`` is NaN for leaves without a score of the judge, and for
+        leaves whose environment failed.
+        """
+        rewards = self.reward(tree)
+        leaves = tree.leaves()
+        for leaf in leaves:
+            self.ask(tree.state, tree.turns[leaf].action_ids)
+        asked = self._asked.pop(tree.state.id, {})
+        began = time.monotonic()
+        scores = [asked[tuple(tree.turns[leaf].action_ids)].result() for leaf in leaves]
+        self.waited += time.monotonic() - began
+        reasoning = [
+            math.nan if score is None or leaf in tree.invalid else score
+            for leaf, score in zip(leaves, scores, strict=True)
+        ]
+        return {**rewards, "reasoning": reasoning}
+
+    def report(self) -> dict[str, float]:
+        """Returns the judge's report, with the entry ``wait_seconds`` added."""
+        return {**self.judge.report(), "wait_seconds": self.waited}
+
+
+def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
+    """Returns the question with which a judge scores a rollout's reply ``text`` at a demonstrated turn.
+
+    The reference of the question is the rationale of the demonstrated turn, or without a rationale the text of the
+    demonstrated reply without its calls. If the reply cannot be parsed, the question has no calls, and the thinking in
+    the question is the recognised thinking of the reply, or the whole reply if no thinking is recognised.
+
+    Raises:
+        InputError: the demonstration contains its calls as text, and these calls are not in the format ``form``.
+    """
+    said, true = step.content, step.calls
+    if not true:
+        try:
+            reply = PARSERS[form](step.content, step.tools)
+        except ToolCallError as error:
+            raise InputError(
+                f"{step.id}: the demonstrated action is not in the format {form} ({error}): set reward.format to the "
+                "demonstrations' format, or correct them"
+            ) from error
+        said, true = reply.content, reply.calls
+    thinking, calls = _parts(text, step, form)
+    return Candidate(
+        id=step.id,
+        prompt=step.prompt,
+        text=text,
+        thinking=thinking,
+        calls=calls,
+        reference=step.rationale or said.strip() or None,
+        reference_calls=true,
+        tools=step.tools,
+    )
+
+
+def _parts(text: str, step: TurnInContext, form: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
+    """Returns the thinking and text of a reply, and its calls (None if the reply cannot be parsed)."""
+    try:
+        reply = PARSERS[form](text, step.tools)
+        return "\n\n".join(filter(None, (reply.thinking, reply.content))), reply.calls
+    except ToolCallError:
+        pass
+    try:
+        return split_thinking(text)[0] or text, None
+    except ToolCallError:
+        return text, None
