@@ -33,14 +33,8 @@ STOPPED: Mapping[Stop, str] = {
 
 @dataclass
 class Sandboxed:
-    """Runs something in a sandbox and caches the results. Several threads may use it at once.
-
-    Args:
-        backend: the program that isolates commands. ``auto`` means ``bubblewrap``.
-        limits: time, memory and other limits of each command.
-        python: the Python interpreter in the sandbox. None means the interpreter of this process if the sandbox may
-            read its files, otherwise /usr/bin/python3.
-        reads: additional folders of the host that commands can read but not write.
+    """Runs something in a sandbox and caches the results. Several threads may use it at once. ``conf/env/agent.yaml``
+    explains the arguments.
     """
 
     backend: Backend = "auto"
@@ -175,23 +169,17 @@ W = TypeVar("W", bound=WorkspaceSession)
 class WorkspaceEnv(ToolEnv[W]):
     """An environment in which the policy works on a folder. The commands run in the sandbox.
 
-    Attributes:
-        tools, bare: see :class:`~turnwise_worlds.tools.ToolEnv`.
-        session: the class of the episodes.
-        make_task: returns a task, given level, split, seed and number.
-        verifiers: the names of the verifiers. ``effect`` judges what an action does, the others compare two calls.
-        usual: level -> the defaults of ``shown``, in characters, of ``verifier`` and of ``candidates``.
-        errs: the class of ``slips``, the probabilities of the clumsy expert's mistakes.
+    A subclass has the tools (``bare``: see :class:`~turnwise_worlds.tools.ToolEnv`), the class of its sessions, and:
     """
 
     waits = True
     bare = False
     tools: Sequence[Mapping[str, Any]]
     session: type[W]
-    make_task: Callable[[Level, str, int, int], Task]
-    verifiers: tuple[str, ...]
-    usual: ClassVar[Mapping[Level, tuple[int, str, str]]]
-    errs: type[Chances]
+    make_task: Callable[[Level, str, int, int], Task]  # of level, split, seed and number
+    verifiers: tuple[str, ...]  # ``effect`` judges what an action does, the others compare two calls
+    usual: ClassVar[Mapping[Level, tuple[int, str, str]]]  # level -> defaults of shown, verifier and candidates
+    errs: type[Chances]  # of ``slips``
 
     def __init__(
         self,

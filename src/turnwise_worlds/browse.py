@@ -17,20 +17,11 @@ NOT_THERE = "The page does not say."
 
 
 class BrowseSession(QuestionSession):
-    """A running episode of ``env=browse``.
-
-    Attributes:
-        listed: the titles that any search has listed so far.
-        results: the titles that the last search listed.
-        page: the open page; None if no page is open.
-        collected: the facts of the evidence that the policy has been shown so far.
-    """
-
     vain = (NOTHING, NO_PAGE, NOT_OPEN, NOT_THERE)
-    listed: tuple[str, ...] = ()
-    results: tuple[str, ...] = ()
-    page: Page | None = None
-    collected: frozenset[Fact] = frozenset()
+    listed: tuple[str, ...] = ()  # the titles that any search has listed so far
+    results: tuple[str, ...] = ()  # those that the last search listed
+    page: Page | None = None  # the open page
+    collected: frozenset[Fact] = frozenset()  # the facts of the evidence that the policy has been shown
 
     def missing(self) -> list[Fact]:
         return [fact for fact in self.question.evidence if fact not in self.collected]

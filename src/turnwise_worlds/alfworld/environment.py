@@ -133,20 +133,13 @@ BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
 class AlfworldSession(GameSession):
-    """A running episode of the ALFWorld engine.
-
-    A command that is not possible in the present state gets the answer "Nothing happens.".
-
-    Attributes:
-        actions: the commands taken so far, including those without effect.
-        seen: the receptacles whose content the policy has seen after it walked to them or opened them.
-    """
+    """A running episode of the ALFWorld engine, which answers "Nothing happens." to a command that is not possible."""
 
     def __init__(self, task: Task, horizon: int, worker: Worker, reply: Mapping[str, Any]) -> None:
         self.task = task
         self.horizon = horizon
-        self.actions: tuple[str, ...] = ()
-        self.seen: frozenset[str] = frozenset()
+        self.actions: tuple[str, ...] = ()  # the commands so far, including those without effect
+        self.seen: frozenset[str] = frozenset()  # receptacles whose content was seen by walking to them or opening them
         self._intro: str = reply["observation"].removeprefix(BANNER)
         self._attach(worker, reply)
         self.done = self.won

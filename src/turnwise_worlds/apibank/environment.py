@@ -98,15 +98,12 @@ class PublicTasks:
 
     A hash decides the split of a task: about 80 % of the dialogues are in ``train``, 10 % in ``seen`` and 10 % in
     ``unseen``. The hash is that of the record's field ``file`` or, without this field, of the user's requirement.
-
-    Attributes:
-        left_out: one pair (place in the file, reason) for each record that cannot be used.
     """
 
     def __init__(self, folder: str | Path, levels: Sequence[int] = (1, 2, 3)) -> None:
         if len(set(levels)) < max(1, len(levels)) or set(levels) - set(FILES):
             raise ValueError(f"levels: name one or more of 1, 2 and 3, each only once, got {list(levels)}")
-        self.left_out: list[tuple[str, str]] = []
+        self.left_out: list[tuple[str, str]] = []  # records that cannot be used: (place in the file, reason)
         self._tasks: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
         for level in levels:
             path = Path(folder).expanduser() / FILES[level]

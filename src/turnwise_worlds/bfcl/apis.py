@@ -107,11 +107,8 @@ _GROWS = {"cp", "mv", "mkdir", "touch"}
 class Apis:
     """The simulated APIs of one episode: one instance of each API, with its current state.
 
-    Args:
-        classes: names of the APIs, in the task's order. If two APIs have a function of the same name, the function of
-            the later API is called.
-        config: name of an API -> the API's initial state.
-        long_context: whether the APIs pad their data with additional entries, as in BFCL's subset ``long_context``.
+    If two of ``classes`` have a function of the same name, that of the later one is called. ``config`` has the initial
+    states. With ``long_context``, data are padded with additional entries, as in BFCL's subset of this name.
     """
 
     __slots__ = ("classes", "full", "instances")

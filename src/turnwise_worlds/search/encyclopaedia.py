@@ -229,15 +229,8 @@ Country = Mapping[str, Thing]
 
 
 class Encyclopaedia:
-    """A generated encyclopaedia with its questions.
-
-    Args:
-        level: ``tiny`` (short sentences, few words) or ``full``.
-        edition: seed of the encyclopaedia; each seed gives another encyclopaedia.
-        countries: number of countries; None means the level's default.
-        hops: numbers of relations that a question follows; each number gives one kind of question. For example, "Who is
-            the mayor of the town where X was born?" follows two relations. None means the level's default (tiny: 1
-            and 2, full: 2 and 3).
+    """A generated encyclopaedia with its questions. ``conf/env/search.yaml`` explains the arguments: a question of two hops
+    is "Who is the mayor of the town where X was born?".
     """
 
     def __init__(

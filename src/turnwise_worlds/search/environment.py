@@ -87,23 +87,15 @@ class QuestionEnv(ToolEnv[Q]):
     arguments.
 
     Questions and pages come from the generated encyclopaedia, or from the user's files. A split without a question file
-    has no tasks then.
-
-    Attributes:
-        tools: the tools of the policy.
-        session: the class of the episodes.
-        opens: whether the policy can open pages. If so, the environment needs the pages themselves, not only a
-            retriever.
-        evidence: the word by which error messages name the evidence that the scripted experts need, such as ``pages``.
-        usual: the values of ``horizon``, ``results`` at each level, and ``window``, if they are not given.
+    has no tasks then. A subclass has the tools, the class of its sessions, and:
     """
 
     tools: Sequence[Mapping[str, Any]]
     session: type[Q]
-    opens = False
-    evidence = "pages"
-    usual: tuple[int, Mapping[Level, int], int | None]
-    errs: type[Chances]
+    opens = False  # whether the policy can open pages: the pages themselves are needed then, not only a retriever
+    evidence = "pages"  # what error messages call the evidence that the scripted experts need
+    usual: tuple[int, Mapping[Level, int], int | None]  # defaults of horizon, results at each level, and window
+    errs: type[Chances]  # of ``mistakes``
 
     def __init__(
         self,

@@ -241,12 +241,8 @@ class Served:
 
     A search that fails raises ``EnvironmentFault``. At most 8 different faults are logged. As long as no search has
     worked, a test query is sent after each failed search. If the test query fails too, an ``InputError`` ends the run.
-
-    Args:
-        url: address of the server, up to and including ``/retrieve``.
-        timeout: time limit in seconds of one attempt, from the connection to the last byte of the answer.
-        retries: number of further attempts after an attempt that got no answer.
-        pause: seconds before the second attempt. The pause doubles before each further attempt.
+    ``timeout`` is the limit of one attempt in seconds, and ``pause`` the seconds before the second attempt, doubled before
+    each further one.
     """
 
     def __init__(self, url: str, timeout: float = 30.0, retries: int = 2, pause: float = 0.25) -> None:
