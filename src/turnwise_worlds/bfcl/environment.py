@@ -137,7 +137,6 @@ class BfclEnv(DialogueEnv):
     subsets: Sequence[str] = SUBSETS
 
     def __post_init__(self) -> None:
-        root()  # if the package is missing, this raises an error that contains the install command
         if not self.subsets or len(set(self.subsets)) < len(self.subsets):
             raise ValueError(f"subsets: name at least one subset, and each only once, got {list(self.subsets)}")
         self.brief = self.level == "tiny"
@@ -146,6 +145,10 @@ class BfclEnv(DialogueEnv):
 
     def usual(self) -> tuple[int, Format]:
         return (16, "bfcl_python") if self.brief else (60, "hermes")
+
+    def ready(self) -> None:
+        """Raises ``MissingBfclError``, which has the install command, if the package is missing."""
+        root()
 
     def _source(self) -> Source:
         if self.level == "tiny":
