@@ -4,8 +4,8 @@ python scripts/join_records.py aime24=aime24.parquet amc23=amc23.jsonl olympiadb
 
 Each split of env.files is one file. Environments detect the format of each record from its keys, so files of different
 formats can be joined. Records are copied unchanged, but those of NAME=FILE get the key data_set with this name, by which
-evaluations report success. The environment that reads the file refuses records of an unknown
-format, and its error message states their lines.
+evaluations report success. The environment that reads the file refuses records of an unknown format, and its error
+message states their lines.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ def masked(trajectory: Trajectory, seed: int) -> Trajectory:
         function = dict(function_of(tool))
         schema = dict(function.get("parameters") or {})
         keys = {key: _word(rng) for key in schema.get("properties") or {}}
-        others[function["name"]] = new, _ = _word(rng), keys
+        new = _word(rng)
+        others[function["name"]] = new, keys
         schema |= {"properties": {keys[key]: about for key, about in (schema.get("properties") or {}).items()}}
         schema |= {"required": [keys.get(key, key) for key in schema.get("required") or ()]}
         tools.append({"type": "function", "function": {**function, "name": new, "parameters": schema}})
