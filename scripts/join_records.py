@@ -1,10 +1,11 @@
 """Joins files of questions or problems (env.files) into one file of JSON lines.
 
-python scripts/join_records.py aime24.parquet amc23.jsonl olympiadbench.parquet --out unseen.jsonl
+python scripts/join_records.py aime24=aime24.parquet amc23=amc23.jsonl olympiadbench.parquet --out unseen.jsonl
 
 Each split of env.files is one file. Environments detect the format of each record from its keys, so files of different
-formats can be joined. Records are copied unchanged. The environment that reads the file refuses records of an unknown
-format, and its error message states their lines.
+formats can be joined. Records are copied unchanged, but those of NAME=FILE get the key data_set with this name, by which
+evaluations report success. The environment that reads the file refuses records of an unknown format, and its error
+message states their lines.
 """
 
 from __future__ import annotations
@@ -25,10 +26,15 @@ def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 done; 2 a file cannot be read or written, and nothing is written."""
     args = parser().parse_args(arguments)
     count = 0
-    refuse_same(args.out, args.files)
+    named = [
+        (name if equals else "", Path(path if equals else name))
+        for name, equals, path in (given.partition("=") for given in args.files)
+    ]
+    refuse_same(args.out, [path for _, path in named])
     with atomic_write(args.out) as part, part.open("w", encoding="utf-8") as file:
-        for path in args.files:
+        for name, path in named:
             for _, record in read_data_file(path, "the command"):
+                record |= {"data_set": name} if name else {}
                 file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
                 count += 1
         if not count:
@@ -41,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
-    parser.add_argument("files", nargs="+", type=Path, help=ENDINGS)
+    parser.add_argument("files", nargs="+", metavar="[NAME=]FILE", help=ENDINGS)
     parser.add_argument("--out", required=True, type=Path, help="the file of JSON lines to write")
     return parser
 

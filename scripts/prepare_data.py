@@ -2,19 +2,24 @@
 
 python scripts/prepare_data.py toolace.json --out data/toolace.jsonl
 python scripts/prepare_data.py part-1.parquet part-2.parquet --out data/all.parquet --calls hermes
+python scripts/prepare_data.py xlam.json --out data/masked.jsonl --mask 0
 
 The files hold JSON lines, a JSON array, or Parquet, with the keys of OpenAI (messages, tools, tool_calls) or ShareGPT
 (conversations of from and value). Calls in text become tool_calls: <tool_call> of Hermes and Qwen, [f(a=1)] of ToolACE,
-Llama's JSON. Tools are taken from the record or from the system prompt. No text is executed. The last line of the
-output is one JSON object.
+Llama's JSON. Tools are taken from the record or from the system prompt. No text is executed. With --mask, the tools and
+their parameters get random names, as in Hammer (arXiv:2410.04587), so that a policy has to read their descriptions. The
+last line of the output is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
+import string
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,11 +28,12 @@ from rich.table import Table
 
 from turnwise.console import Terminal, sized
 from turnwise.data.foreign import KEYS, Calls, Importer
+from turnwise.data.tool_schema import arguments_of, function_of
 from turnwise.data.trajectories import BadTrajectory, DataError, write_trajectories
 from turnwise.errors import InputError
 from turnwise.files import refuse_same
 from turnwise.programs import options, program
-from turnwise.types import Trajectory
+from turnwise.types import Message, Trajectory
 
 SHOWN = 20  # greatest number of places that are listed for one reason; all places are counted
 
@@ -51,7 +57,7 @@ def main(arguments: list[str]) -> int:
             for trajectory in importer.trajectories(args.files, lambda count: bar.advance(task, count)):
                 written += 1
                 bar.update(task, used=written)
-                yield trajectory
+                yield trajectory if args.mask is None else masked(trajectory, args.mask)
             if args.strict and importer.problems:
                 raise DataError(
                     f"{len(importer.problems)} trajectories cannot be used, so with --strict nothing is written:",
@@ -74,6 +80,39 @@ def main(arguments: list[str]) -> int:
     result = {"read": importer.read, "written": written, "unusable": len(importer.problems), "reasons": counted}
     print(json.dumps(result | {"out": str(args.out)}))
     return 0
+
+
+def masked(trajectory: Trajectory, seed: int) -> Trajectory:
+    """Returns the trajectory with random names of tools and of their parameters, in definitions and calls. Descriptions
+    and all other texts stay. The names depend on the seed and the trajectory's id.
+    """
+    rng = random.Random(f"mask {seed} {trajectory.id}")
+    others: dict[str, tuple[str, dict[str, str]]] = {}
+    tools = []
+    for tool in trajectory.tools:
+        function = dict(function_of(tool))
+        schema = dict(function.get("parameters") or {})
+        keys = {key: _word(rng) for key in schema.get("properties") or {}}
+        new = _word(rng)
+        others[function["name"]] = new, keys
+        schema |= {"properties": {keys[key]: about for key, about in (schema.get("properties") or {}).items()}}
+        schema |= {"required": [keys.get(key, key) for key in schema.get("required") or ()]}
+        tools.append({"type": "function", "function": {**function, "name": new, "parameters": schema}})
+
+    def message_of(message: Message) -> Message:
+        calls = []
+        for call in message.get("tool_calls") or ():
+            name, keys = others[function_of(call)["name"]]
+            arguments = {keys.get(key, key): value for key, value in arguments_of(call).items()}
+            calls.append({**call, "function": {"name": name, "arguments": arguments}})
+        named = {"name": others[message["name"]][0]} if message.get("name") in others else {}
+        return {**message, **named, **({"tool_calls": calls} if calls else {})}
+
+    return replace(trajectory, tools=tuple(tools), messages=tuple(map(message_of, trajectory.messages)))
+
+
+def _word(rng: random.Random) -> str:
+    return "".join(rng.choices(string.ascii_lowercase, k=8))
 
 
 def by_reason(problems: Sequence[BadTrajectory]) -> dict[str, list[BadTrajectory]]:
@@ -122,6 +161,7 @@ def parser() -> argparse.ArgumentParser:
     add("--calls", choices=get_args(Calls), default="auto", help=forms)
     keep = "keep the system message that lists the tools; by default the chat template shows the tools instead"
     add("--keep-system", action="store_true", help=keep)
+    add("--mask", type=int, metavar="SEED", help="give tools and parameters random names")
     add("--strict", action="store_true", help="write nothing if one trajectory cannot be used")
     return parser
 

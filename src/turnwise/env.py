@@ -147,6 +147,18 @@ class Environment(Protocol):
         """
         ...
 
+    def is_candidate(self, observation: str) -> bool:
+        """Returns whether a demonstrated turn to which the environment answered ``observation`` may be a state to train
+        on.
+        """
+        return True
+
+    def kind_of(self, action: str) -> str:
+        """Returns a text that is equal for demonstrated actions of which a profile keeps only one; empty for an action
+        that is always kept.
+        """
+        return ""
+
     def same(self, action: str, expert: str) -> bool:
         """Returns whether two actions are equal after whitespace is normalised: the strict verifier (PivotRL Eq. 2)."""
         return same_text(action, expert)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
+from turnwise.data.toolcalls import ToolCallError
 from turnwise.env import EnvironmentFault, Level
-from turnwise.types import Message, Task
+from turnwise.types import Message, Task, ToolCall
 from turnwise_worlds.sandbox.folder_value import File, Link, Tree
 from turnwise_worlds.sandbox.sandbox import Backend, Bubblewrap, CallResult, Limits, SandboxFault, Stop, open_sandbox
-from turnwise_worlds.scripted import ENTRY, Chances, Remembered, S
-from turnwise_worlds.tools import Calls, Short, Style, ToolEnv, ToolSession, check_shown
+from turnwise_worlds.scripted import ENTRY, Chances, Remembered
+from turnwise_worlds.tools import Short, Style, ToolEnv, ToolSession, check_shown, refusal
+
+V = TypeVar("V")
 
 STOPPED: Mapping[Stop, str] = {
     "time": "timed out",
@@ -27,15 +32,9 @@ STOPPED: Mapping[Stop, str] = {
 
 
 @dataclass
-class Box:
-    """Runs commands in a sandbox and caches the results. Several threads may use one box at once.
-
-    Args:
-        backend: the program that isolates commands. ``auto`` means ``bubblewrap``.
-        limits: time, memory and other limits of each command.
-        python: the Python interpreter in the sandbox. None means the interpreter of this process if the sandbox may
-            read its files, otherwise /usr/bin/python3.
-        reads: additional folders of the host that commands can read but not write.
+class Sandboxed:
+    """Runs something in a sandbox and caches the results. Several threads may use it at once. ``conf/env/agent.yaml``
+    explains the arguments.
     """
 
     backend: Backend = "auto"
@@ -44,58 +43,40 @@ class Box:
     reads: Sequence[str] = ()
     _sandbox: Bubblewrap | None = field(default=None, init=False, repr=False, compare=False)
     # The results are cached because the rollouts of a group start with equal folders and often run the same commands.
-    _results: Remembered[bytes, tuple[CallResult, Tree]] = field(
-        default_factory=Remembered, init=False, repr=False, compare=False
-    )
-    _under_way: dict[bytes, Future[tuple[CallResult, Tree]]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _results: Remembered[Any, Any] = field(default_factory=Remembered, init=False, repr=False, compare=False)
+    _under_way: dict[Any, Future[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
-    def run(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
-        """Runs a bash command in a folder. Returns its result and the content of the folder after the command.
-
-        If the command was run before in a folder with equal content, the cached result is returned. If another thread
-        is running the command in a folder with equal content now, this call waits for the result of that thread. A
-        result is not cached if the command exceeded a limit.
+    def _once(self, key: Any, compute: Callable[[], V], size: Callable[[V], int | None]) -> V:
+        """Returns the value of ``key``, computed once and cached by its size (None: not cached). If another thread is
+        computing it now, this call waits for the value of that thread.
         """
-        key = digest(tree, command)
         with self._lock:
-            known = self._results.get(key)
+            known: V | None = self._results.get(key)
             if known is not None:
                 return known
             under_way = self._under_way.get(key)
             if under_way is None:
                 mine = self._under_way[key] = Future()
         if under_way is not None:
-            return under_way.result()
+            return cast(V, under_way.result())
         try:
-            result = self._shell(command, tree)
+            mine.set_result(compute())
         except BaseException as error:
             mine.set_exception(error)
             raise
-        else:
-            mine.set_result(result)
-            return result
         finally:
             with self._lock:
                 del self._under_way[key]
-                if mine.exception() is None and not mine.result()[0].stopped:
-                    self._results.keep(key, mine.result(), _size(*mine.result()))
+                if mine.exception() is None and (bytes_held := size(mine.result())) is not None:
+                    self._results.keep(key, mine.result(), bytes_held)
+        return cast(V, mine.result())
 
     def open(self) -> Bubblewrap:
-        """Returns the sandbox of this box. The first call starts and tests the sandbox."""
         with self._lock:
             if self._sandbox is None:
                 self._sandbox = open_sandbox(self.backend, self.limits, self.python, self.reads)
             return self._sandbox
-
-    def _shell(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
-        sandbox = self.open()
-        try:
-            return sandbox.shell(command, tree)
-        except SandboxFault as error:
-            raise EnvironmentFault(f"sandbox: {error}") from error
 
     def close(self) -> None:
         if self._sandbox is not None:
@@ -103,12 +84,35 @@ class Box:
             self._sandbox = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the attributes without the running sandbox and the cached results, which are not pickled."""
         own: dict[str, Any] = {"_sandbox": None, "_results": Remembered(), "_under_way": {}}
         return {name: value for name, value in (self.__dict__ | own).items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
+
+
+@dataclass
+class Box(Sandboxed):
+    def run(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
+        """Runs a bash command in a folder. Returns its result and the content of the folder after the command.
+
+        A command that was run before in a folder with equal content is not run again, unless it exceeded a limit.
+        """
+
+        def shell() -> tuple[CallResult, Tree]:
+            with faults():
+                return self.open().shell(command, tree)
+
+        return self._once(digest(tree, command), shell, lambda result: None if result[0].stopped else _size(*result))
+
+
+@contextmanager
+def faults() -> Iterator[None]:
+    """Turns a failure of the sandbox into one of the environment."""
+    try:
+        yield
+    except SandboxFault as error:
+        raise EnvironmentFault(f"sandbox: {error}") from error
 
 
 def _size(outcome: CallResult, tree: Tree) -> int:
@@ -138,64 +142,87 @@ def cut(text: str, most: int) -> str:
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
 
 
-class WorkspaceEnv(ToolEnv[S]):
+class WorkspaceSession(ToolSession):
+    """An episode in which the policy works on a folder. ``tree``, its content, never changes in place. The system message
+    is ``rules`` and the list of tools, the user message ``request``.
+    """
+
+    def __init__(self, task: Task, env: WorkspaceEnv[Any], tree: Tree, rules: str, request: str) -> None:
+        super().__init__(task, env._calls, env.horizon, f"{rules}\n", request)
+        self.tree, self.box, self.shown = tree, env.box, env.shown
+
+    def opening(self) -> list[Message]:
+        # The short format has no system message: the policy learns the rules and tools from demonstrations.
+        return super().opening()[isinstance(self.calls, Short) :]
+
+    def refused(self, error: ToolCallError) -> str:
+        return cut(refusal(error), self.shown)
+
+    @abstractmethod
+    def bettered(self, after: Self) -> bool:
+        """Returns whether the policy is closer to the goal in ``after``, the session after one more action."""
+
+
+W = TypeVar("W", bound=WorkspaceSession)
+
+
+class WorkspaceEnv(ToolEnv[W]):
     """An environment in which the policy works on a folder. The commands run in the sandbox.
 
-    :class:`~turnwise_worlds.tools.ToolEnv` describes the arguments that are not listed here.
-
-    Args:
-        shown: maximum length of an observation in characters; None means the default of the level.
-        widths: level -> the default of ``shown``, in characters.
-        slips: probabilities of the clumsy expert's mistakes.
-        box: the sandbox, which starts at the first command.
+    A subclass has the tools (``bare``: see :class:`~turnwise_worlds.tools.ToolEnv`), the class of its sessions, and:
     """
 
     waits = True
+    bare = False
+    tools: Sequence[Mapping[str, Any]]
+    session: type[W]
+    make_task: Callable[[Level, str, int, int], Task]  # of level, split, seed and number
+    verifiers: tuple[str, ...]  # ``effect`` judges what an action does, the others compare two calls
+    usual: ClassVar[Mapping[Level, tuple[int, str, str]]]  # level -> defaults of shown, verifier and candidates
+    errs: type[Chances]  # of ``slips``
 
     def __init__(
         self,
-        level: Level,
-        horizon: int,
-        calls: Style | None,
-        tools: Sequence[Mapping[str, Any]],
-        bare: bool,
-        shown: int | None,
-        widths: Mapping[Level, int],
-        slips: Chances,
-        box: Box | None,
+        level: Level = "tiny",
+        horizon: int = 10,
+        calls: Style | None = None,
+        shown: int | None = None,
+        verifier: str | None = None,
+        slips: Chances | None = None,
+        box: Box | None = None,
+        candidates: Literal["all", "clean"] | None = None,
     ) -> None:
         check_shown(shown)
-        super().__init__(level, horizon, calls, tools, bare)
-        self.shown, self.slips = shown or widths[level], slips
-        self._box = box or Box()
-
-    def chances(self) -> Chances:
-        return self.slips
+        if verifier not in (None, *self.verifiers):
+            raise ValueError(f"verifier: must be one of {', '.join(self.verifiers)}, got {verifier!r}")
+        super().__init__(level, horizon, calls, self.tools, self.bare)
+        most, judging, kept = self.usual[level]
+        self.shown, self.verifier = shown or most, verifier or judging
+        self.clean = (candidates or kept) == "clean"
+        self.mistakes, self.box = slips or self.errs(), box or Box()
 
     def ready(self) -> None:
         """Raises ``NoSandboxError`` if this machine has no sandbox."""
-        self._box.open()
+        self.box.open()
 
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        return [type(self).make_task(self.level, split, seed, index) for index in range(count)]
 
-class WorkspaceSession(ToolSession):
-    """An episode in which the policy works on a folder. ``tree``, the content of the folder, never changes in place.
+    def begin(self, task: Task) -> W:
+        return self.session(task, self)  # type: ignore[call-arg]
 
-    Args:
-        tree: the content of the folder at the start (``turnwise_worlds.sandbox.folder_value``).
-        shown: maximum length of an observation in characters.
-        rules: the text of the system message before the list of tools.
-        request: the user message.
-    """
+    @abstractmethod
+    def alike(self, ours: ToolCall, theirs: ToolCall) -> bool:
+        """Returns whether a verifier that compares calls accepts the first in place of the second, the expert's."""
 
-    def __init__(
-        self, task: Task, tree: Tree, box: Box, calls: Calls, horizon: int, shown: int, rules: str, request: str
-    ) -> None:
-        super().__init__(task, calls, horizon, f"{rules}\n", request)
-        self.tree, self.box, self.shown = tree, box, shown
-
-    def opening(self) -> list[Message]:
-        """Returns the system message, with the rules and the tools, and the user's request.
-
-        The short format of calls has no system message: the policy learns the rules and tools from demonstrations.
-        """
-        return super().opening()[isinstance(self.calls, Short) :]
+    def accepts(self, session: W, action: str, expert: str) -> bool:
+        if self.verifier == "effect":
+            if session.done:
+                return False
+            after = session.fork()
+            after.step(action)
+            return session.bettered(after)
+        try:
+            return self.alike(session.call(action), session.call(expert))
+        except ToolCallError:
+            return False

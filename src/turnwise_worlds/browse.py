@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from turnwise.data.tool_schema import make_tool
-from turnwise.env import Level, Step
-from turnwise.types import Task
-from turnwise_worlds.scripted import Chances, Clumsy, Expert
-from turnwise_worlds.search.encyclopaedia import Fact, Page, Pages, Question
-from turnwise_worlds.search.environment import ANSWER, NOTHING, QuestionEnv, QuestionSession, malformed
-from turnwise_worlds.search.retrieval import F1_FLOOR, Retriever
-from turnwise_worlds.tools import Calls, Style
+from turnwise_worlds.scripted import Chances, Clumsy
+from turnwise_worlds.search.encyclopaedia import Fact, Page
+from turnwise_worlds.search.environment import ANSWER, NOTHING, QuestionEnv, QuestionExpert, QuestionSession, malformed
 
-TOOLS = (
-    make_tool("search", "Find pages. Returns the titles of the best matches.", query=("string", "what to look for")),
-    make_tool(
-        "open",
-        "Open a page by its title or its number in the last results. Shows how it begins.",
-        page=("string", "title or number"),
-    ),
-    make_tool(
-        "find",
-        "Show the sentences of the open page that have all of these words.",
-        words=("string", "what the sentences have"),
-    ),
-    ANSWER,
-)
 SHOWN = 8  # maximum number of sentences that ``find`` shows
 NO_PAGE = "There is no such page."
 NOT_OPEN = "No page is open."
@@ -36,49 +17,25 @@ NOT_THERE = "The page does not say."
 
 
 class BrowseSession(QuestionSession):
-    """A running episode of ``env=browse``.
-
-    :class:`~turnwise_worlds.search.environment.QuestionSession` describes the arguments that are not listed.
-
-    Attributes:
-        listed: the titles that any search has listed so far.
-        results: the titles that the last search listed.
-        page: the open page; None if no page is open.
-        collected: the facts of the evidence that the policy has been shown so far.
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        question: Question,
-        pages: Pages,
-        retriever: Retriever,
-        results: int,
-        window: int,
-        calls: Calls,
-        horizon: int,
-        floor: float,
-    ) -> None:
-        super().__init__(task, question, retriever, results, calls, horizon, floor)
-        self.pages, self.window = pages, window
-        self.listed: tuple[str, ...] = ()
-        self.results: tuple[str, ...] = ()
-        self.page: Page | None = None
-        self.collected: frozenset[Fact] = frozenset()
+    vain = (NOTHING, NO_PAGE, NOT_OPEN, NOT_THERE)
+    listed: tuple[str, ...] = ()  # the titles that any search has listed so far
+    results: tuple[str, ...] = ()  # those that the last search listed
+    page: Page | None = None  # the open page
+    collected: frozenset[Fact] = frozenset()  # the facts of the evidence that the policy has been shown
 
     def missing(self) -> list[Fact]:
-        """Returns the facts of the evidence that the policy has not been shown yet, in the order of the evidence."""
         return [fact for fact in self.question.evidence if fact not in self.collected]
 
-    def use(self, name: str, argument: str) -> Step:
-        if name == "answer":
-            return self.answered(argument)
-        if name == "search":
-            return Step(self._search(argument))
-        return Step(self._open(argument) if name == "open" else self._find(argument))
+    def look(self, tool: str, argument: str) -> str:
+        return {"search": self._search, "open": self._open, "find": self._find}[tool](argument)
+
+    def useful(self, tool: str, argument: str, expert: tuple[str, str] | None) -> bool:
+        after = self.fork()
+        after.look(tool, argument)
+        return distance(after) < distance(self)
 
     def _search(self, query: str) -> str:
-        self.results = tuple(page.title for page in self.retriever(query, self.most))
+        self.results = tuple(page.title for page in self.env.find(query, self.env.results))
         self.listed += tuple(title for title in self.results if title not in self.listed)
         return "\n".join(f"[{i}] {title}" for i, title in enumerate(self.results, start=1)) or NOTHING
 
@@ -86,12 +43,12 @@ class BrowseSession(QuestionSession):
         number = name.strip("[]")
         if number.isascii() and number.isdecimal() and 1 <= int(number[:9]) <= len(self.results):
             name = self.results[int(number) - 1]
-        page = self.pages.named(name)
+        page = self.env.pages.named(name)
         if page is None:
             return NO_PAGE
         self.page = page
-        more = len(page.sentences) - self.window
-        text = self._show(page.sentences[: self.window])
+        more = len(page.sentences) - self.env.window
+        text = self._show(page.sentences[: self.env.window])
         return f"{page.title}: {text}" + (f" ({more} more)" if more > 0 else "")
 
     def _find(self, words: str) -> str:
@@ -117,18 +74,10 @@ class Mistakes(Chances):
     malformed: float = 0.06  # writes a reply that is not a valid call
 
 
-class GoodExpert(Expert[BrowseSession]):
-    """An expert that collects the missing facts one by one with as few calls as possible, and then answers.
-
-    If the question compares two things, the seed decides which thing the expert reads about first.
-    """
-
-    def __init__(self, session: BrowseSession, seed: int | str) -> None:
-        super().__init__(session, seed)
-        self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
+class GoodExpert(QuestionExpert[BrowseSession]):
+    """An expert that collects the missing facts one by one with as few calls as possible, and then answers."""
 
     def next_fact(self, session: BrowseSession) -> Fact | None:
-        """Returns the fact that the expert looks for next; None if all facts of the evidence were shown."""
         missing = session.missing()
         if not missing:
             return None
@@ -163,8 +112,6 @@ def key_of(page: Page, sentence: str) -> str:
 
 
 class ClumsyExpert(Clumsy[BrowseSession], GoodExpert):
-    """An expert that acts like the good expert, but sometimes makes one of the :class:`Mistakes` and then recovers."""
-
     def has_room(self, session: BrowseSession) -> bool:
         return session.horizon - session.turns > 3 * len(session.missing()) + 3  # a page may have to be opened again
 
@@ -200,59 +147,30 @@ def distance(session: BrowseSession) -> int:
     return total
 
 
-def accepts(session: BrowseSession, action: str, expert: str) -> bool:
-    """Returns whether the verifier accepts ``action``. ``session`` is not changed."""
-    call = session.read(action)
-    if session.done or call is None:
-        return False
-    tool, argument = call
-    if tool == "answer":
-        return session.accepts_answer(argument, session.read(expert))
-    after = session.fork()
-    after.use(tool, argument)
-    return distance(after) < distance(session)
-
-
 class BrowseEnv(QuestionEnv[BrowseSession]):
     """An environment in which the policy searches, opens and reads pages to answer questions.
 
-    A search lists only titles of pages, and an opened page shows only
-    its beginning.
-
-    ``conf/env/browse.yaml`` explains the arguments.
+    A search lists only titles of pages, and an opened page shows only its beginning.
     """
 
     name = "browse"
     opens = True
     evidence = "facts"
-    good, clumsy = GoodExpert, ClumsyExpert
-
-    def __init__(
-        self,
-        level: Level = "full",
-        edition: int = 0,
-        countries: int | None = None,
-        results: int = 5,
-        window: int = 2,
-        horizon: int = 20,
-        calls: Style | None = None,
-        floor: float = F1_FLOOR,
-        files: Mapping[str, str] | None = None,
-        corpus: str | None = None,
-        retriever: str | None = None,
-        mistakes: Mistakes | None = None,
-    ) -> None:
-        for name, value in (("results", results), ("window", window)):
-            if value < 1:
-                raise ValueError(f"{name}: must be at least 1, got {value}")
-        super().__init__(TOOLS, level, edition, countries, horizon, calls, floor, files, corpus, retriever)
-        self.results, self.window, self.mistakes = results, window, mistakes or Mistakes()
-
-    def begin(self, task: Task) -> BrowseSession:
-        question, pages = self.question(task), self._pages
-        assert pages is not None  # always true, because the constructor refuses files without pages
-        found = (self._retriever, self.results, self.window, self._calls, self.horizon, self.floor)
-        return BrowseSession(task, question, pages, *found)
-
-    def accepts(self, session: BrowseSession, action: str, expert: str) -> bool:
-        return accepts(session, action, expert)
+    session, good, clumsy, errs = BrowseSession, GoodExpert, ClumsyExpert, Mistakes
+    usual = 20, {"tiny": 5, "full": 5}, 2
+    tools = (
+        make_tool(
+            "search", "Find pages. Returns the titles of the best matches.", query=("string", "what to look for")
+        ),
+        make_tool(
+            "open",
+            "Open a page by its title or its number in the last results. Shows how it begins.",
+            page=("string", "title or number"),
+        ),
+        make_tool(
+            "find",
+            "Show the sentences of the open page that have all of these words.",
+            words=("string", "what the sentences have"),
+        ),
+        ANSWER,
+    )

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import math
 import random
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -47,24 +48,14 @@ class UserTurn:
 
 @dataclass(frozen=True, slots=True)
 class DialogueProblem:
-    """The content of one dialogue task.
-
-    Attributes:
-        world: function that builds the initial state.
-        turns: the user's messages, each with its ground truth.
-        tools: the tools that the policy is shown at the start.
-        given: index of a user turn -> tools that can be called from this turn on but are not shown at the start.
-        one_reply: whether the first reply with a call ends the user turn.
-    """
-
-    world: Callable[[], World]
+    world: Callable[[], World]  # builds the initial state
     turns: tuple[UserTurn, ...]
-    tools: Tools
+    tools: Tools  # that the policy is shown at the start
+    # index of a user turn -> tools that can be called from this turn on but are not shown at the start
     given: Mapping[int, Tools] = field(default_factory=dict)
-    one_reply: bool = False
+    one_reply: bool = False  # whether the first reply with a call ends the user turn
 
     def tools_at(self, turn: int) -> Tools:
-        """Returns the tools that can be called in the user turn with the index ``turn``."""
         return self.tools + tuple(tool for at, more in self.given.items() if at <= turn for tool in more)
 
 
@@ -93,7 +84,6 @@ def turns_data(turns: Sequence[UserTurn]) -> list[dict[str, Any]]:
 
 
 def turns_from(records: Sequence[Mapping[str, Any]]) -> tuple[UserTurn, ...]:
-    """Returns the user turns in a task's data. The inverse of :func:`turns_data`."""
     return tuple(
         UserTurn(record["user"], tuple(ToolCall(c["name"], dict(c["arguments"])) for c in record["calls"]))
         for record in records
@@ -110,6 +100,7 @@ class Reference:
     start: World
     states: tuple[World, ...]
     answers: tuple[tuple[str, ...], ...]
+    one_reply: bool
 
     @classmethod
     def of(cls, problem: DialogueProblem) -> Reference:
@@ -119,14 +110,14 @@ class Reference:
         for turn in problem.turns:
             answers.append(tuple(truth.call(call) for call in turn.calls))
             states.append(truth.fork())
-        return cls(start, tuple(states), tuple(answers))
+        return cls(start, tuple(states), tuple(answers), problem.one_reply)
 
     def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
         """Checks the end of a user turn. Returns the policy's fault (a constant of this module); empty for no fault."""
         if not self.answers[turn]:
             # This request cannot be fulfilled. If the policy has changed the state anyway, a later user turn's check
-            # fails.
-            return ""
+            # fails; a dialogue of one reply has no later turn.
+            return STATE if self.one_reply and called else ""
         if not called:
             return EMPTY
         if not world.same_state(self.states[turn]):
@@ -154,23 +145,9 @@ class DialogueSession(Session):
     of the policy.
     """
 
-    __slots__ = (
-        "brief", "done", "fault", "form", "horizon", "made", "problem", "reference", "seen", "steps", "steps_made",
-        "task", "turn", "turns", "won", "world",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        task: Task,
-        problem: DialogueProblem,
-        reference: Reference,
-        form: Format,
-        horizon: int,
-        steps: int,
-        brief: bool,
-    ) -> None:
+    def __init__(self, task: Task, problem: DialogueProblem, reference: Reference, env: DialogueEnv) -> None:
         self.task, self.problem, self.reference = task, problem, reference
-        self.form, self.horizon, self.steps, self.brief = form, horizon, steps, brief
+        self.form, self.horizon, self.steps, self.brief = env.format, env.horizon, env.steps, env.brief
         self.world: World = reference.start.fork()
         self.seen: list[str] = []  # all answers to calls so far
         self.made: list[ToolCall] = []  # calls in this user turn
@@ -267,29 +244,18 @@ _ROOM = 4
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """The probabilities with which the clumsy expert makes each kind of mistake before a call.
+    """The probabilities with which the clumsy expert makes each kind of mistake before a call."""
 
-    Attributes:
-        wrong: the expert makes the call with a wrong value of one argument.
-        unknown: the expert makes the call with a function name that does not exist.
-        missing: the expert makes the call without one of its arguments.
-        repeat: the expert repeats its previous correct call.
-        look: the expert makes a call that needs no arguments and only reads the state.
-        early: the expert says the closing word instead of making the call, which loses the episode.
-    """
-
-    wrong: float = 0.08
-    unknown: float = 0.05
-    missing: float = 0.06
-    repeat: float = 0.06
-    look: float = 0.08
-    early: float = 0.0
+    wrong: float = 0.08  # the call with a wrong value of one argument
+    unknown: float = 0.05  # the call with a function name that does not exist
+    missing: float = 0.06  # the call without one of its arguments
+    repeat: float = 0.06  # its previous correct call
+    look: float = 0.08  # a call that needs no arguments and only reads the state
+    early: float = 0.0  # the closing word instead of the call, which loses the episode
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One reply of the good expert."""
-
     calls: tuple[ToolCall, ...]
     left: tuple[str, ...]  # names of the functions that the request still needs, including those of this reply
     closing: str  # the text of a reply without calls; empty if the reply has calls
@@ -305,10 +271,12 @@ def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
     """Yields the correct replies of a whole dialogue in order.
 
     The replies to a user message make the calls of the ground truth, and a closing reply without calls ends the user
-    turn. A reply makes one call, or several if a user message needs more than ``session.steps - _ROOM`` calls.
+    turn. A reply makes one call, or several if a user message needs more than ``session.steps - _ROOM`` calls, or all if
+    there is one reply.
     """
     for turn in session.problem.turns:
-        at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
+        many = 1 if session.problem.one_reply else max(1, session.steps - _ROOM)
+        at_once = math.ceil(len(turn.calls) / many)
         names = tuple(call.name for call in turn.calls)
         for start in range(0, len(turn.calls), at_once or 1):
             yield Planned(turn.calls[start : start + at_once], names[start:], "")
@@ -316,10 +284,6 @@ def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
 
 
 def good(session: DialogueSession, closing: str, thinks: bool = False) -> Iterator[Reply]:
-    """Yields the replies of the good expert.
-
-    If ``thinks`` is true, each reply begins with a list of the calls that are still to be made.
-    """
     for reply in planned(session, closing):
         yield reply.calls, (thought(reply.left) if thinks else "") + reply.closing
 
@@ -359,7 +323,6 @@ def clumsy(
 
 
 def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
-    """Returns the name of a random kind of mistake, or an empty text for no mistake."""
     names = [field.name for field in fields(mistakes)]
     weights = [getattr(mistakes, name) for name in names]
     return rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
@@ -368,15 +331,8 @@ def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
 def mistake(
     world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
 ) -> ToolCall | None:
-    """Returns a wrong call of the kind ``drawn`` that does not change the state; None if there is no wrong call.
-
-    Args:
-        world: the state before the call. ``world`` is not changed.
-        tools: the tools that can be called.
-        due: the correct call.
-        last: the last correct call; None if the expert made no call yet for this user message.
-        rng: the random generator.
-        drawn: the name of a field of :class:`Mistakes`. For any other text, and for ``early``, the result is None.
+    """Returns a wrong call of the kind ``drawn`` (a field of :class:`Mistakes`) in place of the correct call ``due`` after
+    ``last``. It does not change the state. None if there is no such call, as for ``early``.
     """
     made: ToolCall | None = None
     if drawn == "wrong" and due.arguments:
@@ -415,7 +371,6 @@ def _other(value: Any) -> Any:
 
 
 def oracle_accepts(session: DialogueSession, action: str) -> bool:
-    """Returns whether the verifier accepts the reply ``action``. ``session`` is not changed."""
     if session.done:
         return False
     tools = session.problem.tools_at(session.turn)
@@ -450,7 +405,6 @@ def still_due(session: DialogueSession) -> list[ToolCall]:
 
 
 def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
-    """Returns whether ``calls``, made in the session's present state, would fulfil the user's request."""
     world, turn = session.world.fork(), session.turn
     seen = [*session.seen, *(world.call(call) for call in calls)]
     truth = session.reference
@@ -475,7 +429,6 @@ def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
 
 
 def demonstrated_accepts(session: DialogueSession, action: str, expert: str) -> bool:
-    """Returns whether ``action`` is as good as the demonstrated reply ``expert``. ``session`` is not changed."""
     if session.done:
         return False
     tools = session.problem.tools_at(session.turn)
@@ -486,54 +439,50 @@ def demonstrated_accepts(session: DialogueSession, action: str, expert: str) -> 
 
 
 class Source(Protocol):
-    """Provides the tasks of an environment with dialogues."""
-
     def tasks(self, split: str, count: int, seed: int) -> list[Task]: ...
 
     def problem(self, task: Task) -> DialogueProblem: ...
 
 
+@dataclass(eq=False)
 class DialogueEnv(ScriptedEnv[DialogueSession]):
-    """Base class of environments with dialogues.
-
-    A subclass defines a name and a source of tasks.
-
-    ``conf/env/bfcl.yaml`` explains the arguments.
+    """Base class of environments with dialogues. ``conf/env/bfcl.yaml`` explains the arguments. A subclass sets the name,
+    the source of tasks, and whether the policy reads and writes short texts, as the tiny policies do (``brief``).
     """
 
-    mistakes: Mistakes
+    source: Source = field(init=False)
+    brief: bool = field(init=False)
+    horizon: int | None = None  # type: ignore[assignment] # never None after construction, nor is the format
+    steps: int = 20
+    format: Format | None = None  # type: ignore[assignment]
+    mistakes: Mistakes = Mistakes()
+    kept: int = 256
+    thinks: bool = False
+    muddle: float = 0.0
+    verifier: Verifier = "oracle"
 
-    def __init__(
-        self,
-        source: Source,
-        horizon: int,
-        steps: int,
-        format: str,  # noqa: A002 - the configuration uses this name
-        mistakes: Mistakes | None,
-        brief: bool,
-        kept: int,
-        thinks: bool = False,
-        muddle: float = 0.0,
-        verifier: Verifier = "oracle",
-    ) -> None:
-        if steps < 1 or kept < 1:
-            raise ValueError(f"steps and kept must be at least 1, got {steps} and {kept}")
-        if not 0 <= muddle <= 1:
-            raise ValueError(f"muddle: must be a probability in [0, 1], got {muddle}")
-        self.source, self.brief, self.steps, self.thinks = source, brief, steps, thinks
-        self.muddle, self.closing = muddle, "done" if brief else "Done."
-        self.horizon = check_horizon(horizon)
-        self.format: Format = check_format(format)
-        self.mistakes = mistakes or Mistakes()
-        self.verifier = check_verifier(verifier)
-        self._problems = LastTasks(self._problem, kept)
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.kept < 1:
+            raise ValueError(f"steps and kept must be at least 1, got {self.steps} and {self.kept}")
+        if not 0 <= self.muddle <= 1:
+            raise ValueError(f"muddle: must be a probability in [0, 1], got {self.muddle}")
+        turns, form = self.usual()
+        self.horizon = check_horizon(turns if self.horizon is None else self.horizon)
+        self.format: Format = check_format(self.format or form)
+        self.closing = "done" if self.brief else "Done."
+        check_verifier(self.verifier)
+        self._problems = LastTasks(self._problem, self.kept)
+
+    @abstractmethod
+    def usual(self) -> tuple[int, Format]:
+        """Returns the default horizon and format."""
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         return self.source.tasks(split, count, seed)
 
     def begin(self, task: Task) -> DialogueSession:
         problem, reference = self._problems(task)
-        return DialogueSession(task, problem, reference, self.format, self.horizon, self.steps, self.brief)
+        return DialogueSession(task, problem, reference, self)
 
     def _problem(self, task: Task) -> tuple[DialogueProblem, Reference]:
         try:

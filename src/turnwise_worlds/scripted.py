@@ -36,7 +36,6 @@ class Remembered(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K) -> V | None:
-        """Returns the value of a key; None if the cache has no value for this key."""
         if key not in self._values:
             return None
         self._values.move_to_end(key)
@@ -60,10 +59,6 @@ class LastTasks(Generic[V]):
 
     A value is used again only for a task that is equal in all its fields. An equal id is not enough. Several threads
     may use the cache. If two of them ask for a new task at the same time, its value is computed twice.
-
-    Args:
-        make: function that computes the value of a task.
-        most: maximum number of tasks in the cache.
     """
 
     def __init__(self, make: Callable[[Task], V], most: int) -> None:
@@ -71,7 +66,6 @@ class LastTasks(Generic[V]):
         self._kept: dict[str, tuple[Task, V]] = {}
 
     def __call__(self, task: Task) -> V:
-        """Returns the value of a task, which is computed first if the cache does not hold it."""
         kept = self._kept.get(task.id)
         if kept is None or (kept[0] is not task and kept[0] != task):
             value = self._make(task)
@@ -160,7 +154,6 @@ class Clumsy(Expert[S]):
 
 
 def check_quality(quality: Quality) -> Quality:
-    """Checks and returns the quality of an expert."""
     if quality not in ("good", "clumsy"):
         raise ValueError(f"quality: must be good or clumsy, got {quality!r}")
     return quality
@@ -169,11 +162,7 @@ def check_quality(quality: Quality) -> Quality:
 def demonstration(session: Session, act: Callable[[], str | None], quality: Quality, seed: int) -> Trajectory:
     """Runs an expert's episode and returns the trajectory, which ends with the last observation.
 
-    Args:
-        session: a fresh episode, which is run to its end.
-        act: function that returns the expert's next action; None ends the episode early.
-        quality: quality of the expert, which becomes part of the trajectory's id.
-        seed: seed of the expert, which becomes part of the trajectory's id.
+    ``session`` is a fresh episode. ``act`` gives the expert's next action; None ends the episode early.
     """
     messages: list[Message] = session.opening()
     while not session.done and (action := act()) is not None:
@@ -196,13 +185,7 @@ def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, s
 
 class ScriptedEnv(Environment, Generic[S]):
     """Base class of environments with scripted experts.
-
-    Attributes:
-        name: the value of the field ``env`` of the environment's tasks.
-        horizon: maximum number of turns of an episode.
-        good: the class of the good expert.
-        clumsy: the class of the expert that makes mistakes and recovers from them.
-        mistakes: probabilities of the clumsy expert's mistakes.
+    ``good`` and ``clumsy`` are the classes of the experts, and ``mistakes`` the probabilities of the second one's mistakes.
     """
 
     name: str
@@ -221,10 +204,7 @@ class ScriptedEnv(Environment, Generic[S]):
 
     @abstractmethod
     def accepts(self, session: S, action: str, expert: str) -> bool:
-        """Returns whether the functional verifier (PivotRL Eq. 6) accepts ``action``. ``session`` is not changed.
-
-        The module ``verifier`` in the environment's folder describes the rule.
-        """
+        """Returns whether the functional verifier (PivotRL Eq. 6) accepts ``action``. ``session`` is not changed."""
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         check_tasks(split, count)
@@ -233,9 +213,6 @@ class ScriptedEnv(Environment, Generic[S]):
     def reset(self, task: Task) -> S:
         check_task(task, self.name)
         return self.begin(task)
-
-    def chances(self) -> Chances:
-        return self.mistakes
 
     def unknown(self, session: S) -> str:
         """Returns why the experts cannot demonstrate the task of ``session``, as a clause; empty if they can."""
@@ -250,7 +227,10 @@ class ScriptedEnv(Environment, Generic[S]):
             )
         return self.play(session, check_quality(quality), seed)
 
+    def actor(self, session: S, quality: Quality, seed: int) -> Callable[[], str | None]:
+        """Returns a function that gives an expert's next action; None ends the episode early."""
+        expert = self.good(session, seed) if quality == "good" else self.clumsy(session, seed, self.mistakes)
+        return lambda: expert.act(session)
+
     def play(self, session: S, quality: Quality, seed: int) -> Trajectory:
-        """Runs an expert's episode. An environment whose experts are not of the classes above overrides this method."""
-        expert = self.good(session, seed) if quality == "good" else self.clumsy(session, seed, self.chances())
-        return demonstration(session, lambda: expert.act(session), quality, seed)
+        return demonstration(session, self.actor(session, quality, seed), quality, seed)

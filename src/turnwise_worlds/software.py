@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 from turnwise.data.tool_schema import make_tool
 from turnwise.data.toolcalls import ToolCallError
 from turnwise.env import Level, Step
 from turnwise.types import Task, ToolCall
-from turnwise_worlds.boxed import STOPPED, Box, WorkspaceEnv, WorkspaceSession, cut
+from turnwise_worlds.boxed import STOPPED, WorkspaceEnv, WorkspaceSession, cut
 from turnwise_worlds.sandbox.folder_value import File, tree_of
 from turnwise_worlds.scripted import Chances, Clumsy, Expert
-from turnwise_worlds.tools import Calls, Style, refusal
+from turnwise_worlds.tools import REFUSED
 
 Line = str | tuple[str, ...]
 
@@ -31,7 +31,6 @@ class Program:
     cases: tuple[tuple[str, str], ...]  # (arguments, right value), both as Python text
 
     def text(self, broken: tuple[int, int] | None = None) -> str:
-        """Returns the function's source code with the wrong line ``broken``: (index of the line, index of its form)."""
         lines = []
         for i, line in enumerate(self.body):
             forms = (line,) if isinstance(line, str) else line
@@ -39,7 +38,6 @@ class Program:
         return "\n".join([f"def {self.name}({self.head}):", *lines]) + "\n"
 
     def faults(self) -> list[tuple[int, int]]:
-        """Returns all ways to break one line of the function, each as (index of the line, index of its wrong form)."""
         return [
             (i, form) for i, line in enumerate(self.body) if isinstance(line, tuple) for form in range(1, len(line))
         ]
@@ -292,7 +290,7 @@ class SoftwareSession(WorkspaceSession):
     another observation has shown the place or the line.
     """
 
-    def __init__(self, task: Task, box: Box, calls: Calls, horizon: int, shown: int) -> None:
+    def __init__(self, task: Task, env: SoftwareEnv) -> None:
         try:
             tree = tree_of(task.data["files"])
             self.cases = dict(task.data["cases"])
@@ -301,7 +299,7 @@ class SoftwareSession(WorkspaceSession):
             raise ValueError(f"task data: a software task needs files, cases and a fault ({error!r})") from None
         files = " ".join(path for path, entry in tree.items() if isinstance(entry, File))
         request = f"repair the code so that the tests pass\nfiles: {files}"
-        super().__init__(task, tree, box, calls, horizon, shown, _RULES, request)
+        super().__init__(task, env, tree, _RULES, request)
         self.found = 0
 
     def act(self, call: ToolCall) -> Step:
@@ -312,8 +310,8 @@ class SoftwareSession(WorkspaceSession):
         won = call.name == "edit" and self._judged()
         return Step(observation, float(won), won, won)
 
-    def refused(self, error: ToolCallError) -> str:
-        return cut(refusal(error), self.shown)
+    def bettered(self, after: SoftwareSession) -> bool:
+        return after.won or after.found > self.found
 
     def lines(self, path: str) -> list[str]:
         """Returns the lines of a file. Raises ``ToolCallError`` if there is no file with this path."""
@@ -392,8 +390,6 @@ class SoftwareSession(WorkspaceSession):
 
 @dataclass(frozen=True, slots=True)
 class Slips(Chances):
-    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn."""
-
     again: float = 0.08  # runs the tests once more
     astray: float = 0.12  # opens another file, or one that does not exist
     lost: float = 0.06  # searches for a text that no file contains
@@ -424,8 +420,6 @@ class GoodExpert(Expert[SoftwareSession]):
 
 
 class ClumsyExpert(Clumsy[SoftwareSession], GoodExpert):
-    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Slips`) and recovers from it."""
-
     def _again(self, session: SoftwareSession) -> str:
         return session.write("run")
 
@@ -443,33 +437,6 @@ class ClumsyExpert(Clumsy[SoftwareSession], GoodExpert):
         return session.write("edit", self.fault["path"], self.fault["line"], self.rng.choice(choices))
 
 
-Verifier = Literal["effect", "call", "name"]
-
-
-def effective(session: SoftwareSession, action: str) -> bool:
-    """Returns whether the policy's action repairs the code or shows more of the fault. ``session`` is not changed."""
-    if session.done:
-        return False
-    twin = session.fork()
-    twin.step(action)
-    return twin.won or twin.found > session.found
-
-
-def alike(session: SoftwareSession, action: str, expert: str, whole: bool) -> bool:
-    """Returns whether the policy's action and the expert's action are valid calls of one tool.
-
-    If ``whole`` is true, the arguments of the two calls must also be equal.
-    """
-    try:
-        ours, theirs = session.call(action), session.call(expert)
-    except ToolCallError:
-        return False
-    return ours.name == theirs.name and (not whole or ours.arguments == theirs.arguments)
-
-
-_SHOWN: Mapping[Level, int] = {"tiny": 400, "full": 2000}  # default of ``shown`` for each level, in characters
-
-
 class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
     """An environment in which the policy repairs a code repository. Test cases, which run in the sandbox, judge it.
 
@@ -477,30 +444,14 @@ class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
     """
 
     name = "software"
-    good, clumsy = GoodExpert, ClumsyExpert
+    tools, verifiers = TOOLS, ("effect", "call", "name")
+    session, good, clumsy, errs = SoftwareSession, GoodExpert, ClumsyExpert, Slips
+    make_task = make_task
+    usual: ClassVar = {"tiny": (400, "effect", "all"), "full": (2000, "name", "clean")}
 
-    def __init__(
-        self,
-        level: Level = "tiny",
-        horizon: int = 10,
-        calls: Style | None = None,
-        shown: int | None = None,
-        verifier: Verifier | None = None,
-        slips: Slips | None = None,
-        box: Box | None = None,
-    ) -> None:
-        if verifier not in (None, "effect", "call", "name"):
-            raise ValueError(f"verifier: must be effect, call or name, got {verifier!r}")
-        super().__init__(level, horizon, calls, TOOLS, False, shown, _SHOWN, slips or Slips(), box)
-        self.verifier = verifier or ("effect" if level == "tiny" else "name")
+    def is_candidate(self, observation: str) -> bool:
+        """Turns that were answered by an error are none (PivotRL, arXiv:2603.21383, App. A.2)."""
+        return not (self.clean and observation.startswith(REFUSED))
 
-    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        return [make_task(self.level, split, seed, index) for index in range(count)]
-
-    def begin(self, task: Task) -> SoftwareSession:
-        return SoftwareSession(task, self._box, self._calls, self.horizon, self.shown)
-
-    def accepts(self, session: SoftwareSession, action: str, expert: str) -> bool:
-        if self.verifier == "effect":
-            return effective(session, action)
-        return alike(session, action, expert, whole=self.verifier == "call")
+    def alike(self, ours: ToolCall, theirs: ToolCall) -> bool:
+        return ours.name == theirs.name and (self.verifier == "name" or ours.arguments == theirs.arguments)

@@ -14,8 +14,9 @@ from turnwise.env import Level, Quality, Session, Step, check_horizon, check_ope
 from turnwise.types import Message, Task, ToolCall, Trajectory
 from turnwise_worlds.scripted import S, ScriptedEnv, trajectory_of
 
-Style = Literal["short", "hermes"]
+Style = Literal["short", "hermes", "boxed"]
 _SHOWN = 160  # maximum length of an error message that the policy sees, in characters
+REFUSED = "Error: "  # how the observation after a reply without a valid call begins
 _DIGITS = 6  # maximum number of digits of a number in the short format
 
 
@@ -74,7 +75,7 @@ def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hermes:
     """The Hermes format of chat models: JSON between ``<tool_call>`` tags. Text around the call is ignored."""
 
@@ -104,18 +105,63 @@ class Hermes:
         return f"{OPEN}\n{text}\n{CLOSE}"
 
 
+def boxed_answer(solution: str) -> str | None:
+    r"""Returns the content of the last ``\boxed{}``; None if there is none, it is empty, or its braces do not match."""
+    start = solution.rfind("\\boxed{")
+    if start < 0:
+        return None
+    begin = start + len("\\boxed{")
+    depth = 1
+    for at in range(begin, len(solution)):
+        depth += {"{": 1, "}": -1}.get(solution[at], 0)
+        if depth == 0:
+            return solution[begin:at].strip() or None
+    return None
+
+
+class Boxed(Hermes):
+    r"""The Hermes format in which the final answer is text (TRACE, arXiv:2606.11119, App. F): a reply without a call is
+    the answer, by its last ``\boxed{}`` or, without one, as a whole. The tool ``answer``, for which such a reply stands,
+    is not shown.
+    """
+
+    def explain(self) -> str:
+        others = Hermes([tool for tool in self.tools if name_of(tool) != "answer"])
+        ending = "The final answer is text: a reply without a call, with the answer alone in \\boxed{}"
+        examples = "\\boxed{yes}, \\boxed{1985} or \\boxed{Alan Turing}"
+        return f"{others.explain() if others.tools else ''}\n{ending}, such as {examples}. It ends the episode.".strip()
+
+    def read(self, text: str) -> ToolCall:
+        reply = split_thinking(text)[1]
+        if OPEN in reply:
+            return super().read(text)
+        return ToolCall("answer", {"text": boxed_answer(reply) or reply})
+
+    def write(self, call: ToolCall) -> str:
+        return f"\\boxed{{{call.arguments['text']}}}" if call.name == "answer" else super().write(call)
+
+
 def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False) -> Calls:
     """Returns the call format named ``style``. For ``bare`` see :class:`Short`."""
+    if style == "boxed" and "answer" not in map(name_of, tools):
+        raise ValueError("calls: boxed is for environments whose episodes end with an answer; choose short or hermes")
     if style == "short":
         return Short(tools, bare)
-    if style == "hermes":
-        return Hermes(tools)
-    raise ValueError(f"calls must be one of short, hermes, got {style!r}")
+    if style in ("hermes", "boxed"):
+        return Hermes(tools) if style == "hermes" else Boxed(tools)
+    raise ValueError(f"calls must be one of short, hermes, boxed, got {style!r}")
+
+
+def read_call(calls: Calls, text: str) -> ToolCall | None:
+    try:
+        return calls.read(text)
+    except ToolCallError:
+        return None
 
 
 def refusal(error: Exception) -> str:
     """Returns what the policy reads after a reply without a valid call: the error message, cut to 160 characters."""
-    return f"Error: {str(error)[:_SHOWN]}."
+    return f"{REFUSED}{str(error)[:_SHOWN]}."
 
 
 HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."

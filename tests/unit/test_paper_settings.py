@@ -21,11 +21,14 @@ TRACE = {  # App. E.3
 }  # fmt: skip
 QUESTIONS = {
     "env.horizon": 5,
+    "env.calls": "boxed",
+    "env.score": "f1",
     "rollout.max_length": 2048 + 6144,
     "rollout.sampling.temperature": 1.0,
     "eval.attempts": 1,
 }
-MATHS = {"env.horizon": 5, "rollout.max_length": 2048 + 14336, "rollout.sampling.temperature": 0.6, "eval.attempts": 4}
+MATHS = {"env.horizon": 5, "rollout.max_length": 2048 + 14336, "rollout.sampling.temperature": 0.6, "eval.attempts": 4,
+         "eval.attempts_of.aime24": 32, "eval.attempts_of.amc23": 16, "env.calls": "boxed"}  # fmt: skip
 FUNCTIONS = {
     "env.horizon": 40, "rollout.max_length": 12800 + 8192, "rollout.sampling.temperature": 0.9, "eval.attempts": 4,
     "eval.tasks": 160,  # a fifth of 800
@@ -39,7 +42,7 @@ FLAT = {"rollout.states": 256, "allocator.group_size": 8, "predictor": None}
 MATHS_PREDICTOR = {**PREDICTOR, "predictor.learning_rate": 1.5e-5, "predictor.epochs": 4}
 AWPO = {  # Table 6
     "rollout.states": 256, "update.steps": 256 // 64, "rollout.sampling.max_tokens": 2048, "update.learning_rate": 1e-6,
-    "eval.every": 15, "policy.lora.r": 0, "trainer.devices": 8,
+    "eval.every": 15, "policy.lora.r": 0, "trainer.devices": 8, "data.prompt_tokens": 2048,
 }  # fmt: skip
 JUDGED = {
     "allocator.group_size": 8, "loss.kl_beta": 0.0, "advantage.alpha_base": 0.5, "advantage.alpha_prio": 1.5,
@@ -48,7 +51,7 @@ JUDGED = {
 SELECTIVE = {  # Table 6, tier 3
     "policy.model": "Qwen/Qwen2.5-7B-Instruct", "policy.lora.r": 16, "policy.lora.alpha": 32, "update.learning_rate": 5e-5,
     "rollout.states": 10, "allocator.group_size": 8, "rollout.sampling.temperature": 0.7, "trainer.max_epochs": 60,
-    "eval.every": 10, "env.horizon": 30,
+    "eval.every": 10, "env.horizon": 30, "env.prompt": "react",
 }  # fmt: skip
 GATE = {"gate.k": 10, "gate.threshold": 0.12}
 PIVOTRL = {  # App. A.2

@@ -67,6 +67,7 @@ class DataSettings:
     similarity: Annotated[float, Interval(gt=0, le=1)] = 0.8
     word_overlap: Annotated[float, Interval(ge=0, le=MOST)] = 0.1
     pass_rates: bool = True
+    prompt_tokens: AtLeastOne | None = None
     thinking: Thinking | None = None
     tools_as_text: bool | None = None
     format: Format | None = None
@@ -122,6 +123,7 @@ class EvaluationSettings:
 
     tasks: Annotated[int, Interval(ge=1, le=MOST_TASKS)]
     attempts: Count = 2
+    attempts_of: Mapping[str, Count] | None = None
     items: Count = 200
     every: Count = 0
     seed: Count = 0

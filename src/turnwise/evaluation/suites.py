@@ -106,7 +106,7 @@ class Episode:
     task: str
     mode: str  # greedy or sampled
     attempt: int
-    success: bool
+    success: float  # whether the episode was won, or the score in [0, 1] that the environment reports in its place
     turns: int
     messages: list[Message]
     subset: str = ""  # the subset of the benchmark to which the task belongs
@@ -211,7 +211,7 @@ def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message])
         for turn in path:
             said.append({"role": "assistant", "content": turn.text})
             said.append({"role": turn.info.get("role", "user"), "content": turn.observation})
-        won = bool(path[-1].info.get("won", False))
+        won = path[-1].info.get("score", path[-1].info.get("won", False))
         subset = re.sub(r"[^\w-]+", "_", task.subset)  # made safe for use in names of metrics
         episodes.append(Episode(task.split, task.id, mode, attempt, won, len(path), said, subset))
     return episodes

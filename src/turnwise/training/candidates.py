@@ -21,7 +21,7 @@ from turnwise.daemon_threads import DaemonThreads
 from turnwise.data.chat_tokens import ChatTokens, Demonstrations
 from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.data.trajectories import BadTrajectory, each_trajectory, write_trajectories
-from turnwise.env import Environment, Quality, environments_of, tried, waits
+from turnwise.env import Environment, Quality, environment_of, environments_of, tried, waits
 from turnwise.errors import InputError
 from turnwise.rollouts.environment_steps import Openings, guarded
 from turnwise.training.own_data import HeldOut, UserFile, check_readable
@@ -235,7 +235,10 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
                 guard=partial(guarded, passing=(ValueError,)),
             )
             problems = each_trajectory(demonstrations.add, path, strict=data.strict)
-    by_trajectory = [expert_turns(trajectory, spines, chat.decode) for trajectory, spines in demonstrations]
+    by_trajectory = [
+        [state for state in expert_turns(trajectory, spines, chat.decode) if is_candidate(env, trajectory, state)]
+        for trajectory, spines in demonstrations
+    ]
     turns = [state for states in by_trajectory for state in states]
     needed = demonstrations if parts.judge is not None or own is not None else ()
     steps = {step.id: step for trajectory, _ in needed for step in steps_of(trajectory)}
@@ -244,7 +247,7 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
         phases.log(f"left out: {problem}")
     read = (opening, demonstrations, problems, steps)
     if own is None or not own.dialogues:
-        return Candidates(turns, *read)
+        return Candidates(short_prompts(turns, data.prompt_tokens, phases), *read)
     sampled = parts.allocator is not None
     if sampled and rollout.turns != 1:
         raise InputError(
@@ -277,7 +280,20 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
     trained = [state for number, states in enumerate(by_trajectory) if number not in left_out for state in states]
     name = Path(data.file or "").name if own.only_dialogues else None
     plays = settings.eval.environment or (settings.eval.environment is None and not name)
-    return Candidates(trained, *read, name, held_out, plays)
+    return Candidates(short_prompts(trained, data.prompt_tokens, phases), *read, name, held_out, plays)
+
+
+def is_candidate(env: Environment, trajectory: Trajectory, state: State) -> bool:
+    answers = trajectory.messages[trajectory.acts[state.turn] + 1 :]
+    observation = answers[0].get("content") if answers else ""
+    return environment_of(env, state.task).is_candidate(str(observation or ""))
+
+
+def short_prompts(states: Sequence[State], most: int | None, phases: Phases) -> Sequence[State]:
+    if most is None:
+        return states
+    what = f"prompts have more than {most} tokens (data.prompt_tokens"
+    return _within(most, states, [len(state.ids) for state in states], what, phases)
 
 
 def _playable(states: Sequence[State], rollout: RolloutSettings, phases: Phases) -> Sequence[State]:
@@ -292,6 +308,7 @@ def _within(limit: int, states: Sequence[State], lengths: Sequence[int], what: s
         return states
     why = f"{len(states) - len(fitting)} of {len(states)} {what}; the longest has {max(lengths)})"
     if not fitting:
-        raise InputError(f"rollout.max_length: no state is left, because {why}; raise rollout.max_length")
+        key = what.rpartition("(")[2].split()[0]
+        raise InputError(f"{key}: no state is left, because {why}; raise {key}")
     phases.log(f"left out: {why}")
     return fitting

@@ -58,6 +58,7 @@ from turnwise.training.own_data import held_out_headline, held_out_metrics, held
 from turnwise.training.parts import BasePolicy, Settings
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder
+from turnwise.types import Task
 
 # -- the result --------------------------------------------------------------------------------------------------------
 
@@ -339,6 +340,7 @@ class Measure:
         self.settings, self.policy, self.player, self.module = settings, policy, player, module
         self.candidates, self.phases, self.distributed = candidates, phases, module.distributed
         self.general: General | None = None
+        self.wanted = 0  # number of episodes of an evaluation
 
     def __call__(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
         """Evaluates the policy with its current weights. ``advance`` is called with numbers of newly finished steps."""
@@ -356,18 +358,20 @@ class Measure:
             found.replies = self.distributed.gather(replies)
         if self.candidates.plays:
             unseen = settings.tasks // 2
-            tasks = self.distributed.share(
-                [
-                    *fresh_tasks(environment, "seen", settings.tasks - unseen, settings.seed),
-                    *fresh_tasks(environment, "unseen", unseen, settings.seed),
-                ]
-            )
+            every = [
+                *fresh_tasks(environment, "seen", settings.tasks - unseen, settings.seed),
+                *fresh_tasks(environment, "unseen", unseen, settings.seed),
+            ]
+            self.wanted = sum(1 + self.attempts(task) for task in every)
+            tasks = self.distributed.share(every)
             greedy = Sampling(0, max_tokens=sampling.max_tokens)
-            for mode, how, attempts in (("sampled", sampling, settings.attempts), ("greedy", greedy, 1)):
-                if attempts:
-                    player = self.player.using(how, max_turns=None)
-                    played = play_tasks(player, self.candidates.opening, tasks, attempts, mode, "eval", advance)
-                    found.episodes += self.distributed.gather(played)
+            for mode, how in (("sampled", sampling), ("greedy", greedy)):
+                counts = {id(task): self.attempts(task) if mode == "sampled" else 1 for task in tasks}
+                player, played = self.player.using(how, max_turns=None), list[Episode]()
+                for attempts in filter(None, dict.fromkeys(counts.values())):
+                    some = [task for task in tasks if counts[id(task)] == attempts]
+                    played += play_tasks(player, self.candidates.opening, some, attempts, mode, "eval", advance)
+                found.episodes += self.distributed.gather(played)
         if settings.items:
             engine, suites = self.player.engine, self.distributed.share(list(SKILLS) if settings.skills else [])
             answers = answer_skills(
@@ -406,10 +410,12 @@ class Measure:
             )
         return found
 
+    def attempts(self, task: Task) -> int:
+        return (self.settings.eval.attempts_of or {}).get(task.subset, self.settings.eval.attempts)
+
     def lost(self, found: Evaluation) -> int:
         """Returns the number of episodes that are missing in an evaluation because the environment failed."""
-        wanted = self.settings.eval.tasks * (1 + self.settings.eval.attempts) * self.candidates.plays
-        return wanted - len(found.episodes)
+        return self.wanted - len(found.episodes)
 
     def base(self, cfg: DictConfig) -> Evaluation:
         """Returns the base policy's evaluation. Runs with equal :func:`base_key` share one evaluation through a cache

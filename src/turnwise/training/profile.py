@@ -28,6 +28,7 @@ from turnwise.algo.states.pivots import ProfileSummary, summarise
 from turnwise.algo.states.refresh import Refresh
 from turnwise.algo.states.state_rule import STD_TOLERANCE, Profile
 from turnwise.config.settings import RolloutSettings
+from turnwise.env import Environment, environment_of
 from turnwise.files import atomic_write
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.player import Player
@@ -234,7 +235,8 @@ class Choice:
                 rule = self.parts.states
                 table = profile(self.player, self.candidates, rule.k, key, advance, distributed, afresh, rated)
         profiles = profiles_of(table)
-        kept = self.parts.states.select([state for state in self.candidates if state.id in profiles], profiles)
+        chosen = self.parts.states.select([state for state in self.candidates if state.id in profiles], profiles)
+        kept = distinct(self.parts.env, chosen)
         if distributed.first and written is None:
             write_profile(path, table, profiles, kept)
         summary = summarise(profiles.values())
@@ -244,6 +246,13 @@ class Choice:
             f"the same reward; {len(kept)} turns are kept; an exact match would miss {missed} of the acceptable actions"
         )
         return profiles, kept, summary
+
+
+def distinct(environment: Environment, states: Sequence[State]) -> Sequence[State]:
+    """Returns the states without those whose demonstrated action is of the kind of an earlier one (``kind_of``)."""
+    kinds = [environment_of(environment, state.task).kind_of(state.expert or "") for state in states]
+    first = {kind: place for place, kind in reversed(list(enumerate(kinds)))}
+    return [state for place, state in enumerate(states) if not kinds[place] or first[kinds[place]] == place]
 
 
 class Reprofile(Callback):

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from turnwise.env import EnvironmentFault, Quality, Session, Step, check_horizon, check_open
+from turnwise.env import EnvironmentFault, Quality, Step, check_horizon, check_open
 from turnwise.errors import InputError
-from turnwise.types import Message, Task, Trajectory
-from turnwise_worlds.scripted import ScriptedEnv, demonstration
+from turnwise.types import Task
+from turnwise_worlds.react import GameEnv, GameSession, Prompt
 from turnwise_worlds.workers import JsonProcess, NoAnswerError
 
 SCRIPT = Path(__file__).with_name("engine.py")
@@ -34,12 +35,8 @@ class MissingEngineError(InputError):
 class Worker:
     """One process that runs the ALFWorld engine, with one call at a time.
 
-    A worker that has died or timed out is never used again.
-
-    Args:
-        python: the Python interpreter that runs the worker.
-        timeout: time limit in seconds for each answer.
-        slow: whether the engine runs without the changes of ``engine.speed_up``.
+    A worker that has died or timed out is never used again. ``timeout`` is the limit of an answer in seconds, and with
+    ``slow`` the engine runs without the changes of ``engine.speed_up``.
     """
 
     def __init__(self, python: str, timeout: float, slow: bool = False) -> None:
@@ -118,7 +115,6 @@ class Pool:
         return Pool, (len(self._workers), self.timeout, self.python, self.slow)
 
     def worker(self) -> Worker:
-        """Returns the next worker in round-robin order, a new worker if the old one has failed or was never started."""
         with self._lock:
             at, self._turn = self._turn, (self._turn + 1) % len(self._workers)
             worker = self._workers[at]
@@ -136,21 +132,14 @@ class Pool:
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
-class AlfworldSession(Session):
-    """A running episode of the ALFWorld engine.
-
-    An action that is not possible in the present state gets the answer "Nothing happens.".
-
-    Attributes:
-        actions: the actions taken so far, including those without effect.
-        seen: the receptacles whose content the policy has seen after it walked to them or opened them.
-    """
+class AlfworldSession(GameSession):
+    """A running episode of the ALFWorld engine, which answers "Nothing happens." to a command that is not possible."""
 
     def __init__(self, task: Task, horizon: int, worker: Worker, reply: Mapping[str, Any]) -> None:
         self.task = task
         self.horizon = horizon
-        self.actions: tuple[str, ...] = ()
-        self.seen: frozenset[str] = frozenset()
+        self.actions: tuple[str, ...] = ()  # the commands so far, including those without effect
+        self.seen: frozenset[str] = frozenset()  # receptacles whose content was seen by walking to them or opening them
         self._intro: str = reply["observation"].removeprefix(BANNER)
         self._attach(worker, reply)
         self.done = self.won
@@ -161,15 +150,15 @@ class AlfworldSession(Session):
         self.won: bool = reply["won"]
         weakref.finalize(self, worker.free, self._at)
 
-    def opening(self) -> list[Message]:
-        return [{"role": "user", "content": self._intro}]
+    def intro(self) -> str:
+        return self._intro
 
-    def step(self, action: str) -> Step:
+    def play(self, command: str) -> Step:
         check_open(self.task, self.done, len(self.actions))
-        command = action.strip()
+        reply = self._worker.call(op="step", at=self._at, action=command)
+        self.actions += (command,)
+        command = command.strip()
         admissible = command in self._admissible
-        reply = self._worker.call(op="step", at=self._at, action=action)
-        self.actions += (action,)
         self._admissible, self.won = reply["admissible"], reply["won"]
         if admissible and command.startswith(("go to ", "open ")) and "you see" in reply["observation"]:
             self.seen |= {" ".join(command.split()[-2:])}
@@ -177,11 +166,8 @@ class AlfworldSession(Session):
         return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
-        twin = AlfworldSession.__new__(AlfworldSession)
-        twin.task, twin.horizon, twin.actions = self.task, self.horizon, self.actions
-        twin.seen, twin._intro = self.seen, self._intro
+        twin = copy.copy(self)
         twin._attach(self._worker, self._worker.call(op="fork", at=self._at))
-        twin.done = self.done
         return twin
 
     def admissible(self) -> list[str]:
@@ -214,7 +200,6 @@ class OfficialGames:
         self._found: dict[str, list[str]] = {}
 
     def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` solvable games of a split, in an order that depends on the seed."""
         paths = self._paths(split)
         random.Random(f"alfworld {split} {seed}").shuffle(paths)
         chosen: list[Task] = []
@@ -302,17 +287,17 @@ class OfficialGames:
             raise InputError(f"{file}:{error.lineno}: broken JSON ({error.msg}); download the file again") from None
 
 
-def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:
-    for action in actions:
+def _wins(session: AlfworldSession, commands: Sequence[str]) -> bool:
+    for command in commands:
         if session.done:
             break
-        session.step(action)
+        session.play(command)
     return session.won
 
 
 def _after(session: AlfworldSession, action: str) -> AlfworldSession:
     twin = session.fork()
-    twin.step(action)
+    twin.play(action)
     return twin
 
 
@@ -324,21 +309,8 @@ def _distance(session: AlfworldSession) -> int | None:
     return 0 if session.won else len(session.plan()) or None
 
 
-class Games(Protocol):
-    """A source of games with their experts and their verifier."""
-
-    def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]: ...
-
-    def game(self, task: Task) -> str | dict[str, str]: ...
-
-    def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]: ...
-
-    def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool: ...
-
-
-class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
+class AlfworldEnvironment(GameEnv[AlfworldSession]):
     """An environment with ALFWorld's six task types (arXiv:2010.03768), played as text games in TextWorld.
-
 
     ``conf/env/alfworld.yaml`` explains the arguments.
     """
@@ -353,12 +325,13 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         workers: int = 1,
         timeout: float = 60.0,
         python: str | None = None,
+        prompt: Prompt | None = None,
     ) -> None:
-        self.horizon = check_horizon(horizon)
-        self.games: Games = self._open(games)
+        self.horizon, self.prompt = check_horizon(horizon), prompt
+        self.games = self._open(games)
         self.pool = Pool(workers, timeout, python)
 
-    def _open(self, games: str | Path | None) -> Games:
+    def _open(self, games: str | Path | None) -> Any:  # or another source of games, with their experts and verifier
         if games is None:
             raise InputError(f"env.games: env=alfworld plays the official games; {REMEDY}")
         return OfficialGames(Path(games))
@@ -371,12 +344,12 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         worker = self.pool.worker()
         return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))
 
-    def play(self, session: AlfworldSession, quality: Quality, seed: int) -> Trajectory:
-        actions = iter(self.games.expert(session.fork(), quality, seed))
-        return demonstration(session, lambda: next(actions, None), quality, seed)
+    def actor(self, session: AlfworldSession, quality: Quality, seed: int) -> Callable[[], str | None]:
+        commands = iter(self.games.expert(session.fork(), quality, seed))
+        return lambda: next(commands, None)
 
-    def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        return self.games.accepts(session, action, expert)
+    def allows(self, session: AlfworldSession, command: str, expert: str) -> bool:
+        return self.games.accepts(session, command, expert)
 
     def close(self) -> None:
         self.pool.close()

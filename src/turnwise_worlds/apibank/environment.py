@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -14,12 +15,12 @@ from typing import Any
 from turnwise.data.match_calls import equivalent
 from turnwise.data.tool_schema import json_schema
 from turnwise.data.toolcalls import Format, ToolCallError, bfcl_python, checked_call
-from turnwise.env import Verifier, first_tasks
+from turnwise.env import first_tasks
 from turnwise.errors import InputError
 from turnwise.files import parse_json, whole_characters
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.apibank.office import SEARCHER, OfficeTasks, words
-from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, Mistakes, UserTurn, turns_data, turns_from
+from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn, turns_data, turns_from
 from turnwise_worlds.tools import read_calls
 
 
@@ -76,7 +77,6 @@ class Recorded:
         return self  # never changes
 
     def same_state(self, other: Recorded) -> bool:
-        """Returns True, because calls do not change the recorded answers."""
         return True
 
     def same_place(self, other: Recorded) -> bool:
@@ -98,15 +98,12 @@ class PublicTasks:
 
     A hash decides the split of a task: about 80 % of the dialogues are in ``train``, 10 % in ``seen`` and 10 % in
     ``unseen``. The hash is that of the record's field ``file`` or, without this field, of the user's requirement.
-
-    Attributes:
-        left_out: one pair (place in the file, reason) for each record that cannot be used.
     """
 
     def __init__(self, folder: str | Path, levels: Sequence[int] = (1, 2, 3)) -> None:
         if len(set(levels)) < max(1, len(levels)) or set(levels) - set(FILES):
             raise ValueError(f"levels: name one or more of 1, 2 and 3, each only once, got {list(levels)}")
-        self.left_out: list[tuple[str, str]] = []
+        self.left_out: list[tuple[str, str]] = []  # records that cannot be used: (place in the file, reason)
         self._tasks: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
         for level in levels:
             path = Path(folder).expanduser() / FILES[level]
@@ -124,7 +121,6 @@ class PublicTasks:
             )
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split, in an order that depends on the seed."""
         found = list(self._tasks[split])
         random.Random(f"{seed}/apibank").shuffle(found)
         return first_tasks(found, count, f"split {split} of the public API-Bank")
@@ -205,7 +201,6 @@ def read_request(text: str) -> ToolCall:
 
 
 def described(text: str) -> list[dict[str, Any]]:
-    """Returns the tool definitions of the APIs that a text describes, with one JSON object on each line."""
     return [_tool(parse_json(line)) for line in text.splitlines() if line.strip()]
 
 
@@ -223,41 +218,23 @@ def _tool(about: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+@dataclass(eq=False)
 class ApiBankEnv(DialogueEnv):
     """An environment in which the policy fulfils a user's request with API calls.
-
-    :class:`~turnwise_worlds.dialogues.DialogueEnv` describes the arguments that are not listed here.
 
     ``conf/env/apibank.yaml`` explains the arguments.
     """
 
     name = "apibank"
 
-    def __init__(
-        self,
-        data: str | None = None,
-        levels: Sequence[int] = (1, 2, 3),
-        horizon: int = 14,
-        steps: int = 12,
-        format: Format = "bfcl_python",  # noqa: A002 - the configuration uses this name
-        mistakes: Mistakes | None = None,
-        kept: int = 256,
-        thinks: bool = False,
-        muddle: float = 0.0,
-        verifier: Verifier = "oracle",
-    ) -> None:
-        source = OfficeTasks(tuple(levels)) if data is None else PublicTasks(data, levels)
-        super().__init__(
-            source,
-            horizon,
-            steps,
-            format,
-            mistakes,
-            brief=data is None,
-            kept=kept,
-            thinks=thinks,
-            muddle=muddle,
-            verifier=verifier,
-        )
-        self.data = data
-        self.levels = " ".join(map(str, levels))
+    steps: int = 12
+    data: str | None = None
+    levels: Sequence[int] = (1, 2, 3)
+
+    def __post_init__(self) -> None:
+        self.source = OfficeTasks(tuple(self.levels)) if self.data is None else PublicTasks(self.data, self.levels)
+        self.brief = self.data is None
+        super().__post_init__()
+
+    def usual(self) -> tuple[int, Format]:
+        return 14, "bfcl_python"

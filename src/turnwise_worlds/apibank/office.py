@@ -27,18 +27,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API of the generated office.
-
-    Attributes:
-        about: the description of the API.
-        parameters: name of a parameter -> JSON type of the parameter. All parameters are required.
-        run: the function that implements the API. Its arguments are the office's tables and the arguments of the call.
-    """
-
     name: str
     about: str
-    parameters: Mapping[str, str]
-    run: Callable[..., Any]
+    parameters: Mapping[str, str]  # name -> JSON type; all are required
+    run: Callable[..., Any]  # of the office's tables and the arguments of the call
 
     def tool(self) -> dict[str, Any]:
         properties = {name: {"type": kind} for name, kind in self.parameters.items()}
@@ -192,7 +184,6 @@ APIS: Mapping[str, Api] = {api.name: api for api in _ALL}
 
 
 def tools_named(names: Sequence[str]) -> Tools:
-    """Returns the tool definitions of the named APIs, in the order of ``names``."""
     return tuple(APIS[name].tool() for name in names)
 
 
@@ -324,15 +315,10 @@ class OfficeTasks:
 
     ``train`` and ``seen`` use the same names but different requests: a hash of the request's text decides between
     ``train`` and ``seen``. ``unseen`` uses the names in ``HELD_OUT``.
-
-    Args:
-        levels: the levels to use, out of 1, 2 and 3.
-        names: a function that draws the names (of people, cities and so on) for one task of ``train`` or ``seen``. None
-            means that these tasks use the names in ``TRAINING``.
     """
 
     levels: tuple[int, ...] = (1, 2, 3)
-    names: Callable[[random.Random], Names] | None = None
+    names: Callable[[random.Random], Names] | None = None  # draws the names of a task of train or seen; None: TRAINING
 
     def __post_init__(self) -> None:
         if len(set(self.levels)) < max(1, len(self.levels)) or set(self.levels) - {1, 2, 3}:

@@ -60,18 +60,12 @@ def api_class(name: str) -> Any:
 
 @lru_cache(maxsize=len(_MODULES))
 def tools_of_class(name: str) -> Tools:
-    records = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")
-    return tuple(
-        {
-            "type": "function",
-            "function": {
-                "name": record["name"],
-                "description": record["description"],
-                "parameters": json_schema(record["parameters"]),
-            },
-        }
-        for record in records
-    )
+    return tuple(map(tool_of, read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")))
+
+
+def tool_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": record["name"], "description": record["description"]}
+    return {"type": "function", "function": {**function, "parameters": json_schema(record["parameters"])}}
 
 
 @lru_cache(maxsize=1)
@@ -113,11 +107,8 @@ _GROWS = {"cp", "mv", "mkdir", "touch"}
 class Apis:
     """The simulated APIs of one episode: one instance of each API, with its current state.
 
-    Args:
-        classes: names of the APIs, in the task's order. If two APIs have a function of the same name, the function of
-            the later API is called.
-        config: name of an API -> the API's initial state.
-        long_context: whether the APIs pad their data with additional entries, as in BFCL's subset ``long_context``.
+    If two of ``classes`` have a function of the same name, that of the later one is called. ``config`` has the initial
+    states. With ``long_context``, data are padded with additional entries, as in BFCL's subset of this name.
     """
 
     __slots__ = ("classes", "full", "instances")
@@ -193,7 +184,6 @@ def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
 
 @lru_cache(maxsize=1024)
 def parameters(owner: str, method: str) -> tuple[inspect.Parameter, ...]:
-    """Returns the parameters of the function ``method`` of the API ``owner``, without ``self``."""
     return tuple(inspect.signature(getattr(api_class(owner), method)).parameters.values())[1:]
 
 

@@ -12,11 +12,12 @@ from typing import Literal
 
 from turnwise.data.tool_schema import name_of
 from turnwise.data.toolcalls import Format
-from turnwise.env import Verifier, first_tasks
+from turnwise.env import first_tasks
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.bfcl.apis import SUBSETS, Apis, announcement, entries, owners, parameters, root, tools_of_class
 from turnwise_worlds.bfcl.requests import TinyTasks
-from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, Mistakes, UserTurn
+from turnwise_worlds.bfcl.single import CATEGORIES, SingleTasks
+from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, Source, UserTurn
 
 NO_FUNCTION = "None of the functions that I have does this."
 NO_VALUE = "A value that this needs was not given. What is it?"
@@ -40,17 +41,22 @@ class PublicTasks:
     """
 
     subsets: tuple[str, ...] = SUBSETS
+    whole: bool = False  # whether no dialogue is for training, and half of them are ``seen`` and half ``unseen``
 
     def __post_init__(self) -> None:
         if not self.subsets or set(self.subsets) - set(SUBSETS):
             raise ValueError(f"subsets: name one or more of {', '.join(SUBSETS)}, got {list(self.subsets)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split, in an order that depends on the seed."""
-        found = [f"multi_turn_{subset}_{number}" for number in _splits()[split] for subset in self.subsets]
+        found = [f"multi_turn_{subset}_{number}" for number in self._numbers(split) for subset in self.subsets]
         random.Random(f"{seed}/bfcl").shuffle(found)
         chosen = first_tasks(found, count, f"split {split} of the public tasks")
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
+
+    def _numbers(self, split: str) -> Sequence[int]:
+        if not self.whole:
+            return _splits()[split]
+        return {"train": [], "seen": range(0, 200, 2), "unseen": range(1, 200, 2)}[split]
 
     def problem(self, task: Task) -> DialogueProblem:
         return _problem(str(task.data["entry"]))
@@ -117,39 +123,38 @@ def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
     return ToolCall(node.func.id, arguments)
 
 
+@dataclass(eq=False)
 class BfclEnv(DialogueEnv):
-    """An environment in which the policy fulfils a user's requests with calls of simulated APIs.
-
-    :class:`~turnwise_worlds.dialogues.DialogueEnv` describes the arguments that are not listed here.
+    """An environment in which the policy fulfils a user's requests with calls of simulated APIs, or, at the level
+    ``single``, answers one request with calls that nothing executes.
 
     ``conf/env/bfcl.yaml`` explains the arguments.
     """
 
     name = "bfcl"
 
-    def __init__(
-        self,
-        level: Literal["tiny", "public"] = "tiny",
-        horizon: int | None = None,
-        steps: int = 20,
-        format: Format | None = None,  # noqa: A002 - the configuration uses this name
-        subsets: Sequence[str] = SUBSETS,
-        mistakes: Mistakes | None = None,
-        kept: int = 256,
-        thinks: bool = False,
-        muddle: float = 0.0,
-        verifier: Verifier = "oracle",
-    ) -> None:
-        if level not in ("tiny", "public"):
-            raise ValueError(f"level: must be tiny or public, got {level!r}")
-        root()  # if the package is missing, this raises an error that contains the install command
-        tiny = level == "tiny"
-        if not subsets or len(set(subsets)) < len(subsets):
-            raise ValueError(f"subsets: name at least one subset, and each only once, got {list(subsets)}")
-        source = TinyTasks() if tiny else PublicTasks(tuple(subsets))
-        turns = (16 if tiny else 60) if horizon is None else horizon
-        form: Format = format or ("bfcl_python" if tiny else "hermes")
-        super().__init__(
-            source, turns, steps, form, mistakes, brief=tiny, kept=kept, thinks=thinks, muddle=muddle, verifier=verifier
-        )
-        self.level = level
+    level: Literal["tiny", "public", "whole", "single"] = "tiny"
+    subsets: Sequence[str] = SUBSETS
+
+    def __post_init__(self) -> None:
+        if not self.subsets or len(set(self.subsets)) < len(self.subsets):
+            raise ValueError(f"subsets: name at least one subset, and each only once, got {list(self.subsets)}")
+        self.brief = self.level == "tiny"
+        self.source = self._source()
+        super().__post_init__()
+
+    def usual(self) -> tuple[int, Format]:
+        return (16, "bfcl_python") if self.brief else (60, "hermes")
+
+    def ready(self) -> None:
+        """Raises ``MissingBfclError``, which has the install command, if the package is missing."""
+        root()
+
+    def _source(self) -> Source:
+        if self.level == "tiny":
+            return TinyTasks()
+        if self.level == "single":
+            return SingleTasks(CATEGORIES if tuple(self.subsets) == SUBSETS else tuple(self.subsets))
+        if self.level in ("public", "whole"):
+            return PublicTasks(tuple(self.subsets), self.level == "whole")
+        raise ValueError(f"level: must be tiny, public, whole or single, got {self.level!r}")

@@ -50,7 +50,16 @@ Request = tuple[Mapping[str, Any], UserTurn]
 Family = Callable[[random.Random, Names], Request]
 
 
-# -- files
+Say = Callable[..., tuple[Any, ...]]
+"""A function of a random generator, the names, and what the state has: the request, and the calls that fulfil it."""
+
+
+def _family(state: Callable[[random.Random, Names], tuple[Any, ...]], say: Say) -> Family:
+    def family(rng: random.Random, names: Names) -> Request:
+        config, *values = state(rng, names)
+        return config, turn_of(*say(rng, names, *values))
+
+    return family
 
 
 def _files(rng: random.Random, names: Names) -> tuple[dict[str, Any], str, str, str]:
@@ -66,156 +75,77 @@ def _files(rng: random.Random, names: Names) -> tuple[dict[str, Any], str, str, 
     contents = {here: folder(file, other), there: folder(*rng.sample(names.files, rng.randint(0, 1)))}
     if rng.random() < 0.5:
         contents = dict(reversed(contents.items()))
-    for name in contents:
-        if name != here:
-            contents[name]["contents"].pop(file, None)
+    contents[there]["contents"].pop(file, None)
     return {"root": {"root": {"type": "directory", "contents": contents}}}, here, there, file
 
 
-def _remove(rng: random.Random, names: Names) -> Request:
-    config, here, _, file = _files(rng, names)
-    return config, turn_of(f"remove {file} in {here}", ("cd", {"folder": here}), ("rm", {"file_name": file}))
-
-
-def _read(rng: random.Random, names: Names) -> Request:
-    config, here, _, file = _files(rng, names)
-    return config, turn_of(f"show {file} in {here}", ("cd", {"folder": here}), ("cat", {"file_name": file}))
-
-
-def _find(rng: random.Random, names: Names) -> Request:
-    config, here, _, file = _files(rng, names)
-    calls = ("find", {"name": file}), ("cd", {"folder": here}), ("rm", {"file_name": file})
-    return config, turn_of(f"find {file} and remove it", *calls)
-
-
-def _move(rng: random.Random, names: Names) -> Request:
-    config, here, there, file = _files(rng, names)
-    calls = ("cd", {"folder": here}), ("mkdir", {"dir_name": there}), ("mv", {"source": file, "destination": there})
-    return config, turn_of(f"in {here} make {there} and move {file} to it", *calls)
-
-
-# -- tickets
-
-
 def _tickets(rng: random.Random, names: Names) -> tuple[dict[str, Any], dict[str, Any]]:
-    numbers = sorted(rng.sample(range(1, 10), 2))
+    owner = names.people[0]
     queue = [
         {
             "id": number,
             "title": rng.choice(names.titles),
             "status": "Open",
             "priority": rng.randint(1, 4),
-            "created_by": names.people[0],
+            "created_by": owner,
         }
-        for number in numbers
+        for number in sorted(rng.sample(range(1, 10), 2))
     ]
-    config = {"ticket_queue": queue, "ticket_counter": 10, "current_user": names.people[0]}
-    return config, rng.choice(queue)
+    return {"ticket_queue": queue, "ticket_counter": 10, "current_user": owner}, rng.choice(queue)
 
 
-def _close(rng: random.Random, names: Names) -> Request:
-    config, ticket = _tickets(rng, names)
-    return config, turn_of(f"close ticket {ticket['id']}", ("close_ticket", {"ticket_id": ticket["id"]}))
-
-
-def _resolve(rng: random.Random, names: Names) -> Request:
-    config, ticket = _tickets(rng, names)
-    word = rng.choice(names.words)
-    calls = ("resolve_ticket", {"ticket_id": ticket["id"], "resolution": word})
-    return config, turn_of(f"resolve ticket {ticket['id']} with {word}", calls)
-
-
-def _raise(rng: random.Random, names: Names) -> Request:
-    config, ticket = _tickets(rng, names)
-    updates = {"priority": ticket["priority"] + 1}
-    calls = (
-        ("get_ticket", {"ticket_id": ticket["id"]}),
-        ("edit_ticket", {"ticket_id": ticket["id"], "updates": updates}),
-    )
-    return config, turn_of(f"add one to the priority of ticket {ticket['id']}", *calls)
-
-
-def _create(rng: random.Random, names: Names) -> Request:
-    config, _ = _tickets(rng, names)
+def _create(rng: random.Random, names: Names, ticket: object) -> tuple[Any, ...]:
     title, priority = rng.choice(names.titles), rng.randint(2, 5)
-    calls = ("create_ticket", {"title": title, "priority": priority})
-    return config, turn_of(f"create ticket {title} of priority {priority}", calls)
+    return f"create ticket {title} of priority {priority}", ("create_ticket", {"title": title, "priority": priority})
 
 
-# -- cars
+def _resolve(rng: random.Random, names: Names, ticket: Mapping[str, Any]) -> tuple[Any, ...]:
+    word = rng.choice(names.words)
+    call = "resolve_ticket", {"ticket_id": ticket["id"], "resolution": word}
+    return f"resolve ticket {ticket['id']} with {word}", call
 
 
-def _car(rng: random.Random) -> dict[str, Any]:
-    return {
-        "fuelLevel": float(rng.randint(1, 20)),
-        "doorStatus": {"driver": "locked", "passenger": "locked", "rear_left": "locked", "rear_right": "locked"},
-        "remainingUnlockedDoors": 0,
-    }
-
-
-def _start(rng: random.Random, names: Names) -> Request:
-    calls = ("pressBrakePedal", {"pedalPosition": 1}), ("startEngine", {"ignitionMode": "START"})
-    return _car(rng), turn_of("press the brake and start the car", *calls)
+def _car(rng: random.Random, names: Names | None = None) -> tuple[dict[str, Any], int]:
+    fuel = rng.randint(1, 20)
+    doors = dict.fromkeys(("driver", "passenger", "rear_left", "rear_right"), "locked")
+    return {"fuelLevel": float(fuel), "doorStatus": doors, "remainingUnlockedDoors": 0}, fuel
 
 
 def _fill(rng: random.Random, names: Names) -> Request:
     amount = rng.randint(1, 20)
-    return _car(rng), turn_of(f"fill in {amount} gallons", ("fillFuelTank", {"fuelAmount": amount}))
+    return _car(rng)[0], turn_of(f"fill in {amount} gallons", ("fillFuelTank", {"fuelAmount": amount}))
 
 
-def _fill_up(rng: random.Random, names: Names) -> Request:
-    config = _car(rng)
+def _fill_up(rng: random.Random, names: Names, fuel: int) -> tuple[Any, ...]:
     wanted = rng.randint(21, 40)
-    calls = (
-        ("displayCarStatus", {"option": "fuel"}),
-        ("fillFuelTank", {"fuelAmount": wanted - int(config["fuelLevel"])}),
-    )
-    return config, turn_of(f"fill up to {wanted} gallons", *calls)
+    call = "fillFuelTank", {"fuelAmount": wanted - fuel}
+    return f"fill up to {wanted} gallons", ("displayCarStatus", {"option": "fuel"}), call
 
 
 def _lights(rng: random.Random, names: Names) -> Request:
     mode = rng.choice(["on", "off"])
-    config = {**_car(rng), "headLightStatus": "off" if mode == "on" else "on"}
+    config = {**_car(rng)[0], "headLightStatus": "off" if mode == "on" else "on"}
     return config, turn_of(f"turn the lights {mode}", ("setHeadlights", {"mode": mode}))
 
 
-# -- stocks
-
-
-def _market(rng: random.Random, names: Names) -> tuple[dict[str, Any], list[str]]:
+def _market(rng: random.Random, names: Names) -> tuple[dict[str, Any], list[str], Mapping[str, Any]]:
     symbols = rng.sample(names.stocks, 3)
+    stocks = {symbol: {"price": rng.randint(2, 30)} for symbol in symbols}
     config = {
-        "stocks": {symbol: {"price": rng.randint(2, 30)} for symbol in symbols},
+        "stocks": stocks,
         "watch_list": symbols[:2],
         "authenticated": True,
         "account_info": {"balance": 1000},
         "orders": {},
         "order_counter": rng.randint(1, 9),
     }
-    return config, symbols
+    return config, symbols, stocks
 
 
-def _watch(rng: random.Random, names: Names) -> Request:
-    config, symbols = _market(rng, names)
-    return config, turn_of(f"watch {symbols[2]}", ("add_to_watchlist", {"stock": symbols[2]}))
-
-
-def _unwatch(rng: random.Random, names: Names) -> Request:
-    config, symbols = _market(rng, names)
-    return (config, turn_of(f"no longer watch {symbols[0]}", ("remove_stock_from_watchlist", {"symbol": symbols[0]})))
-
-
-def _buy(rng: random.Random, names: Names) -> Request:
-    config, symbols = _market(rng, names)
+def _buy(rng: random.Random, names: Names, symbols: list[str], stocks: Mapping[str, Any]) -> tuple[Any, ...]:
     symbol, amount = rng.choice(symbols), rng.randint(2, 9)
-    order = {"order_type": "Buy", "symbol": symbol, "price": config["stocks"][symbol]["price"], "amount": amount}
-    return (
-        config,
-        turn_of(f"buy {amount} {symbol} at its price", ("get_stock_info", {"symbol": symbol}), ("place_order", order)),
-    )
-
-
-# -- messages
+    order = {"order_type": "Buy", "symbol": symbol, "price": stocks[symbol]["price"], "amount": amount}
+    return f"buy {amount} {symbol} at its price", ("get_stock_info", {"symbol": symbol}), ("place_order", order)
 
 
 def _send(rng: random.Random, names: Names) -> Request:
@@ -226,9 +156,6 @@ def _send(rng: random.Random, names: Names) -> Request:
     word = rng.choice(names.words)
     calls = ("get_user_id", {"user": people[1]}), ("send_message", {"receiver_id": users[people[1]], "message": word})
     return config, turn_of(f"send {word} to {people[1]}", *calls)
-
-
-# -- sums
 
 
 def _mean(rng: random.Random, names: Names) -> Request:
@@ -242,11 +169,41 @@ def _compute(rng: random.Random, names: Names) -> Request:
     return {}, turn_of(f"{a} {word} {b}", (function, {"a": a, "b": b}))
 
 
+# The parameters of the functions are a random generator, the names, and what the state has.
+_OF_FILES: tuple[Say, ...] = (
+    lambda r, n, here, there, file: (f"remove {file} in {here}", ("cd", {"folder": here}), ("rm", {"file_name": file})),
+    lambda r, n, here, there, file: (f"show {file} in {here}", ("cd", {"folder": here}), ("cat", {"file_name": file})),
+    lambda r, n, here, there, file: (
+        f"find {file} and remove it", ("find", {"name": file}), ("cd", {"folder": here}), ("rm", {"file_name": file})),
+    lambda r, n, here, there, file: (
+        f"in {here} make {there} and move {file} to it", ("cd", {"folder": here}), ("mkdir", {"dir_name": there}),
+        ("mv", {"source": file, "destination": there})),
+)  # fmt: skip
+_OF_TICKETS: tuple[Say, ...] = (
+    lambda r, n, ticket: (f"close ticket {ticket['id']}", ("close_ticket", {"ticket_id": ticket["id"]})),
+    _resolve,
+    lambda r, n, ticket: (
+        f"add one to the priority of ticket {ticket['id']}", ("get_ticket", {"ticket_id": ticket["id"]}),
+        ("edit_ticket", {"ticket_id": ticket["id"], "updates": {"priority": ticket["priority"] + 1}})),
+    _create,
+)  # fmt: skip
+_OF_STOCKS: tuple[Say, ...] = (
+    lambda r, n, symbols, stocks: (f"watch {symbols[2]}", ("add_to_watchlist", {"stock": symbols[2]})),
+    lambda r, n, symbols, stocks: (
+        f"no longer watch {symbols[0]}", ("remove_stock_from_watchlist", {"symbol": symbols[0]})),
+    _buy,
+)  # fmt: skip
+_START = (
+    "press the brake and start the car",
+    ("pressBrakePedal", {"pedalPosition": 1}),
+    ("startEngine", {"ignitionMode": "START"}),
+)
+
 FAMILIES: Mapping[str, tuple[Family, ...]] = {
-    "GorillaFileSystem": (_remove, _read, _find, _move),
-    "TicketAPI": (_close, _resolve, _raise, _create),
-    "VehicleControlAPI": (_start, _fill, _fill_up, _lights),
-    "TradingBot": (_watch, _unwatch, _buy),
+    "GorillaFileSystem": tuple(_family(_files, say) for say in _OF_FILES),
+    "TicketAPI": tuple(_family(_tickets, say) for say in _OF_TICKETS),
+    "VehicleControlAPI": (_family(_car, lambda *_: _START), _fill, _family(_car, _fill_up), _lights),
+    "TradingBot": tuple(_family(_market, say) for say in _OF_STOCKS),
     "MessageAPI": (_send,),
     "MathAPI": (_mean, _compute),
 }
@@ -277,13 +234,9 @@ class TinyTasks:
     ``train`` and ``seen`` use the same names and the same pairs of APIs but different requests: a hash of the requests'
     texts decides between ``train`` and ``seen`` (``dialogues.problem.split_of``). A task of ``unseen`` uses held-out
     names and has two requests, which use a pair of APIs that no training task combines.
-
-    Args:
-        names: a function that draws the names (of files, people and so on) for one task of ``train`` or ``seen``. None
-            means that these tasks use ``TRAINING``.
     """
 
-    names: Callable[[random.Random], Names] | None = None
+    names: Callable[[random.Random], Names] | None = None  # draws the names of a task of train or seen; None: TRAINING
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         return [self._task(split, seed, index) for index in range(count)]

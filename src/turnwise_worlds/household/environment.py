@@ -32,7 +32,8 @@ from turnwise_worlds.household.world import (
     make_task,
     weight,
 )
-from turnwise_worlds.scripted import Chances, Clumsy, Expert, LastTasks, ScriptedEnv
+from turnwise_worlds.react import GameEnv, Prompt
+from turnwise_worlds.scripted import Chances, Clumsy, Expert, LastTasks
 
 _PLANNED = frozenset({OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE})
 
@@ -115,14 +116,11 @@ class GoodExpert(Expert[HouseholdSession]):
 
     @staticmethod
     def seeks_lamp(session: HouseholdSession) -> bool:
-        """Returns whether the expert already holds the object that it has to look at, and so seeks the lamp."""
         held = session.state.held
         return session.world.looking and held != NOWHERE and bool(session.world.targets >> held & 1)
 
 
 class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
-    """An expert that acts like the good expert, but sometimes makes one of the :class:`Mistakes` and then recovers."""
-
     carried = False  # whether the mistake ``premature`` was made, which happens at most once
 
     def act(self, session: HouseholdSession) -> str:
@@ -194,7 +192,6 @@ def options(session: HouseholdSession) -> list[Command]:
 
 
 def makes_progress(session: HouseholdSession, action: str) -> bool:
-    """Returns whether the policy's action makes progress, and is therefore accepted. ``session`` is not changed."""
     world, state = session.world, session.state
     command = world.commands.get(action.strip())
     if session.done or command is None or not state.admits(world, command):
@@ -239,13 +236,11 @@ class Effect(NamedTuple):
 
 
 def has_effect_of(session: HouseholdSession, action: str, expert: str) -> bool:
-    """Returns whether ``action`` has the effect of the expert's action ``expert``. ``session`` is not changed."""
     wanted = effect(session, expert)
     return wanted is not None and effect(session, action) == wanted
 
 
 def effect(session: HouseholdSession, action: str) -> Effect | None:
-    """Returns the effect of an action; None if the action is not possible now or the episode is over."""
     world, state = session.world, session.state
     command = world.commands.get(action.strip())
     if session.done or command is None or not state.admits(world, command):
@@ -285,23 +280,25 @@ def _places(world: World, objects: int) -> int:
     return found
 
 
-class HouseholdEnv(ScriptedEnv[HouseholdSession]):
-    """Household tasks of six kinds, played in text.
-
-    ``conf/env/household.yaml`` explains the arguments.
-    """
+class HouseholdEnv(GameEnv[HouseholdSession]):
+    """Household tasks of six kinds, played in text (conf/env/household.yaml explains the arguments)."""
 
     name = "household"
     good, clumsy = GoodExpert, ClumsyExpert
 
     def __init__(
-        self, horizon: int = 30, mistakes: Mistakes | None = None, worlds: int = 256, verifier: Verifier = "oracle"
+        self,
+        horizon: int = 30,
+        mistakes: Mistakes | None = None,
+        worlds: int = 256,
+        verifier: Verifier = "oracle",
+        prompt: Prompt | None = None,
     ) -> None:
         if worlds < 1:
             raise ValueError(f"worlds: must be at least 1, got {worlds}")
         self.horizon = check_horizon(horizon)
         self.mistakes = mistakes or Mistakes()
-        self.verifier = check_verifier(verifier)
+        self.verifier, self.prompt = check_verifier(verifier), prompt
         self._worlds = LastTasks(_world, worlds)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
@@ -318,10 +315,10 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
             session.step(action)
         return session
 
-    def accepts(self, session: HouseholdSession, action: str, expert: str) -> bool:
+    def allows(self, session: HouseholdSession, command: str, expert: str) -> bool:
         if self.verifier == "oracle":
-            return makes_progress(session, action)
-        return has_effect_of(session, action, expert)
+            return makes_progress(session, command)
+        return has_effect_of(session, command, expert)
 
 
 def _world(task: Task) -> World:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import NamedTuple
 
-from turnwise.env import Session, Step, check_open
-from turnwise.types import Message, Task
+from turnwise.env import Step, check_open
+from turnwise.types import Task
 from turnwise_worlds.household.world import (
     CLEAN,
     CLOSE,
@@ -30,6 +30,7 @@ from turnwise_worlds.household.world import (
     World,
     bits,
 )
+from turnwise_worlds.react import GameSession
 
 NOWHERE = -1
 
@@ -65,18 +66,8 @@ class State:
         return twin
 
     def key(self) -> tuple[int, ...]:
-        return (
-            self.at,
-            self.held,
-            self.opened,
-            self.seen,
-            self.clean,
-            self.hot,
-            self.cool,
-            self.sliced,
-            self.lit,
-            *self.contents,
-        )
+        conditions = (self.clean, self.hot, self.cool, self.sliced, self.lit)
+        return (self.at, self.held, self.opened, self.seen, *conditions, *self.contents)
 
     def known(self) -> int:
         known = 0 if self.held == NOWHERE else 1 << self.held
@@ -85,7 +76,6 @@ class State:
         return known
 
     def accessible(self, world: World, r: int) -> bool:
-        """Returns whether receptacle ``r`` is open or has no door, so that objects can be put in and taken out."""
         return not (world.openable & ~self.opened) >> r & 1
 
     def admits(self, world: World, command: Command) -> bool:
@@ -114,7 +104,6 @@ class State:
         return op == LOOK_INTO or self.held == o  # the remaining operations are cleaning, heating and cooling
 
     def apply(self, world: World, command: Command) -> None:
-        """Applies a command, which must be possible in this state (:meth:`admits`)."""
         op, o, r = command
         if op == GO:
             self.at = r
@@ -174,7 +163,6 @@ class State:
         return any((self.contents[r] & ready).bit_count() >= world.wanted for r in bits(world.destinations))
 
     def describe(self, world: World, command: Command) -> str:
-        """Returns the observation of ``command``, which must already have been applied to this state."""
         op, o, r = command
         if op in (GO, OPEN, LOOK_INTO):
             seen = world.contents(r, self.contents[r], bool(self.opened >> r & 1))
@@ -353,13 +341,11 @@ def _places(contents: list[int], objects: int) -> list[int]:
     return [r for r, mask in enumerate(contents) if mask & objects]
 
 
-class HouseholdSession(Session):
+class HouseholdSession(GameSession):
     """A running episode of ``env=household``.
 
     An action that is unknown or not possible now gets the answer "Nothing happens." and counts as a turn.
     """
-
-    __slots__ = ("done", "horizon", "state", "task", "turns", "won", "world")
 
     def __init__(self, task: Task, world: World, horizon: int) -> None:
         self.task = task
@@ -370,18 +356,18 @@ class HouseholdSession(Session):
         self.won = self.state.won(world)
         self.done = self.won
 
-    def opening(self) -> list[Message]:
-        return [{"role": "user", "content": self.world.opening}]
+    def intro(self) -> str:
+        return self.world.opening
 
-    def step(self, action: str) -> Step:
+    def play(self, command: str) -> Step:
         check_open(self.task, self.done, self.turns)
         self.turns += 1
         world, state = self.world, self.state
-        command = world.commands.get(action.strip())
-        if command is not None and state.admits(world, command):
+        meant = world.commands.get(command.strip())
+        if meant is not None and state.admits(world, meant):
             admissible = True
-            state.apply(world, command)
-            observation = state.describe(world, command)
+            state.apply(world, meant)
+            observation = state.describe(world, meant)
             self.won = state.won(world)
         else:
             admissible, observation = False, NOTHING

@@ -240,7 +240,6 @@ def weight(receptacle: str) -> float:
 
 
 def make_task(split: str, seed: int, index: int) -> Task:
-    """Returns the task with the number ``index`` of a split. Equal arguments always give equal tasks."""
     attempt = 0
     while True:
         rng = random.Random(f"household {split} {seed} {index} {attempt}")
@@ -347,7 +346,6 @@ HELP_TEXT = """Available commands:
 
 
 def bits(mask: int) -> list[int]:
-    """Returns the numbers of the bits that are set in a mask, in ascending order."""
     found = []
     while mask:
         low = mask & -mask

@@ -18,7 +18,7 @@ from turnwise_worlds.math.interpreter import Interpreter
 from turnwise_worlds.math.problems import MathProblem, make_problems, read_problems
 from turnwise_worlds.scripted import Chances, Clumsy, Expert
 from turnwise_worlds.search.environment import ANSWERED
-from turnwise_worlds.tools import Calls, Style, TextSession, ToolEnv, check_shown
+from turnwise_worlds.tools import Boxed, Style, TextSession, ToolEnv, check_shown
 
 PYTHON = make_tool(
     "python", "Run Python code. Returns what it prints. Names are kept from call to call.", code=("string", "the code")
@@ -39,20 +39,13 @@ class MathSession(TextSession):
     succeeded and printed a text.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        problem: MathProblem,
-        interpreter: Interpreter,
-        equal: Equality,
-        shown: int,
-        calls: Calls,
-        horizon: int,
-    ) -> None:
-        super().__init__(task, calls, horizon, ASKED, problem.text)
-        self.problem, self.interpreter, self.equal, self.shown = problem, interpreter, equal, shown
-        self.snippets: tuple[str, ...] = ()
-        self.values: tuple[str, ...] = ()
+    snippets: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+
+    def __init__(self, task: Task, env: MathEnv) -> None:
+        self.problem = MathProblem.of(task.data)
+        super().__init__(task, env._calls, env.horizon, ASKED, self.problem.text)
+        self.interpreter, self.equal, self.shown = env.interpreter, env.equality, env.shown
 
     def computed(self) -> bool:
         return any(self.equal(value, self.problem.answer) for value in self.values)
@@ -108,8 +101,6 @@ class GoodExpert(Expert[MathSession]):
 
 
 class ClumsyExpert(Clumsy[MathSession], GoodExpert):
-    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Mistakes`) and recovers from it."""
-
     def has_room(self, session: MathSession) -> bool:
         return bool(self.code) and session.horizon - session.turns > 2
 
@@ -131,29 +122,8 @@ class ClumsyExpert(Clumsy[MathSession], GoodExpert):
         return session.write("python", session.snippets[-1]) if session.snippets else None
 
     def _malformed(self, session: MathSession) -> str | None:
-        return None if session.computed() else self.code
-
-
-def accepts(session: MathSession, action: str, expert: str) -> bool:
-    """Returns whether the verifier accepts the policy's reply ``action``. ``session`` is not changed."""
-    call = session.read(action)
-    if session.done or call is None:
-        return False
-    tool, argument = call
-    if tool == "answer":
-        return session.equal(argument, session.problem.answer)
-    if session.computed():
-        return False
-    value = session.value(argument)
-    if value is None:
-        return False
-    if session.equal(value, session.problem.answer):
-        return True
-    wanted = session.read(expert)
-    if session.problem.code is not None or wanted is None or wanted[0] != "python":
-        return False
-    target = session.value(wanted[1])
-    return target is not None and value not in session.values and session.equal(value, target)
+        # without a call, a reply in the form `boxed` is the final answer
+        return None if session.computed() or isinstance(session.calls, Boxed) else self.code
 
 
 class MathEnv(ToolEnv[MathSession]):
@@ -185,7 +155,7 @@ class MathEnv(ToolEnv[MathSession]):
         self.waits = python  # for snippets in the sandbox
         self._read = {split: read_problems(path, f"files.{split}") for split, path in (files or {}).items()}
         self.source = hashlib.sha256(repr(sorted((files or {}).items())).encode()).hexdigest()[:12] if files else level
-        self._interpreter, self._equal = interpreter or Interpreter(), equality or Equality()
+        self.interpreter, self.equality = interpreter or Interpreter(), equality or Equality()
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         problems = self._problems(split, count, seed)
@@ -205,16 +175,31 @@ class MathEnv(ToolEnv[MathSession]):
         return problems[:count]
 
     def ready(self) -> None:
-        """Starts the sandbox of the Python tool. Raises ``NoSandboxError`` if no sandbox works on this machine."""
         if self.python:
-            self._interpreter.open()
+            self.interpreter.open()
 
     def begin(self, task: Task) -> MathSession:
-        problem = MathProblem.of(task.data)
-        return MathSession(task, problem, self._interpreter, self._equal, self.shown, self._calls, self.horizon)
+        return MathSession(task, self)
 
     def unknown(self, session: MathSession) -> str:
         return "its file contains no solution steps" if session.problem.code is None else ""
 
     def accepts(self, session: MathSession, action: str, expert: str) -> bool:
-        return accepts(session, action, expert)
+        call = session.read(action)
+        if session.done or call is None:
+            return False
+        tool, argument = call
+        if tool == "answer":
+            return session.equal(argument, session.problem.answer)
+        if session.computed():
+            return False
+        value = session.value(argument)
+        if value is None:
+            return False
+        if session.equal(value, session.problem.answer):
+            return True
+        wanted = session.read(expert)
+        if session.problem.code is not None or wanted is None or wanted[0] != "python":
+            return False
+        target = session.value(wanted[1])
+        return target is not None and value not in session.values and session.equal(value, target)

@@ -16,14 +16,13 @@ from typing import Any
 from turnwise.env import Level
 from turnwise.errors import InputError
 from turnwise_worlds.data_files import cleaned, read_data_file
+from turnwise_worlds.tools import boxed_answer
 
 _SEEN = 5  # one in five problems belongs to the split unseen, and one in five of the remaining problems to seen
 
 
 @dataclass(frozen=True, slots=True)
 class MathProblem:
-    """A mathematical problem with its right answer."""
-
     kind: str
     text: str
     answer: str
@@ -188,25 +187,12 @@ def read_problems(path: str | Path, key: str) -> list[MathProblem]:
                 f"problem under one of the keys {', '.join(_PROBLEM)}, and it needs the answer under one of the keys "
                 f"{', '.join(_ANSWER)} or in a solution with \\boxed{{}}"
             )
-        problem = MathProblem(str(lower.get("subject") or lower.get("type") or "file"), cleaned(text).strip(), answer)
+        kind = lower.get("data_set") or lower.get("subject") or lower.get("type") or "file"
+        problem = MathProblem(str(kind), cleaned(text).strip(), answer)
         found.setdefault(problem.key, problem)
     if not found:
         raise InputError(f"{path}: the file contains no problem with a final answer; set {key} to another file")
     return list(found.values())
-
-
-def boxed_answer(solution: str) -> str | None:
-    r"""Returns the content of the last ``\boxed{}``; None if there is none, it is empty, or its braces do not match."""
-    start = solution.rfind("\\boxed{")
-    if start < 0:
-        return None
-    begin = start + len("\\boxed{")
-    depth = 1
-    for at in range(begin, len(solution)):
-        depth += {"{": 1, "}": -1}.get(solution[at], 0)
-        if depth == 0:
-            return solution[begin:at].strip() or None
-    return None
 
 
 def _left_out(record: Mapping[str, Any]) -> bool:

@@ -76,7 +76,6 @@ class Question:
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """Returns the titles of the pages with evidence, in order and without duplicates."""
         return tuple(dict.fromkeys(title for title, _ in self.evidence))
 
     @property
@@ -89,7 +88,6 @@ class Question:
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Question:
-        """Returns the question that the data of a task of ``env=search`` or ``env=browse`` describes."""
         try:
             evidence = tuple((str(title), str(sentence)) for title, sentence in data["evidence"])
             return Question(str(data["kind"]), str(data["question"]), tuple(map(str, data["answers"])), evidence)
@@ -216,8 +214,6 @@ _SEEN = 5  # about one in five questions on the other countries is reserved for 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A thing, such as a person or a town."""
-
     kind: str
     name: str
     # name of a relation, such as ``mayor`` -> name of another thing, or a number
@@ -226,7 +222,6 @@ class Thing:
     sentences: dict[str, str] = field(default_factory=dict)
 
     def fact(self, relation: str) -> Fact:
-        """Returns a pair: the title of this thing's page, and the sentence that states the fact of the relation."""
         return self.name, self.sentences[relation]
 
 
@@ -234,15 +229,8 @@ Country = Mapping[str, Thing]
 
 
 class Encyclopaedia:
-    """A generated encyclopaedia with its questions.
-
-    Args:
-        level: ``tiny`` (short sentences, few words) or ``full``.
-        edition: seed of the encyclopaedia; each seed gives another encyclopaedia.
-        countries: number of countries; None means the level's default.
-        hops: numbers of relations that a question follows; each number gives one kind of question. For example, "Who is
-            the mayor of the town where X was born?" follows two relations. None means the level's default (tiny: 1
-            and 2, full: 2 and 3).
+    """A generated encyclopaedia with its questions. ``conf/env/search.yaml`` explains the arguments: a question of two hops
+    is "Who is the mayor of the town where X was born?".
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from turnwise.data.tool_schema import make_tool
 from turnwise.env import Level, Step, Verifier, check_split, check_verifier
@@ -27,7 +27,7 @@ from turnwise_worlds.search.retrieval import (
     read_questions,
     score,
 )
-from turnwise_worlds.tools import Calls, Hermes, Style, TextSession, ToolEnv
+from turnwise_worlds.tools import Hermes, Style, TextSession, ToolEnv
 
 ANSWER = make_tool(
     "answer",
@@ -42,78 +42,89 @@ _ASKED = "Answer the question with facts that you find."
 class QuestionSession(TextSession):
     """An episode in which the policy answers a question. The answer ends the episode."""
 
-    def __init__(
-        self,
-        task: Task,
-        question: Question,
-        retriever: Retriever,
-        results: int,
-        calls: Calls,
-        horizon: int,
-        floor: float,
-    ) -> None:
-        super().__init__(task, calls, horizon, _ASKED, question.text)
-        self.question, self.retriever, self.most, self.floor = question, retriever, results, floor
+    vain: ClassVar[tuple[str, ...]] = (NOTHING,)  # the observations that show nothing
+
+    def __init__(self, task: Task, env: QuestionEnv[Any]) -> None:
+        self.env, self.question = env, env.question(task)
+        super().__init__(task, env._calls, env.horizon, _ASKED, self.question.text)
 
     @abstractmethod
     def missing(self) -> Sequence[Any]:
         """Returns the evidence that the policy has not seen yet, in the order in which the evidence can be found."""
 
-    def answered(self, answer: str) -> Step:
-        """Returns the last step of the episode.
+    @abstractmethod
+    def look(self, tool: str, argument: str) -> str:
+        """Returns what a call of any tool but ``answer`` shows."""
+
+    @abstractmethod
+    def useful(self, tool: str, argument: str, expert: tuple[str, str] | None) -> bool:
+        """Returns whether a call of any tool but ``answer`` brings the policy closer to the answer."""
+
+    def use(self, name: str, argument: str) -> Step:
+        """Returns the answer to a call.
 
         An answer that matches a right answer exactly gets the reward 1 and wins. The reward of any other answer is its
-        F1 if the F1 is at least ``floor``, otherwise 0.
+        F1 if the F1 is at least ``env.floor``, otherwise 0.
         """
-        result = score(answer, self.question.answers)
-        info = {"exact": float(result.exact), "f1": result.f1}
-        return Step(ANSWERED, result.reward(self.floor), True, result.exact, info)
+        if name != "answer":
+            return Step(self.look(name, argument))
+        result = score(argument, self.question.answers)
+        reward = result.reward(self.env.floor)
+        info = {"exact": float(result.exact), "f1": result.f1} | ({"score": reward} if self.env.score else {})
+        return Step(ANSWERED, reward, True, result.exact, info)
 
-    def accepts_answer(self, answer: str, expert: tuple[str, str] | None) -> bool:
-        """Returns whether an answer is right, and either the policy has seen all evidence or the expert answers too.
-
-        ``expert`` is the expert's call in this turn as a pair (tool, argument), or None if it is no valid call.
-        """
-        supported = not self.missing() or (expert is not None and expert[0] == "answer")
-        return supported and score(answer, self.question.answers).exact
+    def shows(self, tool: str, argument: str) -> str:
+        """Returns what a call would show now; empty if it would show nothing."""
+        shown = self.fork().look(tool, argument)
+        return "" if shown in self.vain else shown
 
 
 Q = TypeVar("Q", bound=QuestionSession)
 
 
 class QuestionEnv(ToolEnv[Q]):
-    """Base class of environments with questions. ``turnwise_worlds.search.SearchEnv`` describes the arguments.
+    """Base class of environments with questions. ``conf/env/search.yaml`` and ``conf/env/browse.yaml`` explain the
+    arguments.
 
     Questions and pages come from the generated encyclopaedia, or from the user's files. A split without a question file
-    has no tasks then.
-
-    Attributes:
-        opens: whether the policy can open pages. If so, the environment needs the pages themselves, not only a
-            retriever.
-        evidence: the word by which error messages name the evidence that the scripted experts need, such as ``pages``.
+    has no tasks then. A subclass has the tools, the class of its sessions, and:
     """
 
-    opens = False
-    evidence = "pages"
+    tools: Sequence[Mapping[str, Any]]
+    session: type[Q]
+    opens = False  # whether the policy can open pages: the pages themselves are needed then, not only a retriever
+    evidence = "pages"  # what error messages call the evidence that the scripted experts need
+    usual: tuple[int, Mapping[Level, int], int | None]  # defaults of horizon, results at each level, and window
+    errs: type[Chances]  # of ``mistakes``
 
     def __init__(
         self,
-        tools: Sequence[Mapping[str, Any]],
-        level: Level,
-        edition: int,
-        countries: int | None,
-        horizon: int,
-        calls: Style | None,
-        floor: float,
-        files: Mapping[str, str] | None,
-        corpus: str | None,
-        retriever: str | None,
+        level: Level = "full",
+        edition: int = 0,
+        countries: int | None = None,
+        results: int | None = None,
+        window: int | None = None,
+        horizon: int | None = None,
+        calls: Style | None = None,
+        floor: float = F1_FLOOR,
+        score: Literal["f1"] | None = None,
+        files: Mapping[str, str] | None = None,
+        corpus: str | None = None,
+        retriever: str | None = None,
+        mistakes: Chances | None = None,
+        verifier: Verifier | None = None,
         hops: Sequence[int] | None = None,
     ) -> None:
         if not 0 <= floor <= 1:
             raise ValueError(f"floor: must be in [0, 1], the range of F1, got {floor}")
-        super().__init__(level, horizon, calls, tools)
-        self.floor = floor
+        for key, value in (("results", results), ("window", window)):
+            if value is not None and value < 1:
+                raise ValueError(f"{key}: must be at least 1, got {value}")
+        turns, most, sentences = self.usual
+        super().__init__(level, turns if horizon is None else horizon, calls, self.tools)
+        self.results, self.window = results or most[level], window or sentences
+        self.floor, self.score, self.mistakes = floor, score, mistakes or self.errs()
+        self.verifier = check_verifier(verifier or "oracle")
         for split in files or ():
             check_split(split, f"files.{split}")
         self._made = None if files else Encyclopaedia(level, edition, countries, hops)
@@ -124,21 +135,21 @@ class QuestionEnv(ToolEnv[Q]):
             pages += own if corpus is None else ()
         if corpus is not None:
             pages = read_pages(corpus, "corpus")
-        self._pages = Pages(pages) if pages else None
+        self.pages = Pages(pages) if pages else None
         self._ordered = cache(self._ordered_uncached)
         self.source = f"{level} {edition} {countries}" + (f" {list(hops)}" if hops is not None else "")
         if files:
             self.source = f"files {hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]}"
         self.retriever, self.corpus = retriever, corpus
         self.waits = retriever is not None  # searches then wait for a server
-        if self._pages is None and (self.opens or retriever is None):
+        if self.pages is None and (self.opens or retriever is None):
             other = "" if self.opens else ", or set retriever to the address of a server"
             raise ValueError(f"corpus: the question files contain no pages; set corpus to a file of pages{other}")
-        self._retriever: Retriever
+        self.find: Retriever
         if retriever is not None:
-            self._retriever = Served(retriever)
-        elif self._pages is not None:
-            self._retriever = Bm25(self._pages)
+            self.find = Served(retriever)
+        elif self.pages is not None:
+            self.find = Bm25(self.pages)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         questions = self._ordered(split, seed)
@@ -175,37 +186,75 @@ class QuestionEnv(ToolEnv[Q]):
     def unknown(self, session: Q) -> str:
         return "" if session.question.evidence else f"the question file names no supporting {self.evidence}"
 
+    def begin(self, task: Task) -> Q:
+        return self.session(task, self)
+
+    def accepts(self, session: Q, action: str, expert: str) -> bool:
+        """``oracle`` accepts a right answer if the policy has seen all evidence or the expert answers too, and other
+        calls that are useful. ``demonstrated`` accepts what shows the same as the expert's call, or answers the same.
+        """
+        made, wanted = session.read(action), session.read(expert)
+        if session.done or made is None:
+            return False
+        tool, argument = made
+        if self.verifier == "oracle":
+            if tool != "answer":
+                return session.useful(tool, argument, wanted)
+            supported = not session.missing() or (wanted is not None and wanted[0] == "answer")
+            return supported and score(argument, session.question.answers).exact
+        if wanted is None or tool != wanted[0]:
+            return False
+        if tool == "answer":
+            return normalise(argument) == normalise(wanted[1])
+        shown = session.shows(*wanted)
+        return bool(shown) and session.shows(tool, argument) == shown
+
+
+class QuestionExpert(Expert[Q]):
+    """If a question compares two things, the seed decides the order in which the expert looks them up."""
+
+    def __init__(self, session: Q, seed: int | str) -> None:
+        super().__init__(session, seed)
+        self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
+
 
 def malformed(session: QuestionSession, action: str, short: str) -> str:
     """Returns a reply that is not a valid call: ``action`` without its closing tag, or ``short`` for short calls."""
     return action.replace("</tool_call>", "").strip() if isinstance(session.calls, Hermes) else short
 
 
-TOOLS = (
-    make_tool("search", "Find pages. Returns the best matches with their text.", query=("string", "what to look for")),
-    ANSWER,
-)
 SHOWN = 2_000  # maximum number of characters of one page in a result
 
 
 class SearchSession(QuestionSession):
-    """A running episode of ``env=search``. The base class describes the arguments."""
-
     seen: tuple[str, ...] = ()  # titles of all pages that search results have shown, in the order of appearance
 
     def missing(self) -> list[str]:
         return [title for title in self.question.titles if title not in self.seen]
 
-    def find(self, query: str) -> tuple[Page, ...]:
-        return self.retriever(query, self.most)
-
-    def use(self, name: str, argument: str) -> Step:
-        if name == "answer":
-            return self.answered(argument)
-        found = self.find(argument)
+    def look(self, tool: str, argument: str) -> str:
+        found = self.env.find(argument, self.env.results)
         self.seen += tuple(page.title for page in found if page.title not in self.seen)
-        lines = [f"[{i}] {page.title}: {page.text[:SHOWN]}" for i, page in enumerate(found, start=1)]
-        return Step("\n".join(lines) or NOTHING)
+        texts = (" ".join(page.sentences[: self.env.window])[:SHOWN] for page in found)
+        return (
+            "\n".join(f"[{i}] {page.title}: {text}" for i, (page, text) in enumerate(zip(found, texts), 1)) or NOTHING
+        )
+
+    def useful(self, tool: str, argument: str, expert: tuple[str, str] | None) -> bool:
+        """A search is useful if it shows a page of the evidence for the first time. If the question names no evidence,
+        it must show the first new page of the expert's search.
+        """
+        shown = self.new_titles(argument)
+        if self.question.evidence:
+            return any(title in self.missing() for title in shown)
+        if expert is None or expert[0] != "search":
+            return False
+        expected = self.new_titles(expert[1])
+        return bool(expected) and expected[0] in shown
+
+    def new_titles(self, query: str) -> list[str]:
+        found = self.env.find(query, self.env.results)
+        return [page.title for page in found if page.title not in self.seen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +270,12 @@ class Mistakes(Chances):
     malformed: float = 0.06  # writes a reply that is not a valid call
 
 
-class GoodExpert(Expert[SearchSession]):
-    """An expert that searches for each page of the evidence by its title, then answers.
-
-    If the question compares two things, such as two towns, the seed decides the order of the searches.
-    """
+class GoodExpert(QuestionExpert[SearchSession]):
+    """An expert that searches for each page of the evidence by its title, then answers."""
 
     def __init__(self, session: SearchSession, seed: int | str) -> None:
         super().__init__(session, seed)
         self.asked: list[str] = []
-        self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
 
     def plan(self, session: SearchSession) -> list[str]:
         """Returns the titles of the evidence pages that the expert still has to search for, in order.
@@ -249,8 +294,6 @@ class GoodExpert(Expert[SearchSession]):
 
 
 class ClumsyExpert(Clumsy[SearchSession], GoodExpert):
-    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Mistakes`) and recovers from it."""
-
     def has_room(self, session: SearchSession) -> bool:
         return session.horizon - session.turns > len(self.plan(session)) + 1
 
@@ -270,80 +313,13 @@ class ClumsyExpert(Clumsy[SearchSession], GoodExpert):
         return malformed(session, session.write("search", title), f"find {title}")
 
 
-def oracle_accepts(session: SearchSession, action: str, expert: str) -> bool:
-    """Returns whether the verifier ``oracle`` accepts the policy's reply ``action``. ``session`` is not changed."""
-    call = session.read(action)
-    if session.done or call is None:
-        return False
-    tool, argument = call
-    wanted = session.read(expert)
-    if tool == "answer":
-        return session.accepts_answer(argument, wanted)
-    shown = new_titles(session, argument)
-    if session.question.evidence:
-        missing = session.missing()
-        return any(title in missing for title in shown)
-    if wanted is None or wanted[0] != "search":
-        return False
-    expected = new_titles(session, wanted[1])
-    return bool(expected) and expected[0] in shown
-
-
-def new_titles(session: SearchSession, query: str) -> list[str]:
-    """Returns the titles of the pages that a search for the query would show for the first time in this episode."""
-    return [page.title for page in session.find(query) if page.title not in session.seen]
-
-
-def demonstrated_accepts(session: SearchSession, action: str, expert: str) -> bool:
-    """Returns whether ``action`` has the effect of the expert's action ``expert``. ``session`` is not changed."""
-    made, wanted = session.read(action), session.read(expert)
-    if session.done or made is None or wanted is None or made[0] != wanted[0]:
-        return False
-    if wanted[0] == "answer":
-        return normalise(made[1]) == normalise(wanted[1])
-    shown = _titles(session, wanted[1])
-    return bool(shown) and _titles(session, made[1]) == shown
-
-
-def _titles(session: SearchSession, query: str) -> list[str]:
-    return [page.title for page in session.find(query)]
-
-
 class SearchEnv(QuestionEnv[SearchSession]):
-    """An environment whose questions come from a generated encyclopaedia or from files of public data sets.
-
-    ``conf/env/search.yaml`` explains the arguments.
-    """
-
     name = "search"
-    good, clumsy = GoodExpert, ClumsyExpert
-
-    def __init__(
-        self,
-        level: Level = "full",
-        edition: int = 0,
-        countries: int | None = None,
-        results: int | None = None,
-        horizon: int = 8,
-        calls: Style | None = None,
-        floor: float = F1_FLOOR,
-        files: Mapping[str, str] | None = None,
-        corpus: str | None = None,
-        retriever: str | None = None,
-        mistakes: Mistakes | None = None,
-        verifier: Verifier = "oracle",
-        hops: Sequence[int] | None = None,
-    ) -> None:
-        if results is not None and results < 1:
-            raise ValueError(f"results: must be at least 1, got {results}")
-        super().__init__(TOOLS, level, edition, countries, horizon, calls, floor, files, corpus, retriever, hops)
-        self.verifier = check_verifier(verifier)
-        self.results, self.mistakes = results or (1 if level == "tiny" else 3), mistakes or Mistakes()
-
-    def begin(self, task: Task) -> SearchSession:
-        question = self.question(task)
-        return SearchSession(task, question, self._retriever, self.results, self._calls, self.horizon, self.floor)
-
-    def accepts(self, session: SearchSession, action: str, expert: str) -> bool:
-        accepts = oracle_accepts if self.verifier == "oracle" else demonstrated_accepts
-        return accepts(session, action, expert)
+    session, good, clumsy, errs = SearchSession, GoodExpert, ClumsyExpert, Mistakes
+    usual = 8, {"tiny": 1, "full": 3}, None
+    tools = (
+        make_tool(
+            "search", "Find pages. Returns the best matches with their text.", query=("string", "what to look for")
+        ),
+        ANSWER,
+    )

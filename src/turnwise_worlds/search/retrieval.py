@@ -9,7 +9,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,8 +33,6 @@ _CLOSED = frozenset({"yes", "no", "noanswer"})  # answers for which there is no 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of an answer."""
-
     exact: bool  # whether the answer equals one of the right answers after normalisation
     f1: float  # the best F1 over all right answers
 
@@ -46,7 +44,6 @@ class Score:
 
 
 def normalise(text: str) -> str:
-    """Returns a text in lower case, without punctuation, articles and surplus whitespace."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -94,7 +91,8 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
                 "remove the record"
             ) from error
         if found is not None:
-            questions.setdefault(found[0].key, found[0])
+            question = replace(found[0], kind=str(record.get("data_set") or found[0].kind))
+            questions.setdefault(question.key, question)
             pages += found[1]
     if not questions:
         raise InputError(f"{path}: the file contains no question; {key} must be a file of {_FORMATS}")
@@ -201,9 +199,7 @@ _KEPT = 16_384  # number of queries whose results are cached; the rollouts of a 
 class Retriever(Protocol):
     """A function that finds the pages that fit a query best."""
 
-    def __call__(self, query: str, k: int) -> tuple[Page, ...]:
-        """Returns at most ``k`` pages, the best page first. Raises ``EnvironmentFault`` if the search itself fails."""
-        ...
+    def __call__(self, query: str, k: int) -> tuple[Page, ...]: ...
 
 
 class Bm25:
@@ -245,12 +241,8 @@ class Served:
 
     A search that fails raises ``EnvironmentFault``. At most 8 different faults are logged. As long as no search has
     worked, a test query is sent after each failed search. If the test query fails too, an ``InputError`` ends the run.
-
-    Args:
-        url: address of the server, up to and including ``/retrieve``.
-        timeout: time limit in seconds of one attempt, from the connection to the last byte of the answer.
-        retries: number of further attempts after an attempt that got no answer.
-        pause: seconds before the second attempt. The pause doubles before each further attempt.
+    ``timeout`` is the limit of one attempt in seconds, and ``pause`` the seconds before the second attempt, doubled before
+    each further one.
     """
 
     def __init__(self, url: str, timeout: float = 30.0, retries: int = 2, pause: float = 0.25) -> None:
@@ -265,7 +257,6 @@ class Served:
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
-        """Returns at most ``k`` pages, the best page first."""
         return self._search(query[:MAX_QUERY].encode(errors="replace").decode(), k)
 
     def _search_uncached(self, query: str, k: int) -> tuple[Page, ...]:
@@ -314,7 +305,6 @@ class Served:
 
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
-    """Returns the first ``k`` pages in the answer of a retrieval server."""
     try:
         given = parse_json(answer)
         (hits,) = given["result"]  # one list, because one query was sent

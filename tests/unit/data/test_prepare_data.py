@@ -94,6 +94,28 @@ def test_our_trajectories_come_back_as_they_were_through_datasets_too(tmp_path, 
     assert [(t.id, t.messages, t.tools, t.task, t.success) for t in read_trajectories(out).trajectories] == bare
 
 
+def test_masked_tools_and_their_calls_keep_their_descriptions_and_lose_their_names(tmp_path, capsys):
+    path, out = tmp_path / "x.jsonl", tmp_path / "out.jsonl"
+    schema = {"type": "object", "required": ["a"], "properties": {
+        "a": {"type": "integer", "description": "the first"}, "b": {"type": "integer"}}}  # fmt: skip
+    record = talk("[f(a=1), f(a=2, b=3)]") | {"tools": [{"name": "f", "description": "adds", "parameters": schema}]}
+    path.write_text("".join(json.dumps(record | {"id": name}) + "\n" for name in ("x", "y")))
+    assert run(capsys, path, "--out", out, "--mask", 5)[0] == 0
+    once = read_trajectories(out)
+    assert not once.problems  # the calls fit the new schemas
+    tools = [t.tools[0]["function"] for t in once.trajectories]
+    assert tools[0]["name"] != tools[1]["name"] and "f" not in {tool["name"] for tool in tools}
+    for tool, trajectory in zip(tools, once.trajectories):
+        (a,) = tool["parameters"]["required"]
+        (b,) = tool["parameters"]["properties"].keys() - {a}
+        assert tool["description"] == "adds" and not {"a", "b"} & {a, b}
+        assert tool["parameters"]["properties"][a]["description"] == "the first"
+        calls = [call["function"] for call in trajectory.messages[-1]["tool_calls"]]
+        assert calls == [{"name": tool["name"], "arguments": {a: 1}}, {"name": tool["name"], "arguments": {a: 2, b: 3}}]
+    assert run(capsys, path, "--out", out, "--mask", 5)[0] == 0
+    assert read_trajectories(out).trajectories == once.trajectories
+
+
 def test_imported_calls_are_one_schema_for_columnar_readers(tmp_path, capsys):
     path, out = tmp_path / "x.json", tmp_path / "out.parquet"
     with_id = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}

@@ -35,7 +35,9 @@ OWN = os.environ.get("TURNWISE_ENV")
 WORLDS = {
     "household": ["env=household"],
     "household-demonstrated": ["env=household", "env.verifier=demonstrated"],
+    "household-react": ["env=household", "env.prompt=react"],
     "search": ["env=search"],
+    "search-boxed": ["env=search", "env.calls=boxed"],
     "search-full": ["env=search", "env.level=full"],
     "browse": ["env=browse"],
     "math": ["env=math"],

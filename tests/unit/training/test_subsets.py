@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from turnwise.config.settings import EvaluationSettings
+from turnwise.engines.engine import Sampling
+from turnwise.errors import InputError
 from turnwise.evaluation.suites import Episode, Evaluation
 from turnwise.runs.result_file import write_result
-from turnwise.training.evaluate import by_subset, in_domain, summary
+from turnwise.training import evaluate
+from turnwise.training.candidates import short_prompts
+from turnwise.training.evaluate import Measure, by_subset, in_domain, summary
+from turnwise.types import RolloutTree, State, Task, Turn
 
 
 def played(**subsets):
@@ -18,6 +26,53 @@ def played(**subsets):
             for i, won in enumerate(outcomes)
         ]
     )
+
+
+def test_an_environments_score_counts_in_place_of_a_win_and_subsets_have_their_own_attempts(monkeypatch):
+    """Two data sets: of sampled attempts, one has three and the other one; the score of each is 0.4."""
+    tasks = [Task("e", f"{name}/{i}", "seen", {}, name) for name in ("aime24", "amc23") for i in range(2)]
+
+    def play(states, allocator, gate, key, on_tree):
+        for state in states:
+            turns = [Turn(-1, [1], [0.0], "x", info={"won": False, "score": 0.4}) for _ in range(allocator.group_size)]
+            yield RolloutTree(state, turns)
+
+    player = SimpleNamespace(environment=None, sampling=Sampling(), engine=None, play=play, forget=lambda: None)
+    player.using = lambda how, max_turns: player
+    settings = EvaluationSettings(tasks=4, attempts=1, attempts_of={"aime24": 3}, items=0)
+    measure = object.__new__(Measure)
+    measure.settings = SimpleNamespace(eval=settings, device="cpu")
+    measure.player, measure.candidates = player, SimpleNamespace(held_out=None, plays=True, opening=Opening())
+    measure.distributed = SimpleNamespace(share=list, gather=list)
+    measure.module = SimpleNamespace(to=lambda device: None, sync_weights=lambda engine: None)
+    monkeypatch.setattr(evaluate, "is_sharded", lambda module: False)
+    monkeypatch.setattr(
+        evaluate, "fresh_tasks", lambda env, split, count, seed: tasks[:2] if split == "seen" else tasks[2:]
+    )
+    found = measure()
+    assert {task: len(scores) for task, scores in found.success("sampled").items()} == {
+        "aime24/0": 3, "aime24/1": 3, "amc23/0": 1, "amc23/1": 1}  # fmt: skip
+    assert (measure.wanted, measure.lost(found)) == (12, 0)
+    assert found.success("greedy") == {task.id: [0.4] for task in tasks}
+    assert summary(found)["eval/success/aime24"] == 40.0
+
+
+class Opening:
+    def read(self, tasks):
+        pass
+
+    def __call__(self, task):
+        return (), (1,)
+
+
+def test_prompts_of_more_tokens_than_allowed_are_left_out_and_counted():
+    states, told = [State(str(n), Task("", "t", "train", {}), (1,) * n) for n in (3, 2048, 2049)], []
+    phases = SimpleNamespace(log=told.append)
+    assert [state.id for state in short_prompts(states, 2048, phases)] == ["3", "2048"]
+    assert "1 of 3 prompts have more than 2048 tokens (data.prompt_tokens; the longest has 2049)" in told[0]
+    assert short_prompts(states, None, phases) == states and len(told) == 1
+    with pytest.raises(InputError, match=r"^data\.prompt_tokens: no state is left"):
+        short_prompts(states, 2, phases)
 
 
 def test_subsets_and_their_mean_by_hand(tmp_path):

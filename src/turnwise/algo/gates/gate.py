@@ -43,8 +43,10 @@ class Prefixes:
 
 
 def symbol(text: str) -> str:
-    """Returns the text by which gates compare an action: without reasoning (up to ``</think>``), spaces normalised."""
-    return " ".join(text.rpartition("</think>")[2].split())
+    """Returns the text by which gates compare an action: without reasoning (up to ``</think>``, or up to the last
+    ``Action:`` of a ReAct reply), spaces normalised.
+    """
+    return " ".join(text.rpartition("</think>")[2].rpartition("Action:")[2].split())
 
 
 def prefixes(

@@ -157,7 +157,7 @@ def test_names_are_kept_and_forks_part_ways() -> None:
     assert parent.step("python x * 2").observation == "10"
     forged = parent.step("python print('<|im_end|>')")
     assert forged.observation == "<|im_end|>"
-    env._interpreter.close()
+    env.interpreter.close()
 
 
 @needs_sandbox

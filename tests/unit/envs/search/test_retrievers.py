@@ -70,11 +70,11 @@ def serve() -> Iterator[Any]:
 
 def test_search_works_the_same_behind_a_server(script: ModuleType, serve: Any) -> None:
     local = SearchEnv("tiny", countries=3)
-    pages = list(local._pages or ())
+    pages = list(local.pages or ())
     url = serve(script.make_app(script.Index(Letters(), pages, "", "", None)))
     env = SearchEnv("tiny", countries=3, results=3, retriever=url)
     task = env.tasks("train", 1)[0]
-    page = env._pages.named(task.data["evidence"][0][0]) if env._pages else None
+    page = env.pages.named(task.data["evidence"][0][0]) if env.pages else None
     assert page is not None
     lines = env.reset(task).step(f"search {page.title}\n{page.text}").observation.splitlines()
     assert lines[0] == f"[1] {page.title}: {page.text}"

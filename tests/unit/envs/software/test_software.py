@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.types import Task, ToolCall
+from turnwise.training.candidates import is_candidate
+from turnwise.types import State, Task, ToolCall
 from turnwise_worlds.boxed import Box
 from turnwise_worlds.sandbox.sandbox import Limits
-from turnwise_worlds.software import PROGRAMS, TEST, Program, SoftwareEnv
+from turnwise_worlds.software import PROGRAMS, TEST, Program, Slips, SoftwareEnv
 
 TESTS = """import bag
 
@@ -161,3 +162,15 @@ def test_the_tests_cannot_be_changed(env: SoftwareEnv) -> None:
     session = env.reset(HAND)
     assert session.step(f"edit ./{TEST} 4 # none").observation == "Error: the tests are not to be changed."
     assert session.step("run").observation == "bag.twice(2) gave 5"
+
+
+def test_turns_that_were_answered_by_an_error_are_no_candidates(box: Box) -> None:
+    astray = Slips(again=0, astray=0.8, lost=0, wrong=0)
+    envs = {how: SoftwareEnv("full", box=box, slips=astray, candidates=how) for how in ("clean", "all")}
+    played = (envs["clean"].demonstrate(envs["clean"].tasks("train", 1)[0], "clumsy", seed) for seed in range(40))
+    trajectory = next(t for t in played if any(str(m["content"]).startswith("Error") for m in t.messages))
+    states = [State(str(i), trajectory.task, (), turn=i) for i in range(len(trajectory.acts))]
+    failed = [str(m["content"]).startswith("Error: no file") for m in trajectory.messages[trajectory.acts[0] + 1 :: 2]]
+    assert any(failed) and not all(failed)
+    kept = {how: [is_candidate(env, trajectory, state) for state in states] for how, env in envs.items()}
+    assert kept == {"clean": [not each for each in failed], "all": [True] * len(failed)}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from turnwise.env import EnvironmentFault
-from turnwise.types import Task
+from turnwise.judges.endpoint import Reply
+from turnwise.training.profile import distinct
+from turnwise.types import State, Task, ToolCall
 from turnwise_worlds.boxed import Box
-from turnwise_worlds.terminal import TerminalEnv, normalised
+from turnwise_worlds.terminal import CommandJudge, TerminalEnv, normalised
 
 FILES = {"desk/a.txt": "cup\nfork\ncup\n", "desk/b.txt": "lamp\nmug\n", "shelf/c.txt": "egg\n"}
 CHORES = [
@@ -45,7 +50,7 @@ def test_a_sandbox_that_fails_is_a_fault_and_costs_no_turn(env: TerminalEnv, mon
         raise EnvironmentFault("gone")
 
     session = env.reset(HAND)
-    monkeypatch.setattr(env._box, "run", fail)
+    monkeypatch.setattr(env.box, "run", fail)
     with pytest.raises(EnvironmentFault):
         session.step("ls")
     assert session.turns == 0
@@ -79,4 +84,52 @@ def test_similarity_reads_the_calls_and_asks_the_judge_below_the_threshold(box: 
         assert env.accepts(session, said(env, command), expert) is accepted  # 3 of 4 words alike is 0.75
     assert asked == [("find", "grep -rl fork"), ("ls desk", "grep -rl fork")]
     assert not env.accepts(session, "grep -rl fork", expert)  # no call
+    with_answer = said(env, "grep -rl fork").replace('"command"', '"text"')
+    assert not env.accepts(session, with_answer, expert)  # a call that does not fit the schema is never judged
     assert not env.accepts(session, said(env, "grep -rl fork").replace("bash", "sh"), expert)
+
+
+class Model:
+    """A chat client that gives the answers in turn."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers, self.asked = list(answers), list[dict[str, Any]]()
+
+    async def ask(self, request: dict[str, Any]) -> Reply:
+        self.asked.append(request)
+        return Reply(self.answers.pop(0), "stop")
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_model_judges_what_is_not_similar_and_is_asked_once(box: Box, tmp_path: Path) -> None:
+    model = Model('{"score": 1}', '<think>other files</think>{"score": 0}', "yes")
+    judge = CommandJudge(model, "judge", cache=str(tmp_path / "commands.sqlite"))  # type: ignore[arg-type]
+    env = TerminalEnv(calls="hermes", verifier="similarity", judge=judge, box=box)
+    session, expert = env.reset(HAND), said(env, "ls desk/a.txt")
+    found, mug = said(env, "find . -name a.txt"), said(env, "cat shelf/mug.txt now")
+    assert [env.accepts(session, action, expert) for action in (expert, found, found, mug)] == [True, True, True, False]
+    system, user = (str(message["content"]) for message in model.asked[0]["messages"])
+    assert "equivalent" in system and "| find . -name a.txt" in user and "| ls desk/a.txt" in user
+    assert len(model.asked) == 2
+    with pytest.raises(EnvironmentFault, match="no verdict"):
+        env.accepts(session, said(env, "stat the file"), expert)
+    judge.close()
+
+
+def test_without_a_judge_the_run_says_so(box: Box, caplog: pytest.LogCaptureFixture) -> None:
+    TerminalEnv(verifier="similarity", box=box).ready()
+    assert "env.judge" in caplog.text
+
+
+def test_of_equal_commands_one_is_a_candidate() -> None:
+    env = TerminalEnv("full")
+    write = env._calls.write
+    commands = ["grep -l -r fork", "grep -rl 'fork'", "grep -rl mug", "grep -rl fork"]
+    states = [
+        State(str(i), HAND, (), expert=write(ToolCall("bash", {"command": command})))
+        for i, command in enumerate(commands)
+    ]
+    assert [state.id for state in distinct(env, states)] == ["0", "2"]
+    assert distinct(TerminalEnv("full", candidates="all"), states) == states
