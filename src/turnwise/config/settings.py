@@ -128,8 +128,8 @@ class EvaluationSettings:
     every: Count = 0
     seed: Count = 0
     environment: bool | None = None
-    general: Annotated[int, Interval(ge=0, le=24)] = 0
-    skills: bool = True
+    general: Annotated[int, Interval(ge=1, le=24)] | None = None
+    skills: bool | None = None
     suites: Mapping[str, Any] | None = None
 
 

@@ -280,7 +280,7 @@ def _refusal(cfg: DictConfig, path: Path, differing: list[str]) -> str:
     lines = "\n".join(f"  - {line}" for line in differing)
     more = ""
     if len(differing) == 1 and differing[0].startswith("trainer.max_epochs:"):
-        whole = OmegaConf.select(cfg, "policy.lora.r") == 0 or OmegaConf.select(cfg, "policy.start") is not None
+        whole = OmegaConf.select(cfg, "policy.lora.r") == 0
         start = f"policy.model={path / 'model'}" if whole else f"policy.start={path / 'adapter'}"
         more = f". To train the other run's policy further, set name=... and {start}"
     return (

@@ -373,7 +373,7 @@ class Measure:
                     played += play_tasks(player, self.candidates.opening, some, attempts, mode, "eval", advance)
                 found.episodes += self.distributed.gather(played)
         if settings.items:
-            engine, suites = self.player.engine, self.distributed.share(list(SKILLS) if settings.skills else [])
+            engine, suites = self.player.engine, self.distributed.share([] if settings.skills is False else list(SKILLS))
             answers = answer_skills(
                 engine, self.policy.chat, settings.items, seed=settings.seed, suites=suites, on_done=advance
             )
@@ -397,7 +397,7 @@ class Measure:
         if before is not None:
             return before
         acted = settings.tasks * self.candidates.plays + (len(held_out.states) if held_out else 0)
-        suites = len(SKILLS) * settings.skills + len(settings.suites or {})
+        suites = len(SKILLS) * (settings.skills is not False) + len(settings.suites or {})
         total = acted * (1 + settings.attempts) + suites * settings.items
         with self.phases.phase(f"evaluate {name}", total) as advance:
             found = self(lambda done: advance(done * (1 if self.distributed.served else self.distributed.world)))
