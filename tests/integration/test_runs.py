@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from omegaconf import DictConfig
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from turnwise.models.shipped import tiny_path
 from turnwise.runs.result_file import read_result
 from turnwise.training.evaluate import Measure
 from turnwise.training.main import run

@@ -373,7 +373,10 @@ class Measure:
                     played += play_tasks(player, self.candidates.opening, some, attempts, mode, "eval", advance)
                 found.episodes += self.distributed.gather(played)
         if settings.items:
-            engine, suites = self.player.engine, self.distributed.share([] if settings.skills is False else list(SKILLS))
+            engine, suites = (
+                self.player.engine,
+                self.distributed.share([] if settings.skills is False else list(SKILLS)),
+            )
             answers = answer_skills(
                 engine, self.policy.chat, settings.items, seed=settings.seed, suites=suites, on_done=advance
             )
