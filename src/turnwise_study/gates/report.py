@@ -125,7 +125,7 @@ def gate_sections(
         return replayed_savings(groups(), cut, k, *bootstrap)
 
     def labels() -> dict[str, Any]:
-        return labels_table(groups(), 15 if 15 in groups().steps else k, *bootstrap)
+        return labels_table(groups(), 15 if 15 in groups().steps else k)
 
     if not kept:
         groups()  # so that unusable data raise an error early

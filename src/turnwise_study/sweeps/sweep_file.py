@@ -59,6 +59,8 @@ class Precondition(Part):
         rows, claims: the precondition applies to claims that compare one of the rows in ``rows``, and to the claims in
             ``claims``. If both are empty, it applies to all claims.
         metrics: if not empty, the precondition applies only to claims on these metrics.
+        of_runs: whether the row's runs for the claims are measured, and not pilot runs. Only for rows that are the baseline
+            of claims, such as reinforcement learning from the outcome alone.
         same: a precondition of another sweep that is used instead (such as ``pivotrl_tab4/signal``).
     """
 
@@ -72,6 +74,7 @@ class Precondition(Part):
     rows: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
+    of_runs: bool = False
     same: str | None = None
 
     @model_validator(mode="after")
