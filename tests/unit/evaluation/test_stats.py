@@ -115,11 +115,12 @@ def test_suites_weigh_the_same_whatever_their_size():
 
 
 def test_a_two_way_interval_by_hand() -> None:
-    """Seeds 0, 2 | 2, 4: means 1 and 3 over seeds and over tasks, nothing left. A = B = 1, C = 0, 4 / (1 + 1) = 2 degrees
-    of freedom, t = 4.302653: 2 +- 4.302653 sqrt(2).
+    """Values seed + task of six each: A = B = 3.5 / 6, C = 0, (7/6)^2 / (2 (7/12)^2 / 5) = 10 degrees of freedom, t =
+    2.228139: 5 +- 2.228139 sqrt(7/6). With two of each A = B = 1, and t over two seeds alone is wider: 12.7062.
     """
-    found = two_way_interval({"": [[0, 2], [2, 4]]})
-    assert (found.mean, found.high) == (2, pytest.approx(2 + 4.302653 * 2**0.5))
+    found = two_way_interval({"": np.add.outer(range(6), range(6))})
+    assert (found.mean, found.high) == (5, pytest.approx(5 + 2.228139 * (7 / 6) ** 0.5))
+    assert two_way_interval({"": [[0, 2], [2, 4]]}).high == pytest.approx(2 + 12.7062, abs=1e-3)
     # tasks alone vary: t over the task means 0, 1, 2 of both seeds
     alone = two_way_interval({"": [[0, 1, 2], [0, 1, 2]]})
     assert (alone.low, alone.high) == pytest.approx((1 - 4.302653 * 3**-0.5, 1 + 4.302653 * 3**-0.5))
