@@ -8,8 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
 
+from scipy.special import ndtr, stdtrit
+
 from turnwise.errors import InputError
-from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_difference
+from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_difference, two_way_interval
 from turnwise_study.gates.groups import Bounded, difference
 from turnwise_study.gates.report import sweep_report
 from turnwise_study.runs import RunMetrics, is_change, metrics_by_seed
@@ -44,6 +46,20 @@ class Decision:
     by_seed: tuple[float, ...] = ()  # above - below for each seed, in the order of ``seeds``
     beside: Decision | None = None  # decision on this claim for the other decoding mode (greedy, or else sampled)
 
+    @property
+    def turns(self) -> bool:
+        """Whether the other decoding mode gives another verdict."""
+        return self.beside is not None and self.beside.verdict != self.verdict and self.verdict != "untestable"
+
+    @property
+    def p_value(self) -> float | None:
+        """The two-sided p-value of the difference against the margin, from the interval as that of a normal."""
+        if self.difference is None or self.low is None or self.high is None:
+            return None
+        error = (self.high - self.low) / (2 * stdtrit(1e9, 0.975))
+        distance = abs(self.difference - self.claim.margin)
+        return float(2 * ndtr(-distance / error)) if error else float(not distance)
+
 
 def decide(
     claim: Comparison,
@@ -55,9 +71,10 @@ def decide(
     """Decides a claim from finished runs. ``least`` is the smallest difference that counts as an advantage
     (:func:`settled`).
 
-    The decision uses the smallest interval that covers Student's t over seeds and, if the runs recorded outcomes of
-    single tasks, a paired bootstrap over tasks. With a single seed there is only the latter, and ``one_seed`` is set,
-    unless all rows of the claim are ``untrained``.
+    If the runs recorded outcomes of single tasks, the interval is a two-way one, for new seeds and new tasks
+    (:func:`turnwise.evaluation.stats.two_way_interval`). Otherwise it is Student's t over seeds. With a single seed, it
+    is a paired bootstrap over tasks. In that case ``one_seed`` is set, unless all rows of the claim are ``untrained``,
+    which means that their policy is only evaluated.
     """
     absent = [row for row in claim.rows if not rows.get(row)]
     if absent:
@@ -71,16 +88,14 @@ def decide(
     if not differences:
         return replace(found, why=f"no seed has a value of {metric} in all rows of the claim")
     found = replace(found, one_seed=len(seeds) == 1 and not set(claim.rows) <= set(untrained))
-    single = _over_tasks(above, below, second, metric, seeds)
-    estimates = [mean_interval(differences), *([single] if single else [])]
-    lows = [e.low for e in estimates if e.low is not None]
-    highs = [e.high for e in estimates if e.high is not None]
+    tasks = _over_tasks(above, below, second, metric, seeds)
+    estimate = tasks or mean_interval(differences)
     mean = sum(differences) / len(differences) * (-1 if flipped else 1)
     signed = tuple(-one if flipped else one for one in differences)
-    found = replace(found, difference=mean, tasks=single.n if single else 0, by_seed=signed)
-    if not lows or not highs:
+    found = replace(found, difference=mean, tasks=tasks.n if tasks else 0, by_seed=signed)
+    if estimate.low is None or estimate.high is None:
         return replace(found, verdict="undecided", why="only one seed, and outcomes of single tasks are not recorded")
-    ends = (-max(highs), -min(lows)) if flipped else (min(lows), max(highs))
+    ends = (-estimate.high, -estimate.low) if flipped else (estimate.low, estimate.high)
     low, high = (round(end, DIGITS) + 0.0 for end in ends)
     verdict = settled(low, high, claim.margin, least)
     why = f"no advantage of {least:g} or more" if verdict == "fails" and high >= claim.margin else ""
@@ -176,47 +191,44 @@ def _differences(
 def _over_tasks(
     above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int]
 ) -> Estimate | None:
-    """The mean difference over tasks between the two sides of a claim, in points, with the attempts of all seeds at a
-    task pooled; None if the runs lack comparable outcomes of single tasks.
+    """Returns the mean difference between the two sides of a claim, in percentage points, with its interval over seeds
+    and tasks, or over tasks if there is one seed. Returns None if the runs lack comparable outcomes of single tasks.
     """
     if below is None and not is_change(metric):
         return None
     if below is not None and is_change(metric) and not _same_base(above, below, metric, seeds):
         return None
-    after = _merged(above, seeds, metric, "after")
-    before = _merged(above if below is None else below, seeds, metric, "base" if below is None else "after")
-    if after is None or before is None or set(after) != set(before):
+    pairs = []
+    for seed in seeds:
+        after = above[seed].outcomes(metric, "after")
+        before = above[seed].outcomes(metric, "base") if below is None else below[seed].outcomes(metric, "after")
+        if after is None or before is None or set(after) != set(before):
+            return None
+        pairs.append((before, after))
+    common = {
+        suite: sorted(set.intersection(*(set(side[suite]) for pair in pairs for side in pair))) for suite in pairs[0][0]
+    }
+    if not all(common.values()) or any(set(before) != set(common) for before, _ in pairs):
         return None
-    common = {suite: after[suite].keys() & before[suite].keys() for suite in after}
-    if not all(common.values()):
+    if len(seeds) > 1 and min(map(len, common.values())) < 2:
         return None
-    kept = [
-        {s: {task: side[s][task] for task in sorted(common[s])} for s in sorted(common)} for side in (before, after)
-    ]
-    found = paired_mean_difference(kept[0], kept[1])
+    if len(seeds) == 1:
+        sides = [{suite: {task: side[suite][task] for task in common[suite]} for suite in common} for side in pairs[0]]
+        found = paired_mean_difference(*sides)
+    else:
+        found = two_way_interval(
+            {
+                suite: [[fmean(after[suite][t]) - fmean(before[suite][t]) for t in tasks] for before, after in pairs]
+                for suite, tasks in common.items()
+            }
+        )
     shift = float(number) if below is None else 0.0
-    return Estimate(
-        100 * found.mean - shift,
-        None if found.low is None else 100 * found.low - shift,
-        None if found.high is None else 100 * found.high - shift,
-        sum(map(len, common.values())),
-    )
+    ends = (None if end is None else 100 * end - shift for end in (found.low, found.high))
+    return Estimate(100 * found.mean - shift, *ends, sum(map(len, common.values())))
 
 
 def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:
-    return _merged(above, seeds, metric, "base") == _merged(below, seeds, metric, "base")
-
-
-def _merged(runs: Runs, seeds: Sequence[int], metric: str, when: str) -> dict[str, dict[str, list[float]]] | None:
-    merged: dict[str, dict[str, list[float]]] = {}
-    for seed in seeds:
-        found = runs[seed].outcomes(metric, when)
-        if found is None:
-            return None
-        for suite, tasks in found.items():
-            for task, scores in tasks.items():
-                merged.setdefault(suite, {}).setdefault(task, []).extend(scores)
-    return merged
+    return all(above[seed].outcomes(metric, "base") == below[seed].outcomes(metric, "base") for seed in seeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +294,14 @@ def _found(asked: Asked, name: str, places: Sequence[Path], notes: list[str]) ->
                 f"sweep={asked.sweep.name}: preconditions.{name}: {needed.same!r} must be a precondition "
                 f"that sweep={there} defines itself, without same"
             )
-    pilots = of_pilots(replace(owner, rows=None, seeds=None))
+    owner = replace(owner, rows=None, seeds=None)
+    pilots = owner if bound.of_runs else of_pilots(owner)
     row = owner.sweep.rows[bound.row]
     finding = Finding(name, bound, needed, label=row.label or bound.row)
     if owner.sweep.gate_report:
         return _of_groups(finding, pilots, places, notes)
-    jobs = [job_of(pilots, bound.row, seed) for seed in pilots.seeds or ()]
+    source = owner if bound.of_runs else pilots
+    jobs = [job_of(source, bound.row, seed) for seed in source.seeds or source.sweep.seeds]
     for place in places:
         if runs := metrics_by_seed(jobs, place, notes):
             values = {seed: value for seed, run in runs.items() if (value := run.value(bound.metric)) is not None}

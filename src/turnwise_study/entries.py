@@ -232,13 +232,52 @@ def paper_entries(
 
 
 def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
-    """Paper -> verdict -> number of entries with this verdict. Entries without claims are not counted."""
-    table: dict[str, dict[str, int]] = {}
+    """Returns paper -> verdict -> number of sets of runs with this verdict, and below ``one_seed`` how many of them rest
+    on one seed. Entries that show the same runs are one set, with the verdict of all their claims. Entries without claims
+    are not counted.
+    """
+    sets: dict[tuple[str, str], list[Decision]] = {}
     for entry in entries:
         if entry.verdict:
-            counts = table.setdefault(entry.asked.sweep.paper, dict.fromkeys(VERDICTS, 0))
-            counts[entry.verdict] += 1
+            sets.setdefault((entry.asked.sweep.paper, runs_of(entry)), []).extend(entry.decisions)
+    table: dict[str, dict[str, int]] = {}
+    for (paper, _), decisions in sets.items():
+        counts = table.setdefault(paper, dict.fromkeys((*VERDICTS, "one_seed"), 0))
+        counts[entry_verdict(decisions)] += 1
+        counts["one_seed"] += rests_on_one_seed(decisions)
     return table
+
+
+def runs_of(entry: Entry) -> str:
+    """Returns the name of the sweep that makes the runs of an entry: its own name, or that of its first row with ``same``
+    if all of its rows have it, or of the sweep that recorded its groups.
+    """
+    sweep, folder, scale = entry.asked.sweep, entry.asked.folder, entry.asked.scale
+    if sweep.gate_report:
+        return sweep.gate_report
+    owners = [origin(sweep, row, folder, scale)[0].name for row, runs in entry.rows.items() if runs]
+    return sweep.name if sweep.name in owners or not owners else owners[0]
+
+
+def distinct_claims(entries: Sequence[Entry]) -> list[Decision]:
+    """Returns the decided claims of the papers that have an interval, each once: entries that compare the same rows by the
+    same metric make one claim.
+    """
+    found: dict[object, Decision] = {}
+    for entry in entries:
+        asked = entry.asked
+
+        def side(one: str | float, asked: Asked = asked) -> object:
+            if not isinstance(one, str) or asked.sweep.gate_report:
+                return one, asked.sweep.gate_report
+            owner, row, _ = origin(asked.sweep, one, asked.folder, asked.scale)
+            return owner.name, row
+
+        for one in entry.decisions:
+            if not one.claim.ours and one.verdict not in ("untestable", "not_run") and one.low is not None:
+                key = (one.metric, side(one.claim.above), side(one.claim.below), one.claim.margin)
+                found.setdefault(key, one)
+    return list(found.values())
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
@@ -291,6 +330,7 @@ def _claim(decision: Decision) -> dict[str, Any]:
         "seeds_of": {row: list(seeds) for row, seeds in decision.sides.items()},
         "tasks": decision.tasks,
         "why": decision.why,
+        "turns": decision.turns,
         "other_decoding": decision.beside and {"metric": decision.beside.metric, **_decided(decision.beside)},
     }
 

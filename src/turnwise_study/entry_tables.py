@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from turnwise.evaluation.stats import mean_interval
+from turnwise.evaluation.stats import kept_by_corrections, mean_interval
 from turnwise.files import parse_yaml
 from turnwise_study.claims import VERDICTS, Decision, Runs, recorded
-from turnwise_study.entries import Changed, Entry, untrained
+from turnwise_study.entries import Changed, Entry, counted, distinct_claims, runs_of, untrained
 from turnwise_study.figures import Figure, Panel, Point, dots, during_figure
 from turnwise_study.gates.report import COMMAND, tier_table
 from turnwise_study.runs import all_on_dialogues, is_change, words
@@ -17,13 +17,13 @@ from turnwise_study.sweeps.jobs import job_of
 from turnwise_study.tables import Table, estimate_text, interval, plain, signed
 
 INTERVAL_NOTE = (
-    "All intervals are 95 % intervals. The interval of a claim covers a Student's t interval over seeds and, if the "
-    "runs recorded the outcomes of single tasks, a paired bootstrap interval over tasks. `holds`: the whole interval "
-    "is above the claim's margin. `fails`: the whole interval is below the margin or, if the margin is 0, below the "
-    "smallest difference that counts as an advantage. `undecided`: the claim neither holds nor fails. `untestable`: a "
-    "precondition of the claim is false at this scale, so the runs neither support nor refute the claim. `(one seed)`: "
-    "only one seed was compared, so the interval is over tasks. `(2 of 6 planned seeds)`: the missing seeds may change "
-    "the verdict."
+    "All intervals are 95 % intervals. The interval of a claim is one over seeds and tasks together if the runs recorded "
+    "the outcomes of single tasks, and otherwise Student's t over seeds. `holds`: the whole interval is above the claim's "
+    "margin. `fails`: the whole interval is below the margin or, if the margin is 0, below the smallest difference that "
+    "counts as an advantage. `undecided`: the claim neither holds nor fails. `untestable`: a precondition of the claim is "
+    "false at this scale, so the runs neither support nor refute the claim. `sampled undecided, greedy fails`: the first "
+    "decides, and the other decoding gives another verdict. `(one seed)`: only one seed was compared, so the interval is "
+    "over tasks. `(2 of 6 planned seeds)`: the missing seeds may change the verdict."
 )
 EACH_NOTE = (
     "Each claim is judged at 95 %, without a correction for the number of claims. An entry (a table or figure of a "
@@ -43,16 +43,43 @@ def summary_table(entries: Sequence[Entry]) -> Table:
     scale = entries[0].asked.scale if entries else "tiny"
     table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
     for entry in entries:
-        sweep = entry.asked.sweep
+        sweep, owner = entry.asked.sweep, runs_of(entry)
         runs = str(len(entry.results)) if entry.results or not sweep.gate_report else "data"
+        runs += f", of {owner}" if entry.results and owner != sweep.name else ""
         word = (entry.verdict or "-") + (" (one seed)" if entry.one_seed else "")
         table.rows.append([f"{sweep.paper}, {sweep.entry}", sweep.name, word, _tally(entry.decisions), runs])
     places = ", ".join(dict.fromkeys(f"{place}/" for entry in entries for place in entry.kept))
     mixed = [f"For rows that you have not run, the table uses the runs in {places}."] if places else []
     left_out = dict.fromkeys(note for entry in entries for note in entry.notes)
     changed = {one.folder: one for entry in entries for one in entry.changed}
-    table.notes = [INTERVAL_NOTE, EACH_NOTE, *mixed, *_changed_notes(changed.values()), *left_out]
+    table.notes = [*_counts(entries), INTERVAL_NOTE, EACH_NOTE, *mixed, *_changed_notes(changed.values()), *left_out]
     return table
+
+
+def _counts(entries: Sequence[Entry]) -> list[str]:
+    """Returns sentences on the papers' claims: each claim and each set of runs is counted once."""
+    claims = distinct_claims(entries)
+    if not claims:
+        return []
+    sets: Counter[str] = Counter()
+    for counts in counted(entries).values():
+        sets.update(counts)
+    alone = sets.pop("one_seed", 0)
+    by_verdict = Counter(one.verdict for one in claims)
+    holds = [one for one in claims if one.verdict == "holds"]
+    ordered = sorted((one.p_value, one.verdict == "holds") for one in claims if one.p_value is not None)
+    found, holm = kept_by_corrections([p for p, _ in ordered])
+    return [
+        f"Of {len(claims)} distinct claims of the papers with an interval, "
+        + ", ".join(f"{n} {verdict}" for verdict, n in by_verdict.most_common())
+        + f" ({sum(one.one_seed for one in holds)} of those that hold on one seed, and {sum(one.turns for one in claims)} "
+        f"verdicts turn with the decoding). Of the {len(holds)} that hold, {sum(good for _, good in ordered[:found])} remain "
+        f"with Benjamini and Hochberg's correction at 5 % over all {len(ordered)}, and "
+        f"{sum(good for _, good in ordered[:holm])} with Holm's; p-values are those of a normal with the same interval.",
+        "Entries that show the same runs counted once, by the verdict of all their claims: "
+        + ", ".join(f"{n} {verdict}" for verdict, n in sets.most_common() if n)
+        + (f" ({alone} on one seed)." if alone else "."),
+    ]
 
 
 def _tally(decisions: Sequence[Decision]) -> str:
@@ -122,7 +149,9 @@ def _claims(entry: Entry) -> Table:
     table = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", *beside, "verdict"], [])
     for d in entry.decisions:
         alone = d.one_seed and d.verdict in ("holds", "fails")
-        verdict = d.verdict + (" (one seed)" if alone else _interim(entry, d)) + (", our claim" if d.claim.ours else "")
+        verdict = (
+            _verdict(d) + (" (one seed)" if alone else _interim(entry, d)) + (", our claim" if d.claim.ours else "")
+        )
         verdict += f": {d.why}" if d.why else ""
         difference = "-" if d.difference is None else plain(d.difference)
         other = [_other(d.beside)] if decoded else []
@@ -146,11 +175,20 @@ def _bounds(decision: Decision) -> str:
     return "-" if decision.low is None or decision.high is None else interval((decision.low, decision.high), plain)
 
 
+def _verdict(decision: Decision) -> str:
+    if not decision.turns or decision.beside is None:
+        return decision.verdict
+    return ", ".join(f"{_mode(one)} {one.verdict}" for one in (decision, decision.beside))
+
+
 def _other(beside: Decision | None) -> str:
     if beside is None or beside.difference is None:
         return "-"
-    mode = "greedy" if ".greedy." in beside.metric else "sampled"
-    return f"{mode}: {plain(beside.difference)} {_bounds(beside)}, {beside.verdict}"
+    return f"{_mode(beside)}: {plain(beside.difference)} {_bounds(beside)}, {beside.verdict}"
+
+
+def _mode(decision: Decision) -> str:
+    return "greedy" if ".greedy." in decision.metric else "sampled"
 
 
 def _listed(seeds: Iterable[int]) -> str:

@@ -306,6 +306,7 @@ class RunMetrics:
       or a key of an evaluation (``eval/repeat_rate``), which stands for its mean over the evaluations. A prefix selects
       another statistic: ``late`` (mean over the second half), ``spread`` (standard deviation), ``last`` (last row) or
       ``sum``;
+    - ``config`` and a key of the run's configuration (``config data.good``);
     - the quotient of two such metrics (``in_domain.delta / rollout_turns``);
     - ``sampled_turns`` and ``sampled_cpu_seconds``, of rollouts (and updates) and profiles together.
     """
@@ -320,9 +321,12 @@ class RunMetrics:
             top, bottom = self.value(first), self.value(second)
             return None if top is None or not bottom else top / bottom
         how, _, key = metric.rpartition(" ")
+        if how == "config":
+            found_here = OmegaConf.select(OmegaConf.create(read_yaml(self.folder / "config.yaml")), key)
+            return None if found_here is None else float(found_here)
         if how not in ("", "late", "spread", "last", "sum"):
             raise InputError(
-                f"metric {metric!r}: the word before the key must be one of late, spread, last, sum, got {how!r}"
+                f"metric {metric!r}: the word before the key must be one of late, spread, last, sum, config, got {how!r}"
             )
         if key == "sampled_turns":
             return self.result.rollout_turns + float(self.result.profile_turns or 0)

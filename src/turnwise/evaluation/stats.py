@@ -1,5 +1,5 @@
-"""Computes statistics for evaluation: Wilson's interval, the paired bootstrap, pass@k, and Student's t interval over
-seeds; and summarises a policy's results on held-out dialogues of a user's file.
+"""Computes statistics for evaluation: Wilson's interval, the paired bootstrap, pass@k, intervals over seeds and over seeds
+and tasks, corrections for many claims; and summarises a policy's results on held-out dialogues of a user's file.
 
 All functions are pure and deterministic (the seed of the bootstrap is an argument). Scores and results are fractions in
 [0, 1], except in ``mean_interval``, whose result has the unit of its input. ``scipy.stats`` is imported only where it
@@ -146,6 +146,53 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate
     threshold = special.stdtrit(len(values) - 1, 0.5 + confidence / 2)
     half = float(threshold * np.std(values, ddof=1) / np.sqrt(len(values)))
     return Estimate(mean, mean - half, mean + half, len(values))
+
+
+def two_way_interval(values: Mapping[Any, ArrayLike], confidence: float = 0.95) -> Estimate:
+    """Returns the mean of values that vary between seeds and between tasks, with an interval for new seeds and new tasks.
+
+    ``values`` maps a suite to one value for each seed and task, shape (seeds, tasks). Suites have the same weight and the
+    same seeds. Seeds and tasks are crossed random effects: the variance of the mean is A + B - C, where A is that of the
+    mean over seeds, B that of the mean over tasks, and C that of what is left, which A and B both contain. The degrees of
+    freedom of Student's t are Satterthwaite's. Because they are an approximation for few seeds, the interval is never
+    narrower than a t interval over seeds alone or over tasks alone.
+
+    Raises:
+        ValueError: there are fewer than two seeds or two tasks in a suite, or the suites differ in their seeds.
+    """
+    tables = [np.asarray(table, dtype=float) for table in values.values()]
+    seeds = {table.shape[0] for table in tables}
+    if len(seeds) != 1 or min(seeds) < 2 or any(table.ndim != 2 or table.shape[1] < 2 for table in tables):
+        raise ValueError("two_way_interval needs two seeds and two tasks, and the same seeds in all suites")
+    n, weight = seeds.pop(), 1 / len(tables)
+    by_seed = weight * sum(table.mean(1) for table in tables)
+    mean, a, b, c, tasks = float(by_seed.mean()), float(by_seed.var(ddof=1)) / n, 0.0, 0.0, 0
+    for table in tables:
+        m = table.shape[1]
+        left = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
+        b += weight**2 * float(table.mean(0).var(ddof=1)) / m
+        c += weight**2 * float((left**2).sum()) / ((n - 1) * (m - 1)) / (n * m)
+        tasks += m
+    if not a and not b:  # two tasks are added, as in paired_difference
+        widened = two_way_interval({s: np.hstack([t, [[1.0, -1.0]] * n]) for s, t in zip(values, tables, strict=True)})
+        assert widened.high is not None
+        half = widened.high - widened.mean
+        return Estimate(mean, mean - half, mean + half, tasks)
+    k, variance = tasks - len(tables), max(a + b - c, 0.0)
+    freedom = max(variance**2 / (a**2 / (n - 1) + b**2 / k + c**2 / ((n - 1) * k)), min(n - 1, k))
+    parts = ((variance, freedom), (a, n - 1), (b, k))
+    half = max(float(special.stdtrit(of, 0.5 + confidence / 2) * np.sqrt(part)) for part, of in parts)
+    return Estimate(mean, mean - half, mean + half, tasks)
+
+
+def kept_by_corrections(p_values: Sequence[float], rate: float = 0.05) -> tuple[int, int]:
+    """Returns how many hypotheses are rejected at ``rate``: by Benjamini and Hochberg (1995), which bounds the expected
+    share of false rejections, and by Holm (1979), which bounds the probability of one.
+    """
+    ordered, n = sorted(p_values), len(p_values)
+    found = max((i + 1 for i, p in enumerate(ordered) if p <= rate * (i + 1) / n), default=0)
+    holm = next((i for i, p in enumerate(ordered) if p > rate / (n - i)), n)
+    return found, holm
 
 
 MOST_SEEDS = 10_000  # a plan that needs more seeds is not practical

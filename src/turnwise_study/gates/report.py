@@ -104,7 +104,7 @@ def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> 
         return replayed_savings(groups(), cut, k, *bootstrap)
 
     def labels() -> dict[str, Any]:
-        return labels_table(groups(), 15 if 15 in groups().steps else k, *bootstrap)
+        return labels_table(groups(), 15 if 15 in groups().steps else k)
 
     groups()  # so that unusable data raise an error early
     return Sections(

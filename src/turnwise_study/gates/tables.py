@@ -162,15 +162,16 @@ def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, 
     return table
 
 
-def labels_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """T10 (Table 10 of the paper): how a group ended -> medians of d_K and tau_K at step ``k``. Intervals come from
-    resampling the groups of a label, of which there must be ``LEAST``.
+def labels_table(buffer: Buffer, k: int) -> dict[str, Row]:
+    """Returns T10 (Table 10 of the paper): label -> medians at step ``k`` of d_K (the mean edit distance between the
+    first K actions of the rollouts) and tau_K (the fraction of rollouts that have ended). A label says how a group
+    ended.
     """
     table: dict[str, Row] = {}
     for label in LABELS:
         part = buffer.only([i for i, group in enumerate(buffer.groups) if group.label == label])
         columns = [part.values(k, name) for name in (DISTANCE, TERMINATION)]
-        found = intervals(_medians, columns, resamples, seed) if len(part.groups) >= LEAST else [None, None]
+        found = [median_interval(column) for column in columns]
         table[label] = {
             "n": len(part.groups),
             "k": k,
@@ -182,8 +183,15 @@ def labels_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str,
     return table
 
 
-def _medians(*columns: np.ndarray) -> np.ndarray:
-    return np.stack([np.median(column, axis=-1) for column in columns], -1)
+def median_interval(values: np.ndarray) -> list[float] | None:
+    """Returns the exact 95 % interval of the median between two order statistics, by the sign test. It has no width if
+    nearly all values near the median are equal, as shares of eight rollouts often are. None for fewer than six values.
+    """
+    from scipy.stats import binom
+
+    rank = int(binom.ppf(0.025, len(values), 0.5)) if len(values) else 0
+    ordered = np.sort(values)
+    return [float(ordered[rank - 1]), float(ordered[-rank])] if rank >= 1 else None
 
 
 def defined(value: float) -> float | None:

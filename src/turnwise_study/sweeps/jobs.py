@@ -119,7 +119,9 @@ def of_pilots(asked: Asked) -> Asked:
     """
     sweep = asked.sweep
     rows = [
-        one.row for one in sweep.preconditions.values() if one.same is None and one.row in (asked.rows or sweep.rows)
+        one.row
+        for one in sweep.preconditions.values()
+        if one.same is None and not one.of_runs and one.row in (asked.rows or sweep.rows)
     ]
     if sweep.pilots is None or not rows:
         shared = sorted({one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same})

@@ -43,7 +43,9 @@ class Part(BaseModel):
 
 
 class Precondition(Part):
-    """A range, both ends included, in which a metric of pilot runs must lie for claims to be meaningful."""
+    """A range, both ends included, in which a metric of pilot runs must lie for claims to be meaningful; with ``of_runs``,
+    a metric of the row's own runs, for rows that are only the baseline of claims.
+    """
 
     says: str = ""
     metric: str = ""
@@ -55,6 +57,7 @@ class Precondition(Part):
     rows: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
+    of_runs: bool = False
     same: str | None = None
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from scipy import stats
 
 from turnwise.evaluation.stats import (
     Reply,
+    kept_by_corrections,
     likelihood,
     mean_interval,
     paired_change,
@@ -21,6 +22,7 @@ from turnwise.evaluation.stats import (
     pooled,
     rate,
     seeds_for,
+    two_way_interval,
     wilson,
 )
 
@@ -117,6 +119,36 @@ def test_suites_weigh_the_same_whatever_their_size():
     assert estimate.mean == pytest.approx(0.5)
     assert estimate.n == 100
     assert estimate.low < 0.5 < estimate.high
+
+
+def test_a_two_way_interval_by_hand() -> None:
+    """Values seed + task of six each: A = B = 3.5 / 6, C = 0, (7/6)^2 / (2 (7/12)^2 / 5) = 10 degrees of freedom, t =
+    2.228139: 5 +- 2.228139 sqrt(7/6). With two of each A = B = 1, and t over two seeds alone is wider: 12.7062.
+    """
+    found = two_way_interval({"": np.add.outer(range(6), range(6))})
+    assert (found.mean, found.high) == (5, pytest.approx(5 + 2.228139 * (7 / 6) ** 0.5))
+    assert two_way_interval({"": [[0, 2], [2, 4]]}).high == pytest.approx(2 + 12.7062, abs=1e-3)
+    # tasks alone vary: t over the task means 0, 1, 2 of both seeds
+    alone = two_way_interval({"": [[0, 1, 2], [0, 1, 2]]})
+    assert (alone.low, alone.high) == pytest.approx((1 - 4.302653 * 3**-0.5, 1 + 4.302653 * 3**-0.5))
+    # nothing varies: as wide as with a task that got better and one that got worse
+    level = two_way_interval({"": [[0.5] * 30] * 3})
+    assert level.mean == 0.5 and 0.05 < level.high - 0.5 < 0.15
+
+
+def test_a_two_way_interval_covers_new_seeds_and_new_tasks() -> None:
+    rng, hits, repeats = np.random.default_rng(3), 0, 1500
+    for _ in range(repeats):
+        values = rng.normal(0, 1, (6, 1)) / 10 + rng.normal(0, 1, 40) / 4 + rng.normal(0, 1, (6, 40)) / 2
+        found = two_way_interval({"": values})
+        hits += found.low <= 0 <= found.high
+    assert 0.93 <= hits / repeats <= 0.985
+
+
+def test_corrections_for_many_claims_by_hand() -> None:
+    """Of five at 5 %: bounds 0.01 to 0.05 of Benjamini and Hochberg, and 0.01, 0.0125, 0.0167, ... of Holm."""
+    assert kept_by_corrections([0.001, 0.012, 0.02, 0.04, 0.6]) == (4, 2)
+    assert kept_by_corrections([0.2, 0.011]) == (1, 1) and kept_by_corrections([]) == (0, 0)
 
 
 def _by_task(scores):

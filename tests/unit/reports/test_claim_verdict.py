@@ -115,7 +115,8 @@ def test_few_tasks_leave_it_open_however_well_seeds_agree(tmp_path: Path) -> Non
     base = {s: save(tmp_path / f"a{s}", [0, 0, 0]) for s in (0, 1)}
     ours = {s: save(tmp_path / f"b{s}", [2, 0, 0]) for s in (0, 1)}
     found = said("ours > base", "in_domain.after", base=base, ours=ours)
-    assert found.verdict == "undecided" and found.low == pytest.approx(0, abs=1e-9)
+    # the seeds agree, so only tasks vary: t over three tasks, 4.303 * 57.735 / sqrt(3) = 143.4 either way of 33.3
+    assert found.verdict == "undecided" and found.low == pytest.approx(33.33 - 143.42, abs=0.1)
 
 
 def test_a_change_is_held_against_a_number_by_the_runs_own_base(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.unit.reports.test_claim_verdict import SWEEP, save, save_both
 
 from turnwise.errors import InputError
 from turnwise_study.claims import Decision, entry_verdict
-from turnwise_study.entries import as_json, counted, read_entry
+from turnwise_study.entries import as_json, counted, distinct_claims, read_entry
 from turnwise_study.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
 from turnwise_study.sweeps.jobs import ask
 from turnwise_study.tables import to_markdown
@@ -31,7 +31,9 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
         return read_entry(ask(["sweep=p_tab1"], conf), [outputs])
 
     assert entry().verdict == "not_run"
-    assert counted([entry()]) == {"P": {"holds": 0, "fails": 0, "undecided": 0, "untestable": 0, "not_run": 1}}
+    assert counted([entry()]) == {
+        "P": {"holds": 0, "fails": 0, "undecided": 0, "untestable": 0, "not_run": 1, "one_seed": 0}
+    }
     for seed in range(3):
         save(outputs / f"p/tab1/base/seed{seed}", [0] * 40)
     assert entry().verdict == "not_run"  # the other side is missing
@@ -48,6 +50,20 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     assert "Not run at scale=tiny: big (one size is shipped)." in text
     (outputs / "p/tab1/ours/seed0/result.json").write_text("{")
     assert "result.json: the file is not JSON" in entry().notes[0]
+
+
+def test_entries_that_show_the_same_runs_are_counted_once_and_so_are_their_claims(tmp_path: Path, conf: Path) -> None:
+    shown = "paper: P\nentry: Figure 1\ntitle: P Figure 1\ncolumns: {score: in_domain.after}\n"
+    rows = "rows: {base: {label: Base, same: p_tab1/base}, ours: {label: Ours, same: p_tab1/ours}}\n"
+    (conf / "sweep" / "p_fig1.yaml").write_text(f"{shown}{rows}directions: {{in_domain.after: [ours > base]}}\n")
+    save(tmp_path / "outputs/p/tab1/base/seed0", [0] * 40)
+    save(tmp_path / "outputs/p/tab1/ours/seed0", [2] * 30 + [0] * 10)
+    found = [read_entry(ask([f"sweep={name}"], conf), [tmp_path / "outputs"]) for name in ("p_tab1", "p_fig1")]
+    assert [entry.verdict for entry in found] == ["holds", "holds"]
+    assert (counted(found)["P"]["holds"], counted(found)["P"]["one_seed"]) == (1, 1)
+    assert [(one.claim.text, one.verdict) for one in distinct_claims(found)] == [("ours > base", "holds")]
+    notes = " ".join(summary_table(found).notes)
+    assert "Of 1 distinct claims of the papers with an interval, 1 holds (1 of those that hold on one seed" in notes
 
 
 def test_a_verdict_on_some_of_the_planned_seeds_says_so(tmp_path: Path, conf: Path) -> None:

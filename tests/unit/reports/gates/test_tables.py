@@ -19,6 +19,7 @@ from turnwise_study.gates.tables import (
     arms_table,
     kept_norm,
     labels_table,
+    median_interval,
     peak_row,
     rank_rows,
     regime_row,
@@ -107,11 +108,11 @@ def test_types_take_the_strongest_correlation(make_buffer: Make) -> None:
 
 
 def test_labels_have_medians(make_buffer: Make) -> None:
-    table = labels_table(make_buffer(ROWS), 5, 20, 0)
+    table = labels_table(make_buffer(ROWS), 5)
     assert (table["all_fail"]["n"], table["all_fail"]["median_d"], table["all_fail"]["median_tau"]) == (2, 0.15, 0)
     assert table["all_succeed"]["median_tau"] == 1
     nothing = dict.fromkeys(["median_d", "median_tau", "median_d_ci95", "median_tau_ci95"])
-    assert labels_table(make_buffer(ROWS[:1]), 5, 20, 0)["mixed"] == {"n": 0, "k": 5, **nothing}
+    assert labels_table(make_buffer(ROWS[:1]), 5)["mixed"] == {"n": 0, "k": 5, **nothing}
 
 
 def _spread(rows: int) -> list[tuple[object, ...]]:
@@ -121,6 +122,12 @@ def _spread(rows: int) -> list[tuple[object, ...]]:
         ("mixed" if i % 2 else "all_fail", float(rng.beta(2 + i % 2, 3)), int(rng.integers(0, 21)), "ab"[i // 2 % 2])
         for i in range(rows)
     ]
+
+
+def test_the_interval_of_a_median_lies_between_order_statistics() -> None:
+    """Of ten values, P(at most 1 below the median) = 11 / 1024 and P(at most 2) = 56 / 1024: the second and the ninth."""
+    assert median_interval(np.array([9.0, 0, 1, 2, 3, 4, 5, 6, 7, 8])) == [1, 8]
+    assert median_interval(np.array([0.0] + [0.875] * 9)) == [0.875, 0.875] and median_interval(np.arange(5.0)) is None
 
 
 def test_a_kind_with_few_groups_of_a_class_has_no_interval(make_buffer: Make) -> None:
