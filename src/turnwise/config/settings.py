@@ -150,6 +150,9 @@ class UpdateSettings:
         max_skips: this many updates in a row whose gradient is not finite end the run. Each of them is skipped.
         row_tokens: largest number of tokens in a packed row (exceptions: :func:`turnwise.rollouts.pack.row_limit`).
         batch_tokens: largest number of tokens in a micro-batch, including padding. A single row may be longer.
+        memory_gb: memory in GB for the activations of the micro-batches that a CPU computes side by side. For a large
+            model, ``row_tokens`` and ``batch_tokens`` are lowered to what fits (a single path may need more). None: no
+            limit.
         recompute: whether the backward pass computes the layers again (activation checkpointing). This costs about a
             third more computation and needs a fraction of the memory.
         offload: whether the layer inputs kept by ``recompute`` are in CPU memory, two copies per layer and micro-batch.
@@ -165,6 +168,7 @@ class UpdateSettings:
     allow_empty: bool = False
     row_tokens: AtLeastOne = 2048
     batch_tokens: AtLeastOne = 8192
+    memory_gb: Positive | None = None
     recompute: bool = False
     offload: bool = False
 
@@ -184,6 +188,9 @@ class EvaluationSettings:
             (``evaluation.suites``).
         environment: whether tasks of the environment are evaluated. With None, they are evaluated unless the run reads
             a ``data.file`` in which no dialogue belongs to the environment.
+        general: number of general questions, up to 24, on which the divergence from the base model is measured
+            (:mod:`turnwise.evaluation.general`). With 0 it is not.
+        skills: whether the toy skills are out-of-domain suites. They suit the shipped policies only.
         suites: further out-of-domain suites, name -> environment. Each has ``items`` held-out tasks and greedy
             decoding.
     """
@@ -195,6 +202,8 @@ class EvaluationSettings:
     every: Count = 0
     seed: Count = 0
     environment: bool | None = None
+    general: Annotated[int, Interval(ge=0, le=24)] = 0
+    skills: bool = True
     suites: Mapping[str, Any] | None = None
 
 

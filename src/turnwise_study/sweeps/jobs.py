@@ -244,13 +244,8 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
 
 
 def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
-    """Returns the override that starts a run from the weights that the run ``first`` saves.
-
-    If ``first`` itself started from an adapter, it saves all weights (``training.export``), and the override sets
-    ``policy.model`` to them.
-    """
-    merged = (first.begin or "").startswith("policy.start=")
-    left = "model" if merged else sweep.leaves.get(scale, "adapter")
+    """Returns the override that starts a run from the weights that the run ``first`` saves."""
+    left = sweep.leaves.get(scale, "adapter")
     key = "policy.start" if left == "adapter" else "policy.model"
     at = "${seed}" if sweep.start_seed is None else str(sweep.start_seed)
     return f"{key}='outputs/{first.name}/seed{at}/{left}'"
