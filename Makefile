@@ -9,7 +9,7 @@ NAMED = $(BIN)/python -c 'import sys, tomllib; print(*tomllib.load(open("pyproje
 CHECKED := src tests scripts benchmarks notebooks docs/site train.py
 PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations 5
 JOBS ?= logical
-EXTRAS := agent lmeval mcp published reasoning_gym tau2 verifiers
+EXTRAS := agent gguf lmeval mcp published reasoning_gym tau2 verifiers
 ARGS ?=
 
 # One core a process: the tests run side by side, and a tiny model gains nothing from more.
@@ -20,7 +20,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train results sandbox compiler escapes test test-fast test-extras golden properties mutants lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny docs audit clean
+.PHONY: help setup train results sandbox compiler escapes test test-fast test-extras golden properties mutants lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny smollm2 real docs audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -113,6 +113,13 @@ gpu: $(VENV)/.dev $(VENV)/.bfcl ## all that needs a device, in thirty minutes on
 
 tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
 	$(BIN)/python -m scripts.recipes.tiny $(ARGS)
+
+smollm2: setup gguf ## SmolLM2-135M-Instruct, fetched by checksum and converted for policy=smollm2 (93 MB, a minute)
+	$(BIN)/python -m scripts.recipes.smollm2 $(ARGS)
+
+real: smollm2 ## a real model learns: SFT of ten updates, then PivotRL, and a page with both (a quarter of an hour on two cores)
+	$(BIN)/python train.py sweep=turnwise_real rows=warm,pivotrl seed=0 $(ARGS)
+	$(BIN)/python scripts/report.py outputs/turnwise/real/warm/seed0 outputs/turnwise/real/pivotrl/seed0 --html outputs/turnwise/real/compared.html
 
 # Each page names the commands that write its tables and its figure. Pages about runs that are not kept name a folder of outputs/.
 results: setup ## write the tables and figures of docs/results again from the runs of results/ and outputs/ (minutes)

@@ -14,6 +14,7 @@ import pytest
 # target of make -> what it brings that must be there; the second name tells a part of it that another extra brings from the whole
 EXTRAS = {
     "agent": ("agents",),
+    "gguf": ("gguf",),
     "lmeval": ("lm_eval",),
     "mcp": ("mcp",),
     "published": ("verifiers", "agents", "sophistry_bench"),

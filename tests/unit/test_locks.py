@@ -20,7 +20,7 @@ def pins(path: Path) -> dict[str, str]:
     """Package -> version; a line that pins no exact version, or two versions of a package, fails."""
     versions: dict[str, str] = {}
     for line in path.read_text().splitlines():
-        text = line.partition("#")[0].strip()
+        text = line.partition("#")[0].partition(" --hash=")[0].strip()
         if text and not text.startswith("-c "):
             requirement = Requirement(text)
             (exact,) = requirement.specifier

@@ -55,6 +55,11 @@ PIVOTRL = {  # App. A.2
     "policy.model": "Qwen/Qwen3-30B-A3B-Thinking-2507", "rollout.states": 64, "trainer.max_epochs": 130, "eval.attempts": 3,
 }  # fmt: skip
 TURNS = {"allocator.group_size": 16, "rollout.turns": 1}
+# the ratio of a whole action or response, and the mean over all of them: PivotRL Eqs. 7-8, AWPO Eq. 25 and Algorithm 1
+RESPONSES = {"loss.ratio": "action", "loss.aggregation": "turn_mean_token_mean", "advantage.zero_variance": "keep"}
+REINFORCE = {  # Selective Rollout, Sec. 2.1 and App. C.2
+    "loss.ratio": "none", "loss.aggregation": "constant", "loss.constant_length": 1, "advantage.zero_variance": "keep",
+}  # fmt: skip
 
 ROWS = {  # sweep/row at the paper's scale
     "trace_tab5/trace_8b": TRACE | QUESTIONS | PREDICTOR | TREES | {"allocator.budget": 1024},
@@ -66,14 +71,16 @@ ROWS = {  # sweep/row at the paper's scale
     "trace_tab4/trace_8b": TRACE | MATHS | MATHS_PREDICTOR | {"rollout.states": 256, "allocator.budget": 512},
     "trace_tab4/grpo_14b": TRACE | MATHS | {"rollout.states": 128, "allocator.group_size": 8},
     "trace_tab4/pcl_8b": TRACE | MATHS | MATHS_PREDICTOR | {"rollout.states": 256, "allocator.prompts": 128},
-    "awpo_tab2/awpo_8b": AWPO | JUDGED | {"judge.model": "Qwen3-235B-A22B"},
+    "awpo_tab2/awpo_8b": AWPO | JUDGED | RESPONSES | {"judge.model": "Qwen3-235B-A22B"},
     "awpo_tab2/dapo_4b": AWPO | {"allocator.group_size": 8, "loss.clip_high": 0.28, "advantage.zero_variance": "refill"},
-    "awpo_tab3/awpo_8b": AWPO | JUDGED,
-    "selective_tab5/gated": SELECTIVE | GATE | {"advantage.zero_variance": "keep"},
-    "selective_tab5/baseline": SELECTIVE | {"advantage.zero_variance": "keep"},
-    "selective_tab4/gated": GATE | {"policy.lora.r": 8, "policy.lora.alpha": 16, "rollout.states": 4, "trainer.max_epochs": 20},
-    "pivotrl_tab4/full": PIVOTRL | TURNS | {"states.k": 16},
-    "pivotrl_tab4/sft": PIVOTRL,
+    "awpo_tab3/awpo_8b": AWPO | JUDGED | RESPONSES,
+    "selective_tab5/gated": SELECTIVE | REINFORCE | GATE,
+    "selective_tab5/baseline": SELECTIVE | REINFORCE,
+    "selective_tab4/gated": REINFORCE | GATE | {
+        "policy.lora.r": 8, "policy.lora.alpha": 16, "rollout.states": 4, "trainer.max_epochs": 20,
+    },
+    "pivotrl_tab4/full": PIVOTRL | TURNS | RESPONSES | {"states.k": 16},
+    "pivotrl_tab4/sft": PIVOTRL | {"trainer.max_epochs": -(-281_774 // 64), "data.trajectories": 281_774},  # all, once
     "pivotrl_fig1/e2e": PIVOTRL | {"rollout.states": 16, "allocator.group_size": 32, "trainer.max_epochs": 72},
 }  # fmt: skip
 
@@ -83,13 +90,13 @@ BY_NAME = {
     "method=trace scale=paper_trace env=bfcl": TRACE | FUNCTIONS,
     "method=grpo scale=paper_trace env=search": TRACE | QUESTIONS | FLAT,
     "method=grpo scale=paper_trace env=search loss=corrected": TRACE,
-    "method=awpo scale=paper_awpo": AWPO | JUDGED,
+    "method=awpo scale=paper_awpo": AWPO | JUDGED | RESPONSES,
     "method=toolrl scale=paper_awpo": AWPO | {"allocator.group_size": 8},
     "method=sft scale=paper_awpo": AWPO | {"allocator": None},
-    "method=selective scale=paper_selective env=alfworld": SELECTIVE | GATE,
+    "method=selective scale=paper_selective env=alfworld": SELECTIVE | REINFORCE | GATE,
     "method=grpo scale=paper_selective env=alfworld": SELECTIVE,
     "method=dapo scale=paper_selective": {"advantage.zero_variance": "refill", "loss.clip_high": 0.28},
-    "method=pivotrl scale=paper": PIVOTRL | TURNS | {"states.k": 16},
+    "method=pivotrl scale=paper": PIVOTRL | TURNS | RESPONSES | {"states.k": 16},
     "method=sft scale=paper": PIVOTRL,
 }  # fmt: skip
 

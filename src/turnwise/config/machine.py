@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config.schema import ConfigError
 from turnwise.errors import InputError
 from turnwise.models.hub import at_hand
-from turnwise.models.shipped import BASES
+from turnwise.models.shipped import BASES, weights_of
 
 _ON_GPU = ("gpu", "cuda")
 _PROCESSES = 16  # number of processes that a run may start on any machine, also on a machine with fewer cores
@@ -100,6 +100,6 @@ def _models(cfg: DictConfig) -> Iterator[str]:
         model = OmegaConf.select(cfg, key)
         if isinstance(model, str) and model not in BASES:
             try:
-                at_hand(model, key)
+                at_hand(weights_of(model), key)
             except InputError as error:
                 yield str(error)

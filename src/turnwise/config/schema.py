@@ -103,9 +103,16 @@ def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
     return f"{preset}/{tail}" if tail else preset
 
 
+def verifier(method: str, anchored: str | None, other: str | None) -> str | None:
+    """Returns the verifier that an environment has by default: ``anchored``, which compares with the demonstrated action
+    (PivotRL, Sec. 3.1 and App. A.2), with PivotRL and its baseline, else ``other``.
+    """
+    return anchored if method in ("pivotrl", "local") else other
+
+
 def register(folder: Path) -> None:
-    """Registers the root schema and the options of ``options.yaml`` with Hydra, and the resolver ``run_name`` with
-    OmegaConf. May be called repeatedly. ``folder`` is the configuration folder.
+    """Registers the root schema and the options of ``options.yaml`` with Hydra, and the resolvers ``run_name`` and
+    ``verifier`` with OmegaConf. May be called repeatedly. ``folder`` is the configuration folder.
     """
     store = ConfigStore.instance()
     store.store(name="run_schema", node=RunConfig)
@@ -113,6 +120,7 @@ def register(folder: Path) -> None:
         for name, node in options.items():
             store.store(name=name, node=node, group=group, package="_global_")
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+    OmegaConf.register_new_resolver("verifier", verifier, replace=True)
 
 
 @cache

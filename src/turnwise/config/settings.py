@@ -108,6 +108,7 @@ class UpdateSettings:
     allow_empty: bool = False
     row_tokens: AtLeastOne = 2048
     batch_tokens: AtLeastOne = 8192
+    memory_gb: Positive | None = None
     recompute: bool = False
     offload: bool = False
 
@@ -115,7 +116,7 @@ class UpdateSettings:
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
     """The evaluations before, during and after training. Seeds other than 0 give none of the tasks and items of seed 0
-    (``evaluation.fresh_tasks``). With ``environment=None``, tasks of the environment are evaluated unless the run reads
+    (``evaluation.suites``). With ``environment=None``, tasks of the environment are evaluated unless the run reads
     a ``data.file`` in which no dialogue belongs to it.
     """
 
@@ -125,6 +126,8 @@ class EvaluationSettings:
     every: Count = 0
     seed: Count = 0
     environment: bool | None = None
+    general: Annotated[int, Interval(ge=0, le=24)] = 0
+    skills: bool = True
     suites: Mapping[str, Any] | None = None
 
 

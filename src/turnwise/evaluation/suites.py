@@ -21,6 +21,7 @@ from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.errors import InputError
+from turnwise.evaluation.general import Divergence
 from turnwise.evaluation.skills import SKILLS, Item, items
 from turnwise.evaluation.stats import Reply
 from turnwise.rollouts.environment_steps import Openings
@@ -130,6 +131,7 @@ class Evaluation:
     episodes: list[Episode] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)  # results on held-out dialogues without an environment
+    general: list[Divergence] = field(default_factory=list)  # from the base model, on general questions
 
     def success(self, mode: str, split: str | None = None) -> dict[str, list[float]]:
         """Returns, for each task, the outcomes (0 or 1) of its episodes in one decoding mode (greedy or sampled)."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as hf_logging
@@ -116,7 +119,8 @@ def load_policy(
     """Loads a causal LM, switches it to tree attention, and returns the model and its tokenizer.
 
     Args:
-        model: a Hugging Face id or a folder. Weights are read only from safetensors, and no remote code is run.
+        model: a Hugging Face id, a folder, or a GGUF file, whose weights are dequantised. Weights of a folder are read
+            only from safetensors, and no remote code is run.
         dtype: data type of the weights: float32, bfloat16 or float16.
         rank: rank of LoRA adapters on every linear layer except the head; 0: all weights are trained.
         alpha, dropout: LoRA's alpha and its dropout probability.
@@ -179,6 +183,47 @@ def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
             f"policy.start={adapter}: this adapter cannot be merged into policy.model={model} ({_first_line(error)})"
         ) from error
     return merged
+
+
+def save_adapter(model: Any, folder: Path, start: str | Path | None = None) -> None:
+    """Writes the LoRA adapter of ``model``, or of the gathering wrapper of a sharded one, to ``folder``.
+
+    If the weights under it are those of a base model with the adapter ``start`` merged, the written adapter is the sum
+    of both and belongs to that base model. Its rank is the sum of both ranks:
+    s_1 B_1 A_1 + s_2 B_2 A_2 = [s_1 B_1, s_2 B_2] [A_1; A_2].
+    """
+    model.save_pretrained(folder, safe_serialization=True)
+    if start is None:
+        return
+    parts = [(load_file(place / ADAPTER), _lora_scale(place)) for place in (Path(start), folder)]
+    (first, scale), (second, own_scale) = parts
+    total = {}
+    for name, weight in second.items():
+        if name.endswith("lora_A.weight"):
+            total[name] = torch.cat([first[name], weight])
+        else:
+            total[name] = torch.cat([first[name] * scale, weight * own_scale], dim=1)
+    save_file(total, folder / ADAPTER, {"format": "pt"})
+    about = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    about["r"] = about["lora_alpha"] = next(len(w) for name, w in total.items() if name.endswith("lora_A.weight"))
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(about, indent=2), encoding="utf-8")
+
+
+def addable(start: str | Path) -> bool:
+    """Returns whether :func:`save_adapter` can add an adapter to ``start``: a LoRA with one rank and one alpha for all
+    linear layers, in the plain form.
+    """
+    about = json.loads((Path(start) / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    unlike = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "target_parameters", "modules_to_save", "bias")
+    if any(about.get(key) not in (None, False, "none", {}, []) for key in unlike):
+        return False
+    with safe_open(Path(start) / ADAPTER, "pt") as stream:
+        return all(name.endswith(("lora_A.weight", "lora_B.weight")) for name in stream.keys())  # noqa: SIM118
+
+
+def _lora_scale(adapter: Path) -> float:
+    about = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    return float(about["lora_alpha"]) / float(about["r"])
 
 
 def _check_base(adapter: Path, base: str | Path) -> None:
@@ -266,17 +311,19 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
 def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]:
     if (Path(model) / ADAPTER_CONFIG).is_file():  # transformers would load the adapter's base model instead
         raise PolicyError(f"{key}={model}: this is an adapter; set policy.start to it and {key} to its base model")
+    source, options = model, {"trust_remote_code": False}  # set explicitly: transformers would ask on the terminal
+    if str(model).endswith(".gguf"):
+        if find_spec("gguf") is None:
+            raise PolicyError(f"{key}={model}: reading a GGUF file needs the package gguf: make gguf")
+        source, options["gguf_file"] = Path(model).parent, Path(model).name
     try:
-        # trust_remote_code is set explicitly, because transformers would otherwise ask on the terminal
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         with _quiet():
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
             weights, info = kind.from_pretrained(
-                model,
-                dtype=getattr(torch, dtype),
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
+                source, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **options
             )
+        if "gguf_file" in options:
+            weights = _unquantised(weights)
         if missing := sorted(info["missing_keys"]):  # transformers would fill them with random values
             raise ValueError(f"{missing[0]} and {len(missing) - 1} more tensors are missing from the model's files")
         check_finite(weights.named_parameters())
@@ -289,8 +336,8 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
         raise
     except Exception as error:  # a broken file can make the libraries raise anything
         raise PolicyError(
-            f"{key}={model}: {_first_line(error)}. Give the id of a model on the Hugging Face hub or a folder that "
-            "contains config.json, model.safetensors and a tokenizer"
+            f"{key}={model}: {_first_line(error)}. Give the id of a model on the Hugging Face hub, a folder that "
+            "contains config.json, model.safetensors and a tokenizer, or a whole GGUF file"
         ) from error
     if left_out := sorted(info["unexpected_keys"]):
         logger.warning(
@@ -301,6 +348,21 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
             len(left_out) - 1,
         )
     return weights, tokenizer
+
+
+def _unquantised(weights: PreTrainedModel) -> PreTrainedModel:
+    """Returns the same weights in a model that can be saved. What was read from a GGUF file is marked as quantised."""
+    config = copy.deepcopy(weights.config)
+    del config.quantization_config
+    with torch.device("meta"):
+        plain = type(weights)(config)
+    for name, buffer in weights.named_buffers():  # rotary frequencies are in no state dict
+        owner, _, leaf = name.rpartition(".")
+        plain.get_submodule(owner).register_buffer(leaf, buffer, persistent=False)
+    plain.load_state_dict(weights.state_dict(), assign=True)
+    plain.tie_weights()
+    plain.generation_config = weights.generation_config
+    return plain.eval()
 
 
 @contextmanager

@@ -12,13 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+CPU_LOGITS = 1 << 23  # most logits of a chunk on a CPU: 32 MiB in float32
+
 
 def selected_logprobs_and_entropy(
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
     temperature: float = 1.0,
-    chunk: int = 1024,
+    chunk: int | None = None,
     entropy: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Returns log-probs of chosen tokens and the entropies of the next-token distributions, both in nats.
@@ -32,7 +34,8 @@ def selected_logprobs_and_entropy(
         weight: output embedding (V, D).
         targets: ids (...) of the chosen tokens.
         temperature: temperature by which the logits are divided, as in sampling.
-        chunk: number of positions whose logits are in memory at once.
+        chunk: number of positions whose logits are in memory at once; None: 1024, and fewer on a CPU if the vocabulary
+            is large, because each of the threads that run side by side holds several copies of a chunk.
         entropy: whether to compute the entropies; otherwise an empty tensor is returned for them.
 
     Returns:
@@ -51,6 +54,8 @@ def selected_logprobs_and_entropy(
         raise ValueError(
             f"temperature must be positive, got {temperature}; greedy actions have no log-prob to train on"
         )
+    if chunk is None:
+        chunk = 1024 if hidden.device.type != "cpu" else max(64, min(1024, CPU_LOGITS // len(weight)))
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     rows = hidden.reshape(-1, hidden.shape[-1])

@@ -142,6 +142,7 @@ class Result(_Part):
     seed: int
     in_domain: InDomain
     ood: OutOfDomain = OutOfDomain()
+    general: dict[str, Any] = {}  # divergence from the base model on general questions (eval.general)
     held_out: HeldOut | None = None  # only after training on dialogues without an environment
     environment: InDomain | None = None  # result on tasks of the environment, if ``in_domain`` is about dialogues
     rollout_turns: Count = 0

@@ -55,6 +55,7 @@ _SHOWN_ONLY = (
     "trainer.enable_progress_bar",
     "trainer.log_every_n_steps",
     "trainer.enable_model_summary",
+    "update.memory_gb",
     "update.recompute",
     "update.offload",
     # several processes together compute the same result as one process (docs/scaling.md)

@@ -24,8 +24,17 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.settings import PolicySettings
 from turnwise.engines.engine import Sampling
+from turnwise.evaluation.general import Divergence, General, counted, general_answers
 from turnwise.evaluation.skills import SKILLS
-from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k, reply_of
+from turnwise.evaluation.stats import (
+    Estimate,
+    paired_change,
+    paired_difference,
+    paired_mean_difference,
+    pass_at_k,
+    pooled,
+    reply_of,
+)
 from turnwise.evaluation.suites import (
     Answer,
     Episode,
@@ -37,7 +46,7 @@ from turnwise.evaluation.suites import (
     repeat_rate,
 )
 from turnwise.files import atomic_write, writing
-from turnwise.models.policy import plain_copy
+from turnwise.models.policy import addable, plain_copy, save_adapter
 from turnwise.rollouts.player import Player
 from turnwise.runs.result_file import typed
 from turnwise.runs.run_folder import config_hash
@@ -133,6 +142,21 @@ def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     }
 
 
+def divergence(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+    """Returns the entry ``general`` of ``result.json``: the divergence from the base model on general questions in nats
+    a token, and how often (percent) both find the same token most likely, before and after training.
+    """
+    entry: dict[str, Any] = {"questions": len(after.general), "tokens": sum(row.tokens for row in after.general)}
+    for value, unit in (("kl", 1.0), ("same", 100.0)):
+        sides = counted(base.general, value), counted(after.general, value)
+        change = paired_change(*sides, shares=False)
+        before, since = (round(unit * pooled(side), 4) for side in sides)
+        low, high = change.low, change.high
+        interval = None if low is None or high is None else [round(unit * low, 4), round(unit * high, 4)]
+        entry[value] = {"base": before, "after": since, "delta": round(since - before, 4), "delta_ci95": interval}
+    return entry
+
+
 def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
     """Returns ``before`` and ``since`` without items that only one of the two evaluations contains, because the item's
     environment failed in the other evaluation.
@@ -166,6 +190,8 @@ def result_of(
         domains["in_domain"] = held_out_headline(base, after) if held_out else {}
     if held_out:
         domains["held_out"] = held_out
+    if after.general:
+        domains["general"] = divergence(base, after)
     return {
         "method": cfg.method,
         "env": file or environment,
@@ -195,6 +221,9 @@ def summary(evaluation: Evaluation) -> dict[str, float]:
         metrics["eval/repeat_rate"] = round(sum(map(repeat_rate, said)) / len(said), 4)
     for suite, items in evaluation.skills().items():
         metrics[f"eval/ood/{suite}"] = _points(_mean(items))
+    if evaluation.general:
+        for value, unit in (("kl", 1.0), ("same", 100.0)):
+            metrics[f"eval/general/{value}"] = round(unit * pooled(counted(evaluation.general, value)), 4)
     return metrics | held_out_metrics(evaluation)
 
 
@@ -309,6 +338,7 @@ class Measure:
     ) -> None:
         self.settings, self.policy, self.player, self.module = settings, policy, player, module
         self.candidates, self.phases, self.distributed = candidates, phases, module.distributed
+        self.general: General | None = None
 
     def __call__(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
         """Evaluates the policy with its current weights. ``advance`` is called with numbers of newly finished steps."""
@@ -339,13 +369,18 @@ class Measure:
                     played = play_tasks(player, self.candidates.opening, tasks, attempts, mode, "eval", advance)
                     found.episodes += self.distributed.gather(played)
         if settings.items:
-            engine, suites = self.player.engine, self.distributed.share(list(SKILLS))
+            engine, suites = self.player.engine, self.distributed.share(list(SKILLS) if settings.skills else [])
             answers = answer_skills(
                 engine, self.policy.chat, settings.items, seed=settings.seed, suites=suites, on_done=advance
             )
             for name, other in self.distributed.share(list((settings.suites or {}).items())):
                 answers += play_suite(self.player, name, other, settings.items, settings.seed, on_done=advance)
             found.answers = self.distributed.gather(answers)
+        if settings.general:
+            if self.general is None:
+                given = self.policy.source, self.settings.policy.dtype, self.settings.cache, settings.general
+                self.general = general_answers(*given)
+            found.general = self.general.divergence(self.module.model)
         return found
 
     def named(self, name: str) -> Evaluation:
@@ -358,7 +393,8 @@ class Measure:
         if before is not None:
             return before
         acted = settings.tasks * self.candidates.plays + (len(held_out.states) if held_out else 0)
-        total = acted * (1 + settings.attempts) + (len(SKILLS) + len(settings.suites or {})) * settings.items
+        suites = len(SKILLS) * settings.skills + len(settings.suites or {})
+        total = acted * (1 + settings.attempts) + suites * settings.items
         with self.phases.phase(f"evaluate {name}", total) as advance:
             found = self(lambda done: advance(done * (1 if self.distributed.served else self.distributed.world)))
         if self.distributed.first:
@@ -437,7 +473,7 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
 
 
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
-    rows: list[Any] = [*evaluation.episodes, *evaluation.answers, *evaluation.replies]
+    rows: list[Any] = [*evaluation.episodes, *evaluation.answers, *evaluation.replies, *evaluation.general]
     with atomic_write(path) as part:
         part.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
 
@@ -459,6 +495,8 @@ def load_evaluation(path: Path) -> Evaluation:
         row = json.loads(line)
         if "reply" in row:
             evaluation.replies.append(reply_of(row))
+        elif "question" in row:
+            evaluation.general.append(Divergence(**row))
         elif "suite" in row:
             evaluation.answers.append(Answer(**row))
         else:
@@ -469,21 +507,22 @@ def load_evaluation(path: Path) -> Evaluation:
 def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
     """Writes the trained policy and its tokenizer to a subfolder of the run's folder.
 
-    The subfolder is ``adapter`` if only a LoRA adapter is written, or ``model`` if all weights are written. A run with
-    ``policy.start`` writes all weights, because another adapter was merged into the base model before training. If the
-    model is sharded, all processes must call this function.
+    The subfolder is ``adapter`` if a LoRA adapter is written, or ``model`` if all weights are. The adapter of a run with
+    ``policy.start`` contains that adapter too, so that both belong to ``policy.model``; if the two cannot be added, all
+    weights are written. If the model is sharded, all processes must call this function.
 
     Args:
         folder: the run's folder.
         writes: whether this process writes the files.
     """
-    if policy.start:
-        left = plain_copy(model)
-    else:
-        left = Whole(model) if is_sharded(model) else model
+    adapter = policy.lora.r > 0 and (policy.start is None or addable(policy.start))
+    left = plain_copy(model) if policy.start and not adapter else Whole(model) if is_sharded(model) else model
     if not writes:
         return
-    target = folder / ("adapter" if policy.lora.r and not policy.start else "model")
+    target = folder / ("adapter" if adapter else "model")
     with writing(target):
-        left.save_pretrained(target, safe_serialization=True)
+        if adapter:
+            save_adapter(left, target, policy.start)
+        else:
+            left.save_pretrained(target, safe_serialization=True)
         tokenizer.save_pretrained(target)

@@ -33,6 +33,7 @@ from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls import Format
 from turnwise.env import check_ready
 from turnwise.errors import InputError
+from turnwise.models.attention import unwrapped
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import weights_of
@@ -87,6 +88,21 @@ class Settings:
             cache=Path(cfg.paths.cache),
             device=torch.device("cuda" if cuda else "cpu"),
         )
+
+    def fitting(self, model: Any) -> Settings:
+        """Returns the settings with rows and micro-batches whose activations fit into ``update.memory_gb`` on a CPU."""
+        update = self.update
+        if update.memory_gb is None or update.recompute or self.device.type != "cpu":
+            return self
+        config = unwrapped(model).config.get_text_config()
+        wide = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        # what autograd keeps of a token in a layer, counted in Llama and Qwen3 with LoRA on all linear layers
+        of_token = (
+            config.num_hidden_layers * (8 * config.hidden_size + 4 * wide) * next(model.parameters()).element_size()
+        )
+        fits = max(256, int(update.memory_gb * 1e9 / (of_token * torch.get_num_threads())))
+        rows, batches = min(update.row_tokens, fits), min(update.batch_tokens, fits)
+        return replace(self, update=replace(update, row_tokens=rows, batch_tokens=batches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +165,7 @@ def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
     form = call_format(chosen, env, from_file=bool(data.file))
 
     policy = base_policy(settings)
+    settings = settings.fitting(policy.model)
     dialect = None
     if data.file is not None and built["states"].source == "expert":
         dialect = dialect_of(policy.chat, data.tools_as_text is True, chosen or data.format)

@@ -243,11 +243,8 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
 
 
 def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
-    """The override that starts a run from the weights that the run ``first`` saves: all of them, if ``first`` itself
-    started from an adapter (``training.export``).
-    """
-    merged = (first.begin or "").startswith("policy.start=")
-    left = "model" if merged else sweep.leaves.get(scale, "adapter")
+    """The override that starts a run from the weights that the run ``first`` saves."""
+    left = sweep.leaves.get(scale, "adapter")
     key = "policy.start" if left == "adapter" else "policy.model"
     at = "${seed}" if sweep.start_seed is None else str(sweep.start_seed)
     return f"{key}='outputs/{first.name}/seed{at}/{left}'"

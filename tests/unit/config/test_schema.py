@@ -82,3 +82,21 @@ def test_build_makes_a_part_or_none_and_says_which_key_it_refused() -> None:
 def test_the_importance_weight_belongs_to_the_ratio_that_the_loss_clips(method: str, level: str) -> None:
     cfg = compose_config([f"method={method}", "loss=corrected"], CONF, read=READ)
     assert cfg.loss.correction.level == cfg.loss.ratio == level
+
+
+@pytest.mark.parametrize(
+    ("env", "anchored", "other"),
+    [
+        ("household", "demonstrated", "oracle"),
+        ("search_hops", "demonstrated", "oracle"),
+        ("terminal", "similarity", "effect"),
+        ("software", "name", None),
+    ],
+)
+def test_pivotrl_compares_with_the_demonstrated_action_by_default(env: str, anchored: str, other: str | None) -> None:
+    def chosen(*overrides: str) -> str | None:
+        return compose_config([f"env={env}", *overrides], CONF, read=READ).env.verifier
+
+    assert chosen() == chosen("method=pivotrl") == chosen("method=local") == anchored
+    assert chosen("method=sft") == chosen("method=grpo") == other
+    assert chosen("method=pivotrl", "env.verifier=effect") == "effect"

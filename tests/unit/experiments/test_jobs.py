@@ -78,9 +78,7 @@ def test_a_row_starts_from_one_that_started_from_another(conf: Path) -> None:
     path.write_text(path.read_text().replace("directions:", f"{more}directions:"))
     tiny, paper = (ask(["sweep=p_tab1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
     assert job_of(tiny, "then", 0).begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
-    assert (
-        job_of(tiny, "last", 0).begin == "policy.model='outputs/p/tab1/then/seed${seed}/model'"
-    )  # its adapter is merged
+    assert job_of(tiny, "last", 0).begin == "policy.start='outputs/p/tab1/then/seed${seed}/adapter'"
     assert job_of(paper, "then", 0).begin is None
     assert job_of(paper, "last", 0).begin == "policy.start='outputs/p/tab1/then/scale=paper/seed${seed}/adapter'"
 

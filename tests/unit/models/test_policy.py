@@ -16,7 +16,15 @@ from safetensors.torch import load_file, save_file
 from tests.unit.random_models import small_config, small_model
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
-from turnwise.models.policy import PolicyError, check_finite, load_policy, plain_copy, with_adapter
+from turnwise.models.policy import (
+    PolicyError,
+    addable,
+    check_finite,
+    load_policy,
+    plain_copy,
+    save_adapter,
+    with_adapter,
+)
 from turnwise.models.shipped import tiny_path
 
 DENSE: dict[str, Any] = {
@@ -83,6 +91,31 @@ def test_a_policy_that_starts_from_an_adapter_is_the_adapted_one(adapter: Path) 
     assert torch.allclose(found, wanted, atol=1e-4) and torch.allclose(other, wanted, atol=1e-4)
     assert not torch.allclose(base, wanted, atol=1e-2)
     assert not hasattr(start, "peft_config") or not start.peft_config
+
+
+def test_the_second_adapter_contains_the_first(adapter: Path, tmp_path: Path) -> None:
+    model, _ = load_policy(tiny_path(), rank=2, alpha=6, start=adapter)
+    torch.manual_seed(2)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_(0, 0.1)
+    assert addable(adapter)
+    save_adapter(model, tmp_path / "sum", adapter)
+    again, _ = load_policy(tiny_path(), start=tmp_path / "sum")
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        assert torch.allclose(model(input_ids=ids).logits, again(input_ids=ids).logits, atol=1e-4)
+    about = json.loads((tmp_path / "sum" / "adapter_config.json").read_text())
+    assert about["r"] == about["lora_alpha"] == 4 + 2
+
+
+@pytest.mark.extra("gguf")
+def test_a_file_that_is_no_whole_gguf_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF" + bytes(60))
+    with pytest.raises(PolicyError, match=r"policy\.model=.*model\.gguf") as caught:
+        load_policy(file)
+    assert "\n" not in str(caught.value)
 
 
 Damage = Callable[[Path], object]

@@ -190,8 +190,12 @@ class RandomCut(AtStep):
     seed: int = 0
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
-        draw = random.Random(f"{self.seed} {tree.version} {tree.state.id}").random()
-        return GateDecision(self.k, {}, draw < self.share)
+        return GateDecision(self.k, {}, draw(self.seed, tree) < self.share)
+
+
+def draw(seed: int | str, tree: RolloutTree) -> float:
+    """Returns a number from [0, 1) that depends only on the seed, the state and the policy version."""
+    return random.Random(f"{seed} {tree.version} {tree.state.id}").random()
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +261,16 @@ class Predicted(AtStep):
         reward: the reward of finished rollouts, within [0, 1].
         threshold: a tree is stopped if its probability of both a success and a failure is below this. With 0 the gate
             records decisions and never stops a tree.
+        spared: the share of trees, drawn by state and policy version, that are played on whatever is predicted; None:
+            no tree. Stopped trees teach the predictor nothing, so without them a predictor that stops every group would
+            never learn that it is wrong.
     """
 
     value: Value
     reward: Judge
     k: Annotated[int, Ge(1)] = 10
     threshold: Annotated[float, Interval(ge=0, le=1)] = 0.1
+    spared: Annotated[float, Interval(ge=0, le=1)] | None = 0.1
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         step = group.step
@@ -275,7 +283,8 @@ class Predicted(AtStep):
                 ended = len(path) <= step and not tree.turns[leaf].observation_ids
                 success.append(total[number] if ended else values[tree.turns[path[step - 1]].parent + 1])
         mixed = mixed_probability(success)
-        return GateDecision(self.k, {MIXED: mixed}, mixed < self.threshold)
+        stop = mixed < self.threshold and draw("spared", tree) >= (self.spared or 0)
+        return GateDecision(self.k, {MIXED: mixed}, stop)
 
 
 def mixed_probability(success_G: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ from turnwise.models.segment_sum import segment_sum
 if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked without it
     from torch import Tensor
 
-Level = Literal["token", "action", "sequence"]
+Level = Literal["token", "action", "sequence", "none"]  # none: as token
 
 # exp(20) is far outside any clip range. Larger log ratios are cut, because a product over a long action would overflow
 # and 0 * inf is NaN.
@@ -83,7 +83,7 @@ class Correction:
         return segment_sum(log_K, batch.sequence_K) if self.level == "sequence" else log_K
 
 
-RatioLevel = Literal["token", "sequence", "action"]
+RatioLevel = Literal["token", "sequence", "action", "none"]
 KlEstimator = Literal["k1", "k2", "k3"]
 
 
@@ -96,11 +96,15 @@ class Clipped:
     that sampled the rollouts.
 
     ``ratio`` chooses the importance ratio w:
-        - ``token``: pi(y_t | ...) / pi_old(y_t | ...) (GRPO; AWPO, arXiv:2512.19126, Eq. 25);
+        - ``token``: pi(y_t | ...) / pi_old(y_t | ...) (GRPO);
         - ``sequence``: the geometric mean of the token ratios over the sequence (GSPO, arXiv:2507.18071);
-        - ``action``: pi(a|s) / pi_old(a|s), the product over the turn's tokens (PivotRL, arXiv:2603.21383, Eq. 8). The
-          KL is then computed per action too, as the sum of the estimates of the action's tokens. With
-          ``aggregation=turn_mean_token_mean`` the loss is exactly PivotRL's Eq. 7.
+        - ``action``: pi(a|s) / pi_old(a|s), the product over the turn's tokens (PivotRL, arXiv:2603.21383, Eq. 8; AWPO,
+          arXiv:2512.19126, Eq. 25, whose response is one turn). The KL is then computed per action too, as the sum of
+          the estimates of the action's tokens. With ``aggregation=turn_mean_token_mean`` the loss is exactly PivotRL's
+          Eq. 7 and AWPO's Eq. 25. The longer a turn, the farther its ratio is from 1 after a step;
+        - ``none``: w = 1 with the gradient of log pi(y_t | ...), so that nothing is clipped: REINFORCE. With
+          ``aggregation=constant`` and ``constant_length=1`` the gradient is that of the mean over samples of
+          -A log p(tau) (Selective Rollout, arXiv:2605.05802, Sec. 2.1 and App. C.2).
 
     ``aggregation``: see :func:`turnwise.algo.losses.loss.token_scale`; ``constant`` needs ``constant_length``.
 
@@ -196,7 +200,7 @@ class Clipped:
         return LossOutput(loss, _metrics(batch, old_K, ratio_K, cut_low_K, cut_high_K, weights))
 
     def _ratio(self, batch: LossInputs, old_K: Tensor) -> Tensor:
-        log_ratio_K = batch.logprobs_K - old_K
+        log_ratio_K = batch.logprobs_K - (batch.logprobs_K.detach() if self.ratio == "none" else old_K)
         if self.ratio == "action":
             log_ratio_K = segment_sum(log_ratio_K, batch.turn_K)
         elif self.ratio == "sequence":

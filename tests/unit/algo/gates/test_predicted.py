@@ -14,7 +14,7 @@ from turnwise.types import RolloutTree
 Grow = Callable[..., RolloutTree]
 
 
-def gate(by_text: dict[str, float], rewards: Sequence[float], **settings: float) -> Predicted:
+def gate(by_text: dict[str, float], rewards: Sequence[float], **settings: float | None) -> Predicted:
     """Predicts the success of a history by its last action, and 0.5 of the state."""
 
     def value(trees: Sequence[RolloutTree]) -> list[list[float]]:
@@ -29,7 +29,8 @@ def test_what_has_ended_counts_with_its_reward_and_what_runs_with_its_prediction
     assert not judged(tree, 3)
     (look,) = tree.looks
     assert look.step == 3 and look.values == {MIXED: pytest.approx(1 - 1 * 0.8 * 0.25 - 0)}
-    assert gate({"x": 0.8, "u": 0.25}, [1.0, 0.0, 0.0], k=3, threshold=0.81)(grow(["abc", "axyz", "auvw"], 3), 3)
+    stops = gate({"x": 0.8, "u": 0.25}, [1.0, 0.0, 0.0], k=3, threshold=0.81, spared=None)
+    assert stops(grow(["abc", "axyz", "auvw"], 3), 3)
 
 
 def test_invalid_rollouts_and_other_steps_are_left_out(grow: Grow) -> None:
@@ -40,6 +41,16 @@ def test_invalid_rollouts_and_other_steps_are_left_out(grow: Grow) -> None:
     assert tree.looks[0].values[MIXED] == pytest.approx(0.5)
     early = grow(["abcd", "axyz"], 2)
     assert not gate({}, [0.0, 0.0], k=3, threshold=1.0)(early, 2) and early.looks == []
+
+
+def test_one_group_in_ten_is_played_on_so_that_the_predictor_goes_on_learning(grow: Grow) -> None:
+    def stopped(version: int, **settings: float | None) -> list[bool]:
+        judged = gate({}, [0.0, 0.0], k=3, threshold=1.0, **settings)
+        return [judged(grow(["abcd", "axyz"], 3, f"s{i}", version), 3) for i in range(400)]
+
+    assert all(stopped(0, spared=None)) and not any(stopped(0, spared=1.0))
+    assert 20 < stopped(0).count(False) < 60
+    assert stopped(0) == stopped(0) != stopped(1)
 
 
 def test_a_rollout_beyond_the_step_counts_with_what_was_predicted_there(grow: Grow) -> None:

@@ -60,6 +60,12 @@ GEOMETRIC = 0.75 ** (1 / 3)
             (-0.75 - 1 + 2) / 3,
             [-0.75 / 3, -0.75 / 3, -1 / 3, 2 / 3],
         ),
+        # no ratio, so nothing is clipped: the sum over each sample, and the gradient of -A log p
+        (
+            Clipped(ratio="none", aggregation="constant", constant_length=1),
+            (-3 + 1) / 2,
+            [-1 / 2, -1 / 2, -1 / 2, 1 / 2],
+        ),
     ],
 )
 def test_surrogate_by_hand(loss, value, grad) -> None:
