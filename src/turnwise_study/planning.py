@@ -428,7 +428,10 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
     devices, given = cfg.trainer.get("devices", 1), given or {}
     each = len(devices) if not isinstance(devices, int | str) else int(devices) if str(devices).isdigit() else 1
     gpus = max(1, each) * int(cfg.trainer.get("num_nodes", 1))
-    unknown, policy, folder, source = "", None, None, None
+    policy: Any = None
+    source: Any = None
+    folder: Path | None = None
+    unknown = ""
     try:
         policy, folder = architecture(str(cfg.policy.model))
         base = OmegaConf.select(cfg, "predictor.model")

@@ -127,7 +127,8 @@ def register(folder: Path) -> None:
 def small_options(folder: Path) -> dict[str, dict[str, Any]]:
     """Group -> option -> content, of the options in ``options.yaml``, which have no file of their own."""
     path = folder / "options.yaml"
-    return yaml.safe_load(path.read_bytes()) if path.is_file() else {}
+    options: dict[str, dict[str, Any]] = yaml.safe_load(path.read_bytes()) if path.is_file() else {}
+    return options
 
 
 class _ReadOnce(CachingConfigRepository):
