@@ -212,8 +212,12 @@ class Desk:
         workers.start(self._serve(listener))
 
     def end(self) -> None:
-        """Ends the queue and closes the socket. Returns before this is done."""
-        workers.start(self._end())
+        """Ends the queue: requests that wait, and those that still come, are refused. Returns before this is done."""
+        workers.soon(self._end)
+
+    def close(self) -> None:
+        """Closes the socket. Returns before it is closed."""
+        workers.start(self._close())
 
     async def reply_to(self, asked: Asked) -> Message:
         if self._ended:
@@ -232,11 +236,13 @@ class Desk:
     async def _serve(self, listener: socket.socket) -> None:
         self._runner = asyncio.create_task(_runner(listener, self))
 
-    async def _end(self) -> None:
+    def _end(self) -> None:
         self._ended = True
         for asked in self._open:
             asked.reply.cancel()
         self._waiting.put(None)
+
+    async def _close(self) -> None:
         runner, self._runner = self._runner, None
         if runner is not None:
             await (await runner).cleanup()
@@ -375,6 +381,7 @@ class Program:
             with self._lock:
                 self._kill = None
             self.desk.end()
+            self.desk.close()
 
     def _opened(self, listener: socket.socket, kill: Callable[[], None]) -> None:
         self.desk.serve(listener)

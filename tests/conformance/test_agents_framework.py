@@ -24,6 +24,7 @@ def served() -> Iterator[tuple[Desk, str]]:
     desk.serve(listener)
     yield desk, f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
     desk.end()
+    desk.close()
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -49,6 +49,7 @@ def served() -> Iterator[tuple[Desk, str]]:
     desk.serve(listener)
     yield desk, f"http://127.0.0.1:{port}/v1"
     desk.end()
+    desk.close()
 
 
 @pytest.fixture
