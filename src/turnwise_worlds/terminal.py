@@ -418,11 +418,12 @@ class CommandJudge(CachedModel):
     def __call__(self, ours: str, theirs: str) -> bool:
         """Raises ``EnvironmentFault`` if the model gives no verdict."""
         loop, key = self.open(), key_of(self._request(self._question(ours, theirs, "")))
-        answer = self._cached(key)
+        assert self._store is not None  # the model is open
+        answer = self._store.get(key)
         if answer is None:
             try:
                 reply = loop.start(self.client.ask(self._request(self._question(ours, theirs, new_code())))).result()
-                answer = self._keep(key, self.model, {"score": read_score(reply.text)})
+                answer = self._store.put(key, self.model, {"score": read_score(reply.text)})
             except (Fault, AnswerError) as error:
                 raise EnvironmentFault(f"terminal: the judge of commands gave no verdict ({error})") from None
         return bool(answer["score"] >= 0.5)

@@ -168,5 +168,5 @@ def test_tasks_of_others_and_without_data_are_refused(name: str, env: Environmen
 def test_verifiers_decide_the_hand_written_cases(world: str) -> None:
     installed(world)
     cases = read_cases(CASES / f"{world}.yaml")
-    refused, accepted = cases.wrong(lambda overrides: make(f"env={world}", *overrides))
+    refused, accepted = cases.wrong(lambda overrides: make("method=grpo", f"env={world}", *overrides))
     assert refused == [] and accepted == []

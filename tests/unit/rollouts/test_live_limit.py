@@ -85,7 +85,7 @@ def test_a_bound_on_live_rollouts_changes_no_draw(policy: Any, schedule: Any, al
         trees = Player(engine, env, chat, Sampling(max_tokens=16)).play(states, allocator, gate, "k")
         found.append([(tree.stopped, rollouts(tree)) for tree in trees])
         most.append(env.most)
-    parted = [one != other for bounded in found[1:] for one, other in zip(found[0], bounded, strict=True)]
-    assert sum(parted) <= 1
+    # batches of another size round differently, which may change a draw at a near tie of one tree
+    assert sum(len({str(tree) for tree in same}) > 1 for same in zip(*found, strict=True)) <= 1
     if isinstance(allocator, Uniform) and isinstance(gate, Never):  # other episodes are left in the middle
         assert most[0] > 7 >= most[1] > 3 == most[2]

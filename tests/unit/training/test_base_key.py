@@ -31,7 +31,7 @@ def _clean_code(monkeypatch: pytest.MonkeyPatch) -> None:
         "data.thinking=drop",
         "rollout.sampling.temperature=0.3",
         "eval.seed=7",
-        "env.verifier=demonstrated",
+        "env.verifier=oracle",
     ],
 )
 def test_whatever_changes_the_evaluation_changes_the_key(override: str) -> None:
