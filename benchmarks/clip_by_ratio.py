@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.losses.loss import Counts, LossInputs
+from turnwise.algo.losses.loss import Counts, LossInputs, Mean
 from turnwise.models.shipped import ASSETS
 
 GROUP, STEPS, PROMPT = 4, 4, 5
@@ -64,6 +64,7 @@ def clipped(ratio: str, ids: torch.Tensor, advantage: torch.Tensor, rate: float)
             out.loss.backward()
             if step:
                 share, moved = out.metrics["clip_fraction"], out.metrics["mismatch_mean"]
+                assert isinstance(share, Mean) and isinstance(moved, Mean)
                 cut, drift, count = cut + share.total, drift + moved.total, count + share.count
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()

@@ -50,7 +50,8 @@ from turnwise_study.figures import Figure, standalone
 from turnwise_study.gates.report import Settings, gate_report
 from turnwise_study.run_page import watch, write_pages
 from turnwise_study.runs import collect, folders_of
-from turnwise_study.sweeps.jobs import Asked, RowHashes, ask
+from turnwise_study.sweeps.jobs import Asked, ask
+from turnwise_study.sweeps.row_hashes import RowHashes
 from turnwise_study.sweeps.sweep_file import sweep_names
 from turnwise_study.tables import Table, tables_page, to_markdown, to_rich, write_page, write_section
 

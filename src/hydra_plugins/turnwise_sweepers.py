@@ -56,10 +56,12 @@ class RowsSweeper(Sweeper):
         from turnwise_study.sweeps.jobs import ask
         from turnwise_study.sweeps.run_sweep import run_sweep
 
+        launcher = self.launcher
+        assert launcher is not None  # set up before
         return run_sweep(
             ask(self.arguments, Path(self.folder)),
             lambda overrides: _composed(self.context, self.base, overrides),
-            lambda overrides: self.launcher.launch([list(job) for job in overrides], 0),
+            lambda overrides: launcher.launch([list(job) for job in overrides], 0),
             Terminal(),
         )
 

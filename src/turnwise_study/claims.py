@@ -223,8 +223,8 @@ def _over_tasks(
             }
         )
     shift = float(number) if below is None else 0.0
-    ends = (None if end is None else 100 * end - shift for end in (found.low, found.high))
-    return Estimate(100 * found.mean - shift, *ends, sum(map(len, common.values())))
+    low, high = (None if end is None else 100 * end - shift for end in (found.low, found.high))
+    return Estimate(100 * found.mean - shift, low, high, sum(map(len, common.values())))
 
 
 def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:

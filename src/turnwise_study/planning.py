@@ -337,7 +337,7 @@ def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
     if OmegaConf.select(cfg, "allocator._target_") is None:  # imitation of whole demonstrations
         spine = known.opening + known.demonstrated * spoken - known.observation
         trained = known.demonstrated * states * known.spoken
-        return Tokens(states, *beside, trained, states * spine, spine)
+        return Tokens(states, *beside, trained, states * spine, spine)  # type: ignore[call-arg, arg-type]
     demonstrated = not str(OmegaConf.select(cfg, "states._target_")).endswith("TaskStarts")
     before = known.opening + ((known.demonstrated - 1) / 2 * spoken if demonstrated else 0)
     depth = min(float(cfg.rollout.turns or known.episode), known.episode)
@@ -355,8 +355,8 @@ def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
         history, samples, shared, own = spine, rollouts / spines, spine, sampled / spines
     room = row_limit(shared, float(cfg["update"].row_tokens)) - shared
     rows = max(1, ceil(own / max(room, own * spines / max(turns, spines))))  # each row of a tree repeats the prefix
-    return Tokens(
-        states, *beside, sampled, spines * (rows * shared + own), shared + own / rows, rollouts, turns, depth, sampled,
+    return Tokens(  # type: ignore[call-arg]
+        states, *beside, sampled, spines * (rows * shared + own), shared + own / rows, rollouts, turns, depth, sampled,  # type: ignore[arg-type]
         spines * spine + answered, before, before + (depth - 1) / 2 * (known.reply + known.observation) + known.reply / 2,
         histories, history, samples,
     )  # fmt: skip

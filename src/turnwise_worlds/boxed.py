@@ -206,7 +206,7 @@ class WorkspaceEnv(ToolEnv[W]):
         self.box.open()
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        return [type(self).make_task(self.level, split, seed, index) for index in range(count)]
+        return [self.make_task(self.level, split, seed, index) for index in range(count)]
 
     def begin(self, task: Task) -> W:
         return self.session(task, self)  # type: ignore[call-arg]

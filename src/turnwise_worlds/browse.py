@@ -43,12 +43,14 @@ class BrowseSession(QuestionSession):
         number = name.strip("[]")
         if number.isascii() and number.isdecimal() and 1 <= int(number[:9]) <= len(self.results):
             name = self.results[int(number) - 1]
-        page = self.env.pages.named(name)
+        pages, window = self.env.pages, self.env.window
+        assert pages is not None and window is not None  # of an environment whose pages are opened
+        page = pages.named(name)
         if page is None:
             return NO_PAGE
         self.page = page
-        more = len(page.sentences) - self.env.window
-        text = self._show(page.sentences[: self.env.window])
+        more = len(page.sentences) - window
+        text = self._show(page.sentences[:window])
         return f"{page.title}: {text}" + (f" ({more} more)" if more > 0 else "")
 
     def _find(self, words: str) -> str:

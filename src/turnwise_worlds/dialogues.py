@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from turnwise.data.match_calls import equivalent
 from turnwise.data.tool_schema import check_call, function_of, signature
@@ -147,7 +147,8 @@ class DialogueSession(Session):
 
     def __init__(self, task: Task, problem: DialogueProblem, reference: Reference, env: DialogueEnv) -> None:
         self.task, self.problem, self.reference = task, problem, reference
-        self.form, self.horizon, self.steps, self.brief = env.format, env.horizon, env.steps, env.brief
+        self.form, self.horizon = cast(Format, env.format), cast(int, env.horizon)
+        self.steps, self.brief = env.steps, env.brief
         self.world: World = reference.start.fork()
         self.seen: list[str] = []  # all answers to calls so far
         self.made: list[ToolCall] = []  # calls in this user turn
@@ -498,7 +499,7 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
             if quality == "good"
             else clumsy(session, self.closing, rng, self.mistakes, self.thinks, self.muddle)
         )
-        return played(session, replies, self.format, quality, seed)
+        return played(session, replies, session.form, quality, seed)
 
     def accepts(self, session: DialogueSession, action: str, expert: str) -> bool:
         if self.verifier == "oracle":

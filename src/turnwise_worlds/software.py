@@ -446,7 +446,7 @@ class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
     name = "software"
     tools, verifiers = TOOLS, ("effect", "call", "name")
     session, good, clumsy, errs = SoftwareSession, GoodExpert, ClumsyExpert, Slips
-    make_task = make_task
+    make_task = staticmethod(make_task)
     usual: ClassVar = {"tiny": (400, "effect", "all"), "full": (2000, "name", "clean")}
 
     def is_candidate(self, observation: str) -> bool:

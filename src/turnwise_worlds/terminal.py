@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from rapidfuzz.distance import Levenshtein
 
@@ -408,7 +408,7 @@ class CommandJudge(CachedModel):
     """
 
     what: ClassVar[str] = "command-judge"
-    client: ChatClient | str  # or the address of the endpoint
+    client: ChatClient | str  # type: ignore[assignment] # a client after construction; or the address of the endpoint
 
     def __post_init__(self) -> None:
         if isinstance(self.client, str):
@@ -422,7 +422,8 @@ class CommandJudge(CachedModel):
         answer = self._store.get(key)
         if answer is None:
             try:
-                reply = loop.start(self.client.ask(self._request(self._question(ours, theirs, new_code())))).result()
+                client = cast(ChatClient, self.client)
+                reply = loop.start(client.ask(self._request(self._question(ours, theirs, new_code())))).result()
                 answer = self._store.put(key, self.model, {"score": read_score(reply.text)})
             except (Fault, AnswerError) as error:
                 raise EnvironmentFault(f"terminal: the judge of commands gave no verdict ({error})") from None
@@ -465,7 +466,7 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
     name = "terminal"
     tools, bare, verifiers = TOOLS, True, ("effect", "similarity")
     session, good, clumsy, errs = TerminalSession, GoodExpert, ClumsyExpert, Slips
-    make_task = make_task
+    make_task = staticmethod(make_task)
     usual: ClassVar = {"tiny": (200, "effect", "all"), "full": (2000, "effect", "clean")}
 
     def __init__(

@@ -336,7 +336,7 @@ def _items(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
             name = name if name in open_calls else next(iter(open_calls), None)
             what = f"messages[{place}] is a tool message that answers no tool call; add the call, or remove the message"
             need(name is not None, "answer without a call", what)
-            open_calls.remove(name)
+            open_calls.remove(str(name))
             yield {"type": "function_call_output", "call_id": name, "output": text, "status": "completed"}
         elif role != "assistant":
             yield {"type": "message", "role": role, "content": text}

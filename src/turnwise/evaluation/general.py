@@ -155,7 +155,7 @@ def counted(rows: Iterable[Divergence], value: str) -> dict[str, tuple[float, fl
     return {row.question: (float(getattr(row, value)), float(row.tokens)) for row in rows}
 
 
-def _sampled(model: Any, prompts: Sequence[Sequence[int]], stop_ids: Iterable[int]) -> list[list[int]]:
+def _sampled(model: Any, prompts: Sequence[Sequence[int]], stop_ids: Sequence[int]) -> list[list[int]]:
     """Returns one answer to each prompt, sampled at temperature 1 with the random numbers of seed 0."""
     from turnwise.engines.engine import Sampling
     from turnwise.engines.tree_engine import TreeEngine

@@ -222,7 +222,7 @@ def read_score(answer: str) -> float:
             "invalid", str(error) if isinstance(error, TwiceError) else "it is not one JSON object"
         ) from error
     score = verdict.get("score") if isinstance(verdict, dict) else None
-    if type(score) not in (int, float):
+    if isinstance(score, bool) or not isinstance(score, int | float):
         raise AnswerError("invalid", 'it must be one JSON object that holds "score", a number')
     if not 0 <= score <= 1:
         raise AnswerError("out_of_range", "the score lies outside the range of the rubric")

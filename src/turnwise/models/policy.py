@@ -311,7 +311,8 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
 def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]:
     if (Path(model) / ADAPTER_CONFIG).is_file():  # transformers would load the adapter's base model instead
         raise PolicyError(f"{key}={model}: this is an adapter; set policy.start to it and {key} to its base model")
-    source, options = model, {"trust_remote_code": False}  # set explicitly: transformers would ask on the terminal
+    source: str | Path = model
+    options: dict[str, Any] = {"trust_remote_code": False}  # set explicitly: transformers would ask on the terminal
     if str(model).endswith(".gguf"):
         if find_spec("gguf") is None:
             raise PolicyError(f"{key}={model}: reading a GGUF file needs the package gguf: make gguf")

@@ -1,22 +1,16 @@
-"""Parses the command line of a sweep, and lists its runs, each with its row, seed, overrides, folder and hash."""
+"""Parses the command line of a sweep, and lists its runs, each with its row, seed, overrides and folder."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from hydra.errors import HydraException
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
-
-from turnwise.config.overrides import explain
-from turnwise.config.schema import compose_config, run_name
+from turnwise.config.schema import run_name
 from turnwise.errors import InputError, refuse_twice
 from turnwise.runs.result_file import HELD
-from turnwise.runs.run_folder import config_hash
 from turnwise_study.sweeps.sweep_file import Scale, Sweep, find_sweep, origin
 
 
@@ -266,40 +260,3 @@ def _of_training(key: str) -> bool:
 
 def _preset(owner: Sweep, row: str) -> str:
     return f"{owner.name.replace('_', '/', 1)}/{row}"
-
-
-@dataclass(slots=True)
-class RowHashes:
-    """Computes the configuration hash (``turnwise.runs.run_folder``) of a job. The configuration of a row is composed
-    only once for all seeds, and for all sweeps that refer to the row.
-    """
-
-    folder: Path  # conf/
-    _files: dict[str, bytes] = field(default_factory=dict)
-    _configs: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
-
-    def __call__(self, job: Job) -> str:
-        cfg = self._composed(job)
-        cfg.seed = job.seed
-        return config_hash(cfg)
-
-    def takes(self, asked: Asked) -> None:
-        """Raises a ConfigError if no requested row accepts the extra overrides of the command line."""
-        refused: InputError | None = None
-        for row in picked(asked) if asked.extra else ():
-            try:
-                self._composed(job_of(asked, row, asked.sweep.seeds[0]))
-                return
-            except InputError as error:
-                refused = refused or error
-        if refused is not None:
-            raise refused
-
-    def _composed(self, job: Job) -> DictConfig:
-        key = tuple(item for item in job.overrides if not item.startswith(("name=", "seed=")))
-        if key not in self._configs:
-            try:
-                self._configs[key] = compose_config(job.overrides, self.folder, read=self._files)
-            except (HydraException, OmegaConfBaseException) as error:
-                raise explain(error, job.overrides, self.folder) from error
-        return self._configs[key]

@@ -443,7 +443,9 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
         random.Random(f"{seed}/{NAME}").shuffle(found)
         chosen = first_tasks(found, count, f"split {split} of tau2 ({', '.join(self.domains)})")
-        return [Task(NAME, f"{domain}/{name}", split, {"domain": domain, "task": name}, domain) for domain, name in chosen]
+        return [
+            Task(NAME, f"{domain}/{name}", split, {"domain": domain, "task": name}, domain) for domain, name in chosen
+        ]
 
     def _names(self, domain: str, split: str) -> list[str]:
         shipped = splits(domain)["train" if split == "train" else "test"]

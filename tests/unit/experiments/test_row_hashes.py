@@ -10,7 +10,8 @@ from turnwise.config.schema import ConfigError, compose_config
 from turnwise.runs.archive import RunPath
 from turnwise.runs.result_file import finished, read_result
 from turnwise.runs.run_folder import config_hash
-from turnwise_study.sweeps.jobs import RowHashes, ask, job_of, jobs, of_pilots, played
+from turnwise_study.sweeps.jobs import ask, job_of, jobs, of_pilots, played
+from turnwise_study.sweeps.row_hashes import RowHashes
 from turnwise_study.sweeps.sweep_file import sweep_names
 
 ROOT = Path(__file__).parents[3]
