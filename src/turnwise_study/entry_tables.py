@@ -10,7 +10,7 @@ from turnwise.evaluation.stats import kept_by_corrections, mean_interval
 from turnwise.files import parse_yaml
 from turnwise_study.claims import VERDICTS, Decision, Runs, recorded
 from turnwise_study.entries import Changed, Entry, counted, distinct_claims, runs_of, untrained
-from turnwise_study.figures import Figure, Panel, Point, dots, during_figure
+from turnwise_study.figures import Figure, Panel, Point, dots, during_figure, trade_off_figure
 from turnwise_study.gates.report import COMMAND, tier_table
 from turnwise_study.runs import all_on_dialogues, is_change, words
 from turnwise_study.sweeps.jobs import job_of
@@ -309,7 +309,10 @@ def entry_figures(entry: Entry) -> list[Figure]:
     sweep = entry.asked.sweep
     metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
     figures = [_figure(entry, metric, number) for number, metric in enumerate(metrics)]
-    if sweep.curve is not None:
+    if sweep.curve == "divergence":
+        title = f"{sweep.title}, scale {entry.asked.scale}"
+        figures.insert(0, trade_off_figure(title, f"during-{sweep.name}", entry.rows, sweep.labels))
+    elif sweep.curve is not None:
         title = f"{sweep.title}: held-out success by update, scale {entry.asked.scale}"
         figures.insert(0, during_figure(title, f"during-{sweep.name}", entry.rows, sweep.labels, sweep.panels))
     return [figure for figure in figures if figure is not None]

@@ -344,6 +344,34 @@ def by_update(run: RunMetrics) -> list[tuple[float, float]]:
     return [(updates, fmean(values)) for updates, values in splits if values]
 
 
+def trade_off_figure(
+    title: str, key: str, rows: Mapping[str, Mapping[int, RunMetrics]], labels: Mapping[str, str]
+) -> Figure | None:
+    """Draws held-out success against the divergence from the base model (``eval/general/kl``). Each seed of a row has a
+    line through the evaluations of its run; a ring marks the end.
+    """
+    ends = []
+    with canvas(9.4, 3.8) as figure:
+        axes = figure.add_subplot(xlabel="divergence from the base model on general questions, nats a token")
+        axes.set_ylabel("held-out success, %")
+        for number, (name, runs) in enumerate(rows.items()):
+            colour = SERIES[number % len(SERIES)]
+            for place, run in enumerate(runs.values()):
+                moved = {row["iteration"]: row.get("eval/general/kl") for row in run.rows if row.get("phase") == "eval"}
+                points = [(moved[at], success) for at, success in by_update(run) if moved.get(at) is not None]
+                if not points:
+                    continue
+                x, y = zip(*points, strict=True)
+                axes.plot(x, y, color=colour, marker="o", ms=3, label=None if place else label(labels[name], 40))
+                axes.plot(x[-1:], y[-1:], color=colour, marker="o", ms=9, mfc="none")
+                ends.append(f"{labels[name]} {y[-1]:.1f} % at {x[-1]:.2f} nats")
+        if not ends:
+            return None
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+        alt = f"{title}. Where the lines end: {'; '.join(ends)}."
+        return Figure(title, to_svg(figure, key, alt), alt, wide=True)
+
+
 def during_figure(
     title: str, key: str, rows: Mapping[str, Mapping[int, RunMetrics]], labels: Mapping[str, str],
     panels: Mapping[str, Sequence[str]],

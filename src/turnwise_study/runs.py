@@ -24,6 +24,8 @@ SUCCESS, ACCEPTED = "held-out success", "accepted replies in held-out dialogues"
 RESULT = {
     "in_domain.base": "held-out success before training, %",
     "in_domain.after": "held-out success after training, %",
+    "general.kl.after": "divergence from the base model, nats a token",
+    "general.same.after": "same most likely token as the base model, %",
     "in_domain.delta": "change of held-out success, points",
     "in_domain.greedy.after": "held-out success after training, greedy, %",
     "in_domain.greedy.delta": "change of held-out success, greedy, points",

@@ -227,7 +227,7 @@ class Sweep(Part):
     pilots: Pilots | None = None
     also: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     gate_report: str | None = None
-    curve: Literal["updates"] | None = None
+    curve: Literal["updates", "divergence"] | None = None
     panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     note: str = ""
 
