@@ -114,6 +114,11 @@ def test_a_papers_notebook(name: str, outputs: Path) -> None:
         assert "| d_K < |" in text  # the table of thresholds
 
 
+def test_the_real_models_notebook_reads_the_kept_runs() -> None:
+    shown = executed("real_model", ROOT / "results")
+    assert shown[0].startswith("<svg") and "SFT on" in "".join(shown)
+
+
 def test_rollouts_are_inspected(outputs: Path) -> None:
     text = "\n".join(executed("inspect_rollouts", outputs, TURNWISE_RUN=str(outputs / "pivotrl/tab4/full/seed0")))
     assert "before: " in text and "after: " in text

@@ -197,7 +197,9 @@ class Phases:
             done += steps
             resumed += steps if already else 0.0  # steps of an earlier start do not count for the time per step
             paced = done - resumed
-            left = (time.monotonic() - began) / paced * max(total - done, 0) if paced > 0 else None
+            # the first step also compiles kernels, and side by side with others takes as long as all: wait for a tenth
+            known = paced > 0 and 10 * paced >= total - resumed
+            left = (time.monotonic() - began) / paced * max(total - done, 0) if known else None
             status = Status(phase=name, done=done, total=total, left=left)
             self._bar.update(task, completed=done, note=plain(note))
             self._line(", ".join(filter(None, [f"{name}: {done:.0f} of {total}", remaining(status), note])))
