@@ -311,7 +311,7 @@ def entry_figures(entry: Entry) -> list[Figure]:
     figures = [_figure(entry, metric, number) for number, metric in enumerate(metrics)]
     if sweep.curve == "divergence":
         title = f"{sweep.title}, scale {entry.asked.scale}"
-        figures.insert(0, trade_off_figure(title, f"during-{sweep.name}", entry.rows, sweep.labels))
+        figures = [trade_off_figure(title, f"during-{sweep.name}", entry.rows, sweep.labels)]
     elif sweep.curve is not None:
         title = f"{sweep.title}: held-out success by update, scale {entry.asked.scale}"
         figures.insert(0, during_figure(title, f"during-{sweep.name}", entry.rows, sweep.labels, sweep.panels))
