@@ -25,7 +25,7 @@ def flat(x: Tensor) -> np.ndarray:
     return x.as_strided((span if x.numel() else 0,), (1,)).numpy()
 
 
-@kernels_cpu.compiled
+@kernels_cpu.inlined
 def _scores(query_GD: Any, keys_LD: Any, scores_GT: Any, start: int) -> None:
     for j in range(keys_LD.shape[0]):
         for g in range(query_GD.shape[0]):
@@ -35,7 +35,7 @@ def _scores(query_GD: Any, keys_LD: Any, scores_GT: Any, start: int) -> None:
             scores_GT[g, start + j] = total
 
 
-@kernels_cpu.compiled
+@kernels_cpu.inlined
 def _add_values(weights_L: Any, values_LD: Any, out_D: Any) -> None:
     whole = values_LD.shape[0] // 8 * 8
     w, v = weights_L, values_LD
@@ -49,7 +49,7 @@ def _add_values(weights_L: Any, values_LD: Any, out_D: Any) -> None:
             out_D[d] += w[j] * v[j, d]
 
 
-@kernels_cpu.compiled
+@kernels_cpu.inlined
 def _exponentials(scores_T: Any, powers_T: Any, factors_T: Any) -> Any:
     """Replaces scores by ``exp(score - greatest score)`` and returns the sum of these numbers.
 

@@ -28,6 +28,11 @@ def compiled(function: Callable[..., Any]) -> Any:
         return njit(**_options)(function)
 
 
+# A function inside a compiled one. Left to the compiler, it is inlined when the outer function is compiled but not in the
+# code that numba reads from its cache, and the last digits of a run's first start would differ from those of later ones.
+inlined = njit(inline="always", **_options)
+
+
 def prepare() -> None:
     """Compiles the functions of this module, or reads them from numba's cache."""
     norm(torch.zeros(1, 2), torch.zeros(2), 1.0)
