@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from turnwise.env import Environment, Quality, Session, Step, check_open, check_tasks, first_tasks
+from turnwise.errors import InputError
 from turnwise.types import Message, Task, Trajectory
 
 CAPITALS = """France Paris, Italy Rome, Germany Berlin, Spain Madrid, Portugal Lisbon, Greece Athens, Austria Vienna, Poland
@@ -83,7 +84,7 @@ class FactsEnv(Environment):
         return FactsSession(task)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        raise NotImplementedError("facts are a suite for evaluation (eval.suites); nothing is demonstrated")
+        raise InputError("env=facts is a suite for evaluation (eval.suites): it has no expert; choose another env")
 
     def accepts(self, session: FactsSession, action: str, expert: str) -> bool:
         return session.fork().step(action).won

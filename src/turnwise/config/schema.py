@@ -105,7 +105,7 @@ def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
 
 def verifier(method: str, anchored: str | None, other: str | None) -> str | None:
     """Returns the verifier that an environment has by default: ``anchored``, which compares with the demonstrated action
-    (PivotRL, Sec. 3.1 and App. A.2), with PivotRL and its baseline, else ``other``.
+    as PivotRL's does in the terminal (App. A.2), with PivotRL and its baseline, else ``other``.
     """
     return anchored if method in ("pivotrl", "local") else other
 

@@ -18,11 +18,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from turnwise.data.chat_tokens import ChatTokens
+from turnwise.engines.engine import Sampling
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.files import atomic_write
 from turnwise.models.attention import backbone
 from turnwise.models.head import Head
 from turnwise.models.packed_logprobs import plan_of
-from turnwise.models.policy import load_policy
+from turnwise.models.policy import load_policy, weight_files
 
 ANSWER = 32  # most tokens of an answer
 TOGETHER = 4  # sequences in one forward pass
@@ -106,7 +108,8 @@ def general_answers(source: str, dtype: str, cache: Path, count: int) -> General
     """Returns the answers of the model ``source`` to the first ``count`` questions. They are sampled once and kept in
     ``cache``.
     """
-    key = hashlib.sha256(repr((source, dtype, QUESTIONS[:count], ANSWER, _stamp(source))).encode()).hexdigest()[:16]
+    versions = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in weight_files(source)]
+    key = hashlib.sha256(repr((source, dtype, QUESTIONS[:count], ANSWER, versions)).encode()).hexdigest()[:16]
     path = cache / f"general-{key}.safetensors"
     if path.is_file():
         return General(**load_file(path))
@@ -157,9 +160,6 @@ def counted(rows: Iterable[Divergence], value: str) -> dict[str, tuple[float, fl
 
 def _sampled(model: Any, prompts: Sequence[Sequence[int]], stop_ids: Sequence[int]) -> list[list[int]]:
     """Returns one answer to each prompt, sampled at temperature 1 with the random numbers of seed 0."""
-    from turnwise.engines.engine import Sampling
-    from turnwise.engines.tree_engine import TreeEngine
-
     engine = TreeEngine(stop_ids)
     engine.load_weights(model, 0)
     nodes = [engine.open(list(prompt)) for prompt in prompts]
@@ -167,10 +167,3 @@ def _sampled(model: Any, prompts: Sequence[Sequence[int]], stop_ids: Sequence[in
     engine.close(nodes)
     engine.shutdown()
     return [list(sample.ids) for sample in samples]
-
-
-def _stamp(source: str) -> list[tuple[str, int, int]]:
-    """Returns what changes when the weights of a folder or file do. An id of the Hub names its weights itself."""
-    path = Path(source)
-    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path] if path.is_file() else []
-    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]

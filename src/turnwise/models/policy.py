@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import math
@@ -30,6 +29,12 @@ ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 class PolicyError(InputError):
     """Raised for a model that cannot be loaded or used as a policy."""
+
+
+def weight_files(model: str | Path) -> list[Path]:
+    """Returns the files of weights of a folder or GGUF file. A model that is named by a Hugging Face id has none."""
+    path = Path(model)
+    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path] if path.is_file() else []
 
 
 def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -190,7 +195,8 @@ def save_adapter(model: Any, folder: Path, start: str | Path | None = None) -> N
 
     If the weights under it are those of a base model with the adapter ``start`` merged, the written adapter is the sum
     of both and belongs to that base model. Its rank is the sum of both ranks:
-    s_1 B_1 A_1 + s_2 B_2 A_2 = [s_1 B_1, s_2 B_2] [A_1; A_2].
+    s_1 B_1 A_1 + s_2 B_2 A_2 = [s_1 B_1, s_2 B_2] [A_1; A_2]. (peft's ``add_weighted_adapter`` needs both adapters on one
+    unmerged model.)
     """
     model.save_pretrained(folder, safe_serialization=True)
     if start is None:
@@ -323,8 +329,9 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
             weights, info = kind.from_pretrained(
                 source, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **options
             )
-        if "gguf_file" in options:
-            weights = _unquantised(weights)
+        if "gguf_file" in options:  # the weights are float now, but a model that is marked as quantised cannot be saved
+            del weights.config.quantization_config
+            weights.hf_quantizer, weights.is_quantized = None, False
         if missing := sorted(info["missing_keys"]):  # transformers would fill them with random values
             raise ValueError(f"{missing[0]} and {len(missing) - 1} more tensors are missing from the model's files")
         check_finite(weights.named_parameters())
@@ -349,21 +356,6 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
             len(left_out) - 1,
         )
     return weights, tokenizer
-
-
-def _unquantised(weights: PreTrainedModel) -> PreTrainedModel:
-    """Returns the same weights in a model that can be saved. What was read from a GGUF file is marked as quantised."""
-    config = copy.deepcopy(weights.config)
-    del config.quantization_config
-    with torch.device("meta"):
-        plain = type(weights)(config)
-    for name, buffer in weights.named_buffers():  # rotary frequencies are in no state dict
-        owner, _, leaf = name.rpartition(".")
-        plain.get_submodule(owner).register_buffer(leaf, buffer, persistent=False)
-    plain.load_state_dict(weights.state_dict(), assign=True)
-    plain.tie_weights()
-    plain.generation_config = weights.generation_config
-    return plain.eval()
 
 
 @contextmanager

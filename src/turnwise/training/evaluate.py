@@ -46,7 +46,7 @@ from turnwise.evaluation.suites import (
     repeat_rate,
 )
 from turnwise.files import atomic_write, writing
-from turnwise.models.policy import addable, plain_copy, save_adapter
+from turnwise.models.policy import addable, plain_copy, save_adapter, weight_files
 from turnwise.rollouts.player import Player
 from turnwise.runs.result_file import typed
 from turnwise.runs.run_folder import config_hash
@@ -459,7 +459,7 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
     cache is not used, because the code of a cached evaluation would be unknown.
 
     Args:
-        source: folder or Hugging Face id of the base policy. The weights in a folder enter the hash.
+        source: folder, GGUF file or Hugging Face id of the base policy. Weights in files enter the hash.
         dialogues: hash of the held-out dialogues and the rules for judging them; empty if the run has none.
     """
     code = commit()
@@ -468,7 +468,7 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
     models = [path for path in (source, settings.policy.start) if path]
     weights = hashlib.sha256()
     for model in models:
-        for file in sorted(Path(model).glob("*.safetensors")):
+        for file in weight_files(model):
             weights.update(file.read_bytes())
     environment = OmegaConf.to_container(cfg.env, resolve=True)
     acting = {"env": environment, "engine": cfg.engine._target_}  # included because engines sample differently
