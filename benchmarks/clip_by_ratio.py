@@ -2,11 +2,11 @@
 
 python benchmarks/clip_by_ratio.py --lengths 16 128 512 2048 --rates 1e-5 1e-4 1e-3
 
-The shipped policy samples groups of four replies of a fixed length (it may not end them earlier); their rewards are drawn
-at random. Four AdamW steps follow, each on a quarter of the groups, as in AWPO's Table 6, from the same start for both
-ratios. The share is that of the trained tokens whose gradient the clip (radius 0.2) sets to 0, in steps 2 to 4: in the
-first step every ratio is 1. The drift is the mean of abs(log pi - log pi_old) of a token (`train/mismatch_mean` of a run),
-by which a run of another policy can be placed beside these rows. The last line is one JSON object.
+The shipped policy samples groups of four replies of a fixed length (it may not end them earlier); two of four get the
+advantage 1, and two -1. Four AdamW steps follow, each on a quarter of the groups, as in AWPO's Table 6, from the same start
+for both ratios. The share is that of the trained tokens whose gradient the clip (radius 0.2) sets to 0, in steps 2 to 4: in
+the first step every ratio is 1. The drift is the mean of abs(log pi - log pi_old) of a token (`train/mismatch_mean` of a
+run), by which a run of another policy can be placed beside these rows. The last line is one JSON object.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class WorkspaceEnv(ToolEnv[W]):
 
     @abstractmethod
     def alike(self, ours: ToolCall, theirs: ToolCall) -> bool:
-        """Returns whether a verifier that compares calls accepts the first in place of the second, the expert's."""
+        """Returns whether a verifier that compares two calls accepts the policy's (the first) for the expert's (the second)."""
 
     def accepts(self, session: W, action: str, expert: str) -> bool:
         if self.verifier == "effect":

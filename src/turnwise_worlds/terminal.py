@@ -404,7 +404,8 @@ to you. Answer with one JSON object: {"score": 1} for equivalent, {"score": 0} f
 @dataclass(slots=True)
 class CommandJudge(CachedModel):
     """Asks a model at a chat endpoint whether a command can stand in for the demonstrated one (the judge of PivotRL,
-    arXiv:2603.21383, App. A.2, in our words). Two commands are judged once.
+    arXiv:2603.21383, App. A.2, in our words). The paper's judge also reads the immediate effect of a command; this one reads
+    the commands alone, and judges each pair once.
     """
 
     what: ClassVar[str] = "command-judge"

@@ -343,7 +343,7 @@ def find_sweep(name: str, folder: Path) -> Sweep:
 
 
 def read_sweep(path: Path | str, name: str | None = None) -> Sweep:
-    """A sweep of a file; without ``name``, the only one."""
+    """Reads the sweep ``name`` of a file, or the only sweep of a file that has one."""
     path = Path(path)
     return _validated(path, name or next(iter(_entries(path))), *_version(path))
 
