@@ -66,21 +66,25 @@ def assert_same(first: Any, second: Any, place: str = "") -> None:
 
 
 def assert_same_updates(one: Path, other: Path) -> None:
-    """Equal weights and gradients, within 1e-5."""
+    """Equal weights, and equal means of the gradients within 1e-5 of the largest."""
     assert_same_weights(one, other)
     gradients = [moments(folder) for folder in (one, other)]
     assert (gradients[0] - gradients[1]).abs().max() < 1e-5 * gradients[0].abs().max()
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
-    """Equal within 1e-5: the adapters, or all weights where a run has trained all."""
+    """Equal within a tenth of one of Adam's steps: the adapters, or all weights where a run has trained all.
+
+    Where a gradient is zero but for rounding, Adam's step depends on what the processor rounded. The gradients themselves
+    are compared strictly.
+    """
     (file,) = [
         name for name in ("adapter/adapter_model.safetensors", "model/model.safetensors") if (one / name).exists()
     ]
     weights = [load_file(folder / file) for folder in (one, other)]
     assert weights[0].keys() == weights[1].keys()
     for name, tensor in weights[0].items():
-        assert (tensor - weights[1][name]).abs().max() < 1e-5, name
+        assert (tensor - weights[1][name]).abs().max() < 5e-5, name
 
 
 def assert_same_run(one: Path, other: Path) -> None:
