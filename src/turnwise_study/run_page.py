@@ -25,7 +25,6 @@ from turnwise.runs.result_file import (
     Replies,
     Result,
     ResultError,
-    Status,
     progress,
     read_result,
     read_status,
@@ -44,18 +43,13 @@ from turnwise_study.run_files import (
     read_run,
     spaced_trees,
 )
-from turnwise_study.runs import judged_on_dialogues, success_keys
+from turnwise_study.runs import judged_on_dialogues
 from turnwise_study.tables import count, duration, interval, nats, percent, signed, write_page
 
 CONFIG_LIMIT = 120_000  # largest number of characters of the configuration on the page
 BROWSER = "rollouts.html"
 CHARACTERS = 64_000_000  # largest total size in bytes of the trees in the browser, before compression
 TURNS = 2_000  # largest number of turns of one tree in the browser
-NEWEST = {
-    "train/reward_mean": ("mean reward, last iteration", "{:.2f}"),
-    "rollout/turns": ("rollout turns", "{:,.0f}"),
-    "rollout/tokens": ("rollout tokens", "{:,.0f}"),
-}
 KINDS = {
     "solved": "failed before, solved after",
     "lost": "solved before, failed after",
@@ -135,29 +129,21 @@ def write_pages(folder: Path | str) -> Path:
     return write_report(folder)
 
 
-def write_report(folder: Path | str, status: Status | None = None) -> Path:
-    """Writes ``<folder>/report.html`` from the files in the run folder, and returns its path.
-
-    Args:
-        status: the status of a run in progress. None: the status is read from ``status.json``.
-    """
-    path, run = Path(folder) / "report.html", read_run(folder)
-    run.status = status or run.status
-    write_page(path, render(run))
+def write_report(folder: Path | str) -> Path:
+    """Writes ``<folder>/report.html`` from the files in the run folder, and returns its path."""
+    path = Path(folder) / "report.html"
+    write_page(path, render(read_run(folder)))
     return path
 
 
 def render(run: ReportedRun) -> str:
     result, status = run.result, None if run.result else run.status
-    live = bool(status and status.running)
     return tables.render(
         "report.html.jinja",
         run=run,
         result=result,
         title=report_title(run),
         status=status,
-        live=live,
-        so_far=so_far(run),
         kind=verdict(result.in_domain) if result else "",
         summary=summary(result) if result else {},
         rows=domain_rows(result) if result else [],
@@ -169,22 +155,7 @@ def render(run: ReportedRun) -> str:
         command=_command(run),
         config=run.config_text[:CONFIG_LIMIT],
         browser=(run.folder / BROWSER).exists(),
-        **(tables.script("live.js") if live else {}),
     )
-
-
-def so_far(run: ReportedRun) -> list[tuple[str, str]]:
-    """The latest numbers of a run that has no result yet, as pairs (value as text, label)."""
-    tiles = []
-    solved = {key: f"{split} tasks solved" for split, key in success_keys(run.metrics).items()}
-    accepted = {key: "held-out replies accepted" for key in run.metrics if key == "eval/held_out/functional"}
-    for key, name in (accepted | solved).items():
-        points = list(zip(*run.series(key)))
-        tiles += [(percent(value), f"{name} at iteration {at}") for at, value in dict.fromkeys((points[0], points[-1]))]
-    for key, (name, form) in NEWEST.items():
-        values = run.series(key)[1]
-        tiles += [(form.format(values[-1]), name)] if len(values) else []
-    return tiles
 
 
 def report_title(run: ReportedRun) -> str:

@@ -8,7 +8,6 @@ is needed, because the import takes half a second.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -193,51 +192,6 @@ def kept_by_corrections(p_values: Sequence[float], rate: float = 0.05) -> tuple[
     found = max((i + 1 for i, p in enumerate(ordered) if p <= rate * (i + 1) / n), default=0)
     holm = next((i for i, p in enumerate(ordered) if p > rate / (n - i)), n)
     return found, holm
-
-
-MOST_SEEDS = 10_000  # a plan that needs more seeds is not practical
-
-
-def seeds_for(differences: Sequence[float], effect: float, power: float = 0.8, confidence: float = 0.95) -> int | None:
-    """Returns how many seeds a t test needs to distinguish a mean difference of ``effect`` from zero, or None if it
-    needs 10,000 seeds or more.
-
-    The t test is two-sided and uses one difference per seed. The standard deviation is that of ``differences``. The
-    power with n seeds is computed from a noncentral t distribution with n - 1 degrees of freedom. The result is also
-    None if fewer than two differences are given.
-
-    Raises:
-        ValueError: the effect is not above 0, or the power is not between 0 and 1.
-    """
-    if not effect > 0 or not 0 < power < 1:
-        raise ValueError(f"seeds_for needs an effect above 0 and a power between 0 and 1, got {effect} and {power}")
-    if len(differences) < 2:
-        return None
-    spread = float(np.std(differences, ddof=1))
-    if spread == 0:
-        return 2
-
-    def enough(n: int) -> bool:
-        threshold = special.stdtrit(n - 1, 0.5 + confidence / 2)
-        return bool(1 - special.nctdtr(n - 1, effect / spread * np.sqrt(n), threshold) >= power)
-
-    n = bisect_left(range(MOST_SEEDS), True, lo=2, key=enough)
-    return n if n < MOST_SEEDS else None
-
-
-def tasks_factor(error: float, effect: float, power: float = 0.8, confidence: float = 0.95) -> float:
-    """Returns the factor by which the number of tasks must grow to distinguish a difference of ``effect`` from zero.
-
-    ``error`` is the standard error of the difference with the present number of tasks. It is inversely proportional to
-    the square root of the number of tasks.
-
-    Raises:
-        ValueError: the effect is not above 0.
-    """
-    if not effect > 0:
-        raise ValueError(f"tasks_factor needs an effect above 0, got {effect}")
-    wanted = effect / float(special.ndtri(0.5 + confidence / 2) + special.ndtri(power))
-    return (error / wanted) ** 2
 
 
 def _task_means(scores: Mapping[Any, Sequence[float]], tasks: Sequence[Hashable]) -> np.ndarray:

@@ -38,7 +38,7 @@ from turnwise.training.metrics import gate_counts
 from turnwise.training.module import PolicyModule, out_of_memory
 from turnwise.training.parts import build_parts, player_of, prove_judge, trainer_of
 from turnwise.training.profile import Choice, profile_costs
-from turnwise.training.progress import Advance, Live, Pages, Phases, started
+from turnwise.training.progress import Advance, Pages, Phases, StatusWriter, started
 from turnwise.training.recorder import Health, Recorder
 
 SERVED = {"turnwise.engines.vllm.VllmEngine"}  # engines that run in servers, outside the run's processes
@@ -53,10 +53,9 @@ def run(cfg: DictConfig, began: float | None = None, pages: Pages | None = None)
         ends.enter_context(explained_memory())
         distributed = ends.enter_context(joined(cfg.trainer)).sampling(served=cfg.engine._target_ in SERVED)
         first = distributed.first
-        page = pages.write_report if pages is not None else None
-        live = ends.enter_context(Live(Path(cfg.paths.out), command(resumes=True), first, page, began))
+        status = ends.enter_context(StatusWriter(Path(cfg.paths.out), command(resumes=True), first, began))
         console = Terminal(stderr=True, quiet=not first)
-        phases = ends.enter_context(Phases(console, label_of(cfg.name, cfg.seed), live))
+        phases = ends.enter_context(Phases(console, label_of(cfg.name, cfg.seed), status))
         loggers = ends.enter_context(started(cfg, first, phases.log))
 
         settings, parts, policy = build_parts(cfg)
@@ -122,7 +121,7 @@ def run(cfg: DictConfig, began: float | None = None, pages: Pages | None = None)
             lost = measure.lost(base) + measure.lost(after)
             entries = recorder.result(chosen.verdicts, phases.seconds, lost) | profile_costs(settings.folder)
             entries |= {"pivots": dict(chosen.pivots)} if chosen.pivots else {}
-            entries |= health.closing(parts.gate) | {"wall_seconds": round(live.seconds, 1)}
+            entries |= health.closing(parts.gate) | {"wall_seconds": round(status.seconds, 1)}
             write_result(result_of(cfg, parts.env.name, candidates, base, after, entries), settings.folder)
             report = pages.write_pages(settings.folder) if pages is not None else None
             advance(1)

@@ -1,10 +1,9 @@
-"""Shows the progress of a run: a bar in the terminal, ``status.json`` in the run's folder, the run's HTML page, and its
-loggers, such as Weights & Biases. Loggers start before any computation, so that errors are found at once.
+"""Shows the progress of a run: a bar in the terminal, ``status.json`` in the run's folder, and its loggers, such as
+Weights & Biases. Loggers start before any computation, so that errors are found at once.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from turnwise.config.schema import build
 from turnwise.console import Terminal
 from turnwise.errors import InputError
-from turnwise.files import no_room
 from turnwise.runs.archive import json_object, paths_of
 from turnwise.runs.result_file import (
     NAME,
@@ -42,25 +40,19 @@ if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder
 
 
-logger = logging.getLogger(__name__)
-
 QUIET_SECONDS = 15.0  # least seconds between two progress lines if no progress bar is drawn
-# least pause between two updates of the page, in seconds and in durations of an update
-PAGE_SECONDS, PAGE_SHARE = 5.0, 20
 
 
 class Pages(Protocol):
-    """Shows a run to people, such as the module :mod:`turnwise_study.run_page`, which a run itself does not import."""
+    """Shows a finished run, such as the module :mod:`turnwise_study.run_page`, which a run itself does not import."""
 
-    def write_report(self, folder: Path, status: Status | None = None) -> Path: ...  # while the run is under way
-
-    def write_pages(self, folder: Path) -> Path: ...  # at its end; returns the page to open
+    def write_pages(self, folder: Path) -> Path: ...  # returns the page to open
 
     def print_summary(self, result: Result, report: Path, console: Terminal) -> None: ...
 
 
-class Live:
-    """Writes the status of a run to ``status.json`` and to the run's HTML page. Errors while writing never end the run.
+class StatusWriter:
+    """Writes the status of a run to ``status.json``, at most once a second. Errors while writing never end the run.
 
     :class:`Phases` calls the object with each new status. At the end of a ``with`` block, the object removes
     ``status.json``, or after an error writes the final status.
@@ -68,32 +60,23 @@ class Live:
     Args:
         command: the command line that resumes the run.
         writes: whether this process writes the run's files.
-        page: function that writes the run's page. None: there is no page.
         began: when this start of the run began, as a Unix time. None: now.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        command: str,
-        writes: bool = True,
-        page: Callable[[Path, Status], object] | None = None,
-        began: float | None = None,
-    ) -> None:
-        self.folder, self.writes, self.page = folder, writes, page
+    def __init__(self, folder: Path, command: str, writes: bool = True, began: float | None = None) -> None:
+        self.folder, self.writes = folder, writes
         now = time.time()
         last = read_status(folder) if writes else None
         began = now if began is None else began
         self.status = Status(command=command, before=spent(last) if last else 0.0, began=began, written=now)
-        self._next_status = self._next_page = 0.0  # earliest times of the next writes, on the clock of time.monotonic()
-        self._warned = False
+        self._next = 0.0  # earliest time of the next write, on the clock of time.monotonic()
 
     @property
     def seconds(self) -> float:
         """The duration of the run so far in seconds, including its earlier starts."""
         return self.status.before + time.time() - self.status.began
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> StatusWriter:
         self(self.status)
         return self
 
@@ -101,9 +84,9 @@ class Live:
         begins, now = status.phase != self.status.phase, time.monotonic()
         same = {name: getattr(self.status, name) for name in ("command", "before", "began")}
         self.status = replace(status, **same, written=time.time())
-        if begins or now >= self._next_status:
-            self._next_status = now + 1.0
-            self._write(page=now >= self._next_page and status.phase != "report")
+        if begins or now >= self._next:
+            self._next = now + 1.0
+            self._write()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -117,24 +100,12 @@ class Live:
         why = "" if by_hand else next(iter(str(error).splitlines()), kind.__name__)[:500]
         state = "interrupted" if by_hand else "failed"
         self.status = replace(self.status, state=state, why=why, left=None, written=time.time())
-        self._write(page=True)
+        self._write()
 
-    def _write(self, page: bool) -> None:
-        if not self.writes:
-            return
-        began = time.monotonic()
-        try:
-            write_status(self.status, self.folder)
-            if page and self.page is not None:
-                self.page(self.folder, self.status)
-        except Exception as error:
-            full = isinstance(error, OSError) and no_room(error, self.folder)  # for a full disk, train.py has a message
-            if not full and not self._warned:
-                logger.warning("%s: the HTML page of the running run cannot be written (%r)", self.folder, error)
-                self._warned = True
-        if page:
-            now = time.monotonic()
-            self._next_page = now + max(PAGE_SECONDS, PAGE_SHARE * (now - began))
+    def _write(self) -> None:
+        if self.writes:
+            with suppress(OSError):
+                write_status(self.status, self.folder)
 
 
 class Phases:

@@ -21,7 +21,6 @@ from turnwise.evaluation.stats import (
     pass_at_k,
     pooled,
     rate,
-    seeds_for,
     two_way_interval,
     wilson,
 )
@@ -153,17 +152,6 @@ def test_corrections_for_many_claims_by_hand() -> None:
 
 def _by_task(scores):
     return {task: [float(score)] for task, score in enumerate(scores)}
-
-
-def test_seeds_for_a_t_test() -> None:
-    """Against tables of the one-sample t test (two-sided, 5 %): 34 for an effect of half a standard deviation, 10 for one."""
-    spread = [-1.0, 0.0, 1.0]  # standard deviation 1
-    assert [seeds_for(spread, effect) for effect in (0.5, 1.0)] == [34, 10]
-    assert seeds_for(spread, 1.0, power=0.9) == 13
-    assert seeds_for([2.0, 2.0], 1.0) == 2 and seeds_for([1.0], 1.0) is None
-    assert seeds_for([0.0, 100.0], 0.01) is None  # more than anybody runs
-    with pytest.raises(ValueError, match="effect"):
-        seeds_for(spread, 0.0)
 
 
 # -- replies -----------------------------------------------------------------------------------------------------------

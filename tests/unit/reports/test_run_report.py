@@ -7,7 +7,6 @@ import re
 import shutil
 from collections import Counter
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,8 @@ from hypothesis import strategies as st
 
 from turnwise.runs.result_file import InDomain, Result
 from turnwise_study.figures import success
-from turnwise_study.run_files import ReportedRun, clip, goal, read_run
-from turnwise_study.run_page import in_domain_rows, render, so_far, write_report
+from turnwise_study.run_files import clip, goal, read_run
+from turnwise_study.run_page import in_domain_rows, render, write_report
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 HOSTILE = '</pre></svg><script>alert(1)</script><img src="http://evil.example/x.png" onerror=alert(2)>&amp;{{ 7*7 }}'
@@ -179,13 +178,6 @@ def test_the_curve_of_a_run_on_dialogues_is_that_of_its_held_out_replies(make, t
     for before, after in zip(HELD_OUT[0], HELD_OUT[16], strict=True):
         assert f"from {before} to {after}" in figure.alt
     assert figure.svg in write_report(folder).read_text(encoding="utf-8")
-
-
-def test_a_run_on_dialogues_that_is_under_way_shows_its_held_out_replies():
-    run = ReportedRun(
-        Path("own"), metrics={"eval/held_out/functional": {0: 12.5, 8: 50.0}, "eval/held_out/strict": {0: 1.0}}
-    )
-    assert [value for value, _ in so_far(run)] == ["12.5 %", "50.0 %"]
 
 
 @given(st.text(max_size=300), st.integers(30, 200))
