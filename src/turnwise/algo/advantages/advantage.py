@@ -49,7 +49,6 @@ class BatchAdvantage(Protocol):
 def credit_all(
     rule: Advantage, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]
 ) -> Credited:
-    """Returns the credit of all trees. A :class:`BatchAdvantage` is called once, any other rule once per tree."""
     if isinstance(rule, BatchAdvantage):
         return rule.over(trees, rewards, memory)
     return Credited([rule(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)], memory)
@@ -113,12 +112,7 @@ def branch_credit(
 
 
 def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, float]:
-    """Returns the reward called ``name`` of every valid leaf, as a mapping from the leaf's turn index to the reward. A
-    leaf is valid if its environment did not fail.
-
-    Raises:
-        ValueError: ``rewards`` has no entry ``name``, or the number of values is not the number of leaves.
-    """
+    """The reward ``name`` of every leaf whose environment did not fail, by the leaf's turn index."""
     leaves = tree.leaves()
     if name not in rewards:
         raise ValueError(
@@ -134,9 +128,7 @@ def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, fl
 
 
 def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, float]:
-    """Returns the result of :func:`leaf_rewards`, or an empty mapping for a tree that a gate stopped. Raises the errors
-    of :func:`leaf_rewards`, and a ValueError if a value is not finite.
-    """
+    """The result of :func:`leaf_rewards`, whose values must be finite; empty for a tree that a gate stopped."""
     if tree.stopped:
         return {}
     found = leaf_rewards(tree, rewards, name)
@@ -150,12 +142,11 @@ def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, 
 
 
 def mean(values: Collection[float]) -> float:
-    """Returns the arithmetic mean of ``values``. The sum of the values is rounded only once (``math.fsum``)."""
+    """Rounds the sum only once (``math.fsum``)."""
     return math.fsum(values) / len(values)
 
 
 def std(values: Collection[float]) -> float:
-    """Returns the population standard deviation of ``values``."""
     centre = mean(values)
     return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / len(values))
 

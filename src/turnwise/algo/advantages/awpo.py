@@ -104,12 +104,7 @@ class Awpo:
         return self.over([tree], [rewards], {}).credits[0]
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Returns the credit of all trees of an update, the new memory (R_max, the highest mean outcome so far) and the
-        metrics to log.
-
-        Raises:
-            ValueError: the outcome is missing or not finite for a valid leaf, or ``reasoning`` is infinite.
-        """
+        """The new memory has R_max, the highest mean outcome so far."""
         groups = [self._group(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
         peak = max([memory.get(PEAK, -math.inf), *(group.mean for group in groups if group)])
         weights = [self._weight(group, peak) if group else 0.0 for group in groups]
@@ -140,9 +135,7 @@ class Awpo:
         return Credited(credits, {**memory, PEAK: peak}, metrics)
 
     def _group(self, tree: RolloutTree, rewards: Rewards) -> _Group | None:
-        """Returns the statistics of a tree (Eqs. 18-20), or None if a gate stopped it or it has fewer than two valid
-        leaves.
-        """
+        """None if a gate stopped the tree or it has fewer than two valid leaves."""
         outcome = finite_rewards(tree, rewards, "outcome" if "outcome" in rewards else "total")
         if len(outcome) < 2:
             return None
@@ -156,8 +149,8 @@ class Awpo:
         return _Group(centre, s_out, ratio, a_out, self._normalised(mixed), self._agreement(outcome, reasoning))
 
     def _agreement(self, outcome: _Leaves, reasoning: _Leaves) -> float | None:
-        """Returns the correlation of outcome and reasoning reward in a group, or None if one of them does not vary.
-        Assumption 3.2 of the paper takes this correlation to be at least 0.
+        """The correlation, which Assumption 3.2 of the paper takes to be at least 0; None if one of the two does not
+        vary.
         """
         s_out, s_judge = std(outcome.values()), std(reasoning.values())
         if min(s_out, s_judge) <= self.tolerance:
@@ -166,11 +159,11 @@ class Awpo:
         return mean([(outcome[leaf] - a) * (reasoning[leaf] - b) for leaf in outcome]) / (s_out * s_judge)
 
     def _normalised(self, rewards: _Leaves) -> _Leaves:
-        """Returns (reward - mean) / (std + eps) of each leaf (Eq. 19), or 0 if the std is at most ``tolerance``."""
+        """Eq. 19; 0 if the std is at most ``tolerance``."""
         return normalised(rewards, self.eps, self.tolerance) or dict.fromkeys(rewards, 0.0)
 
     def _weight(self, group: _Group, peak: float) -> float:
-        """Returns the mixing weight w of a group (Eq. 21)."""
+        """The mixing weight w (Eq. 21)."""
         if group.ratio is None or (self.saturation and not group.mean < peak - self.tolerance):
             return 0.0
         if self.gate == "open":
@@ -179,13 +172,13 @@ class Awpo:
         return group.ratio if passes == (self.gate == "ratio") else 0.0
 
     def _difficulty(self, group: _Group) -> float:
-        """Returns the difficulty factor d of a group (Eq. 22)."""
+        """The factor d (Eq. 22)."""
         if not self.difficulty:
             return 1.0
         return self.alpha_prio if self.tau_low < group.mean < self.tau_high else self.alpha_base
 
     def _credit(self, tree: RolloutTree, group: _Group | None, weight: float) -> Credit:
-        """Returns the credit of a tree (Eq. 23). Its ``views`` hold A_out and A_mix, for diagnostics."""
+        """Eq. 23. The ``views`` hold A_out and A_mix, for diagnostics."""
         if group is None:
             return spread(tree, self._untaught(tree))
         a_out, a_mix = group.a_out, group.a_mix or group.a_out
@@ -222,9 +215,7 @@ class Awpo:
 
 
 def _mixed(tree: RolloutTree, rewards: Rewards, outcome: _Leaves) -> _Leaves | None:
-    """Returns R_mix, the sum of outcome and reasoning reward, of each valid leaf (Eq. 17). The result is None if a
-    valid leaf has no reasoning reward.
-    """
+    """R_mix of each valid leaf (Eq. 17); None if one has no reasoning reward."""
     if "reasoning" not in rewards or any(map(math.isnan, leaf_rewards(tree, rewards, "reasoning").values())):
         return None
     reasoning = finite_rewards(tree, rewards, "reasoning")

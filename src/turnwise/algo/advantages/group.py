@@ -38,7 +38,6 @@ class GroupAdvantage:
     zero_variance: ZeroVariance = "keep"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
         total = finite_rewards(tree, rewards, "total")
         if self._is_uniform(total.values()):
             return spread(tree, dict.fromkeys(total, 0.0) if self.zero_variance == "keep" else {})

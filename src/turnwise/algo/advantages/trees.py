@@ -47,7 +47,6 @@ class TreeRPO:
     zero_variance: ZeroVariance = "drop"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
         value = backed_up(tree.children(), finite_rewards(tree, rewards, "total"))
 
         def relative(parent: int, children: Sequence[int]) -> dict[int, float] | None:
@@ -93,7 +92,6 @@ class TreeGRPO:
     zero_variance: ZeroVariance = "drop"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
         total = finite_rewards(tree, rewards, "total")
         advantage = normalised(total, self.eps, self.tolerance)
         if advantage is None:
@@ -151,7 +149,6 @@ class MonteCarlo:
     zero_variance: ZeroVariance = "drop"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
         total = finite_rewards(tree, rewards, "total")
         value = leaf_means(tree, total)
         norm = std(total.values()) + self.eps if self.scale and total else 1.0

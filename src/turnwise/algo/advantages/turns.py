@@ -30,12 +30,8 @@ METRIC = "turns_paid"
 
 
 def paid(tree: RolloutTree, leaf: int, of: str) -> list[float]:
-    """Returns the reward named ``of`` for each turn of the path to ``leaf`` except the last turn, whose result is the
-    outcome; shape (K - 1).
-
-    Raises:
-        InputError: a turn has no ``info[of]``.
-        ValueError: the reward of a turn is not a finite number.
+    """The reward ``of`` of each turn of the path to ``leaf`` except the last, whose result is the outcome; shape (K -
+    1).
     """
     return [_payment(tree, turn, of) for turn in tree.path(leaf)[:-1]]
 
@@ -165,11 +161,9 @@ class TurnCredit:
             )
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Returns the credit of each tree, and the metric ``turns_paid`` (:func:`credit_and_tell`)."""
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn. Raises the errors of :func:`finite_rewards` and :func:`paid`."""
         total = finite_rewards(tree, rewards, "total")
         found = (self._smeared(tree, total) if self.form == "smeared" else self._to_go(tree, total)) if total else {}
         if any(any(values) for values in found.values()) or self.zero_variance == "keep":
@@ -257,11 +251,9 @@ class MTGRPO:
     zero_variance: ZeroVariance = "drop"
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Returns the credit of each tree, and the metric ``turns_paid`` (:func:`credit_and_tell`)."""
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn. Raises the errors of :func:`finite_rewards` and :func:`paid`."""
         total = finite_rewards(tree, rewards, "total")
         turns = {leaf: [r + self.turn_offset for r in paid(tree, leaf, self.turn_reward)] for leaf in total}
         found = self._naive(total, turns) if self.form == "naive" else self._unbiased(tree, total, turns)
@@ -348,7 +340,6 @@ class GiGPO:
     zero_variance: ZeroVariance = "drop"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn. Raises the errors of :func:`finite_rewards`."""
         total = finite_rewards(tree, rewards, "total")
         episode = self._relative(total)
         step = self._relative_by_anchor(tree, self._returns(tree, total))

@@ -66,14 +66,14 @@ def greedy(gain: Gain, items: int, budget: int, width: int = 1) -> Counts:
 
 
 def even(items: int, budget: int) -> Counts:
-    """Returns the units of each item if ``budget`` units are spread evenly. The first items get the remainder."""
+    """The first items get the remainder."""
     counts = np.full(items, budget // items, np.int64)
     counts[: budget % items] += 1
     return counts
 
 
 def probabilities(values: object, name: str) -> Array:
-    """Returns ``values`` as an array. Raises a ValueError if they are not a flat list of numbers in [0, 1]."""
+    """Raises a ValueError if ``values`` are not a flat list of numbers in [0, 1]."""
     array = np.asarray(values, dtype=np.float64)
     wrong = np.flatnonzero(~((array >= 0) & (array <= 1)))
     if array.ndim != 1 or len(wrong):
@@ -249,7 +249,6 @@ class Trace:
         return root_allocation(values, budget).tolist()
 
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
-        """Returns for each tree how many continuations start at which turn (turn index -> count; -1 is the root)."""
         if self.expansion == 0:
             return [{} for _ in trees]
         blind = self.prefix == "random"

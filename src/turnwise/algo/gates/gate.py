@@ -107,28 +107,28 @@ def action_bigram_jaccard(group: Prefixes) -> float:
 
 
 def unique_prefix_ratio(group: Prefixes) -> float:
-    """Returns the number of different sequences of first K actions divided by the number of rollouts G."""
+    """Different sequences of first K actions, divided by the number of rollouts G."""
     return _unique(group.actions)
 
 
 def unique_action_ratio(group: Prefixes) -> float:
-    """Returns the number of different actions at step K divided by the number of rollouts G."""
+    """Different actions at step K, divided by G."""
     return _unique(group.last_actions)
 
 
 def obs_unique_ratio(group: Prefixes) -> float:
-    """Returns the number of different observations at step K divided by the number of rollouts G."""
+    """Different observations at step K, divided by G."""
     return _unique(group.last_observations)
 
 
 def action_entropy(group: Prefixes) -> float:
-    """Returns the Shannon entropy of the actions at step K divided by log G, its greatest value for G rollouts."""
+    """Entropy of the actions at step K, divided by log G, its greatest value."""
     shares = [count / len(group.last_actions) for count in Counter(group.last_actions).values()]
     return abs(math.fsum(share * math.log(share) for share in shares)) / math.log(len(group.last_actions))
 
 
 def termination_fraction(group: Prefixes) -> float:
-    """Returns tau_K, the fraction of the rollouts that have ended by step K, whether they succeeded or not."""
+    """tau_K, the share of rollouts that have ended by step K."""
     return fmean(group.ended)
 
 
@@ -213,7 +213,6 @@ class AtStep(Gate):
         return step == self.k
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
-        """Returns the gate's decision about ``tree``. ``group`` holds the first turns of the tree's rollouts."""
         raise NotImplementedError
 
     def __call__(self, tree: RolloutTree, step: int) -> bool:

@@ -8,7 +8,7 @@ import math
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 from statistics import fmean
 from typing import Annotated, NamedTuple
 
@@ -139,44 +139,6 @@ class Either(AtStep):
 
 
 @dataclass(frozen=True, slots=True)
-class Sequential(AtStep):
-    """Stops a tree at the first of several steps K at which d_K is below the threshold of this step. d_K is the mean
-    edit distance between the first K actions of two rollouts.
-
-    So different groups are stopped at different steps, which arXiv:2605.05802 leaves to future work (App. D.2). Each
-    additional decision is another chance to stop a group wrongly. Therefore the thresholds must be chosen together, so
-    that all steps together reach the wanted precision. They are chosen on a buffer of
-    rollouts.
-
-    Attributes:
-        steps: turns since the root at which the gate decides, ascending.
-        thresholds: one threshold for each step. With 0 the gate never stops a group at that step.
-    """
-
-    steps: Sequence[Annotated[int, Ge(1)]]
-    thresholds: Sequence[Annotated[float, Interval(ge=0, le=1)]]
-
-    def __post_init__(self) -> None:
-        if not self.steps or any(a >= b for a, b in pairwise(self.steps)):
-            raise ValueError(f"steps must be increasing numbers of turns, got {self.steps}")
-        if len(self.thresholds) != len(self.steps):
-            raise ValueError(f"thresholds must have one number for each of the {len(self.steps)} steps")
-
-    def looks_at(self, step: int) -> bool:
-        return step in self.steps
-
-    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
-        distance = prefix_edit_distance(group)
-        return GateDecision(group.step, {DISTANCE: distance}, distance < self._threshold(group.step))
-
-    def early(self, tree: RolloutTree, step: int, behind: Collection[int]) -> bool | None:
-        return certain(tree, step, behind, self._threshold(step))
-
-    def _threshold(self, step: int) -> float:
-        return self.thresholds[list(self.steps).index(step)]
-
-
-@dataclass(frozen=True, slots=True)
 class RandomCut(AtStep):
     """Stops a tree at step K (after ``k`` turns) with probability ``share`` (arXiv:2605.05802, App. E.1), whatever its
     rollouts do. The default stops about as many trees (20 %) as the divergence gate with d_10 < 0.12.
@@ -194,28 +156,8 @@ class RandomCut(AtStep):
 
 
 def draw(seed: int | str, tree: RolloutTree) -> float:
-    """Returns a number from [0, 1) that depends only on the seed, the state and the policy version."""
+    """In [0, 1)."""
     return random.Random(f"{seed} {tree.version} {tree.state.id}").random()
-
-
-@dataclass(frozen=True, slots=True)
-class Oracle(AtStep):
-    """Stops the trees of the given states at step K (after ``k`` turns), because their rollouts are known to end with
-    equal rewards (arXiv:2605.05802, App. E.1).
-
-    An earlier run without a gate shows which groups end with equal rewards. Both runs must have the same seeds, because
-    the seed of each sampled action follows from the run seed and from names (such as the state id). The oracle measures
-    the greatest saving that a gate at step K can reach. It is not meant for training.
-
-    Attributes:
-        zero_variance: ids of the states whose groups end with equal rewards.
-    """
-
-    zero_variance: Sequence[str] = ()
-    k: Annotated[int, Ge(1)] = 10
-
-    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
-        return GateDecision(self.k, {}, tree.state.id in self.zero_variance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,5 +230,5 @@ class Predicted(AtStep):
 
 
 def mixed_probability(success_G: Sequence[float]) -> float:
-    """Returns the probability that independent rollouts with success probabilities ``success_G`` differ in outcome."""
+    """That independent rollouts with these success probabilities differ in outcome."""
     return 1 - math.prod(success_G) - math.prod(1 - v for v in success_G)

@@ -150,7 +150,7 @@ class Clipped:
 
     @property
     def needs_near(self) -> bool:
-        """Returns whether the batch must contain ``near_logprobs_K`` if an update has several optimizer steps."""
+        """If an update has several optimizer steps."""
         return self.correction is not None
 
     @property
@@ -158,11 +158,7 @@ class Clipped:
         return self.entropy_coef != 0
 
     def __call__(self, batch: LossInputs) -> LossOutput:
-        """Returns the contribution of one micro-batch to the loss of the update, and its metrics.
-
-        Raises:
-            ValueError: old log-probs, advantages, or tensors that ``kl_beta`` or ``entropy_coef`` need are missing.
-        """
+        """One micro-batch's part of the loss of the update."""
         batch = batch.trained()
         old_K = _given(batch.old_logprobs_K, "old_logprobs_K", "the log-probs that the sampler recorded")
         advantage_K = _given(batch.advantage_K, "advantage_K", "the advantages of the run's advantage rule")

@@ -32,7 +32,7 @@ class Counts:
 
     @classmethod
     def of(cls, weight_K: Tensor, sequence_K: Tensor, turn_K: Tensor) -> Counts:
-        """Returns the counts of a whole update, given the weight, sequence id and turn id of each of its tokens."""
+        """Of a whole update."""
         kept = weight_K > 0
         return cls(float(kept.sum()), float(sequence_K[kept].unique().numel()), float(turn_K[kept].unique().numel()))
 
@@ -114,7 +114,7 @@ Metrics = Mapping[str, Mean | Max]
 
 
 def merge_metrics(parts: Iterable[Metrics]) -> dict[str, Mean | Max]:
-    """Returns the metrics of an update, given the metrics of its micro-batches. A micro-batch may lack some metrics."""
+    """A micro-batch may lack some metrics."""
     merged: dict[str, Mean | Max] = {}
     for part in parts:
         for name, metric in part.items():
@@ -134,14 +134,10 @@ class LossOutput:
 
 class Loss(Protocol):
     @property
-    def needs_reference(self) -> bool:
-        """Returns whether the batch must contain ``ref_logprobs_K``."""
-        ...
+    def needs_reference(self) -> bool: ...
 
     @property
-    def needs_entropy(self) -> bool:
-        """Returns whether the batch must contain ``entropy_K``."""
-        ...
+    def needs_entropy(self) -> bool: ...
 
     def __call__(self, batch: LossInputs) -> LossOutput: ...
 
@@ -184,12 +180,12 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
 
 
 def _length(batch: LossInputs) -> Tensor:
-    """Returns the number of trained tokens of each token's sequence, shape (K,)."""
+    """Trained tokens of each token's sequence, shape (K,)."""
     return _tokens(batch, batch.sequence_K) if batch.length_K is None else batch.length_K
 
 
 def _tokens(batch: LossInputs, segment_K: Tensor) -> Tensor:
-    """Returns the number of the batch's tokens in each token's segment, shape (K,)."""
+    """Tokens of the batch in each token's segment, shape (K,)."""
     return segment_sum(batch.weight_K.new_ones(len(batch.weight_K)), segment_K)
 
 

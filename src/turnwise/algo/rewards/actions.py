@@ -58,12 +58,6 @@ class ToolCalls:
     most: ClassVar[float] = 1.0
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Returns the rewards of a tree whose rollouts have one turn each.
-
-        Raises:
-            ValueError: a rollout has more than one turn, or the state has no demonstrated action.
-            InputError: the demonstrated action is not in ``format``, the format of calls that this reward reads.
-        """
         expected = demonstrated_calls(tree.state, self.format)
         form, functional, strict = [], [], []
         for leaf in single_actions(tree, "toolcalls"):

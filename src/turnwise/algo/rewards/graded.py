@@ -35,12 +35,6 @@ class Graded:
     most: ClassVar[float] = 2.0
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Returns the rewards of a tree whose rollouts have one turn each.
-
-        Raises:
-            ValueError: a rollout has more than one turn, or the state has no demonstrated action.
-            InputError: the demonstrated action is not in ``format``, the format of calls that this reward reads.
-        """
         expected = demonstrated_calls(tree.state, self.format)
         form, execution = [], []
         for leaf in single_actions(tree, "graded"):
@@ -87,7 +81,7 @@ def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> f
 
 
 def _agreement(true: ToolCall, call: ToolCall) -> float:
-    """Returns r_para + r_value of one expected call and one made call (Eqs. 14-15); 0 if their tools differ."""
+    """r_para + r_value (Eqs. 14-15); 0 if the tools differ."""
     if true.name != call.name:
         return 0.0
     keys, given = true.arguments.keys(), call.arguments.keys()

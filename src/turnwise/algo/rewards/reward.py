@@ -37,11 +37,7 @@ def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
 
 
 def single_actions(tree: RolloutTree, reward: str) -> list[int]:
-    """Returns the leaves of a tree for ``reward``, which rates single actions.
-
-    Raises:
-        ValueError: a rollout has more than one turn.
-    """
+    """The leaves; raises a ValueError if a rollout has more than one turn, because ``reward`` rates single actions."""
     deep = next((i for i, turn in enumerate(tree.turns) if turn.parent >= 0), None)
     if deep is not None:
         raise ValueError(
@@ -53,12 +49,7 @@ def single_actions(tree: RolloutTree, reward: str) -> list[int]:
 
 
 def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
-    """Returns, for a tree whose rollouts have one turn each, the verdict recorded as ``info[key]``, also named
-    ``total``.
-
-    Raises:
-        ValueError: a rollout has more than one turn, or a leaf has no verdict although its environment did not fail.
-    """
+    """The verdict ``info[key]`` of rollouts with one turn each, also named ``total``."""
     single_actions(tree, reward)
     remedy = f"reward={reward} needs states with a demonstrated action: set states=expert_turns or states=pivots"
     values = recorded(tree, key, remedy)
@@ -66,12 +57,6 @@ def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
 
 
 def demonstrated_calls(state: State, form: Format | None) -> tuple[ToolCall, ...]:
-    """Returns the tool calls of the state's demonstrated action, which is written in the format ``form``.
-
-    Raises:
-        ValueError: the state has no demonstrated action, or ``form`` is None.
-        InputError: the demonstrated action is not in the format ``form``.
-    """
     if state.expert is None:
         raise ValueError(f"state {state.id!r} has no demonstrated calls to compare with; set states=expert_turns")
     try:
@@ -84,7 +69,7 @@ def demonstrated_calls(state: State, form: Format | None) -> tuple[ToolCall, ...
 
 
 def made_calls(text: str, form: Format | None) -> tuple[ToolCall, ...] | None:
-    """Returns the tool calls of an action, or None if the action is not in the format ``form``."""
+    """None if the action is not in the format ``form``."""
     try:
         return parser_of(form)(text).calls
     except ToolCallError:
@@ -103,11 +88,9 @@ class Outcome:
 
     @property
     def most(self) -> float | None:
-        """Returns the greatest possible reward: 1 with ``of=won``, None (unknown) with ``of=return``."""
         return 1.0 if self.of == "won" else None
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Raises a ValueError if ``of=won`` and a leaf has no key ``won`` although its environment did not fail."""
         if self.of == "won":
             values = recorded(
                 tree, "won", "The environment must report this key with every step. reward.of=return does not need it"

@@ -78,7 +78,7 @@ class Batches:
 
 
 def _groups(states: Sequence[State]) -> NDArray[np.int64]:
-    """Returns the number of each state's trajectory, shape (S,). Numbers are given in order of first appearance."""
+    """The number of each state's trajectory, shape (S,), in order of first appearance."""
     numbers: dict[str, int] = {}
     keys = (state.id if state.trajectory is None else state.trajectory for state in states)
     return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(states))

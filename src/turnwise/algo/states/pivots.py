@@ -52,7 +52,6 @@ class Pivots:
         return profile.mixed and (self.keep == "mixed" or profile.mean < self.lambda_diff)
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """Returns the states to train on. ``profiles`` maps ids to profiles; a missing profile raises a KeyError."""
         missing = [state.id for state in states if state.id not in profiles]
         if missing:
             raise KeyError(
@@ -72,13 +71,11 @@ class ProfileSummary:
     miss_rate: float | None
 
     def result(self, kept: int) -> dict[str, float]:
-        """Returns the entries ``pivots.*`` of a run's result; ``kept`` is the number of states that the rule kept."""
         shares = {"without_signal": self.zero_signal, "solved": self.solved, "failed": self.zero_signal - self.solved}
         return {"candidates": self.states, "kept": kept, **{name: round(value, 4) for name, value in shares.items()}}
 
 
 def summarise(profiles: Iterable[Profile]) -> ProfileSummary:
-    """Returns a summary of the profiles of states (one per state), or raises a ValueError if there are none."""
     states = mixed = solved = functional = misses = 0
     for profile in profiles:
         states += 1

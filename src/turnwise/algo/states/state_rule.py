@@ -37,12 +37,11 @@ class Profile:
 
     @property
     def mean(self) -> float:
-        """Returns the mean functional reward (PivotRL, arXiv:2603.21383, Eq. 4)."""
+        """Mean functional reward (PivotRL, arXiv:2603.21383, Eq. 4), as ``variance`` its population variance."""
         return sum(self.functional) / len(self.functional)
 
     @property
     def variance(self) -> float:
-        """Returns the population variance of the functional reward (Eq. 4)."""
         mean = self.mean
         return sum((reward - mean) ** 2 for reward in self.functional) / len(self.functional)
 
@@ -56,25 +55,19 @@ class StateRule(Protocol):
 
     @property
     def source(self) -> Literal["expert", "tasks"]:
-        """Returns the kind of the candidate states: assistant turns of expert trajectories (``expert``) or the first
-        prompts of tasks (``tasks``).
-        """
+        """Assistant turns of expert trajectories, or the first prompts of tasks."""
         ...
 
     @property
     def k(self) -> int:
-        """Returns the number of actions to sample at each candidate state before training, or 0 for no profile."""
+        """Actions to sample at each candidate before training; 0: no profile."""
         ...
 
     @property
     def reprofile(self) -> Refresh | None:
-        """Returns the rule that decides when to profile the candidate states again (under the current policy) and to
-        choose states anew, or None if states are chosen only once.
-        """
+        """Decides when states are profiled and chosen again; None: states are chosen once."""
         ...
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """Returns the states to train on, in the order of ``states``. ``profiles`` maps a state's id to its profile. If
-        ``k`` is 0, ``profiles`` is not read.
-        """
+        """In the order of ``states``. If ``k`` is 0, ``profiles`` (by state id) is not read."""
         ...

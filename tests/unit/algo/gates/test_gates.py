@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnwise.algo.gates.rules import Divergence, Either, Never, Oracle, RandomCut, Sequential, Signal
+from turnwise.algo.gates.rules import Divergence, Either, Never, RandomCut, Signal
 from turnwise.training.frozen_buffer import Shadow
 from turnwise.types import RolloutTree, Turn
 
@@ -127,34 +127,10 @@ def test_random_cuts_are_named_by_seed_state_and_version(grow: Grow) -> None:
     assert not any(cuts(RandomCut(share=0, k=3), 0)) and all(cuts(RandomCut(share=1, k=3), 0))
 
 
-def test_the_oracle_stops_whom_it_knows(grow: Grow) -> None:
-    gate = Oracle(zero_variance=["bad"], k=3)
-    assert gate(grow(APART, 3, "bad"), 3)
-    assert not gate(grow(ALIKE, 3, "good"), 3)
-    assert not gate(grow(APART, 2, "bad"), 2)
-
-
-def test_several_looks_stop_at_the_first_that_agrees(grow: Grow) -> None:
-    gate = Sequential(steps=[2, 4], thresholds=[0.0, 0.3])
-    late = ["abcdefg", "xbcdefg"]  # d_2 = 1/2, d_4 = 1/4
-    tree = grow(late, 2)
-    assert not gate(tree, 2)
-    noted, tree = tree.looks, grow(late, 4)
-    tree.looks = noted
-    assert gate(tree, 4)
-    assert [(look.step, look.stop) for look in tree.looks] == [(2, False), (4, True)]
-    assert Sequential(steps=[2, 4], thresholds=[0.6, 0.0])(grow(late, 2), 2)
-    assert not gate(grow(late, 3), 3)
-
-
 @pytest.mark.parametrize(
     ("build", "key"),
     [
         (lambda: Signal("entropy"), "signal"),
-        (lambda: Sequential([], []), "steps"),
-        (lambda: Sequential([4, 4], [0.1, 0.1]), "steps"),
-        (lambda: Sequential([4, 2], [0.1, 0.1]), "steps"),
-        (lambda: Sequential([2, 4], [0.1]), "thresholds"),
     ],
 )
 def test_what_gates_refuse(build: Callable[[], object], key: str) -> None:
