@@ -68,11 +68,6 @@ def _serves(s: Settings) -> bool:
     return bool(s["engine"] == "VllmEngine")
 
 
-def _in_flight(s: Settings) -> bool:
-    return bool(_serves(s) and s["allocator"] and s["engine.in_flight"])
-
-
-_STILL = "set engine.in_flight=false"
 _FRESH = "set rollout.staleness=0"
 
 # {key} in a message is the value of a key, {key!} the name of a part in lower case
@@ -169,16 +164,6 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
      and not 0.01 <= s["rollout.sampling.temperature"] <= 2,
      "rollout.sampling.temperature: vLLM accepts 0.01 to 2 and would silently change other values; set it in this range, "
      "got {rollout.sampling.temperature}"),
-    (lambda s: _in_flight(s) and not s["rollout.staleness"],
-     f"engine.in_flight: with rollout.staleness=0 no rollout runs while weights change; {_STILL}"),
-    (lambda s: _in_flight(s) and s["engine.schedule"] == "rounds",
-     f"engine.in_flight: rollouts change their weights only with engine.schedule=free; {_STILL}"),
-    (lambda s: _in_flight(s) and not s["policy.lora.r"],
-     f"engine.in_flight: a server cannot hold two sets of full weights, so policy.lora.r must be at least 1; {_STILL}"),
-    (lambda s: _in_flight(s) and s["rollout.turns"] == 1,
-     f"engine.in_flight: with rollout.turns=1 all requests are sent before weights change; {_STILL}"),
-    (lambda s: _in_flight(s) and s["judge"],
-     f"engine.in_flight: with a judge, the rollouts of two iterations are never sampled together; {_STILL}"),
     # trainer=fsdp
     (lambda s: _sharded(s) and _inside(s) and s["engine.copy"] is False,
      "engine.copy: the trained weights are sharded and cannot be sampled from; set engine.copy=true"),

@@ -80,11 +80,10 @@ class Store:
 
     @property
     def tokens(self) -> int:
-        """Returns the number of tokens for which each row has room."""
         return self.keys[0].shape[2]
 
     def capacity_for(self, tokens: int) -> int:
-        """Returns the number of tokens for which each row has room after :meth:`resize` for ``tokens`` tokens."""
+        """The capacity of a row after :meth:`resize` for ``tokens`` tokens."""
         return max(self.tokens, -(-tokens // GROW) * GROW)
 
     def clear(self) -> None:
@@ -113,27 +112,24 @@ class Store:
         self._show(rows, capacity)
 
     def row_bytes(self, tokens: int) -> int:
-        """Returns the number of bytes of a row that can hold ``tokens`` tokens, including its recurrent states."""
         return tokens * self.token_bytes + self.states * self.state_bytes
 
     def _over(self, rows: int, tokens: int) -> bool:
         return self.budget is not None and rows * self.row_bytes(tokens) > self.budget
 
     def _room(self, rows: int, tokens: int) -> tuple[int, int]:
-        """Returns the numbers of rows and of tokens per row to allocate, larger than needed if the budget allows."""
+        """Rows and tokens per row to allocate, more than needed if the budget allows."""
         there, _, long, _ = self._memory[0].shape
         ample = max(rows, there), max(tokens, min(2 * long, 2 * tokens))
         return (rows, tokens) if self._over(*ample) else ample
 
     @torch.inference_mode()
     def copy_row(self, source: int, target: int, length: int) -> None:
-        """Copies the keys and values of the first ``length`` tokens of row ``source`` to row ``target``."""
         for slab in (*self.keys, *self.values):
             slab[target, :, :length] = slab[source, :, :length]
 
     @torch.inference_mode()
     def write(self, row: int, start: int, kept: Kept) -> None:
-        """Writes the keys and values of a finished sample into a row, from token ``start`` on."""
         for slabs, parts in ((self.keys, kept.keys), (self.values, kept.values)):
             for slab, part in zip(slabs, parts, strict=True):
                 slab[row, :, start : start + kept.length] = part[kept.place]
@@ -426,7 +422,7 @@ class Stops:
 
 
 def steps(states: States, device: torch.device) -> Flow:
-    """Returns the flow of a decoding step, in which each branch gets one token and continues its own state."""
+    """The flow of a decoding step, in which each branch continues its own state by one token."""
     count = len(next(iter(states.values())).inputs)
     return Flow(range(count), [1] * count, [-1] * count, count, device, given=states, keep=True)
 
@@ -527,7 +523,6 @@ class Rows:
         self.store.states = 1 + max(map(len, standing.values()), default=0)
 
     def _limit(self, tokens: int) -> int:
-        """Returns how many rows the memory budget allows if the longest row has ``tokens`` tokens."""
         if self.store.budget is None:
             return 1_000_000_000
         return max(1, self.store.budget // self.store.row_bytes(self.store.capacity_for(tokens)))

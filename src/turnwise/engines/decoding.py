@@ -133,7 +133,6 @@ class Trunk:
         return cls(keys, values, place_N)
 
     def only(self, rows_R: Tensor, length: int) -> Trunk:
-        """Returns a copy that has only the rows ``rows_R``, and only the first ``length`` tokens of each of them."""
         keys, values = (
             [slab[:, :, :length].index_select(0, rows_R) for slab in slabs] for slabs in (self.keys, self.values)
         )
@@ -218,7 +217,7 @@ class DecodeAttention:
         return self._columns[group]
 
     def _near(self, group: int, window: int) -> list[Tensor]:
-        """Returns the attention bias of each group of twigs (branches of sampled tokens), for a sliding window."""
+        """The attention bias of each group of twigs, for a sliding window."""
         key = (group, window, self.length)
         if key not in self._windows:
             self._windows = {old: found for old, found in self._windows.items() if old[2] == self.length}
@@ -232,7 +231,7 @@ class DecodeAttention:
         return self._windows[key]
 
     def kept(self, twigs: Tensor) -> list[Kept]:
-        """Returns the keys, values and recurrent states that the twigs with these indices have computed so far."""
+        """What these twigs have computed so far."""
         keys, values = (
             [layer[:, :, : self.length].index_select(0, twigs) for layer in layers]
             for layers in (self.twig_keys, self.twig_values)

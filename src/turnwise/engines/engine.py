@@ -51,7 +51,6 @@ class Sample:
     logprobs: list[float]  # natural logarithms, for the distribution from which the tokens were sampled
     truncated: bool = False
     whole: bool = True  # False: this is only a part of an action (an engine may sample an action in several calls)
-    version: int | None = field(default=None, compare=False)  # version of the weights; None: the engine's
 
 
 Told = Callable[[int, Sample], None]
@@ -112,23 +111,6 @@ class Engine(Protocol):
     def shutdown(self) -> None:
         """Releases resources outside this process, such as servers. The next :meth:`load_weights` opens them again."""
         ...
-
-
-def repeat_call(engine: Engine, inner: dict[int, int], what: str, *told: Any) -> None:
-    """Makes a recorded call on nodes with ``engine``. ``inner`` maps the recorded node numbers to the engine's nodes.
-
-    ``what`` and ``told`` are ``open`` (node, ids, near), ``fork`` (node, copy), ``extend`` (node, ids) or ``close``
-    (nodes).
-    """
-    match what:
-        case "open":
-            inner[told[0]] = engine.open(*told[1:])
-        case "fork":
-            inner[told[1]] = engine.fork(inner[told[0]])
-        case "extend":
-            engine.extend(inner[told[0]], told[1])
-        case "close":
-            engine.close([inner.pop(node) for node in told[0]])
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
@@ -381,18 +363,7 @@ class Requests(_Free):
 
 
 def schedule_of(engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> Schedule:
-    """Returns :class:`Rounds`, or with ``schedule=free`` :class:`Requests` if servers sample, else :class:`Slices`."""
+    """:class:`Rounds`, or with ``schedule=free`` :class:`Requests` if servers sample, else :class:`Slices`."""
     if getattr(engine, "schedule", "rounds") == "rounds":
         return Rounds(engine, sampling, on_actions)
     return (Requests if getattr(engine, "served", False) else Slices)(engine, sampling, on_actions)
-
-
-def check_schedule(schedule: str) -> Named:
-    """Returns ``schedule`` unchanged.
-
-    Raises:
-        ValueError: ``schedule`` is neither ``rounds`` nor ``free``.
-    """
-    if schedule not in ("rounds", "free"):
-        raise ValueError(f"schedule must be rounds or free, got {schedule!r}")
-    return schedule  # type: ignore[return-value]

@@ -5,8 +5,7 @@ each lane is a process with one thread, which samples its own nodes (histories).
 other lanes are forked from it and use its weights through shared memory (:func:`share`).
 
 A worker starts in milliseconds and copies no data. Calls on nodes are sent together with the next request for samples.
-If a worker dies, it is started again with the histories of the open nodes, and the request is repeated. A sample
-depends only on its history and seed, so the result is the same.
+If a worker dies, the run stops, and the same command resumes it from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -24,17 +23,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
+from annotated_types import Ge, Gt
 
-from turnwise.engines.engine import Named, Sample, Sampling, Told, check_schedule, repeat_call
+from turnwise.engines.engine import Named, Sample, Sampling, Told
 from turnwise.engines.tree_engine import TreeEngine
+from turnwise.errors import Stopped
 
 # -- worker processes --------------------------------------------------------------------------------------------------
-
-
-RESTARTS = 3  # greatest number of consecutive restarts; then an error is raised, as another restart would not help
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,110 +67,61 @@ class Failed:
 
 
 class Worker:
-    """Controls a worker process. ``twin`` creates the worker's engine; it is called in the worker process."""
+    """Controls a worker process, which is forked with the first request.
+
+    Args:
+        twin: creates the worker's engine; it is called in the worker process.
+    """
+
+    connection: Connection  # the pipe to the worker; it can be read when an answer has arrived
 
     def __init__(self, twin: Callable[[], TreeEngine]) -> None:
         self._twin = twin
-        self._histories: dict[int, list[int]] = {}  # token ids of each open node
-        self._notes: list[tuple[Any, ...]] = []  # calls on nodes that have not been sent to the worker yet
-        self._asked: Asked | None = None
-        self._told: set[int] = set()  # indices in the batch of the samples that have arrived
-        self._version = -1
-        self._gone = (0, 0.0)  # prefilled tokens and CPU seconds of worker processes that have ended
-        self._here = (0, 0.0)  # prefilled tokens and CPU seconds of the current worker process
+        self._calls: list[tuple[Any, ...]] = []  # calls on nodes that have not been sent to the worker yet
+        self._waits = False  # whether an answer is still to be read
         self._process: Any = None
-        self._lost = 0  # number of times that the worker has died during the current request
-        self.connection: Connection  # the pipe to the worker; it can be read when an answer has arrived
-
-    # -- nodes ---------------------------------------------------------------------------------------------------------
+        self.computed, self.cpu = 0, 0.0  # prefilled tokens and CPU seconds of the worker process
 
     def renew(self, version: int) -> None:
         """Prepares the worker for weights that were changed in place, and closes all nodes (stored histories)."""
-        self._version, self._histories, self._notes = version, {}, [("renew", version)]
+        self._calls = [("renew", version)]
 
-    def open(self, node: int, ids: Sequence[int]) -> None:
-        self._histories[node] = list(ids)
-        self._notes.append(("open", node, list(ids)))
-
-    def fork(self, source: int, node: int) -> None:
-        self._histories[node] = list(self._histories[source])
-        self._notes.append(("fork", source, node))
-
-    def extend(self, node: int, ids: Sequence[int]) -> None:
-        self._histories[node].extend(ids)
-        self._notes.append(("extend", node, list(ids)))
-
-    def close(self, node: int) -> None:
-        del self._histories[node]
-        self._notes.append(("close", [node]))
-
-    @property
-    def computed(self) -> int:
-        """Returns the number of tokens prefilled by the current and all ended processes of this worker."""
-        return self._gone[0] + self._here[0]
-
-    @property
-    def cpu(self) -> float:
-        """Returns the CPU time in seconds of the current and all ended processes of this worker."""
-        return self._gone[1] + self._here[1]
-
-    # -- sampling ------------------------------------------------------------------------------------------------------
+    def call(self, what: str, *arguments: Any) -> None:
+        """Queues a call on nodes: ``open`` (node, ids), ``fork`` (node, copy), ``extend`` (node, ids), ``close``
+        (node).
+        """
+        self._calls.append((what, *arguments))
 
     def ask(self, asked: Asked) -> None:
         """Sends a request for samples. :meth:`take` reads the answers, which arrive on :attr:`connection`."""
-        if self._asked is not None and self._process is not None:
-            self._end()  # the caller was interrupted before it read the previous answer
-        self._asked, self._told = asked, set()
-        self._lost = 0
+        while self._waits:  # the caller was interrupted before it read the previous answer
+            self.take()
         if self._process is None:
             self._start()
-        else:
-            self._send()
+        try:
+            self.connection.send((self._calls, asked))
+        except OSError as error:
+            raise self._ended() from error
+        self._calls, self._waits = [], True
 
-    def take(self) -> Iterator[tuple[int, Sample] | Done]:
-        """Reads one message from the worker and yields it.
-
-        The message is either one sample with its index in the batch (if ``listened`` was set) or the complete answer.
-        Nothing is yielded if the message repeats a sample, or if the worker has died and was started again.
+    def take(self) -> tuple[int, Sample] | Done:
+        """Reads one message from the worker: one sample with its index in the batch (if ``listened`` was set), or the
+        complete answer.
 
         Raises:
-            RuntimeError: sampling failed, or the worker died more than ``RESTARTS`` times during this request.
+            RuntimeError: sampling failed.
+            Stopped: the worker has died.
         """
-        assert self._asked is not None
         try:
-            came = self.connection.recv()
-        except (EOFError, OSError):
-            self._again()
-            return
+            came: tuple[int, Sample] | Done | Failed = self.connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._ended() from error
+        self._waits = isinstance(came, tuple)
         if isinstance(came, Failed):
             raise RuntimeError(f"sampling failed in a separate process:\n{came.error}")
         if isinstance(came, Done):
-            self._here = (came.computed, came.cpu)
-            for node, sample in zip(self._asked.nodes, came.samples, strict=True):
-                self._histories[node].extend(sample.ids)
-            self._asked = None
-            yield came
-        elif came[0] not in self._told:
-            self._told.add(came[0])
-            yield came
-
-    def _send(self) -> None:
-        try:
-            self.connection.send((self._notes, self._asked))
-            self._notes = []
-        except OSError:
-            self._again()
-
-    def _again(self) -> None:
-        self._lost += 1
-        code = self._end()
-        if self._lost > RESTARTS:
-            raise RuntimeError(
-                f"the sampling process ended {self._lost} times in a row, the last time with exit code {code}"
-                f"{' (it was killed, probably because memory ran out)' if code == -signal.SIGKILL else ''}; "
-                "set engine.lanes=1 to sample in this process instead"
-            )
-        self._start()
+            self.computed, self.cpu = came.computed, came.cpu
+        return came
 
     def _start(self) -> None:
         context = get_context("fork")
@@ -182,23 +131,27 @@ class Worker:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         theirs.close()
-        self._notes = [("renew", self._version), *(("open", node, ids) for node, ids in self._histories.items())]
-        self._send()
 
-    def _end(self) -> int | None:
-        self._gone, self._here = (self.computed, self.cpu), (0, 0.0)
+    def _ended(self) -> Stopped:
+        code = self.shutdown()
+        killed = " (it was killed, probably because memory ran out)" if code == -signal.SIGKILL else ""
+        return Stopped(
+            f"a sampling process ended with exit code {code}{killed}; the same command resumes the run, and "
+            "engine.lanes=1 samples in a single process"
+        )
+
+    def shutdown(self) -> int | None:
+        """Ends the process and returns its exit code. It is started again with the next request."""
+        if self._process is None:
+            return None
         self.connection.close()
         self._process.join(timeout=10)
         if self._process.exitcode is None:
             self._process.kill()
             self._process.join()
         code: int | None = self._process.exitcode
-        self._process = None
+        self._process, self._waits = None, False
         return code
-
-    def shutdown(self) -> None:
-        if self._process is not None:
-            self._end()
 
 
 def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
@@ -208,16 +161,23 @@ def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
     nodes: dict[int, int] = {}  # the owner's node number -> the engine's node number
     while True:
         try:
-            notes, asked = connection.recv()
+            calls, asked = connection.recv()
         except (EOFError, OSError):
             return
         try:
-            for what, *told in notes:
-                if what == "renew":
-                    engine.renew(*told)
-                    nodes.clear()
-                else:
-                    repeat_call(engine, nodes, what, *told)
+            for what, first, *more in calls:
+                match what:
+                    case "renew":
+                        engine.renew(first)
+                        nodes.clear()
+                    case "open":
+                        nodes[first] = engine.open(*more)
+                    case "fork":
+                        nodes[more[0]] = engine.fork(nodes[first])
+                    case "extend":
+                        engine.extend(nodes[first], *more)
+                    case "close":
+                        engine.close([nodes.pop(first)])
             tell = (lambda place, sample: connection.send((place, sample))) if asked.listened else None
             samples = replace(asked, nodes=[nodes[node] for node in asked.nodes]).answer(engine, tell)
             connection.send(Done(samples, engine.computed_tokens, time.process_time()))
@@ -274,21 +234,19 @@ class Lanes:
     def __init__(
         self,
         end_ids: Sequence[int],
-        prefill_tokens: int = 16384,
+        prefill_tokens: Annotated[int, Ge(1)] = 16384,
         copy: bool = True,
-        memory_gb: float | None = None,
-        lanes: int | None = None,
+        memory_gb: Annotated[float, Gt(0)] | None = None,
+        lanes: Annotated[int, Ge(1)] | None = None,
         schedule: Named = "rounds",
     ) -> None:
-        if lanes is not None and lanes < 1:
-            raise ValueError(f"lanes must be at least 1, or null for one per core; got {lanes}")
         if lanes is not None and lanes > 1 and not copy:
             raise ValueError(
                 f"lanes={lanes} needs copy=true, because all lanes but the first are processes without the trained "
                 "model; set copy=true, or lanes=1"
             )
         self.lanes = lanes
-        self.schedule = check_schedule(schedule)
+        self.schedule = schedule
         self.version = -1
         self._first = TreeEngine(end_ids, prefill_tokens, copy, memory_gb)
         self._budget = self._first.budget
@@ -324,9 +282,7 @@ class Lanes:
         self._clear()
 
     def report(self) -> dict[str, float]:
-        """Returns totals of all lanes: ``computed_tokens``, the number of prefilled tokens, and ``lane_cpu_seconds``,
-        the CPU time of all lanes except the first.
-        """
+        """``computed_tokens`` of all lanes, and ``lane_cpu_seconds`` of all lanes except the first."""
         workers = self._workers or ()
         return {
             "computed_tokens": self._first.computed_tokens + sum(worker.computed for worker in workers),
@@ -351,7 +307,7 @@ class Lanes:
         if lane == 0:
             return self._add(0, self._first.open(ids))
         node = self._add(lane)
-        self._worker(lane).open(node, ids)
+        self._worker(lane).call("open", node, list(ids))
         return node
 
     def fork(self, node: int) -> int:
@@ -359,13 +315,15 @@ class Lanes:
         if lane == 0:
             return self._add(0, self._first.fork(inner))
         copy = self._add(lane)
-        self._worker(lane).fork(inner, copy)
+        self._worker(lane).call("fork", inner, copy)
         return copy
 
     def extend(self, node: int, ids: Sequence[int]) -> None:
         lane, inner = self._places[node]
-        part = self._first if lane == 0 else self._worker(lane)
-        part.extend(inner, ids)
+        if lane == 0:
+            self._first.extend(inner, ids)
+        else:
+            self._worker(lane).call("extend", inner, list(ids))
 
     def close(self, nodes: Sequence[int]) -> None:
         for node in nodes:
@@ -374,7 +332,7 @@ class Lanes:
             if lane == 0:
                 self._first.close([inner])
             else:
-                self._worker(lane).close(inner)
+                self._worker(lane).call("close", inner)
 
     def _add(self, lane: int, inner: int | None = None) -> int:
         self._next += 1
@@ -397,8 +355,6 @@ class Lanes:
         steps: int | None = None,
         written: Sequence[int] | None = None,
     ) -> list[Sample]:
-        """Samples like :meth:`turnwise.engines.tree_engine.TreeEngine.sample`, in all lanes in parallel."""
-
         def asked_of(places: list[int]) -> Asked:
             return Asked(
                 [self._places[nodes[place]].node for place in places],
@@ -424,12 +380,12 @@ class Lanes:
         while asked:
             ready = wait([worker.connection for worker in asked])
             for worker in [worker for worker in asked if worker.connection in ready]:
-                for came in worker.take():
-                    if isinstance(came, Done):
-                        for place, sample in zip(asked.pop(worker), came.samples, strict=True):
-                            samples[place] = sample
-                    elif on_sample is not None:
-                        on_sample(asked[worker][came[0]], came[1])
+                came = worker.take()
+                if isinstance(came, Done):
+                    for place, sample in zip(asked.pop(worker), came.samples, strict=True):
+                        samples[place] = sample
+                elif on_sample is not None:
+                    on_sample(asked[worker][came[0]], came[1])
         return samples
 
 

@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 
 from turnwise.engines.cache import EndToEnd, Mark, Rows, Segment, SideBySide, Stops, Store, StoredRow, segments_from
 from turnwise.engines.decoding import Decoder, Node
-from turnwise.engines.engine import Engine, Named, Sample, Sampling, Told, check_schedule
+from turnwise.engines.engine import Engine, Named, Sample, Sampling, Told
 from turnwise.models.attention import unwrapped, use_tree_attention
 from turnwise.models.cache_layout import Needs, needs_of
 from turnwise.models.fast_llama import FastLlama, forward_of, uses_compiled_kernels
@@ -48,20 +49,16 @@ class TreeEngine:
     def __init__(
         self,
         end_ids: Sequence[int],
-        prefill_tokens: int = 16384,
+        prefill_tokens: Annotated[int, Ge(1)] = 16384,
         copy: bool = True,
-        memory_gb: float | None = None,
+        memory_gb: Annotated[float, Gt(0)] | None = None,
         schedule: Named = "rounds",
     ) -> None:
-        if memory_gb is not None and not memory_gb > 0:
-            raise ValueError(f"memory_gb must be above 0, or null for no limit; got {memory_gb}")
-        if prefill_tokens < 1:
-            raise ValueError(f"prefill_tokens must be at least 1, got {prefill_tokens}")
         self.end_ids = frozenset(end_ids)
         self.prefill_tokens = prefill_tokens
         self.copy = copy
         self.packing = 1  # number of engines that may pack these weights (models/fast_llama.py); 0: none may
-        self.schedule = check_schedule(schedule)
+        self.schedule = schedule
         self.budget = None if memory_gb is None else int(memory_gb * 1e9)
         self.version = -1
         self.computed_tokens = 0  # number of prefilled tokens since the engine was created
@@ -81,15 +78,11 @@ class TreeEngine:
 
     @property
     def compiled(self) -> bool:
-        """Returns whether attention while decoding may use functions that numba compiles."""
         assert self._shape is not None, "no weights have been loaded"
         return uses_compiled_kernels(torch.empty(0, dtype=self._shape[1], device=self._shape[2]))
 
     def twin(self) -> TreeEngine:
-        """Returns a second engine that uses the same weights and has an empty store.
-
-        When the weights change, :meth:`renew` of the second engine must be called too.
-        """
+        """A second engine with the same weights and an empty store. When the weights change, :meth:`renew` it too."""
         other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
         other.budget, other.packing, other.model, other._needs = self.budget, self.packing, self.model, self._needs
         return other
@@ -111,11 +104,9 @@ class TreeEngine:
         self._forget((heads, dtype, weight.device, state_bytes, self.budget))
 
     def report(self) -> dict[str, float]:
-        """Returns ``computed_tokens``: the number of prefilled tokens since the engine was created."""
         return {"computed_tokens": self.computed_tokens}
 
-    def shutdown(self) -> None:
-        """Does nothing, because the engine holds nothing outside this process."""
+    def shutdown(self) -> None: ...
 
     def _forget(self, shape: tuple[Any, ...]) -> None:
         """Empties the store, so that rows get the same slots in a resumed run as in an uninterrupted run.

@@ -114,7 +114,6 @@ def _untie(model: Any, folder: Path) -> None:
 
 
 def forget(root: Path, *needed: Snapshot | None) -> None:
-    """Removes the folders of all snapshots in ``root`` except those that are ``needed``."""
     names = {snapshot.name for snapshot in needed if snapshot is not None}
     for folder in root.glob("v*-*"):
         if folder.name not in names:
@@ -122,7 +121,6 @@ def forget(root: Path, *needed: Snapshot | None) -> None:
 
 
 def serve_command(snapshot: Snapshot, model: str, max_length: int, url: str) -> str:
-    """Returns the command that starts a server which a run can use, as a user would type it."""
     parts = urlsplit(url)
     line = f"--host {parts.hostname} --port {parts.port or 80} --dtype {snapshot.dtype} --max-model-len {max_length} "
     line += "--logprobs-mode processed_logprobs --generation-config vllm"
@@ -141,9 +139,9 @@ def body_of(
 ) -> dict[str, Any]:
     """Returns the body of the request for one action.
 
-    Only ``end_ids`` end an action, also the model's own end-of-sequence token only if it is among them. ``model`` is the
-    served name of the base model or of an adapter. ``salt`` is unique for the weights: the server's prefix cache reuses
-    keys and values only between requests with the same salt.
+    Only ``end_ids`` end an action, also the model's own end-of-sequence token only if it is among them. ``model`` is
+    the served name of the base model or of an adapter. ``salt`` is unique for the weights: the server's prefix cache
+    reuses keys and values only between requests with the same salt.
 
     Raises:
         ValueError: vLLM would change or refuse the temperature.
@@ -248,7 +246,7 @@ class VllmClient:
         self.max_length, self.model, self.say, self.command = max_length, model, say, command
         self.tally: Counter[str] = Counter()
         self.base = ""  # the base model's served name
-        self._needed: list[Snapshot] = []  # weights that the server must have: adapters, or one set of full weights
+        self._needed: Snapshot | None = None  # weights that the server must have
         self._doubtful = False  # whether the server may lack weights, because a request has failed
         self._suits = False  # whether the server was examined since it last answered after a pause
         self._loads = 0  # number of times that weights were loaded
@@ -256,11 +254,7 @@ class VllmClient:
         self._away = False  # whether the user knows that the server does not answer
 
     async def complete(self, snapshot: Snapshot, body: dict[str, Any]) -> Sample:
-        """Returns the action that the server samples with the weights ``snapshot``. ``body`` is the request.
-
-        Raises:
-            ServerError: all attempts failed, or the server refuses the request.
-        """
+        """Raises a ServerError if all attempts failed, or the server refuses the request."""
 
         async def attempt() -> Sample:
             await self._restore()
@@ -276,24 +270,21 @@ class VllmClient:
         self.tally["requests"] += 1
         return sample
 
-    async def load(self, snapshot: Snapshot, beside: Sequence[Snapshot]) -> None:
-        """Loads the weights ``snapshot``. The adapters in ``beside`` stay loaded; all other adapters are unloaded.
-
-        Raises:
-            ServerError: the server does not answer, cannot load the weights or does not suit the run.
+    async def load(self, snapshot: Snapshot) -> None:
+        """Loads the weights, and unloads the adapter before. Raises a ServerError if the server cannot, or does not
+        suit.
         """
-        before, self._needed = self._needed, [*beside, snapshot]
+        before, self._needed = self._needed, snapshot
         self._doubtful = True
         await self._send(self._restore)
-        for other in before:
-            if other not in self._needed:
-                await self._drop(other)
+        if before is not None and before != snapshot:
+            await self._drop(before)
 
     async def close(self) -> None:
-        """Unloads the run's adapters and disconnects."""
-        for snapshot in self._needed:
-            await self._drop(snapshot)
-        self._needed = []
+        """Unloads the run's adapter and disconnects."""
+        if self._needed is not None:
+            await self._drop(self._needed)
+        self._needed = None
         await self.connection.close()
 
     async def _send(self, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -342,16 +333,15 @@ class VllmClient:
         if not self._suits:
             await self._examine()
             self._suits = True
-        needed: list[Snapshot] | None = None
-        while needed is not self._needed:  # newer weights may come meanwhile
-            needed = self._needed
-            for snapshot in needed:
+        snapshot: Snapshot | None = None
+        while self._needed is not None and snapshot is not self._needed:  # newer weights may come meanwhile
+            snapshot = self._needed
+            if not await self._has(snapshot):
+                await (self._load_adapter if snapshot.rank else self._reload)(snapshot)
+                self._loads += 1
                 if not await self._has(snapshot):
-                    await (self._load_adapter if snapshot.rank else self._reload)(snapshot)
-                    self._loads += 1
-                    if not await self._has(snapshot):
-                        what = f"the server reports that it has loaded {snapshot.name}, but does not list this name"
-                        raise Fault("garbage", what)
+                    what = f"the server reports that it has loaded {snapshot.name}, but does not list this name"
+                    raise Fault("garbage", what)
         self._doubtful = False
 
     async def _examine(self) -> None:
@@ -386,7 +376,7 @@ class VllmClient:
                 what = "its log-probs are not those of the distribution that it samples from; start it with "
                 raise Fault("rejected", what + "--logprobs-mode processed_logprobs")
         self.base, root = str(card["id"]), str(card.get("root") or self.model)
-        if any(one.rank for one in self._needed) and Path(root).resolve() != Path(self.model).resolve():
+        if self._needed is not None and self._needed.rank and Path(root).resolve() != Path(self.model).resolve():
             self.say(
                 f"warning: vLLM at {self.connection.url} serves {root}, but this run trains {self.model}; if their weights "
                 "differ, start the server with the run's model"

@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 
 from turnwise.algo.advantages.advantage import Advantage, credit_all
 from turnwise.algo.rewards.reward import Reward
@@ -37,9 +38,6 @@ Played = tuple[RolloutTree, Rewards]
 
 Gather = Callable[[list[Played]], list[Played]]
 """A function that takes the trees of this process and returns the trees of all processes, ordered like the states."""
-
-Memory = Callable[[], Mapping[str, float]]
-"""A function that returns the advantage rule's memory: the values that the rule keeps between iterations."""
 
 
 @dataclass(slots=True)
@@ -87,11 +85,9 @@ class Collector:
     gather: Gather = list
     seed: int = 0
 
-    def collect(self, iteration: int, memory: Memory = dict) -> Experience:
-        """Samples rollouts from the states of this iteration and computes the credit of each turn.
-
-        ``memory`` returns the advantage rule's memory after the previous iteration. ``memory`` is called only after the
-        rollouts have ended, because the previous iteration may still be collected while these rollouts are sampled.
+    def collect(self, iteration: int, memory: Mapping[str, float] = MappingProxyType({})) -> Experience:
+        """Samples rollouts from the states of this iteration and computes the credit of each turn. ``memory`` is the
+        advantage rule's memory after the previous iteration: the values that the rule keeps between iterations.
         """
         wanted = self.select(iteration)
         experience = Experience()
@@ -124,7 +120,9 @@ class Collector:
             pack(trees[low:high], credits[low:high], self.row_tokens, self.batch_tokens) for low, high in pairwise(ends)
         ]
 
-    def _extend(self, experience: Experience, states: Sequence[State], key: object, memory: Memory) -> None:
+    def _extend(
+        self, experience: Experience, states: Sequence[State], key: object, memory: Mapping[str, float]
+    ) -> None:
         """Samples rollouts from ``states``, adds the trees to ``experience`` and recomputes the credit of all trees.
 
         The credit of earlier trees may change, because an advantage rule may compare trees with each other.
@@ -135,7 +133,7 @@ class Collector:
         experience.skipped += len(whole) - len(played)
         experience.trees += [tree for tree, _ in played]
         experience.rewards += [rewards for _, rewards in played]
-        credited = credit_all(self.advantage, experience.trees, experience.rewards, memory())
+        credited = credit_all(self.advantage, experience.trees, experience.rewards, memory)
         experience.credits, experience.memory, experience.metrics = credited.credits, credited.memory, credited.metrics
 
 

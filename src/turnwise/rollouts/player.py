@@ -287,7 +287,7 @@ class Live:
 
     def record(self, branch: Branch, sample: Sample) -> Turn:
         text = self.player.chat.decode(sample.ids)
-        version = self.engine.version if sample.version is None else sample.version
+        version = self.engine.version
         turn = Turn(branch.parent, sample.ids, sample.logprobs, text, truncated=sample.truncated, version=version)
         branch.tree.turns.append(turn)
         branch.parent = len(branch.tree.turns) - 1

@@ -16,12 +16,12 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol
 
 from rapidfuzz.distance import Levenshtein
 
 from turnwise.algo.rewards.reward import Reward
-from turnwise.data.match_calls import MOST, accepts, equivalent, identical
+from turnwise.data.match_calls import accepts, equivalent, identical
 from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, split_thinking
 from turnwise.env import Environment, EnvironmentFault, Session, environment_of
@@ -60,17 +60,6 @@ class Anchored:
     kind: Kind | None = None
     threshold: float = 0.8
     word_overlap: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.kind not in (None, *get_args(Kind)):
-            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))} or null, got {self.kind!r}")
-        if not 0 < self.threshold <= 1:
-            raise ValueError(f"threshold must be a similarity in (0, 1], got {self.threshold}")
-        if not 0 <= self.word_overlap <= MOST:
-            raise ValueError(
-                f"word_overlap must be from 0 to {MOST}, the overlap of two texts with equal words; got "
-                f"{self.word_overlap}"
-            )
 
     def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
         """Returns the verdicts ``functional`` and ``strict``.
@@ -146,7 +135,9 @@ class Episodes:
     _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
 
     def shared(self, task: Task, actions: tuple[str, ...]) -> bool:
-        """Returns whether :meth:`after` uses a cached episode of ``task``. An episode may be used by only one call at a time."""
+        """Returns whether :meth:`after` uses a cached episode of ``task``. An episode may be used by only one call at a
+        time.
+        """
         return bool(actions) or (task.env, task.id, ()) in self.kept
 
     async def after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:

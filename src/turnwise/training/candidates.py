@@ -66,10 +66,6 @@ def expert_file(
         guard: makes the context in which each demonstration runs; it may turn errors of the environment into an
             ``EnvironmentFault``, after which the demonstration is tried again.
     """
-    if count < 1:
-        raise ValueError(f"count must be at least 1, got {count}")
-    if not 0 <= good <= 1:
-        raise ValueError(f"good must be a share in [0, 1], got {good}")
     tasks = environment.tasks(split, count, seed)
     qualities = _qualities(len(tasks), good, seed)
     content = [_FORMAT, _settings(environment), seed, qualities, [asdict(task) for task in tasks]]

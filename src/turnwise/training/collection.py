@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,9 +24,9 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.states.batches import Batches
 from turnwise.daemon_threads import DaemonThreads
 from turnwise.errors import InputError
-from turnwise.rollouts.collect import Collector, Experience, Memory, demonstrated_paths, demonstration
+from turnwise.rollouts.collect import Collector, Experience, demonstrated_paths, demonstration
 from turnwise.rollouts.pack import Update
-from turnwise.rollouts.player import Player, Tally
+from turnwise.rollouts.player import Player
 from turnwise.training.diagnostics import stale_mismatch
 from turnwise.training.frozen_buffer import Frozen
 from turnwise.training.metrics import sampling_metrics
@@ -38,32 +36,27 @@ from turnwise.training.profile import Reprofile
 from turnwise.training.recorder import Gathered, Recorder
 from turnwise.types import Credit, Rewards, RolloutTree, State
 
-Gather = Callable[[int, float, Player, Memory], Gathered]
-"""A function that collects an iteration. Arguments: iteration, start time, player, memory of the advantage rule."""
+Gather = Callable[[int, float, Mapping[str, float]], Gathered]
+"""A function that collects an iteration. Arguments: iteration, start time, memory of the advantage rule."""
 
 # -- rollouts of later iterations --------------------------------------------------------------------------------------
 
 
 class Ahead:
-    """Collects iterations in threads, in their order, with the policies that ``rollout.staleness`` asks for.
+    """Collects iterations in a thread, one after the other, with the policies that ``rollout.staleness`` asks for.
 
     Args:
         gather: collects one iteration.
-        beside: whether several collections are sampled at the same time, each with its own adapter. While the last
-            rollouts of a collection run, the engine's free capacity then samples the next collection.
         handed: whether the first process samples for all processes of the run.
     """
 
-    def __init__(
-        self, module: PolicyModule, player: Player, gather: Gather, settings: Settings, beside: bool, handed: bool
-    ) -> None:
-        self.module, self.player, self.gather, self.beside = module, player, gather, beside
+    def __init__(self, module: PolicyModule, player: Player, gather: Gather, settings: Settings, handed: bool) -> None:
+        self.module, self.player, self.gather = module, player, gather
         self.staleness, self.last, self.handed = settings.rollout.staleness, settings.iterations - 1, handed
         self.samples = module.distributed.first or not handed
         self.pending: dict[int, Future[Gathered]] = {}
         self._begun = -1  # the last iteration whose collection was started
         self._newest: Future[Gathered] | None = None
-        self._loaded: threading.Event | None = None  # set when the newest collection has its weights
         self._threads = DaemonThreads(sys.maxsize, "collection")
 
     def sampler(self, iteration: int) -> dict[str, Any] | None:
@@ -73,18 +66,16 @@ class Ahead:
         return next((policy for policy in earlier if policy["version"] == version), None)
 
     def take(self, iteration: int, memory: Mapping[str, float]) -> Gathered:
-        """Returns the collection of ``iteration``. ``memory`` is the advantage rule's memory after the iteration before.
-        If the first process samples for all processes, every process gets the collection.
+        """Returns the collection of ``iteration``. ``memory`` is the advantage rule's memory after the iteration
+        before. If the first process samples for all processes, every process gets the collection.
         """
         self._begin([iteration], memory)
-        if self.beside:
-            self.go_on(iteration, memory)
         gathered = self.pending.pop(iteration).result() if self.samples else None
         return self.module.distributed.broadcast(gathered) if self.handed else gathered  # type: ignore[return-value]
 
     def go_on(self, iteration: int, memory: Mapping[str, float]) -> None:
         """Stores the current policy and starts the collections of the k iterations after ``iteration``. ``memory`` is
-        the advantage rule's memory after ``iteration``, or before it if the collections are sampled side by side.
+        the advantage rule's memory after ``iteration``.
 
         The policy is stored even if the run ends now, because the next start of the run samples with this policy.
         """
@@ -107,60 +98,36 @@ class Ahead:
             if iteration <= self._begun:
                 continue
             self._begun = iteration
+            load: Callable[[], None] = lambda: None  # noqa: E731
             with self.module.become(self.sampler(iteration)):
-                if (
-                    self.staleness == 1 and not self.beside
-                ):  # the engine is idle now, so no copy of the weights is needed
+                if self.staleness == 1:  # the engine is idle now, so no copy of the weights is needed
                     self.module.sync_weights(self.player.engine)
-                    load: Callable[[], None] = lambda: None  # noqa: E731
                 else:
                     load = self.module.stage_weights(self.player.engine)
-            if not self.samples:
-                continue
-            before, after = self._newest, (self._loaded, threading.Event())
-            known: Memory = (lambda: memory) if before is None else partial(_memory, before)
-            work = partial(self._collect, iteration, load, *after, before, known, torch.get_num_threads())
-            self._newest = self.pending[iteration] = self._threads.submit(work)
-            self._loaded = after[1]
+            if self.samples:
+                work = partial(self._collect, iteration, load, self._newest, memory, torch.get_num_threads())
+                self._newest = self.pending[iteration] = self._threads.submit(work)
 
     def _collect(
         self,
         iteration: int,
         load: Callable[[], None],
-        loaded_before: threading.Event | None,
-        loaded: threading.Event,
         before: Future[Gathered] | None,
-        memory: Memory,
+        memory: Mapping[str, float],
         threads: int,
     ) -> Gathered:
-        """Loads the weights into the engine and collects ``iteration``, in a thread.
+        """Loads the weights into the engine and collects ``iteration``, in a thread. The collection begins when the one
+        ``before`` has ended, and fails if that one has failed.
 
-        Without ``beside``, the collection begins when the one ``before`` has ended, and fails if that one has failed.
-        Otherwise weights are loaded in the order of the collections, because an engine's running rollouts may continue
-        with the weights that were loaded last. Loading empties the engine's cache, on which the last digits of log-probs
-        depend: it is also empty after a resume.
+        Loading empties the engine's cache, on which the last digits of log-probs depend: it is also empty after a
+        resume.
         """
         torch.set_num_threads(threads)  # a new thread would use the number that any thread set last
+        if before is not None:
+            memory = before.result().experience.memory
         began = time.monotonic()
-        with ExitStack() as ends:
-            try:
-                if before is not None and not self.beside:
-                    before.result()
-                    began = time.monotonic()
-                elif loaded_before is not None:
-                    loaded_before.wait()
-                load()
-                player = self.player
-                if self.beside:
-                    engine: Any = player.engine
-                    player = replace(player, engine=ends.enter_context(engine.held()), tally=Tally())
-            finally:
-                loaded.set()
-            return self.gather(iteration, began, player, memory)
-
-
-def _memory(before: Future[Gathered]) -> Mapping[str, float]:
-    return before.result().experience.memory
+        load()
+        return self.gather(iteration, began, memory)
 
 
 # -- one iteration -----------------------------------------------------------------------------------------------------
@@ -194,9 +161,9 @@ class Allocated:
 class Collection:
     """Collects the rollouts of an iteration and returns its packed updates, one for each optimiser step.
 
-    With ``rollout.staleness``, the engine is busy during training (:class:`Ahead`), and other code that needs the engine
-    must call :meth:`settle` first. If a run with staleness has several processes, the first process samples for all
-    processes, with servers, and sends each collection to all processes.
+    With ``rollout.staleness``, the engine is busy during training (:class:`Ahead`), and other code that needs the
+    engine must call :meth:`settle` first. If a run with staleness has several processes, the first process samples for
+    all processes, with servers, and sends each collection to all processes.
 
     Args:
         parts: the parts of the method. Without an allocator nothing is sampled, and the trees are demonstrations.
@@ -234,9 +201,7 @@ class Collection:
                 f"rollout.staleness={self.staleness}: a run in several processes needs engine=vllm for this setting; "
                 "set engine=vllm, rollout.staleness=0 or trainer.devices=1"
             )
-        served = self.distributed.served and getattr(player.engine, "schedule", "rounds") == "free"
-        beside = served and parts.judged is None and frozen is None and hasattr(module.model, "get_base_model")
-        self.ahead = Ahead(module, player, self._gather, settings, beside, handed) if self.staleness else None
+        self.ahead = Ahead(module, player, self._gather, settings, handed) if self.staleness else None
         self.add = dict if handed else self.distributed.add
         self.by_root = {} if self.sampled else demonstrated_paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
@@ -245,7 +210,7 @@ class Collection:
         self.memory: dict[str, float] = {}  # memory of the advantage rule; saved in the checkpoint
         self.collector = Collector(
             select=reprofile or Batches(roots, settings.seed, rollout.states, rollout.trajectories),
-            play=frozen or (partial(self._roll_out, player) if self.sampled else self._demonstrate),
+            play=frozen or (self._roll_out if self.sampled else self._demonstrate),
             reward=parts.judged or (self._reward if parts.reward else lambda tree: {}),
             advantage=parts.advantage or Imitation(),
             row_tokens=update.row_tokens,
@@ -266,8 +231,8 @@ class Collection:
         else:
             if self.sampled and self.frozen is None:
                 self.module.sync_weights(self.player.engine)
-            sampler, memory = None, self.memory
-            gathered = self._gather(iteration, began, self.player, lambda: memory)
+            sampler = None
+            gathered = self._gather(iteration, began, self.memory)
         experience, self.memory = gathered.experience, dict(gathered.experience.memory)
         self.module.staleness, stale_turns = self._stale(experience) if self.sampled else (0, 0.0)
         packing = time.monotonic()
@@ -285,7 +250,7 @@ class Collection:
         judge = self.add(gathered.judge) if self.parts.judged else {}
         whole = replace(gathered, cost=cost, judge=judge, seconds=seconds)
         self.recorder.collected(iteration, whole, packed, learned, cpu_began, done - began)
-        if self.ahead is not None and not self.ahead.beside:
+        if self.ahead is not None:
             self.ahead.go_on(iteration, self.memory)
         return self.module.with_near([update.share(self.distributed.rank, self.distributed.world) for update in packed])
 
@@ -310,15 +275,12 @@ class Collection:
         if self.ahead is not None:
             self.ahead.settle()
 
-    def _gather(self, iteration: int, began: float, player: Player, memory: Memory) -> Gathered:
-        before = asdict(player.tally)
-        collector = (
-            self.collector if player is self.player else replace(self.collector, play=partial(self._roll_out, player))
-        )
-        experience = collector.collect(iteration, memory)
-        cost = {name: count - before[name] for name, count in asdict(player.tally).items()}
+    def _gather(self, iteration: int, began: float, memory: Mapping[str, float]) -> Gathered:
+        before = asdict(self.player.tally)
+        experience = self.collector.collect(iteration, memory)
+        cost = {name: count - before[name] for name, count in asdict(self.player.tally).items()}
         judge = self.parts.judged.report() if self.parts.judged else {}
-        engine = player.engine.report() if self.sampled else {}
+        engine = self.player.engine.report() if self.sampled else {}
         return Gathered(experience, cost, time.monotonic() - began, judge, engine)
 
     def _stale(self, experience: Experience) -> tuple[int, float]:
@@ -342,12 +304,12 @@ class Collection:
         with self.player.lock:  # the reward may use the environment
             return self.parts.reward(tree)
 
-    def _roll_out(self, player: Player, states: Sequence[State], key: object) -> list[RolloutTree]:
+    def _roll_out(self, states: Sequence[State], key: object) -> list[RolloutTree]:
         parts, allocator = self.parts, self.parts.allocator
         assert allocator is not None and parts.gate is not None
         if self.distributed.world > 1:
             allocator = Allocated(allocator, dict(zip((state.id for state in states), allocator(states), strict=True)))
-        return player.play(
+        return self.player.play(
             self.distributed.share(states),
             allocator,
             parts.gate,

@@ -8,9 +8,10 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Gt, Len
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
@@ -37,9 +38,7 @@ class MismatchAlarm(Callback):
             e^x - 1, where x is the absolute difference of a token's log-probs.
     """
 
-    def __init__(self, threshold: float = 0.02) -> None:
-        if not threshold > 0:
-            raise ValueError(f"threshold must be above 0, got {threshold}")
+    def __init__(self, threshold: Annotated[float, Gt(0)] = 0.02) -> None:
         self.threshold = threshold
         self.alarms = 0
         self._warned = False
@@ -81,22 +80,20 @@ def stale_mismatch(module: PolicyModule, sampler: dict[str, Any], trees: Sequenc
     weights of the stored policy ``sampler`` that sampled the trees, in nats, or nothing if there is nothing to compare.
 
     The trainer computes the log-probs of one micro-batch of trees, which begins with another tree in each iteration.
-    Turns that a newer policy sampled (``engine.in_flight``) are left out. All processes must call this function with
-    the same trees.
+    All processes must call this function with the same trees.
     """
     chosen: list[RolloutTree] = []
     credits: list[Credit] = []
     settings, tokens = module.settings, 0
     first = module.version % max(1, len(trees))
     for tree in [*trees[first:], *trees[:first]]:
-        weight = [float(turn.version == sampler["version"]) for turn in tree.turns]
-        if tree.stopped or not any(weight):
+        if tree.stopped or not tree.turns:
             continue
         tokens += len(tree.state.ids) + sum(len(turn.action_ids) + len(turn.observation_ids) for turn in tree.turns)
         if chosen and tokens > settings.batch_tokens:
             break
         chosen.append(tree)
-        credits.append(Credit([0.0] * len(weight), weight))
+        credits.append(Credit([0.0] * len(tree.turns), [1.0] * len(tree.turns)))
     update = pack(chosen, credits, settings.row_tokens, settings.batch_tokens)
     if not update.batches:
         return {}
@@ -120,12 +117,10 @@ class GradientCosine(Callback):
             zero.
     """
 
-    def __init__(self, every: int = 10, views: tuple[str, str] | list[str] = ("outcome", "mixed")) -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}")
-        if len(views) != 2:
-            raise ValueError(f"views must contain two names of views of an update, got {list(views)}")
-        self.every, self.views = every, tuple(views)
+    def __init__(
+        self, every: Annotated[int, Ge(1)] = 10, views: Annotated[Sequence[str], Len(2, 2)] = ("outcome", "mixed")
+    ) -> None:
+        self.every, (self.first, self.second) = every, views
         self._cosine: float | None = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -135,7 +130,7 @@ class GradientCosine(Callback):
         if trainer.current_epoch % self.every == 0:
             assert isinstance(pl_module, PolicyModule)
             with trainer.precision_plugin.train_step_context(), torch.random.fork_rng():
-                self._cosine = gradient_cosine(pl_module, batch, *self.views)
+                self._cosine = gradient_cosine(pl_module, batch, self.first, self.second)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

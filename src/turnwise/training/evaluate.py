@@ -46,7 +46,7 @@ from turnwise.evaluation.suites import (
     repeat_rate,
 )
 from turnwise.files import atomic_write, writing
-from turnwise.models.policy import addable, plain_copy, save_adapter, weight_files
+from turnwise.models.policy import plain_copy, save_adapter, weight_files
 from turnwise.rollouts.player import Player
 from turnwise.runs.result_file import typed
 from turnwise.runs.run_folder import config_hash
@@ -516,15 +516,15 @@ def load_evaluation(path: Path) -> Evaluation:
 def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
     """Writes the trained policy and its tokenizer to a subfolder of the run's folder.
 
-    The subfolder is ``adapter`` if a LoRA adapter is written, or ``model`` if all weights are. The adapter of a run with
-    ``policy.start`` contains that adapter too, so that both belong to ``policy.model``; if the two cannot be added, all
-    weights are written. If the model is sharded, all processes must call this function.
+    The subfolder is ``adapter`` if a LoRA adapter is written, or ``model`` if all weights are. The adapter of a run
+    with ``policy.start`` contains that adapter too, so that both belong to ``policy.model``. If the model is sharded,
+    all processes must call this function.
 
     Args:
         folder: the run's folder.
         writes: whether this process writes the files.
     """
-    adapter = policy.lora.r > 0 and (policy.start is None or addable(policy.start))
+    adapter = policy.lora.r > 0
     left = plain_copy(model) if policy.start and not adapter else Whole(model) if is_sharded(model) else model
     if not writes:
         return

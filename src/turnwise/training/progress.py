@@ -12,9 +12,10 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import lightning as L
+from annotated_types import Ge
 from lightning.pytorch.loggers import Logger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -252,12 +253,10 @@ class Wandb(WandbLogger):
         tags: Sequence[str] = (),
         notes: str | None = None,
         offline: bool = True,
-        rollouts: int = 200,
+        rollouts: Annotated[int, Ge(0)] = 200,
     ) -> None:
         import wandb  # imported here because the import takes 0.8 s, and a run without this logger does not need it
 
-        if rollouts < 0:
-            raise ValueError(f"rollouts must be at least 0 (the number of rollouts in a table), got {rollouts}")
         mode: Any = os.environ.get("WANDB_MODE") or ("offline" if offline else "online")
         if mode not in LOCAL and not logged_in():
             raise InputError(

@@ -43,7 +43,7 @@ def test_a_batch_rule_sees_the_update_and_its_memory_comes_back() -> None:
     # s_mix = 1.5 s_out, so rho = 0.6; "easy" is at the peak
     assert first.metrics["mix_weight"] == pytest.approx(0.3)
     assert first.credits[0].clip_low == first.credits[1].clip_low == pytest.approx([0.18 + 0.7 * 0.02] * 2)
-    second = collector(["hard"], [], rule).collect(1, lambda: first.memory)
+    second = collector(["hard"], [], rule).collect(1, first.memory)
     assert second.memory == first.memory
     assert second.metrics["mix_weight"] == pytest.approx(0.6)
     assert collector(["hard"], [], rule).collect(1).metrics["mix_weight"] == 0  # without memory it is its own peak
@@ -103,7 +103,7 @@ def test_a_refill_never_plays_a_state_that_is_already_kept(seed: int) -> None:
 
 def test_refills_are_bounded_and_a_tree_rule_needs_no_memory() -> None:
     rule = GroupAdvantage(zero_variance="refill")
-    found = collector(["same", "hard"], ["same"], rule, refills=3).collect(0, lambda: {"kept": 1.0})
+    found = collector(["same", "hard"], ["same"], rule, refills=3).collect(0, {"kept": 1.0})
     assert [tree.state.id for tree in found.trees] == ["hard"]
     assert len(found.replaced) == 4  # the first, and one a refill
     assert found.memory == {"kept": 1.0} and found.metrics == {}

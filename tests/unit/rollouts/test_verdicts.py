@@ -87,8 +87,6 @@ def test_at_a_pivot_the_rule_is_the_argument_comparison_unless_another_is_chosen
     assert at_pivot(long, long.replace("two three", "x y"), word_overlap=0.1) == (True, False)
     assert at_pivot(long, long.replace("two three", "x y"), word_overlap=0.3) == (False, False)
     assert judged(BOOK + NOTE, BOOK, kind="arguments") == (True, False)
-    with pytest.raises(ValueError, match="word_overlap"):
-        Anchored(word_overlap=0.8)
 
 
 def test_similarity_is_one_less_the_edit_distance_over_the_longer_length() -> None:
