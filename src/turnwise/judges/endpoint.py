@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
+from annotated_types import Ge, Gt, MinLen
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from turnwise.daemon_threads import EventLoop
@@ -140,11 +141,11 @@ class ChatClient:
 
     url: str
     key_variable: str = "TURNWISE_JUDGE_KEY"
-    concurrency: int = 16
-    attempts: int = 4
-    attempt_limit: float = 60.0
-    time_limit: float = 120.0
-    backoff: float = 0.5
+    concurrency: Annotated[int, Ge(1)] = 16
+    attempts: Annotated[int, Ge(1)] = 4
+    attempt_limit: Annotated[float, Gt(0)] = 60.0
+    time_limit: Annotated[float, Gt(0)] = 120.0
+    backoff: Annotated[float, Ge(0)] = 0.5
     tally: Counter[str] = field(default_factory=Counter, init=False, repr=False)
     _retries: Retries = field(init=False, repr=False)
     _connection: Connection | None = field(default=None, init=False, repr=False)
@@ -152,11 +153,6 @@ class ChatClient:
 
     def __post_init__(self) -> None:
         check_url(self.url, self.key_variable)
-        if self.concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, got {self.concurrency}")
-        for name in ("time_limit", "attempt_limit"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
         self._retries = Retries(self.attempts, self.backoff, limit=self.time_limit)
 
     async def ask(self, request: Mapping[str, Any]) -> Reply:
@@ -229,22 +225,16 @@ class CachedModel:
     what: ClassVar[str]  # what the model is used for, in messages and in the name of the thread
     ours: ClassVar[tuple[str, ...]] = ("model", "messages", "temperature", "max_tokens", "stream", "n")
     client: ChatClient
-    model: str
+    model: Annotated[str, MinLen(1)]
     cache: str | None = field(default=None, kw_only=True)
-    temperature: float = field(default=0.0, kw_only=True)
-    max_tokens: int = field(default=1024, kw_only=True)
+    temperature: Annotated[float, Ge(0)] = field(default=0.0, kw_only=True)
+    max_tokens: Annotated[int, Ge(16)] = field(default=1024, kw_only=True)
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     _store: Cache | None = field(default=None, init=False, repr=False)  # None until the model is opened
     _loop: EventLoop | None = field(default=None, init=False, repr=False)
     _counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.model:
-            raise ValueError("model must name the model at the endpoint, got an empty name")
-        if not self.temperature >= 0:
-            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
-        if self.max_tokens < 16:
-            raise ValueError(f"max_tokens must be at least 16, got {self.max_tokens}")
         if taken := sorted(set(self.extra) & set(self.ours)):
             raise ValueError(f"extra must not set {', '.join(taken)}: every request sets them anyway; leave them out")
 
@@ -277,7 +267,7 @@ class CachedModel:
 
 
 _REQUESTS = ("calls", "answered", "prompt_tokens", "completion_tokens")
-_COUNTS = ("asked", "scored", "failed", "cached", "shared", "repaired")
+_COUNTS = ("asked", "scored", "failed", "cached", "repaired")
 
 
 @dataclass(slots=True)
@@ -298,7 +288,6 @@ class EndpointJudge(CachedModel):
     rubric: str = "tool_use_v1"
     structured: Structured = "json_schema"
     _rubric: Rubric = field(init=False, repr=False)
-    _pending: dict[str, asyncio.Task[tuple[float | None, str]]] = field(default_factory=dict, init=False, repr=False)
     _why: str = field(default="", init=False, repr=False)  # reason of the last question that got no score
 
     def __post_init__(self) -> None:
@@ -339,15 +328,8 @@ class EndpointJudge(CachedModel):
 
     async def _judge(self, candidate: Candidate) -> float | None:
         self._counts["asked"] += 1
-        key = key_of(self._request(question(self._rubric, candidate, code="")))
-        task = self._pending.get(key)
-        if task is not None:
-            self._counts["shared"] += 1
-        else:
-            task = self._pending[key] = asyncio.create_task(self._answer(key, candidate))
-            task.add_done_callback(lambda _: self._pending.pop(key))
         try:
-            score, reason = await asyncio.shield(task)
+            score, reason = await self._answer(candidate)
         except asyncio.CancelledError:
             score, reason = None, "closed"
         self._counts["failed" if score is None else "scored"] += 1
@@ -355,8 +337,9 @@ class EndpointJudge(CachedModel):
             self._counts[f"failed/{reason}"] += 1
         return score
 
-    async def _answer(self, key: str, candidate: Candidate) -> tuple[float | None, str]:
+    async def _answer(self, candidate: Candidate) -> tuple[float | None, str]:
         assert self._store is not None  # the caller has opened the model
+        key = key_of(self._request(question(self._rubric, candidate, code="")))
         stored = self._store.get(key)
         if stored is not None:
             self._counts["cached"] += 1

@@ -56,9 +56,7 @@ class Judge(Protocol):
         """Starts to score a candidate and returns at once. The future's result is the score; None if scoring failed."""
         ...
 
-    def report(self) -> dict[str, float]:
-        """Returns the counts of all questions so far, by name (see docs/judges.md)."""
-        ...
+    def report(self) -> dict[str, float]: ...
 
     def close(self) -> None:
         """Cancels all questions that are still running. Their futures get the result None."""
@@ -76,11 +74,7 @@ class Rubric:
 
 @cache
 def load_rubric(name: str) -> Rubric:
-    """Loads the rubric ``rubrics/<name>.txt``.
-
-    Raises:
-        InputError: there is no rubric with this name; the message lists the available rubrics.
-    """
+    """Loads ``rubrics/<name>.txt``."""
     folder = files("turnwise.judges") / "rubrics"
     texts = {item.name.removesuffix(".txt"): item for item in folder.iterdir() if item.name.endswith(".txt")}
     if name not in texts:
@@ -90,11 +84,7 @@ def load_rubric(name: str) -> Rubric:
 
 
 def snap(score: float) -> float:
-    """Returns the tier nearest to ``score``. If two tiers are equally near, it returns the lower one.
-
-    Raises:
-        ValueError: ``score`` is not in [0, 1].
-    """
+    """The nearest tier; of two that are equally near, the lower one."""
     if not (math.isfinite(score) and 0 <= score <= 1):
         raise ValueError(f"score must be in [0, 1], got {score}")
     # Distances are rounded, because in floating point 0.95 is nearer to 0.90 than to 1.00.
@@ -148,7 +138,6 @@ def neutral(text: str) -> str:
 
 
 def fenced(name: str, text: str, code: str) -> str:
-    """Returns ``text`` with a prefix before each line, between markers that contain ``name`` and ``code``."""
     lines = "\n".join(PREFIX + line for line in neutral(text).split("\n"))
     return f"<<<BEGIN {name} {code}>>>\n{lines}\n<<<END {name} {code}>>>"
 
@@ -162,15 +151,9 @@ def _escape(char: str) -> str:
 def question(
     rubric: Rubric, candidate: Candidate, code: str, section: Callable[[str, str, str], str] = fenced
 ) -> list[dict[str, str]]:
-    """Returns the chat messages that ask a judging model to score a candidate.
-
-    The system message contains only the rubric, so that a server can cache it for all candidates.
-
-    Args:
-        rubric: the scoring instructions, which become the system message.
-        candidate: the policy's reply with its reference, which become the user message.
-        code: random text in the markers around each untrusted text.
-        section: function that puts markers around an untrusted text; its arguments are name, text and code.
+    """The chat messages that ask a judging model to score a candidate. The system message contains only the rubric, so
+    that a server can cache it for all candidates. ``section`` puts markers with the random text ``code`` around an
+    untrusted text (name, text, code).
     """
     reference = candidate.reference or "(no reference rationale: judge the reasoning by the true calls)"
     sections = [
@@ -189,14 +172,12 @@ def question(
 
 
 def repair(messages: Sequence[dict[str, str]], answer: str, error: AnswerError) -> list[dict[str, str]]:
-    """Returns the chat messages of the second question, which follows an answer without a valid score."""
     ask = f'That is not an answer: {error}. Reply with one JSON object and nothing else: {{"score": ...}}'
     shown = answer.strip()[:_QUOTED] or "(empty)"
     return [*messages, {"role": "assistant", "content": shown}, {"role": "user", "content": ask}]
 
 
 def response_format(structured: Structured) -> dict[str, Any]:
-    """Returns the keys of a request that make the server enforce JSON output. For ``none``, returns no keys."""
     if structured == "json_schema":
         schema = {"name": "verdict", "strict": True, "schema": SCHEMA}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}

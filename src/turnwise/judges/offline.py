@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Interval
 from rapidfuzz.distance import LCSseq
 from scipy.optimize import linear_sum_assignment
 
@@ -42,20 +44,14 @@ class OfflineJudge:
     that only repeats the words of the reference rationale is scored too high.
 
     Args:
-        bias: constant that is added to every score, in [-1, 1].
+        bias: constant that is added to every score.
         noise: standard deviation of the noise that is added to every score.
     """
 
-    bias: float = 0.0
-    noise: float = 0.0
+    bias: Annotated[float, Interval(ge=-1, le=1)] = 0.0
+    noise: Annotated[float, Ge(0)] = 0.0
     seed: int = 0
     _asked: int = field(default=0, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not -1 <= self.bias <= 1:
-            raise ValueError(f"bias must be in [-1, 1], got {self.bias}")
-        if not self.noise >= 0:
-            raise ValueError(f"noise must be at least 0, got {self.noise}")
 
     def submit(self, candidate: Candidate) -> Future[float | None]:
         self._asked += 1
@@ -66,8 +62,7 @@ class OfflineJudge:
     def report(self) -> dict[str, float]:
         return {"asked": self._asked, "scored": self._asked, "failed": 0}
 
-    def close(self) -> None:
-        """Does nothing, because this judge holds no resources."""
+    def close(self) -> None: ...
 
     def score(self, candidate: Candidate) -> float:
         score = grade(candidate) + self.bias
@@ -126,10 +121,7 @@ def dimensions(candidate: Candidate) -> dict[str, float]:
 
 
 def cap(candidate: Candidate) -> float:
-    """Returns the highest grade that the offline judge may give a candidate.
-
-    Missing tools, invented tools, and parameters that differ from the true calls limit the grade.
-    """
+    """The highest grade: missing tools, invented tools, and parameters that differ from the true calls limit it."""
     calls, true = candidate.calls or (), candidate.reference_calls
     caps = [1.0]
     wanted, used = Counter(call.name for call in true), Counter(call.name for call in calls)
