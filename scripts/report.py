@@ -43,7 +43,7 @@ from turnwise.console import Terminal, sized, until_stopped
 from turnwise.errors import InputError, refuse_twice
 from turnwise.programs import program
 from turnwise.runs.archive import RunPath
-from turnwise_study.comparison import comparison_figures, comparison_page, footer, provenance, run_table
+from turnwise_study.comparison import comparison_page, footer, provenance, run_table
 from turnwise_study.entries import Entry, as_json, counted, read_entry
 from turnwise_study.entry_tables import entry_figures, entry_tables, run_folders, summary_table
 from turnwise_study.figures import Figure, standalone
@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE as Markdown")
     add("--section", metavar="NAME", help="replace only the text between the marks of table:NAME in the Markdown FILE")
     add("--html", type=Path, metavar="FILE", help="write one self-contained page to FILE")
-    add("--figure", type=Path, metavar="FILE", help="write the figures to FILE, FILE-2, ... as SVG")
+    add("--figure", type=Path, metavar="FILE", help="sweep: write the figures to FILE, FILE-2, ... as SVG")
     add("--watch", action="store_true", help="folders: print the progress of running runs until they end")
     add("--rebuild", action="store_true", help="folders: also write the report.html of every run again")
     add("--brief", action="store_true", help="summary: write no tables of single entries to the files")
@@ -100,7 +100,7 @@ def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) 
 
 def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     """Compares the runs of some folders side by side."""
-    refuse_strangers(args, ("brief", "json"), "folders")
+    refuse_strangers(args, ("brief", "json", "figure"), "folders")
     console = sized(160)
     for folder in folders_of(args.words) if args.rebuild else ():
         console.print(f"Report: {write_pages(folder)}")
@@ -110,7 +110,7 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     show(tables, console)
     console.print(*lines, sep="\n")
     page = comparison_page(collection, tables, lines, args.html) if args.html else ""
-    save(args, tables, lines, page, comparison_figures(collection) if args.figure else [], console)
+    save(args, tables, lines, page, [], console)
 
 
 def directions(args: argparse.Namespace, arguments: list[str]) -> None:

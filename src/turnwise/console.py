@@ -23,15 +23,12 @@ class Terminal(Console):
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
     def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
-        """Returns a string as Rich text, without interpreting markup. Rich calls this method for every string."""
+        """Rich calls this for every string."""
         return super().render_str(plain(text), **options)
 
 
 def number(least: float, most: float, whole: bool = False) -> Callable[[str], Any]:
-    """Returns a function that converts the text of an option to a number, for the argument ``type`` of ``argparse``.
-    The function refuses numbers below ``least`` or above ``most``, and with ``whole`` also numbers that are not
-    integers.
-    """
+    """For ``type`` of ``argparse``: converts the text of an option to a number from ``least`` to ``most``."""
 
     def parse(text: str) -> Any:
         try:
@@ -46,9 +43,7 @@ def number(least: float, most: float, whole: bool = False) -> Callable[[str], An
 
 
 def until_stopped(main: Callable[[], int]) -> int:
-    """Runs the program ``main`` and returns its exit status. If the user presses Ctrl-C, it prints one line instead of
-    a traceback and returns 130.
-    """
+    """Ctrl-C prints one line instead of a traceback, with exit status 130."""
     try:
         return main()
     except KeyboardInterrupt:
@@ -57,6 +52,6 @@ def until_stopped(main: Callable[[], int]) -> int:
 
 
 def sized(width: int) -> Terminal:
-    """Returns a console on standard output that has the given width if standard output is a file or a pipe."""
+    """The width is for files and pipes."""
     console = Terminal()
     return console if console.is_terminal else Terminal(width=width)

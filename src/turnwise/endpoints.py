@@ -52,14 +52,11 @@ def is_local(url: str) -> bool:
 
 
 def key_from(variable: str) -> str | None:
-    """Returns the API key in an environment variable, or None if the variable is unset or empty."""
     return os.environ.get(variable) or None
 
 
 def retry_after(value: str | None) -> float | None:
-    """Returns how many seconds a Retry-After header (a number of seconds or a date) asks to wait, at most
-    ``MAX_PAUSE``, or None if the header is not usable.
-    """
+    """The seconds that a Retry-After header (a number or a date) asks to wait, at most ``MAX_PAUSE``; None if unusable."""
     if not value:
         return None
     try:
@@ -122,13 +119,6 @@ class Retries:
     longest: float = 30.0
     limit: float = 120.0
     patient: bool = False
-
-    def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ValueError(f"attempts must be at least 1, got {self.attempts}")
-        for name in ("backoff", "longest"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be at least 0 seconds, got {getattr(self, name)}")
 
     async def send(self, request: Callable[[], Awaitable[T]], failed: Callable[[Fault], object]) -> T:
         """Awaits ``request()`` until it succeeds, and returns its result. ``failed`` is called with each fault.

@@ -55,11 +55,7 @@ class Step:
 
 
 def tried(act: Callable[[], T]) -> T:
-    """Calls ``act`` and returns its result. Calls ``act`` again each time it raises an ``EnvironmentFault``.
-
-    Raises:
-        EnvironmentFault: ``act`` raised this error in ``TRIES`` calls.
-    """
+    """Calls ``act`` up to ``TRIES`` times, until it raises no ``EnvironmentFault``."""
     for _ in range(TRIES - 1):
         try:
             return act()
@@ -69,7 +65,6 @@ def tried(act: Callable[[], T]) -> T:
 
 
 def tools_of(session: Any) -> Sequence[Mapping[str, Any]]:
-    """Returns a session's attribute ``tools``, the tool definitions for the chat template; empty if it has none."""
     return tuple(getattr(session, "tools", ()))
 
 
@@ -84,9 +79,7 @@ class Session(Protocol):
     done: bool
     won: bool
 
-    def opening(self) -> list[Message]:
-        """Returns the system and user messages that the policy reads before its first action."""
-        ...
+    def opening(self) -> list[Message]: ...
 
     def step(self, action: str) -> Step:
         """Applies a reply of the policy and returns the environment's answer.
@@ -106,7 +99,7 @@ class Session(Protocol):
         return copy.copy(self)
 
     def admissible(self) -> list[str]:
-        """Returns the actions that have an effect in the present state; empty if they cannot be listed."""
+        """Actions that have an effect in the present state; empty if they cannot be listed."""
         return []
 
 
@@ -130,7 +123,7 @@ class Environment(Protocol):
         return None  # noqa: RET501 (an empty body would make it abstract)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` tasks of a split (train, seen or unseen). The same arguments give the same tasks."""
+        """The same arguments give the same tasks."""
         ...
 
     def reset(self, task: Task) -> Session: ...
@@ -148,35 +141,30 @@ class Environment(Protocol):
         ...
 
     def is_candidate(self, observation: str) -> bool:
-        """Returns whether a demonstrated turn to which the environment answered ``observation`` may be a state to train
-        on.
-        """
+        """Whether a demonstrated turn to which the environment answered ``observation`` may be trained on."""
         return True
 
     def kind_of(self, action: str) -> str:
-        """Returns a text that is equal for demonstrated actions of which a profile keeps only one; empty for an action
-        that is always kept.
-        """
+        """Of actions with an equal text, a profile keeps one; empty: the action is always kept."""
         return ""
 
     def same(self, action: str, expert: str) -> bool:
-        """Returns whether two actions are equal after whitespace is normalised: the strict verifier (PivotRL Eq. 2)."""
+        """The strict verifier (PivotRL Eq. 2)."""
         return same_text(action, expert)
 
 
 def environments_of(environment: Environment) -> Mapping[str, Environment]:
-    """Returns name -> environment: the ``parts`` of a mixture. Any other environment is its only part."""
+    """The parts of a mixture. Any other environment is its only part."""
     return environment.parts or {environment.name: environment}
 
 
 def check_ready(environment: Environment) -> None:
-    """Raises an ``InputError`` if this machine lacks a program that an environment needs."""
     for part in environments_of(environment).values():
         part.ready()
 
 
 def environment_of(environment: Environment, task: Task) -> Environment:
-    """Returns the environment of a task: the part that the task names, or the environment itself if it has no parts."""
+    """The part that the task names, or the environment itself if it has no parts."""
     return environment.parts.get(task.env, environment)
 
 
@@ -185,55 +173,35 @@ def waits(environment: Environment, task: Task) -> bool:
 
 
 def check_horizon(turns: int) -> int:
-    """Checks and returns ``turns``, the maximum number of turns of an episode.
-
-    Raises:
-        ValueError: ``turns`` is below 1.
-    """
     if turns < 1:
         raise ValueError(f"horizon: must be at least 1, got {turns}")
     return turns
 
 
 def check_verifier(verifier: str) -> Verifier:
-    """Checks and returns the name of a verifier.
-
-    Raises:
-        ValueError: there is no verifier of this name.
-    """
     if verifier not in get_args(Verifier):
         raise ValueError(f"verifier: must be {' or '.join(get_args(Verifier))}, got {verifier!r}")
     return verifier  # type: ignore[return-value]
 
 
 def check_split(split: str, key: str = "split") -> None:
-    """Raises ``ValueError``, with the name of the setting ``key``, if ``split`` is not train, seen or unseen."""
     if split not in SPLITS:
         raise ValueError(f"{key}: must be one of {', '.join(SPLITS)}, got {split!r}")
 
 
 def check_tasks(split: str, count: int) -> None:
-    """Raises ``ValueError`` if an environment has no tasks for these arguments: unknown split or negative count."""
     check_split(split)
     if count < 0:
         raise ValueError(f"count: must be at least 0, got {count}")
 
 
 def hashed_split(text: str) -> str:
-    """Returns the split of a generated task by a hash of its text. Half of all texts are in train, a quarter in seen
-    and a quarter in unseen.
-    """
+    """The split of a generated task: half of all texts are in train, a quarter in seen and a quarter in unseen."""
     return ("train", "train", "seen", "unseen")[hashlib.sha256(text.encode()).digest()[0] % 4]
 
 
 def first_tasks(found: list[T], count: int, source: str) -> list[T]:
-    """Returns the first ``count`` tasks of the list ``found``, for an environment's method ``tasks``.
-
-    ``source`` says where the tasks come from, for example ``split train of tau2``. The error message shows it.
-
-    Raises:
-        InputError: the list has fewer than ``count`` tasks.
-    """
+    """``source`` says in the message where the tasks come from, for example ``split train of tau2``."""
     if count > len(found):
         raise InputError(
             f"{source} has {len(found)} tasks, but {count} are needed: lower data.trajectories, states.count or "
@@ -258,5 +226,5 @@ def check_task(task: Task, name: str) -> None:
 
 
 def same_text(action: str, expert: str) -> bool:
-    """Returns whether two texts are equal after whitespace is normalised (PivotRL, arXiv:2603.21383, Eq. 2)."""
+    """Whether two texts are equal up to whitespace (PivotRL, arXiv:2603.21383, Eq. 2)."""
     return action.split() == expert.split()

@@ -19,7 +19,6 @@ class InputError(ValueError):
 
 
 def refuse_twice(arguments: Iterable[str]) -> None:
-    """Raises an InputError if ``key=value`` arguments give a key twice: a program would use only one of the values."""
     seen: set[str] = set()
     for argument in arguments:
         key, sign, _ = argument.partition("=")
@@ -47,5 +46,4 @@ class Interrupted(KeyboardInterrupt):
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message, because other libraries' messages are long."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -62,21 +62,18 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def written(files: Iterable[Path]) -> tuple[tuple[Path, int, int, int], ...]:
-    """Returns the path, inode, modification time and size of each file, as the key of a cache. At least one of these
-    values changes when the file is written again.
-    """
+    """The key of a cache: it changes when one of the files is written again."""
     stats = [(file, file.stat()) for file in files]
     return tuple((file, stat.st_ino, stat.st_mtime_ns, stat.st_size) for file, stat in stats)
 
 
 def refuse_same(out: Path, read: Iterable[Path]) -> None:
-    """Raises an InputError if the output file ``out`` is also one of the input files ``read`` of a program."""
+    """Raises an InputError if the output file ``out`` is also an input file."""
     if out.exists() and any(path.exists() and out.samefile(path) for path in read):
         raise InputError(f"{out}: this is an input file and must not be overwritten; name another output file")
 
 
 def read_yaml(path: Path) -> Any:
-    """Returns the content of a YAML file. Raises an OSError, or a ValueError if the content is not YAML."""
     return parse_yaml(path.read_bytes())
 
 
@@ -129,8 +126,8 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def no_room(error: OSError, folder: str | Path) -> str | None:
-    """Returns a one-line message with the remedy if ``error`` means that a disk is full, or that a disk quota or file
-    size limit is reached; otherwise None. The message names the file of the error, or else ``folder``.
+    """One line with the remedy if the error means that a disk is full, or that a quota or file size limit is reached;
+    else None. It names the file of the error, or else ``folder``.
     """
     remedy = _REMEDY.get(error.errno or 0)
     return (
@@ -140,9 +137,7 @@ def no_room(error: OSError, folder: str | Path) -> str | None:
 
 
 def out_of_reach(error: OSError) -> str | None:
-    """Returns a one-line message that names the path and the reason if ``error`` means that the path cannot be used,
-    for example because of its permissions; otherwise None.
-    """
+    """One line if the error means that its path cannot be used, for example because of permissions; else None."""
     why = _OUT_OF_REACH.get(error.errno or 0)
     return f"{error.filename}: {why}; correct this, or name another path" if why and error.filename else None
 
@@ -167,7 +162,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refuse_constant(constant: str) -> None:
-    """Refuses NaN and infinities, which Python's JSON reader passes to ``parse_constant``."""
+    """For ``parse_constant`` of Python's JSON reader, which accepts NaN and infinities."""
     raise ValueError(f"{constant} is not JSON")
 
 
@@ -175,11 +170,8 @@ STRICT = json.JSONDecoder(object_pairs_hook=once, parse_constant=refuse_constant
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Returns the value of an untrusted JSON text, after checking that all strings in it can be written as UTF-8.
-
-    Raises:
-        ValueError: the text is not JSON, contains NaN or an infinity, is nested too deeply, or holds half of a
-            surrogate pair.
+    """Reads an untrusted JSON text. Raises a ValueError if it is not JSON, contains NaN or an infinity, is nested too
+    deeply, or holds half of a surrogate pair, which could not be written as UTF-8.
     """
     try:
         if isinstance(text, bytes):
@@ -190,11 +182,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def whole_characters(value: Any) -> Any:
-    """Returns the JSON value ``value`` unchanged, after checking that all strings in it can be written as UTF-8.
-
-    Raises:
-        ValueError: a string holds half of a surrogate pair, or the value is nested too deeply.
-    """
+    """Checks that all strings in a JSON value can be written as UTF-8, or raises a ValueError."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
@@ -205,12 +193,7 @@ def whole_characters(value: Any) -> Any:
 
 
 def parse_yaml(text: str | bytes) -> Any:
-    """Returns the content of a YAML text.
-
-    Raises:
-        ValueError: the text is not YAML, is nested too deeply, or holds an impossible value such as a date with month
-            13.
-    """
+    """Raises a ValueError if the text is not YAML, or holds an impossible value such as a date with month 13."""
     try:
         # libyaml's loader would be faster, but a deeply nested text overflows its stack and kills the process
         return yaml.safe_load(text)

@@ -49,7 +49,6 @@ def program(text: str | None = None) -> Callable[[Callable[[list[str]], int]], M
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
-    """Returns a parser of options whose help begins with ``description``, the docstring of the program."""
     return argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

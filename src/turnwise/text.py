@@ -27,18 +27,12 @@ _SECRETS = tuple(
 
 
 def plain(text: str, most: int = LINE) -> str:
-    """Returns ``text`` with its control characters escaped and each line cut after ``most`` characters."""
     return "\n".join(_line(line, most) for line in text.split("\n"))
 
 
 def said(body: bytes | str, *secrets: str | None, most: int = 200) -> str:
-    """Returns the answer of a server as one line for a message, with everything masked that looks like a credential.
-
-    Args:
-        body: the body of the answer, or one of its headers.
-        secrets: the secrets that were sent to the server, which the server may repeat. They are masked; None is
-            ignored.
-        most: largest number of characters of the line.
+    """The beginning of a server's answer (its body or a header) as one line for a message. What looks like a credential
+    is masked, and so are the ``secrets`` that were sent, which the server may repeat.
     """
     text = body[:_SAID].decode(errors="replace") if isinstance(body, bytes) else body[:_SAID]
     if len(body) > _SAID:

@@ -1,4 +1,4 @@
-"""Compares finished runs side by side, in tables and figures, and shows runs in notebooks."""
+"""Compares finished runs side by side, in tables, and shows runs in notebooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from turnwise.evaluation.stats import mean_interval
 from turnwise.runs.result_file import Result, finished
-from turnwise_study.figures import Figure, changes_figure
 from turnwise_study.run_files import ReportedRun, read_run
 from turnwise_study.runs import FinishedRuns, RunRow, all_on_dialogues, is_change
 from turnwise_study.tables import Table, count, duration, estimate_text, interval, signed, tables_page
@@ -86,16 +85,6 @@ def footer(collection: FinishedRuns, command: str) -> list[str]:
     return [*provenance(results, command), *collection.notes]
 
 
-def comparison_figures(collection: FinishedRuns) -> list[Figure]:
-    """Draws the change of held-out success, and of the out-of-domain score, for each environment and scale."""
-    figures = []
-    for index, ((env, scale), rows) in enumerate(collection.sections.items()):
-        for metric, title in (("in_domain.delta", "Held-out change"), ("ood.mean_change", "Out-of-domain change")):
-            values = {row.name: row.values(metric) for row in rows}
-            figures.append(changes_figure(values, f"{title}: {env}, {scale}", f"compare-{index}-{metric[:3]}"))
-    return [figure for figure in figures if figure is not None]
-
-
 def comparison_page(
     collection: FinishedRuns, tables: Sequence[Table], lines: Sequence[str], page: Path | None = None
 ) -> str:
@@ -104,7 +93,7 @@ def comparison_page(
     names = Counter(row.name for row in rows)
     runs = {row.name: row.folders for row in rows if names[row.name] == 1}
     title = f"{sum(len(row.results) for row in rows)} runs compared"
-    return tables_page(title, tables, lines, comparison_figures(collection), runs, page)
+    return tables_page(title, tables, lines, runs=runs, page=page)
 
 
 def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:

@@ -1,4 +1,4 @@
-"""Draws the figures of a run, of a comparison and of an entry (a table or figure of a paper) as inline SVG.
+"""Draws the figures of a run and of an entry (a table or figure of a paper) as inline SVG.
 
 Text and axes take the colour of the surrounding page, and the series have colours that are visible on a light and on a
 dark page. matplotlib is imported by the functions that draw, because importing it takes longer than most reports.
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.evaluation.stats import mean_interval
 from turnwise.runs.result_file import OutOfDomain
 from turnwise_study.run_files import Profile, ReportedRun
 from turnwise_study.runs import RunMetrics, judged_on_dialogues, success_keys, words
@@ -319,16 +318,6 @@ def _limit(axes: Any, points: Sequence[Point]) -> None:
     if room > 0:
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, min(values) - room), min(high, max(values) + room))
-
-
-def changes_figure(rows: Mapping[str, Mapping[int, float]], title: str, key: str) -> Figure | None:
-    """Draws a change through training of each row. ``rows`` holds label -> seed -> change in points."""
-    points = []
-    for name, seeds in rows.items():
-        if seeds:
-            estimate = mean_interval(list(seeds.values()))
-            points.append(Point(name, estimate.mean, estimate.low, estimate.high, seeds if len(seeds) > 1 else {}))
-    return dots(title, key, [Panel("", points, "change, points", zero=True)]) if points else None
 
 
 def by_update(run: RunMetrics) -> list[tuple[float, float]]:

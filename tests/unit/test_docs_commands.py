@@ -67,7 +67,7 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
         (
             "engines",
             ["engine=vllm", "loss=corrected"],
-            ("engine.url", "engine.in_flight", "engine.attempt", "engine.wait_limit", "loss.correction."),
+            ("engine.url", "engine.attempt", "engine.wait_limit", "loss.correction."),
         ),
     ],
 )

@@ -134,7 +134,7 @@ def general_answers(source: str, dtype: str, cache: Path, count: int) -> General
 
 
 def last_hidden(model: Any, general: General) -> Tensor:
-    """Returns last hidden states (U, C) on the CPU at the positions that predict the answers, row after row."""
+    """Hidden states (U, C) on the CPU at the positions that predict the answers, row after row."""
     device, found = next(model.parameters()).device, []
     for first in range(0, len(general.ids_BS), TOGETHER):
         rows = slice(first, first + TOGETHER)
@@ -154,12 +154,11 @@ def last_hidden(model: Any, general: General) -> Tensor:
 
 
 def counted(rows: Iterable[Divergence], value: str) -> dict[str, tuple[float, float]]:
-    """Returns, for each question, the sum of ``value`` (``kl`` or ``same``) over its tokens, and their number."""
+    """Question -> sum of ``value`` (``kl`` or ``same``) over its tokens, and their number."""
     return {row.question: (float(getattr(row, value)), float(row.tokens)) for row in rows}
 
 
 def _sampled(model: Any, prompts: Sequence[Sequence[int]], stop_ids: Sequence[int]) -> list[list[int]]:
-    """Returns one answer to each prompt, sampled at temperature 1 with the random numbers of seed 0."""
     engine = TreeEngine(stop_ids)
     engine.load_weights(model, 0)
     nodes = [engine.open(list(prompt)) for prompt in prompts]

@@ -192,7 +192,7 @@ def arithmetic(rng: Random) -> Item:
 
 
 def score_arithmetic(answer: str, item: Item) -> float:
-    """Returns 1 if the last number of the answer is the final result, else 0. The intermediate results are ignored."""
+    """The intermediate results are ignored."""
     numbers = re.findall(r"\d+", answer)
     return float(bool(numbers) and int(numbers[-1]) == int(item.reference.split()[-1]))
 
@@ -270,7 +270,7 @@ def question(rng: Random) -> tuple[str, str, str, list[str]]:
 
 
 def options(rng: Random, right: str, wrong: list[str]) -> tuple[str, str]:
-    """Returns the options in random order, each after its letter, as one text, and the letter of the right option."""
+    """The options in random order, each after its letter, and the letter of the right one."""
     words = [right, *wrong]
     rng.shuffle(words)
     listed = " ".join(f"{letter} {word}" for letter, word in zip(_LETTERS, words, strict=True))
@@ -331,11 +331,7 @@ SKILLS: dict[str, Skill] = {
 
 
 def items(skill: str, split: Split, count: int, seed: int = 0) -> list[Item]:
-    """Returns ``count`` different items of a toy skill. The same arguments give the same items.
-
-    Raises:
-        ValueError: the skill or split is unknown, or too few different items were found.
-    """
+    """The same arguments give the same items."""
     if skill not in SKILLS:
         raise ValueError(f"unknown skill {skill!r}; the skills are {', '.join(SKILLS)}")
     found: dict[str, Item] = {}

@@ -29,13 +29,8 @@ class Estimate:
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
-    """Returns the fraction of successes among the trials, with Wilson's score interval (Wilson 1927), which stays
-    inside [0, 1].
-
-    The trials must be independent, so several attempts at one task must not be counted as trials.
-
-    Raises:
-        ValueError: there is no trial, or there are more successes than trials.
+    """The fraction of successes with Wilson's score interval (Wilson 1927), which stays inside [0, 1]. The trials must
+    be independent, so several attempts at one task must not be counted as trials.
     """
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"wilson needs at least one trial and 0 <= successes <= trials, got {successes} of {trials}")
@@ -46,13 +41,8 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
 
 
 def pass_at_k(attempts: ArrayLike, successes: ArrayLike, k: int) -> float:
-    """Returns unbiased pass@k: the mean over tasks of 1 - C(n - c, k) / C(n, k), where n is the number of attempts at a
-    task and c is the number of successes among them.
-
-    Source: Chen et al. 2021 (arXiv:2107.03374), Eq. 1; the summand is the upper tail of a hypergeometric distribution.
-
-    Raises:
-        ValueError: there is no task, or a task has fewer attempts than ``k`` or more successes than attempts.
+    """Unbiased pass@k: the mean over tasks of 1 - C(n - c, k) / C(n, k) for n attempts with c successes (Chen et al.
+    2021, arXiv:2107.03374, Eq. 1); the summand is the upper tail of a hypergeometric distribution.
     """
     n, c = np.asarray(attempts, dtype=int), np.asarray(successes, dtype=int)
     if n.size == 0 or n.shape != c.shape:
@@ -78,20 +68,13 @@ def paired_difference(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Returns how much the score changes from ``before`` to ``after``, as a mean over tasks with a confidence interval.
-    The interval comes from a paired percentile bootstrap that resamples whole tasks.
-
-    The attempts at one task are averaged first, because they are a cluster and not independent. All tasks have the same
-    weight. ``before`` and ``after`` may differ in the number of attempts but not in tasks. ``before`` and ``after`` map
-    each task to the scores of its attempts, which are in [0, 1].
+    """How much the score changes, as a mean over tasks, with an interval from a paired percentile bootstrap that
+    resamples whole tasks. ``before`` and ``after`` map the same tasks to the scores of their attempts, which are
+    averaged first, because they are a cluster and not independent.
 
     If every task changed by the same amount, the bootstrap interval would have width 0. Then one task that changed from
     0 to 1 and one that changed from 1 to 0 are added: the pseudo-observations of Bonett and Price (2012) for paired
     proportions. With 32 unchanged tasks the interval then reaches about 8 points in either direction.
-
-    Raises:
-        ValueError: ``before`` and ``after`` have different tasks, a task has no attempt, there is no task, or a score
-            is outside [0, 1].
     """
     return paired_mean_difference({"": before}, {"": after}, confidence=confidence, resamples=resamples, seed=seed)
 
@@ -104,14 +87,8 @@ def paired_mean_difference(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Returns how much the score changes from ``before`` to ``after``, as a mean over suites with a bootstrap interval.
-    Each suite has the same weight, and the bootstrap resamples the tasks of each suite.
-
-    ``before`` and ``after`` map each suite to a mapping from task to the scores of its attempts (see
-    :func:`paired_difference`).
-
-    Raises:
-        ValueError: ``before`` and ``after`` differ in suites or tasks, a suite has no task, or a task has no attempt.
+    """As :func:`paired_difference`, as a mean over suites (suite -> task -> scores) of equal weight. The bootstrap
+    resamples the tasks of each suite.
     """
     if not before or set(before) != set(after):
         raise ValueError(f"both evaluations need the same suites, got {_names(before)} and {_names(after)}")
@@ -132,11 +109,7 @@ def paired_mean_difference(
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """Returns the mean of one value per seed, with Student's t interval. A single seed has no interval.
-
-    Raises:
-        ValueError: there is no value.
-    """
+    """The mean of one value per seed, with Student's t interval. A single seed has no interval."""
     if not len(values):
         raise ValueError("mean_interval needs at least one value")
     mean = float(np.mean(values))
@@ -148,13 +121,14 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate
 
 
 def two_way_interval(values: Mapping[Any, ArrayLike], confidence: float = 0.95) -> Estimate:
-    """Returns the mean of values that vary between seeds and between tasks, with an interval for new seeds and new tasks.
+    """Returns the mean of values that vary between seeds and between tasks, with an interval for new seeds and new
+    tasks.
 
-    ``values`` maps a suite to one value for each seed and task, shape (seeds, tasks). Suites have the same weight and the
-    same seeds. Seeds and tasks are crossed random effects: the variance of the mean is A + B - C, where A is that of the
-    mean over seeds, B that of the mean over tasks, and C that of what is left, which A and B both contain. The degrees of
-    freedom of Student's t are Satterthwaite's. Because they are an approximation for few seeds, the interval is never
-    narrower than a t interval over seeds alone or over tasks alone.
+    ``values`` maps a suite to one value for each seed and task, shape (seeds, tasks). Suites have the same weight and
+    the same seeds. Seeds and tasks are crossed random effects: the variance of the mean is A + B - C, where A is that
+    of the mean over seeds, B that of the mean over tasks, and C that of what is left, which A and B both contain. The
+    degrees of freedom of Student's t are Satterthwaite's. Because they are an approximation for few seeds, the interval
+    is never narrower than a t interval over seeds alone or over tasks alone.
 
     Raises:
         ValueError: there are fewer than two seeds or two tasks in a suite, or the suites differ in their seeds.
@@ -204,11 +178,8 @@ def _task_means(scores: Mapping[Any, Sequence[float]], tasks: Sequence[Hashable]
 
 
 def _resampled_means(units: np.ndarray, resamples: int, seed: int | Sequence[int]) -> np.ndarray:
-    """Returns the means of ``resamples`` bootstrap samples of ``units``, drawn with replacement, shape (resamples,).
-
-    The function draws only how often each distinct value occurs in a sample, which is a multinomial draw. The means
-    have the same distribution as in the ordinary bootstrap. Success rates have few distinct values, so this needs much
-    less memory and time.
+    """The means of bootstrap samples of ``units``, shape (resamples,). Only how often each distinct value occurs is
+    drawn (a multinomial draw), which has the same distribution; success rates have few distinct values.
     """
     values, counts = np.unique(units, return_counts=True)
     return _drawn_means(tuple(values), tuple(counts), resamples, tuple(np.atleast_1d(seed)))
@@ -269,7 +240,6 @@ class Reply:
 
 
 def reply_of(row: Mapping[str, Any]) -> Reply:
-    """Returns the :class:`Reply` that a JSON record describes. This is the inverse of ``dataclasses.asdict``."""
     verdicts = {name: tuple((float(f), float(s)) for f, s in row[name]) for name in ("sampled", "greedy")}
     return Reply(**{**row, "tools": tuple(row["tools"]), **verdicts})
 
@@ -281,9 +251,7 @@ of a ratio over all dialogues.
 
 
 def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
-    """Returns, for each dialogue, the negative log-likelihood of its demonstrated replies in nats and the number of
-    tokens of these replies.
-    """
+    """Dialogue -> negative log-likelihood of its demonstrated replies in nats, and number of their tokens."""
     found: dict[str, tuple[float, float]] = {}
     for reply in replies:
         nats, tokens = found.get(reply.dialogue, (0.0, 0.0))
@@ -309,7 +277,7 @@ def rate(replies: Iterable[Reply], mode: str, strict: bool = False) -> dict[str,
 
 
 def pooled(counted: Counted) -> float:
-    """Returns the ratio over all dialogues: the sum of their numerators divided by the sum of their denominators."""
+    """The sum of the numerators divided by the sum of the denominators."""
     return sum(part for part, _ in counted.values()) / sum(whole for _, whole in counted.values())
 
 

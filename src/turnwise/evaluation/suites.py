@@ -35,24 +35,14 @@ T = TypeVar("T")
 
 
 def fresh_tasks(environment: Any, split: str, count: int, seed: int) -> Sequence[Task]:
-    """Returns ``count`` tasks of a split, drawn at a seed. At a seed other than 0, none of them is among the ``count``
-    tasks of seed 0.
-
-    Two tasks are the same if they have the same data, even if their ids differ.
-
-    Raises:
-        InputError: fewer than ``count`` of the tasks drawn at ``seed`` differ from the tasks of seed 0.
+    """Tasks of a split, drawn at a seed. At a seed other than 0, none has the data of one of the ``count`` tasks of
+    seed 0; an InputError says if too few are left.
     """
     return _fresh(lambda most, at: environment.tasks(split, most, at), _content, count, seed, f"{split} tasks")
 
 
 def fresh_items(skill: str, count: int, seed: int) -> list[Item]:
-    """Returns ``count`` test items of a toy skill, drawn at a seed. At a seed other than 0, none of them is among the
-    ``count`` items of seed 0.
-
-    Raises:
-        InputError: fewer than ``count`` of the items drawn at ``seed`` differ from the items of seed 0.
-    """
+    """Test items of a toy skill, as :func:`fresh_tasks`."""
     return _fresh(
         lambda most, at: items(skill, "test", most, at), lambda item: item.prompt, count, seed, f"{skill} items"
     )
@@ -134,13 +124,11 @@ class Evaluation:
     general: list[Divergence] = field(default_factory=list)  # from the base model, on general questions
 
     def success(self, mode: str, split: str | None = None) -> dict[str, list[float]]:
-        """Returns, for each task, the outcomes (0 or 1) of its episodes in one decoding mode (greedy or sampled)."""
+        """Task -> outcomes of its episodes in a decoding mode (greedy or sampled)."""
         return _outcomes(e for e in self.episodes if e.mode == mode and split in (None, e.split))
 
     def by_subset(self, mode: str) -> dict[str, dict[str, list[float]]]:
-        """Returns, for each subset of the benchmark and each of its tasks, the outcomes (0 or 1) of the episodes. The
-        dictionary is empty if tasks have no subset.
-        """
+        """Subset of the benchmark -> task -> outcomes; empty if tasks have no subset."""
         names = sorted({episode.subset for episode in self.episodes} - {""})
         found = {name: _outcomes(e for e in self.episodes if e.mode == mode and e.subset == name) for name in names}
         return {name: outcomes for name, outcomes in found.items() if outcomes}
@@ -185,10 +173,8 @@ def play_tasks(
 
 
 def at_once(served: bool, episodes: int) -> int:
-    """Returns the largest number of episodes that an evaluation of ``episodes`` episodes plays at the same time.
-
-    If servers sample (``served``), the number is ``episodes``: servers decode many requests together, and an evaluation
-    in parts would wait for the longest episode of each part. With an engine in this process, it is ``TOGETHER``.
+    """How many episodes an evaluation plays at once. Servers decode all together, and would wait for the longest
+    episode of each part.
     """
     return episodes if served else TOGETHER
 
@@ -201,9 +187,7 @@ def _outcomes(episodes: Iterable[Episode]) -> dict[str, list[float]]:
 
 
 def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message]) -> list[Episode]:
-    """Returns the episodes of one task, one for each leaf of its rollout tree. Episodes whose environment failed are
-    left out, because the policy did not cause the failure.
-    """
+    """Without those whose environment failed, because the policy did not cause the failure."""
     episodes = []
     for attempt, leaf in enumerate(tree.valid_leaves()):
         path = [tree.turns[i] for i in tree.path(leaf)]
@@ -226,9 +210,7 @@ def answer_skills(
     suites: Sequence[str] | None = None,
     on_done: OnDone = None,
 ) -> list[Answer]:
-    """Returns the policy's greedy answers to ``count`` test items of each toy skill, drawn at ``seed``
-    (``evaluation.suites``).
-    """
+    """Greedy answers to ``count`` test items of each toy skill, drawn at ``seed``."""
     answers = []
     greedy = Sampling(temperature=0, max_tokens=max_tokens)
     for name in SKILLS if suites is None else suites:
@@ -274,7 +256,7 @@ def play_suite(
 
 
 def repeat_rate(texts: Sequence[str]) -> float:
-    """Returns the fraction of an episode's actions that are equal to an earlier action of the episode. The fraction is
-    high if the policy is caught in a loop.
+    """The share of actions that repeat an earlier action of the episode, which is high if the policy is caught in a
+    loop.
     """
     return 1 - len(set(texts)) / len(texts) if texts else 0.0

@@ -194,9 +194,8 @@ def save_adapter(model: Any, folder: Path, start: str | Path | None = None) -> N
     """Writes the LoRA adapter of ``model``, or of the gathering wrapper of a sharded one, to ``folder``.
 
     If the weights under it are those of a base model with the adapter ``start`` merged, the written adapter is the sum
-    of both and belongs to that base model. Its rank is the sum of both ranks:
-    s_1 B_1 A_1 + s_2 B_2 A_2 = [s_1 B_1, s_2 B_2] [A_1; A_2]. (peft's ``add_weighted_adapter`` needs both adapters on one
-    unmerged model.)
+    of both and belongs to that base model. Its rank is the sum of both ranks: s_1 B_1 A_1 + s_2 B_2 A_2 = [s_1 B_1, s_2
+    B_2] [A_1; A_2]. (peft's ``add_weighted_adapter`` needs both adapters on one unmerged model.)
     """
     model.save_pretrained(folder, safe_serialization=True)
     if start is None:
@@ -215,28 +214,28 @@ def save_adapter(model: Any, folder: Path, start: str | Path | None = None) -> N
     (folder / ADAPTER_CONFIG).write_text(json.dumps(about, indent=2), encoding="utf-8")
 
 
-def addable(start: str | Path) -> bool:
-    """Returns whether :func:`save_adapter` can add an adapter to ``start``: a LoRA with one rank and one alpha for all
-    linear layers, in the plain form.
-    """
-    about = json.loads((Path(start) / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    unlike = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "target_parameters", "modules_to_save", "bias")
-    if any(about.get(key) not in (None, False, "none", {}, []) for key in unlike):
-        return False
-    with safe_open(Path(start) / ADAPTER, "pt") as stream:
-        return all(name.endswith(("lora_A.weight", "lora_B.weight")) for name in stream.keys())  # noqa: SIM118
-
-
 def _lora_scale(adapter: Path) -> float:
     about = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     return float(about["lora_alpha"]) / float(about["r"])
 
 
+# keys of an adapter's configuration with which it is no plain LoRA; megatron_core names a module to import
+_UNLIKE_PLAIN = (
+    *("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "target_parameters", "modules_to_save", "bias"),
+    "megatron_config",
+)
+
+
 def _check_base(adapter: Path, base: str | Path) -> None:
-    """Raises a ValueError if an adapter is no LoRA, would import modules, or was trained on another model."""
+    """Raises a ValueError if an adapter is no plain LoRA with one rank and one alpha, which a later adapter could be
+    added to (:func:`save_adapter`), or was trained on another model.
+    """
     about = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    if about.get("peft_type") != "LORA" or about.get("megatron_config"):  # megatron_core names a module to import
+    if about.get("peft_type") != "LORA":
         raise ValueError(f"{ADAPTER_CONFIG}: only plain LoRA adapters (peft_type=LORA) can be merged")
+    for key in _UNLIKE_PLAIN:
+        if about.get(key) not in (None, False, "none", {}, []):
+            raise ValueError(f"{ADAPTER_CONFIG} has {key}={about[key]!r}; only plain LoRA adapters can be merged")
     if (start := about.get("init_lora_weights")) not in (None, True, False, "gaussian", "orthogonal"):
         raise ValueError(
             f"{ADAPTER_CONFIG} has init_lora_weights={start!r}, with which peft changes the base model's weights; save "

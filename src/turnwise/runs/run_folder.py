@@ -8,7 +8,6 @@ names of the parts. Moving code changes no hash; changing or adding a default do
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import json
@@ -26,7 +25,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.config.schema import ConfigError
-from turnwise.errors import Stopped
 from turnwise.files import PART, atomic_write, no_room
 
 # -- the hash of a configuration ---------------------------------------------------------------------------------------
@@ -126,7 +124,6 @@ logger = logging.getLogger(__name__)
 RECORD, RESULT = "config.yaml", "result.json"
 _OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every result (runs/result_file.py)
 _REMADE = {RECORD, "report.html", "status.json", "wandb", "engine"}  # files and folders that every start makes again
-_MOST = 2**20  # greatest size of config.yaml in bytes; a complete configuration has about ten thousand bytes
 _ABSENT = "not set"
 _SHOWN = 30  # greatest number of differences that a message lists
 
@@ -157,12 +154,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     """
     path = folder / RECORD
     try:
-        if not path.is_file() or path.stat().st_size > _MOST:
-            raise ValueError(f"it is not a regular file of at most {_MOST} bytes")
-        text = path.read_text(encoding="utf-8")
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # an alias may expand to any size
-            raise ValueError("it contains a YAML alias, which no run writes")
-        cfg = OmegaConf.create(text)
+        cfg = OmegaConf.create(path.read_text(encoding="utf-8"))
         if not isinstance(cfg, DictConfig):
             raise ValueError("it is not a mapping of keys to values")
         return recorded(cfg)
@@ -223,7 +215,6 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
     Raises:
         ConfigError: the folder cannot be written, holds a run of another configuration, or is locked by another
             process.
-        Stopped: the folder was removed during the run.
     """
     path = Path(cfg.paths.out)
     # a job that Slurm requeued resumes
@@ -239,10 +230,7 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
         finished = _has_result(path)
         try:
             yield RunFolder(path, resumed, finished)
-            _refuse_removed(path)
-        except BaseException as error:
-            if not isinstance(error, Stopped):
-                _refuse_removed(path, error)
+        except BaseException:
             with suppress(OSError):
                 if _REMADE.issuperset(file.relative_to(path).parts[0] for file in path.rglob("*") if not file.is_dir()):
                     for entry in path.iterdir():
@@ -258,8 +246,6 @@ def _prepare(cfg: DictConfig, path: Path, anew: bool) -> bool:
         anew = bool(differing)
     if os.path.lexists(path / RECORD) and anew:
         _put_aside(path)
-    if (path / RESULT).exists() and not (path / RESULT).is_file():
-        raise ConfigError([f"{path / RESULT} is not a regular file, but the run's result belongs there; remove it"])
     resumed = os.path.lexists(path / RECORD)
     if not resumed:
         if (path / "checkpoints").exists():
@@ -298,14 +284,6 @@ def _put_aside(path: Path) -> None:
     logger.warning("%s: another run is in this folder; it was renamed to %s", path, aside)
 
 
-def _refuse_removed(path: Path, error: BaseException | None = None) -> None:
-    if not (path / RECORD).exists():
-        raise Stopped(
-            f"{path} was removed or replaced while the run wrote to it, so the run's files are lost; the same command "
-            "starts the run again from the beginning"
-        ) from error
-
-
 def _has_result(path: Path) -> bool:
     """Returns whether the folder has a readable ``result.json``. The run writes a damaged file again. The schema of
     ``runs/result_file.py`` is not used, because it takes time to import.
@@ -313,7 +291,7 @@ def _has_result(path: Path) -> bool:
     if not (path / RESULT).exists():
         return False
     with suppress(OSError, ValueError, RecursionError):
-        content = json.loads((path / RESULT).read_bytes()) if (path / RESULT).is_file() else None
+        content = json.loads((path / RESULT).read_bytes())
         if isinstance(content, dict) and set(content) >= _OF_A_RESULT:
             return True
     if is_first():
@@ -339,8 +317,6 @@ def _only_one(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")  # lies beside the folder, because the folder may be renamed
     while True:
         with _writable(path):
-            if lock.exists() and not lock.is_file():
-                raise OSError(errno.EINVAL, f"{lock.name} in the parent folder is not a regular file; remove this file")
             stream = lock.open("w")
         with stream:
             try:

@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Interval, MinLen
 
 from turnwise.algo.gates.gate import DISTANCE
 from turnwise.errors import InputError
@@ -33,6 +35,7 @@ from turnwise_study.sweeps.jobs import Asked, job_of, picked, played
 from turnwise_study.tables import Table
 
 COMMAND = "python scripts/gate_report.py"
+_Share = Annotated[float, Interval(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +46,14 @@ class Settings:
     is T_max in turns (None: that of the longest rollout); ``resamples`` and ``seed`` are of the bootstrap.
     """
 
-    k: int = 10
-    threshold: float = 0.12
-    ended: float = 0.9
-    steps: tuple[int, ...] = (5, 10, 15, 20)
-    thresholds: tuple[float, ...] = THRESHOLDS
-    horizon: int | None = None
-    resamples: int = 2000
+    k: Annotated[int, Ge(1)] = 10
+    threshold: _Share = 0.12
+    ended: _Share = 0.9
+    steps: tuple[Annotated[int, Ge(1)], ...] = (5, 10, 15, 20)
+    thresholds: Annotated[tuple[_Share, ...], MinLen(1)] = THRESHOLDS
+    horizon: Annotated[int, Ge(2)] | None = None
+    resamples: Annotated[int, Ge(1)] = 2000
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        shares = {"threshold": self.threshold, "ended": self.ended}
-        shares |= {f"thresholds={t:g}": t for t in self.thresholds}
-        if min(self.k, *self.steps, self.resamples) < 1 or not self.thresholds:
-            raise ValueError("k, steps and resamples must be at least 1, and thresholds must not be empty")
-        if strange := [name for name, value in shares.items() if not 0 <= value <= 1]:
-            raise ValueError(f"{strange[0]} must be a share in [0, 1]")
-        if self.horizon is not None and self.horizon < 2:
-            raise ValueError(f"horizon must be at least 2 turns, got {self.horizon}")
 
 
 class Sections(Mapping[str, Any]):

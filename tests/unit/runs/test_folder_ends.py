@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from tests.unit.runs.test_run_folder import config
 
 from turnwise.config.schema import ConfigError
-from turnwise.errors import InputError, Stopped
+from turnwise.errors import InputError
 from turnwise.runs.run_folder import claim
 
 
@@ -97,17 +96,3 @@ def test_what_is_no_result_is_not_finished(tmp_path: Path, result: str) -> None:
     with claim(config(out)) as folder:
         assert folder.resumed
         assert not folder.finished
-
-
-@pytest.mark.parametrize("error", [None, FileNotFoundError("metrics.jsonl")])
-def test_a_folder_that_is_removed_meanwhile_is_a_clear_end(tmp_path: Path, error: Exception | None) -> None:
-    out = tmp_path / "run"
-
-    def removed() -> None:
-        with claim(config(out)):
-            shutil.rmtree(out)
-            if error is not None:
-                raise error
-
-    with pytest.raises(Stopped, match=str(out)):
-        removed()

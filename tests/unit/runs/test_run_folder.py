@@ -149,14 +149,6 @@ def test_a_run_refused_before_it_left_anything_gives_its_folder_back(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "result.json", "../.run.lock"])
-def test_a_pipe_in_the_place_of_a_file_is_named_and_nobody_waits_for_it(tmp_path: Path, name: str) -> None:
-    (out := tmp_path / "run").mkdir()
-    os.mkfifo(out / name)
-    with pytest.raises(ConfigError, match=Path(name).name), claim(config(out)):
-        pass
-
-
 def test_checkpoints_of_nobody_knows_which_run_are_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(ConfigError, match=r"checkpoints .*config.yaml.*remove"), claim(config(tmp_path)):
