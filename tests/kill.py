@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +21,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.integration.warm import CLOCKS, Run  # noqa: E402 - the root is on the path only from here on
+from tests.integration.watched import end, outcome, wait_until  # noqa: E402
+
 SMALL = (
     "policy.model=tiny",
     "name=kill",
@@ -50,37 +53,23 @@ CONFIGURATIONS: Mapping[str, tuple[str, ...]] = {
     "staleness": (*PIVOTRL, "rollout.staleness=1"),
     "processes": (*PIVOTRL, "trainer.devices=2"),
 }
-# Metrics that two starts of one run do not share. `engine/` is counted by each start for itself.
-CLOCKS = ("time", "seconds/", "cpu/", "rollout/tokens_per_s", "predictor/share", "engine/", "judge/wait")
 
 
-def start(overrides: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Starts the run as the leader of a group of processes, with its output in a file beside its folder."""
-    command = [sys.executable, str(ROOT / "train.py"), *SMALL, *overrides]
-    command += [f"paths.out={folder}", f"paths.cache={folder.parent / 'cache'}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
-    with folder.with_suffix(".log").open("ab") as log:
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def start(overrides: Sequence[str], folder: Path) -> Run:
+    places = [f"paths.out={folder}", f"paths.cache={folder.parent / 'cache'}"]
+    return Run([*SMALL, *overrides, *places])
 
 
 def finish(overrides: Sequence[str], folder: Path) -> tuple[float, float]:
     """Runs to the end. Returns the seconds until the run had its folder, and the seconds until its end."""
     began, process = time.monotonic(), start(overrides, folder)
     try:
-        while process.poll() is None and not (folder / "status.json").exists():
-            time.sleep(0.02)
+        wait_until(process, lambda: process.poll() is not None or (folder / "status.json").exists())
         ready = time.monotonic() - began
-        status = process.wait()
+        _, error = outcome(process)
     finally:
-        kill(process)
-    log = folder.with_suffix(".log")
-    assert status == 0, f"{log}: exit status {status}\n{log.read_text()[-3000:]}"
+        end(process)
+    assert process.returncode == 0, f"{folder}: exit status {process.returncode}\n{error[-3000:]}"
     return ready, time.monotonic() - began
 
 
@@ -94,7 +83,7 @@ def trained(folder: Path) -> int:
     return sum(row["phase"] == "train" for row in rows(folder / "metrics.jsonl"))
 
 
-def outcome(folder: Path) -> dict[str, Any]:
+def ending(folder: Path) -> dict[str, Any]:
     """Returns everything in which two runs of one configuration must be equal."""
     metrics = [
         {name: value for name, value in row.items() if not name.startswith(CLOCKS)}
@@ -116,11 +105,12 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def saved(folder: Path) -> int:
-    """Returns the number of iterations in the last checkpoint."""
+    """Returns the number of iterations in the last checkpoint; 0 where there is none, or it is being replaced."""
     import torch  # only needed here, and slow to import
 
-    path = folder / "checkpoints" / "last.ckpt"
-    return int(torch.load(path, weights_only=True)["epoch"]) + 1 if path.exists() else 0
+    with suppress(OSError, RuntimeError, EOFError, KeyError, ValueError):
+        return int(torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["epoch"]) + 1
+    return 0
 
 
 def killed(overrides: Sequence[str], folder: Path, kills: int, ready: float, whole: float, draw: random.Random) -> int:
@@ -131,12 +121,12 @@ def killed(overrides: Sequence[str], folder: Path, kills: int, ready: float, who
     while done < kills:
         process = start(overrides, folder)
         try:
-            process.wait(draw.uniform(ready, 0.9 * whole))
+            process.communicate(draw.uniform(ready, 0.9 * whole))
             break  # the run has ended before the kill
         except subprocess.TimeoutExpired:
             done += 1
         finally:
-            kill(process)
+            end(process)
         lost = trained(folder) - saved(folder)
         assert lost <= 1, f"{folder}: the kill lost {lost} iterations"
     finish(overrides, folder)
@@ -152,14 +142,14 @@ def check(name: str, kills: int, folder: Path, seed: int = 0, each: int = 3) -> 
     overrides, draw = CONFIGURATIONS[name], random.Random(f"{seed}/{name}")
     folder.mkdir(parents=True, exist_ok=True)
     ready, whole = finish(overrides, folder / "whole")
-    expected, done, number = outcome(folder / "whole"), 0, 0
+    expected, done, number = ending(folder / "whole"), 0, 0
     rewards = [row.get("train/grad_norm", 0.0) for row in expected["metrics"] if row["phase"] == "train"]
     assert any(rewards), f"{name}: no update has changed a weight, so that a kill could lose nothing"
     while done < kills:
         number += 1
         again = folder / f"killed-{number}"
         done += killed(overrides, again, min(each, kills - done), ready, whole, draw)
-        different = differences(expected, outcome(again))
+        different = differences(expected, ending(again))
         assert not different, f"{again}: differs from {folder / 'whole'} in {', '.join(different)}"
         print(f"{name}: {done} of {kills} kills, equal to a run of {whole:.0f} s without a kill", flush=True)
 

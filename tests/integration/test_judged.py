@@ -65,26 +65,6 @@ def train_rows(out: Path) -> list[dict[str, Any]]:
     return [row for row in rows if row["phase"] == "train"]
 
 
-@pytest.mark.slow
-def test_the_offline_judge_scores_every_rollout(
-    small: Overrides, composed: Compose, dialogues: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    run(composed(small("awpo", f"data.file={dialogues}", *SMALL)))
-    rows = train_rows(out)
-    assert len(rows) == 2
-    for row in rows:
-        assert row["train/unjudged_groups"] == 0
-        assert {"train/gate_open", "train/mix_weight", "train/rho", "train/clip_radius"} <= row.keys()
-        assert row["judge/scored"] == row["judge/asked"] > 0
-    assert rows[0]["judge/asked"] < rows[1]["judge/asked"]
-    trees = [json.loads(line) for line in (out / "rollouts" / "train.jsonl").read_text().splitlines()]
-    scores = [score for tree in trees for score in tree["rewards"]["reasoning"]]
-    assert set(scores) <= {0.0, 0.25, 0.5, 0.75, 0.9, 1.0} and len(set(scores)) > 1
-    assert all(tree["rewards"]["total"] == tree["rewards"]["outcome"] for tree in trees)
-    assert read_result(out).judge["asked"] == rows[1]["judge/asked"]
-
-
 def after_the_first() -> Callable[[Any, int], str | None]:
     """Faults of a server that answers the run's own question and no other."""
     asked = itertools.count()

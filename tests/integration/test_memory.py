@@ -29,10 +29,10 @@ class Noted(Callback):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not STATUS.exists(), reason="the memory of a process is read from /proc")
-def test_a_sweep_holds_no_more_after_six_rows_than_after_two(small: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_a_sweep_holds_no_more_after_four_rows_than_after_two(small: Callable[..., list[str]], tmp_path: Path) -> None:
     (tmp_path / "noted.py").write_text(NOTED)
     given = [item for item in small("grpo") if not item.startswith("paths.out")]
-    words = ["-m", *given, f"paths.out={tmp_path}/${{seed}}", "seed=0,1,2,3,4,5", "name=x", "logger.wandb=null"]
+    words = ["-m", *given, f"paths.out={tmp_path}/${{seed}}", "seed=0,1,2,3", "name=x", "logger.wandb=null"]
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *words, "+hydra.callbacks.noted._target_=noted.Noted"],
@@ -42,4 +42,4 @@ def test_a_sweep_holds_no_more_after_six_rows_than_after_two(small: Callable[...
     assert done.returncode == 0, done.stderr[-2000:]
     held = [int(line) / 1024 for line in (tmp_path / "held.txt").read_text().split()]  # MiB
     # where nothing is given back, each row adds nearly 30
-    assert len(held) == 6 and held[5] - held[1] < 30, held
+    assert len(held) == 4 and held[3] - held[1] < 30, held

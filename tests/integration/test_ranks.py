@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.integration.clocks import CLOCKS
-from tests.integration.warm import Run
+from tests.integration.warm import CLOCKS, Run
 from tests.integration.watched import end, outcome, wait_until
 
 SETTINGS = (
@@ -103,28 +102,15 @@ def moments(folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_two_processes_are_one(small: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_two_processes_are_one_and_a_lost_one_ends_the_run_with_a_word_and_costs_nothing(
+    small: Callable[..., list[str]], tmp_path: Path
+) -> None:
     settings = (*SETTINGS, "update.steps=2", "update.learning_rate=0.0005")  # twice the steps, so half the rate
     finish(small("pivotrl", *settings, out="one"))
-    finish(small("pivotrl", *settings, "trainer.devices=2", out="two"), lightning=True)
-    assert_same_run(tmp_path / "one", tmp_path / "two")
     learned = [row["train/grad_norm"] for row in rows(tmp_path / "one") if row["phase"] == "train"]
     assert len(learned) == 2 and all(norm > 0 for norm in learned)  # there was something to share
 
-    # both killed after the first update; one process goes on
-    overrides = small("pivotrl", *settings, out="moved")
-    kill_when([*overrides, "trainer.devices=2"], (tmp_path / "moved" / "checkpoints" / "last.ckpt").exists)
-    finish(overrides)
-    assert_same_run(tmp_path / "one", tmp_path / "moved")
-
-
-@pytest.mark.slow
-def test_a_lost_process_ends_the_run_with_a_word_and_costs_nothing(
-    small: Callable[..., list[str]], tmp_path: Path
-) -> None:
-    settings = (*SETTINGS, RATE, "trainer.devices=2")
-    finish(small("pivotrl", *settings, out="whole"))
-    overrides = small("pivotrl", *settings, out="lost")
+    overrides = small("pivotrl", *settings, "trainer.devices=2", out="lost")
     process = Run(overrides, lightning=True)
     try:
         wait_until(process, (tmp_path / "lost" / "checkpoints" / "last.ckpt").exists, pause=0.01)
@@ -140,7 +126,7 @@ def test_a_lost_process_ends_the_run_with_a_word_and_costs_nothing(
     observed = process.returncode == -signal.SIGKILL and f"PID {second} terminated with code -9" in error
     assert (heard or observed) and "Traceback" not in error, error[-3000:]
     finish(overrides)
-    assert_same_run(tmp_path / "whole", tmp_path / "lost")
+    assert_same_run(tmp_path / "one", tmp_path / "lost")
 
 
 @pytest.mark.slow

@@ -28,35 +28,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["pivotrl", "sft"])
-def test_a_method_leaves_everything_that_a_run_promises(
-    method: str, small: Overrides, composed: Compose, tmp_path: Path
-) -> None:
-    cfg = composed(small(method))
-    run(cfg, pages=run_page)
-    out = tmp_path / "run"
-    result = read_result(out)
-    assert result.method == method
-    assert result.in_domain.tasks == 4
-    assert result.in_domain.delta_ci95 is not None
-    assert set(result.ood.base) == set(result.ood.after) and len(result.ood.base) == 8
-    assert (result.rollout_turns > 0) == (method != "sft")
-    assert result.config_hash and result.seconds["updates"] > 0
-    assert (out / "report.html").stat().st_size > 10_000
-    assert (out / "checkpoints" / "last.ckpt").exists()
-    assert list((out / "wandb").glob("offline-run-*"))
-    rows = [row for row in lines(out / "metrics.jsonl") if row["phase"] == "train"]
-    assert [row["iteration"] for row in rows] == [0, 1, 2]
-    trees = lines(out / "rollouts" / "train.jsonl")
-    assert trees and all(tree["turns"] and tree["state"]["messages"] for tree in trees)
-    policy = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(cfg.policy.model), out / "adapter")
-    assert any("lora_" in name for name, _ in policy.named_parameters())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["pivotrl", "trace"])
-def test_a_run_that_is_looked_at_in_between_is_the_same_run(
-    method: str, small: Overrides, composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_leaves_what_it_promises_and_looking_at_it_in_between_changes_nothing(
+    small: Overrides, composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured, times = Measure.__call__, Counter[str]()
 
@@ -66,26 +39,27 @@ def test_a_run_that_is_looked_at_in_between_is_the_same_run(
 
     monkeypatch.setattr(Measure, "__call__", counted)
     for every in (0, 1):
-        run(composed(small(method, f"eval.every={every}", out=f"looked{every}")))
+        cfg = composed(small("trace", f"eval.every={every}", out=f"looked{every}"))
+        run(cfg, pages=run_page)
     assert times["measured"] == 2 + 4  # the look after the last iteration is the evaluation after training
     plain, looked = (tmp_path / f"looked{every}" for every in (0, 1))
     a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (plain, looked))
     assert all((a[name] == b[name]).all() for name in a)
     rows = [lines(folder / "metrics.jsonl") for folder in (plain, looked)]
     assert [sum(row["phase"] == "eval" for row in run_rows) for run_rows in rows] == [2, 4]
-    first, second = read_result(plain), read_result(looked)
-    assert first.config_hash == second.config_hash
-    assert first.in_domain.after == second.in_domain.after
-
-
-@pytest.mark.slow
-def test_a_run_trains_at_the_temperature_at_which_it_samples(
-    small: Overrides, composed: Compose, tmp_path: Path
-) -> None:
-    """Otherwise the policy that is trained is not the policy that sampled, and no ratio begins at 1."""
-    run(composed(small("pivotrl", "policy.model=tiny", "rollout.sampling.temperature=0.7", "trainer.max_epochs=1")))
-    (row,) = (row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train")
-    assert row["train/mismatch_mean"] < 1e-4 and row["train/ratio_max"] == pytest.approx(1, abs=1e-3)
+    assert [row["iteration"] for row in rows[0] if row["phase"] == "train"] == [0, 1, 2]
+    result, second = read_result(plain), read_result(looked)
+    assert result.config_hash == second.config_hash
+    assert result.in_domain.after == second.in_domain.after
+    assert (result.method, result.in_domain.tasks, len(result.ood.base)) == ("trace", 4, 8)
+    assert result.in_domain.delta_ci95 is not None and set(result.ood.base) == set(result.ood.after)
+    assert result.rollout_turns > 0 and result.seconds["updates"] > 0
+    assert (plain / "report.html").stat().st_size > 10_000
+    assert list((plain / "wandb").glob("offline-run-*"))
+    trees = lines(plain / "rollouts" / "train.jsonl")
+    assert trees and all(tree["turns"] and tree["state"]["messages"] for tree in trees)
+    policy = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(cfg.policy.model), plain / "adapter")
+    assert any("lora_" in name for name, _ in policy.named_parameters())
 
 
 @pytest.mark.slow
@@ -118,16 +92,17 @@ def test_a_run_starts_where_another_ended(small: Overrides, composed: Compose, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["pivotrl", "local"])
-def test_batch_k_is_sampled_from_policy_k(method: str, small: Overrides, composed: Compose, tmp_path: Path) -> None:
-    """The engine's log-probs are the trainer's own at every iteration: a policy one update behind would show.
-
-    The shipped policy's samples disagree, the learning rate is large and the warm-up off: an update moves the policy far.
+def test_batch_k_is_sampled_from_policy_k_at_its_temperature(
+    small: Overrides, composed: Compose, tmp_path: Path
+) -> None:
+    """The engine's log-probs are the trainer's own at every iteration: a policy one update behind would show, and so would
+    another temperature. The learning rate is large and the warm-up off: an update moves the policy far.
     """
-    run(composed(small(method, "policy.model=tiny", "update.warmup=0", "eval.tasks=2", "eval.attempts=0")))
+    settings = ("policy.model=tiny", "update.warmup=0", "rollout.sampling.temperature=0.7")
+    run(composed(small("pivotrl", *settings, "eval.tasks=2", "eval.attempts=0")))
     rows = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
     assert rows[-1]["train/kl_ref"] > 1e-3  # it did move
     for row in rows:
-        assert row["train/ratio_max"] == pytest.approx(1, abs=1e-4)
+        assert row["train/ratio_max"] == pytest.approx(1, abs=1e-3)
         assert row["train/ratio_mean"] == pytest.approx(1, abs=1e-4)
-        assert row["train/kl_sampler"] < 1e-8
+        assert row["train/mismatch_mean"] < 1e-4 and row["train/kl_sampler"] < 1e-6

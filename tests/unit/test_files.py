@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 import resource
 import subprocess
 import sys
+import threading
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
 import torch
+from rich.table import Table
 
-from turnwise.files import append, atomic_write, no_room
+from turnwise.console import Terminal
+from turnwise.daemon_threads import DaemonThreads
+from turnwise.files import append, atomic_write, no_room, parse_json
+from turnwise.text import plain, said
 from turnwise.training.distributed import AtomicCheckpointIO
+from turnwise.training.progress import Phases
+
+# -- files -------------------------------------------------------------------------------------------------------------
 
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 
@@ -82,3 +93,104 @@ def test_lines_are_added_whole_or_not_at_all(tmp_path: Path) -> None:
     failed = limited(program, 11, str(path))  # room for "thr"
     assert f"File too large: '{path}'" in failed.stderr
     assert path.read_text() == "one\ntwo\n"
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+KEY = "k-7Q2m_left.right+9"
+MARKUP = "[/red] [/INST] [bold]loud[/bold] :smiley: [link=http://x]y[/link]"
+
+
+def test_control_characters_are_escaped_and_lines_stay_lines() -> None:
+    assert plain("a\tb\nc\x1b[2Jd\r\x07\x9b\u202e\ud800é") == "a\tb\nc\\x1b[2Jd\\r\\x07\\x9b\\u202e\\ud800é"
+    assert plain("x" * 30, most=10).startswith("x" * 10 + "...") and "30" in plain("x" * 30, most=10)
+
+
+@pytest.mark.parametrize("text", [MARKUP, "\x1b]0;title\x07", "\ud800", "[/"])
+def test_data_neither_formats_nor_stops_a_terminal(text: str) -> None:
+    """In lines, table cells, titles, headers and the progress bar; a real stream has to encode it."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    console = Terminal(file=stream, width=200, force_terminal=True)
+    table = Table(title=text)
+    table.add_column(text)
+    table.add_row(text)
+    console.print(text, table)
+    with Phases(console) as phases, phases.phase(text, 1) as advance:
+        phases.log(text)
+        advance(1, note=text)
+    quiet = Terminal(file=stream, width=200)
+    with Phases(quiet) as phases, phases.phase(text, 1) as advance:
+        advance(1, note=text)
+    stream.flush()
+    shown = stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert shown.count(plain(text)) >= 5
+    assert "\x07" not in shown and "\x1b]" not in shown
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"Authorization: Bearer {KEY}",
+        f'{{"headers": {{"authorization": "Bearer {KEY}"}}}}',
+        f"x{KEY}x",
+        KEY[::-1],
+        "Bearer another-token",
+        "api_key=another-token",
+        '{"x-api-key":"another-token"}',
+        "sk-another-token",
+        "Set-Cookie: session=another-token",
+        base64.b64encode(b"another-token another-token 1").decode(),
+        "http://me:another-token@host/",
+        "y" * 4090 + KEY,
+    ],
+)
+def test_no_key_of_what_a_server_says(body: str) -> None:
+    for answer in (body, body.encode()):
+        shown = said(answer, KEY)
+        assert KEY not in shown and KEY[::-1] not in shown and "another-token" not in shown
+        assert KEY[:8] not in shown and base64.b64encode(b"another-token")[:12].decode() not in shown
+
+
+@pytest.mark.parametrize(
+    "text", ['"\\ud800"', '{"a": ["\\udc00x"]}', "NaN", "[" * 100_000, "{", b'"\xed\xa0\x80"', b"\xff"]
+)
+def test_json_that_could_not_be_written_again_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"surrogate|JSON|deeply|codec|Expecting"):
+        parse_json(text)
+
+
+# -- daemon threads ----------------------------------------------------------------------------------------------------
+
+
+def test_functions_run_together_up_to_the_most_and_in_order() -> None:
+    threads, meeting, order = DaemonThreads(3, "t"), threading.Barrier(3), list[int]()
+    assert [f.result(60) for f in [threads.submit(lambda: meeting.wait(60)) for _ in range(3)]]
+    one = DaemonThreads(1, "t")
+    for future in [one.submit(lambda n=n: order.append(n)) for n in range(50)]:  # type: ignore[misc]
+        future.result(60)
+    assert order == list(range(50))
+    with pytest.raises(KeyError, match="wrong"):
+        one.submit(lambda: {}["wrong"]).result(60)
+
+
+def test_close_cancels_what_is_queued_and_lets_the_running_end() -> None:
+    threads, started, free = DaemonThreads(1, "t"), threading.Event(), threading.Event()
+    running = threads.submit(lambda: (started.set(), free.wait(60)))
+    queued = threads.submit(lambda: 1)
+    assert started.wait(60)
+    threads.close()
+    with pytest.raises(CancelledError):
+        queued.result(60)
+    with pytest.raises(RuntimeError, match="close"):
+        threads.submit(lambda: 1)
+    free.set()
+    assert running.result(60) == (None, True)
+
+
+def test_a_process_ends_while_a_function_waits() -> None:
+    code = (
+        "import threading\nfrom turnwise.daemon_threads import DaemonThreads\n"
+        "DaemonThreads(2, 't').submit(lambda: threading.Event().wait())\nprint('end')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "end\n"

@@ -6,8 +6,11 @@ import errno
 
 import pytest
 
+from turnwise.console import until_stopped
 from turnwise.errors import InputError
 from turnwise.programs import options, program
+
+# -- programs ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -60,3 +63,15 @@ def test_the_help_of_a_program_without_options(capsys):
 
 def test_the_help_keeps_the_lines_of_the_docstring():
     assert "one\n\n  two" in options("one\n\n  two").format_help()
+
+
+# -- console -----------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> int:
+        raise KeyboardInterrupt
+
+    assert until_stopped(main) == 130
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert until_stopped(lambda: 2) == 2

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from dataclasses import replace
 
 import pytest
+import torch
+from hypothesis import given, settings
+from tests.unit.models.test_attention_gpu import ends
+from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from attention import ends_of
+from common import model_of, tokenizer_of
 from floor import ModelSize, count, update_operations
+from gathered import GatheredTree, stretches
+from household import Work
+from peers_generate import GenerateEngine
+from peers_served import Continuous, serve
+from samples import branching_tree, by_turn, credit, flat_tree, trl_inputs
+from turnwise.algo.allocators.allocator import Uniform
+from turnwise.algo.gates.rules import Never
+from turnwise.engines.engine import Sampling
+from turnwise.engines.tree_engine import TreeEngine
+from turnwise.models.attention import PackedTree
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
+from updates import Ours, difference
+
+# -- floor -------------------------------------------------------------------------------------------------------------
 
 SIZE = ModelSize(layers=3, attention=8, kept=10, linear=1000, head=70, width=4)
 
@@ -82,3 +103,142 @@ def test_operations_of_an_update() -> None:
     expected = 4 * SIZE.linear * tokens + 12 * SIZE.layers * SIZE.attention * depths + 4 * SIZE.head * predicted
     assert update.stored_tokens == tokens
     assert update_operations(update, SIZE) == expected
+
+
+# -- gathered ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(ends(rows=1))
+def test_stretches_read_their_ancestors(end_BS: Tensor) -> None:
+    end = [int(last) for last in end_BS[0] if last > 0]
+    starts, paths = stretches(end)
+    dense = PackedTree(torch.tensor([end])).mask[0, 0]
+    assert len(starts) == len(paths) + 1 and starts[-1] == len(end)
+    for (first, last), path in zip(itertools.pairwise(starts), paths, strict=True):
+        for place in range(first, last):
+            assert [k for k in path if k <= place] == dense[place].nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize("kind", ["chain", "group", "branches"])
+def test_answers_and_gradients_are_those_of_the_dense_mask(kind: str) -> None:
+    torch.manual_seed(0)
+    end_BS = ends_of(kind, 160, seed=0)
+    inputs = [torch.randn(1, n, end_BS.shape[1], 16, requires_grad=True) for n in (4, 2, 2)]
+    found = []
+    for plan in (GatheredTree(end_BS), PackedTree(end_BS)):
+        out = plan.attend(0, *inputs, 0.25)
+        found.append([out.detach(), *torch.autograd.grad(out.square().sum(), inputs)])
+    for mine, dense in zip(*found, strict=True):
+        torch.testing.assert_close(mine, dense, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_packed_trie_of_trl_has_our_gradient() -> None:
+    pytest.importorskip("trl")
+    from peers_trie import TrlTrie
+
+    device = torch.device("cpu")
+    ours, trie = Ours("tiny", "float32", device), TrlTrie("tiny", "float32", device)
+    for tree in (flat_tree(0, 16, 3, 4), branching_tree(1, 8, 2, 1, 3, 3, 3)):
+        given = credit(tree, 0)
+        ours.sampled(tree, given, seed=0)
+        work = [tree], [given], 1 << 30
+        assert difference(ours.gradients(*work), trie.gradients(*work)) < 1e-5
+    trie.prepare(*work)()
+
+
+# -- peers -------------------------------------------------------------------------------------------------------------
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def work() -> Work:
+    found = Work.of(tokenizer_of(), tasks=2, group=2, horizon=3, max_tokens=24, max_length=4096, seed=0)
+    return replace(found, sampling=Sampling(temperature=0.0, max_tokens=24))
+
+
+@pytest.fixture(scope="module")
+def greedy(work):
+    engine = TreeEngine(work.chat.stop_ids)
+    engine.load_weights(model_of("tiny", "float32", CPU), 0)
+    player = work.player(engine)
+    return player.play(work.states, Uniform(work.group), Never(), 0), player.tally.tokens
+
+
+def test_generate_plays_what_we_play(work, greedy) -> None:
+    engine = GenerateEngine(model_of("tiny", "float32", CPU), work.chat.stop_ids, pad_id=0)
+    trees = work.player(engine).play(work.states, Uniform(work.group), Never(), 0)
+    for theirs, ours in zip(trees, greedy[0], strict=True):
+        assert [turn.action_ids for turn in theirs.turns] == [turn.action_ids for turn in ours.turns]
+        assert [turn.observation_ids for turn in theirs.turns] == [turn.observation_ids for turn in ours.turns]
+
+
+def test_continuous_batching_plays_what_we_play(work, greedy) -> None:
+    server = Continuous(model_of("tiny", "float32", CPU), work, pad_id=0, rows=3, batch_tokens=128, block=16)
+    try:
+        assert serve(server, work) == greedy[1]
+        assert serve(server, work) == greedy[1]  # once more, from shared blocks
+    finally:
+        server.close()
+
+
+def test_trl_reads_the_same_tokens(work) -> None:
+    pytest.importorskip("trl")
+    from peers_trl import Rollouts
+
+    sampled = replace(work, sampling=Sampling(max_tokens=24))
+    rollouts = Rollouts(model_of("tiny", "float32", CPU), sampled)
+    out = rollouts.collect()
+    assert len(out["prompt_ids"]) == len(work.states) * work.group
+    for row in range(len(out["prompt_ids"])):
+        state = work.states[row // work.group]
+        assert tuple(out["prompt_ids"][row][out["prompt_mask"][row].bool()].tolist()) == state.ids
+        real = out["completion_mask"][row].bool()
+        expected, said = replayed(
+            sampled, state, out["completion_ids"][row][real].tolist(), out["tool_mask"][row][real]
+        )
+        assert said == expected
+    assert rollouts.play() > 0
+
+
+def replayed(work, state, ids, mine):
+    """What our own rules put between TRL's actions; TRL's loop must have ended where the episode did."""
+    session, said, at = work.environment.reset(state.task), [], 0
+    while True:
+        stop = next((i for i in range(at, len(ids)) if not mine[i]), len(ids))
+        action = ids[at:stop]
+        said += action
+        step = session.step(work.chat.decode(action))
+        if step.done:
+            return ids, said
+        bridge = work.chat.bridge({"role": "user", "content": step.observation}, action[-1] not in work.chat.stop_ids)
+        said += bridge
+        at = stop + len(bridge)
+
+
+# -- updates -----------------------------------------------------------------------------------------------------------
+
+
+def test_trl_reads_the_same_samples() -> None:
+    tree = flat_tree(0, length=5, actions=3, action=2)
+    given = credit(tree, 0)
+    inputs = trl_inputs(tree, given, torch.device("cpu"))
+    assert inputs["prompt_ids"].tolist() == [list(tree.state.ids)] * 3
+    assert inputs["completion_ids"].tolist() == [t.action_ids for t in tree.turns]
+    assert inputs["advantages"].tolist() == pytest.approx(given.advantage)
+    assert int(inputs["num_items_in_batch"]) == 6
+
+
+def test_by_turn_shares_nothing_and_keeps_every_credit() -> None:
+    tree = branching_tree(0, length=6, roots=2, branches=1, turns=4, action=3, observation=4)
+    given = credit(tree, 0)
+    trees, credits = by_turn(tree, given)
+    assert [c.advantage for c in credits] == [[a] for a in given.advantage]
+    for number, single in enumerate(trees):
+        history = list(tree.state.ids)
+        for t in tree.path(number)[:-1]:
+            history += tree.turns[t].action_ids + tree.turns[t].observation_ids
+        assert list(single.state.ids) == history
+        assert single.turns[0].action_ids == tree.turns[number].action_ids

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from turnwise_worlds.sandbox.sandbox import NoSandboxError, open_sandbox
+
+# -- smoke -------------------------------------------------------------------------------------------------------------
+
 FOLDER = Path(__file__).resolve().parents[3] / "benchmarks"
 SMALL = {
     "rollout": ["--tasks", "1", "--group", "2", "--horizon", "2", "--continuous-rows", "2"],
@@ -77,3 +81,24 @@ def test_allocation_saves_its_last_line(monkeypatch, capsys, tmp_path) -> None:
     assert last == json.loads(saved.read_text())
     assert last["optimal"] is True and last["setting"]["prompts"] == 8
     assert {"root_ms", "prefix_ms", "x_dynamic_programme", "million_s", "machine"} <= set(last)
+
+
+# -- sandbox -----------------------------------------------------------------------------------------------------------
+
+SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "sandbox.py"
+
+
+def test_last_line_of_the_sandbox(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    try:
+        open_sandbox().close()
+    except NoSandboxError as error:
+        pytest.skip(str(error))
+    saved = tmp_path / "result.json"
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--calls", "3", "--json", str(saved)])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert printed == json.loads(saved.read_text())
+    assert printed["escapes"] == 0 and len(printed["tried"]) == 10
+    assert printed["shell_ms"] > 0 and printed["python_ms"] > 0 < printed["branch_ms"]

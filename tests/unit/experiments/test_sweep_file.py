@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from turnwise.config.overrides import is_sweep
 from turnwise.errors import InputError
+from turnwise.runs.result_file import typed
+from turnwise_study.sweeps.jobs import ask, for_hydra, job_of, jobs
 from turnwise_study.sweeps.sweep_file import Comparison, comparison, find_sweep, read_sweep, sweep_names
+
+# -- sweep file --------------------------------------------------------------------------------------------------------
 
 ROWS = dict.fromkeys(["a", "b", "0.12"])
 
@@ -152,3 +157,186 @@ least: {in_domain.after: 2, train/effective_groups: 0.05}
     path.write_text(path.read_text().replace("least: {in_domain.after: 2", "least: {in_domain.before: 2"))
     with pytest.raises(InputError, match="least"):
         read_sweep(path)
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+def test_all_rows_of_a_seed_come_before_the_next_seed(conf: Path) -> None:
+    found = jobs(ask(["sweep=p_tab1"], conf))
+    assert [(job.row, job.seed) for job in found] == [(r, s) for s in (0, 1) for r in ("base", "ours", "big", "theirs")]
+    assert [job.row for job in found if job.cannot] == ["big", "theirs"] * 2
+
+
+def test_the_command_line_comes_last_and_makes_another_folder(conf: Path) -> None:
+    plain, changed = (job_of(ask(["sweep=p_tab1", *more], conf), "ours", 1) for more in ([], ["env.horizon=4"]))
+    assert plain.overrides == ("scale=tiny", "method=pivotrl", "rollout.states=32", "name='p/tab1/ours'", "seed=1")
+    assert changed.overrides[-3:] == ("env.horizon=4", "name='p/tab1/ours/env.horizon=4'", "seed=1")
+
+
+def test_scales_have_folders_of_their_own_and_ways_of_running_do_not(conf: Path) -> None:
+    asked = ask(
+        ["sweep=p_tab1", "scale=paper", "fresh=true", "paths.cache=/x", "judge.client.url=http://y", "eval.every=4"],
+        conf,
+    )
+    job = job_of(asked, "ours", 0)
+    assert job.name == "p/tab1/ours/scale=paper"
+    assert job.overrides[0] == "scale=paper_p"
+    assert "rollout.states=32" not in job.overrides  # that was the tiny scale's
+    assert asked.fresh
+    place = "hydra.searchpath=[file://mine/conf]"
+    found = job_of(ask(["sweep=p_tab1", place], conf), "ours", 0)
+    assert found.name == "p/tab1/ours" and place in found.overrides  # reports compose the row with it
+
+
+def test_a_row_that_is_the_same_has_the_others_runs(conf: Path) -> None:
+    figure, table = (ask([f"sweep={name}"], conf) for name in ("p_fig1", "p_tab1"))
+    assert job_of(figure, "ours", 0) == job_of(table, "ours", 0)
+    assert job_of(figure, "ours", 0).name == "p/tab1/ours"
+    assert job_of(figure, "big", 0).cannot == "one size is shipped"
+    given = ask(["sweep=p_fig1", "scale=paper", "data.file=x"], conf)
+    assert job_of(given, "big", 0).cannot is None
+
+
+def test_a_row_may_be_the_same_as_another_one_at_a_scale(conf: Path) -> None:
+    path = conf / "sweep" / "p_fig1.yaml"
+    path.write_text(path.read_text() + "  either: {same: p_tab1/ours, same_at: {paper: p_tab1/base}}\n")
+    tiny, paper = (ask(["sweep=p_fig1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
+    assert job_of(tiny, "either", 0).name == "p/tab1/ours"
+    assert job_of(paper, "either", 0).name == "p/tab1/base/scale=paper"
+    path.write_text(path.read_text() + "  none: {same_at: {paper: p_tab1/base}}\n")
+    with pytest.raises(InputError, match="there is no `same`"):
+        ask(["sweep=p_fig1"], conf)
+
+
+def test_a_row_starts_from_what_the_other_leaves(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    after = "  after: {overrides: method=toolrl, starts: ours}\ndirections:"
+    path.write_text(path.read_text().replace("directions:", after) + "leaves: {paper: model}\n")
+    tiny, paper = (job_of(ask(["sweep=p_tab1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper"))
+    assert tiny.starts == "p/tab1/ours" and tiny.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
+    assert paper.starts == "p/tab1/ours/scale=paper"
+    assert paper.begin == "policy.model='outputs/p/tab1/ours/scale=paper/seed${seed}/model'"  # all weights were trained
+    assert tiny.begin in tiny.overrides and paper.begin in paper.overrides
+
+
+def test_a_row_starts_from_one_that_started_from_another(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    more = (
+        "  then: {overrides: method=sft, starts_at: {tiny: ours}}\n  last: {overrides: method=toolrl, starts: then}\n"
+    )
+    path.write_text(path.read_text().replace("directions:", f"{more}directions:"))
+    tiny, paper = (ask(["sweep=p_tab1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
+    assert job_of(tiny, "then", 0).begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
+    assert job_of(tiny, "last", 0).begin == "policy.start='outputs/p/tab1/then/seed${seed}/adapter'"
+    assert job_of(paper, "then", 0).begin is None
+    assert job_of(paper, "last", 0).begin == "policy.start='outputs/p/tab1/then/scale=paper/seed${seed}/adapter'"
+
+
+def test_a_row_may_start_at_one_scale_from_the_runs_of_another_file(conf: Path) -> None:
+    path = conf / "sweep" / "p_fig1.yaml"
+    path.write_text(
+        path.read_text() + "  start: {same: p_tab1/ours}\n  after: {overrides: method=grpo, starts_at: {tiny: start}}\n"
+    )
+    tiny, paper = (job_of(ask(["sweep=p_fig1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper"))
+    assert tiny.starts == "p/tab1/ours" and tiny.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
+    assert paper.starts is paper.begin is None
+    assert [job.name for job in jobs(ask(["sweep=p_fig1", "rows=start,after", "seed=0"], conf))] == [
+        "p/tab1/ours",
+        "p/fig1/after",
+    ]
+
+
+def test_all_seeds_may_start_from_one_run(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    after = "  after: {overrides: method=grpo, starts: ours}\ndirections:"
+    path.write_text(path.read_text().replace("directions:", after) + "start_seed: 100\n")
+    found = jobs(ask(["sweep=p_tab1", "rows=ours,after", "seed=0,1"], conf))
+    assert [(job.row, job.seed) for job in found] == [("ours", 100), ("after", 0), ("after", 1)]
+    begins = [(job.begin, job.start_seed) for job in found[1:]]
+    assert begins == [("policy.start='outputs/p/tab1/ours/seed100/adapter'", 100)] * 2
+    other = conf / "sweep" / "p_fig1.yaml"
+    other.write_text(other.read_text() + "  start: {same: p_tab1/ours}\n")
+    assert [job.seed for job in jobs(ask(["sweep=p_fig1", "rows=start", "seed=0,1"], conf))] == [100]
+
+
+@pytest.mark.parametrize("same", ["p_tab1/nothing", "p_fig1/loop"])
+def test_a_row_that_is_the_same_as_none_is_told(conf: Path, same: str) -> None:
+    path = conf / "sweep" / "p_fig1.yaml"
+    path.write_text(path.read_text() + f"  loop: {{same: {same}}}\n")
+    with pytest.raises(InputError, match="sweep=p_fig1"):
+        jobs(ask(["sweep=p_fig1"], conf))
+
+
+def test_rows_and_seeds_are_picked(conf: Path) -> None:
+    found = jobs(ask(["sweep=p_tab1", "rows=ours,base", "seed=3,5"], conf))
+    assert [(job.row, job.seed) for job in found] == [("ours", 3), ("base", 3), ("ours", 5), ("base", 5)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sweep=p_tab1", "rows=our"], "did you mean 'ours'"),
+        (["sweep=p_tab1", "seed=x"], "whole numbers"),
+        (["sweep=p_tab1", "seed=0,-1"], "seed=0,-1"),
+        (["sweep=p_tab1", "scale=huge"], "scale=huge: the scale of a sweep must be tiny or paper"),
+        (["sweep=p_tab1", "name=x"], "sets the names and folders of its runs"),
+        (["sweep=p_tab1", "paths.out=x"], "sets the names and folders of its runs"),
+        (["sweep=p_tab1", "loss.clip_high=0.2,0.3"], "give one value"),
+        (["sweep=p_tab1", "loss.clip_high=choice(0.2,0.3)"], "give one value"),
+        (["sweep=p_tab1", "nonsense"], "key=value"),
+        (["sweep=p_tab1", "seed=0", "seed=1"], "seed=1: seed is given twice"),
+        (["sweep="], "there is no sweep ''"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(conf: Path, arguments: list[str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        jobs(ask(arguments, conf))
+
+
+def test_lists_are_one_value(conf: Path) -> None:
+    assert ask(["sweep=p_tab1", "env.levels=[1,2]", "env.files={train: a, seen: b}"], conf).extra == (
+        "env.levels=[1,2]",
+        "env.files={train: a, seen: b}",
+    )
+
+
+def test_what_is_said_of_training_does_not_reach_a_row_that_trains_nothing(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("{label: Base,", "{label: Base, trains: false,"))
+    training = ["trainer.max_epochs=3", "update.learning_rate=1e-3", "loss.clip_high=0.3", "allocator=trace"]
+    both = ["env.horizon=4", "rollout.sampling.temperature=0.7", "trainer.accelerator=gpu"]
+    plain = job_of(ask(["sweep=p_tab1"], conf), "base", 0)
+    assert job_of(ask(["sweep=p_tab1", *training], conf), "base", 0) == plain
+    trained = job_of(ask(["sweep=p_tab1", *training], conf), "ours", 0)
+    assert set(training) < set(trained.overrides) and trained.name != "p/tab1/ours"
+    changed = job_of(ask(["sweep=p_tab1", *training, *both], conf), "base", 0)
+    assert set(both) < set(changed.overrides) and not set(training) & set(changed.overrides)
+    assert "rollout.states_of=1" in job_of(ask(["sweep=p_tab1", "rollout.states_of=1"], conf), "base", 0).overrides
+
+
+def test_a_row_that_trains_nothing_has_no_iterations_whatever_its_scale_sets(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    rows = "  still: {trains: false, overrides: method=grpo trainer.max_epochs=2}\ndirections:"
+    path.write_text(path.read_text().replace("directions:", rows))
+    still, ours = (job_of(ask(["sweep=p_tab1"], conf), row, 0).overrides for row in ("still", "ours"))
+    assert [item for item in still if item.startswith("trainer.max_epochs")][-1] == "trainer.max_epochs=0"
+    assert "trainer.max_epochs=0" not in ours
+
+
+def test_hydra_keeps_its_own_arguments(conf: Path) -> None:
+    arguments = ["-m", "sweep=p_tab1", "hydra/launcher=submitit_local", "--dry-run", "data.file=it's ${x}"]
+    assert is_sweep(arguments) and not is_sweep(["method=sft"])
+    assert for_hydra(arguments, conf) == [
+        "--multirun",
+        "hydra/launcher=submitit_local",
+        "hydra/sweeper=rows",
+        "hydra.sweeper.arguments=['sweep=p_tab1','--dry-run','data.file=it\\'s \\${x}']",
+        f"hydra.sweeper.folder='{conf}'",
+    ]
+
+
+def test_a_run_of_a_sweep_tells_the_command_that_was_typed_and_no_folder(conf: Path) -> None:
+    arguments = ["sweep=p_tab1", "data.file=it's ${x}", "eval.tasks=[1,'b']", "hydra/launcher=joblib_2"]
+    assert typed(for_hydra(arguments, conf)) == arguments
+    assert typed(["-m", "method=sft,grpo"]) == ["-m", "method=sft,grpo"]

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from turnwise.models import kernels_cpu
 from turnwise.models.attention import Plan, backbone, use_tree_attention
-from turnwise.models.fast_llama import FastLlama, forward_of
+from turnwise.models.fast_llama import FastLlama, forward_of, rotated, scaled
 from turnwise.models.packed_logprobs import plan_of
+
+# -- fast llama --------------------------------------------------------------------------------------------------------
 
 
 def causal(ids: torch.Tensor) -> Plan:
@@ -86,3 +89,23 @@ def test_what_it_does_not_know_runs_as_it_is(make_model: Callable[..., Any]) -> 
         assert not isinstance(forward, FastLlama)
         ids = torch.arange(5)[None]
         assert forward(ids, ids, causal(ids)).shape == (1, 5, 32)
+
+
+# -- kernels cpu -------------------------------------------------------------------------------------------------------
+
+
+def test_norm() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(7, 33, generator=generator), torch.randn(33, generator=generator)
+    torch.testing.assert_close(kernels_cpu.norm(x, weight, 1e-6), scaled(x, weight, 1e-6), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("normed", [True, False])
+def test_norm_and_rotation(normed: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, angle = torch.randn(5, 3, 16, generator=generator), torch.randn(5, 1, 8, generator=generator)
+    weight = torch.randn(16, generator=generator) if normed else None
+    cos, sin = angle.cos(), angle.sin()
+    found = kernels_cpu.rotated(x, cos[:, 0], sin[:, 0], weight, 1e-6)
+    wanted = rotated(x if weight is None else scaled(x, weight, 1e-6), cos, sin)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)

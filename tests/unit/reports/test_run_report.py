@@ -7,16 +7,24 @@ import re
 import shutil
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from huggingface_hub import HfApi
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.runs.result_file import InDomain, Result
+from turnwise.errors import InputError
+from turnwise_study.comparison import run_table
 from turnwise_study.figures import success
+from turnwise_study.publish import card_of, policy_folder, publish_wandb, push
 from turnwise_study.run_files import clip, goal, read_run
-from turnwise_study.run_page import in_domain_rows, render, write_report
+from turnwise_study.run_page import render, write_report
+from turnwise_study.runs import collect
+
+# -- run report --------------------------------------------------------------------------------------------------------
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 HOSTILE = '</pre></svg><script>alert(1)</script><img src="http://evil.example/x.png" onerror=alert(2)>&amp;{{ 7*7 }}'
@@ -191,37 +199,6 @@ def test_clip_keeps_both_ends(text, limit):
         assert f"{len(text) - limit * 2 // 3 - limit // 3:,} characters left out" in shown
 
 
-def test_the_headline_is_not_listed_twice(make):
-    rows = in_domain_rows(Result.model_validate(make.result()).in_domain)
-    assert [(mode, split) for mode, split, _ in rows] == [
-        ("greedy", "all held-out"),
-        ("greedy", "seen"),
-        ("greedy", "unseen"),
-        ("sampled", "all held-out"),
-        ("pass@1", "all held-out"),
-        ("pass@4", "all held-out"),
-    ]
-    only = in_domain_rows(InDomain(base=1, after=2, pass_at_k={"8": 12.0}))
-    assert [(mode, part.base, part.after) for mode, _, part in only] == [("headline", 1, 2), ("pass@8", None, 12.0)]
-
-
-def test_subsets_stand_below_the_splits_and_their_mean_last():
-    def compared(base, after):
-        return {"base": base, "after": after, "delta": after - base, "tasks": 4}
-
-    by_subset = {"base": compared(10, 20), "long_context": compared(0, 40)}
-    result = InDomain.model_validate(
-        {**compared(5, 30), "decoding": "sampled", "by_subset": by_subset, "subset_mean": compared(5, 30)}
-    )
-    rows = [(mode, part, one.after) for mode, part, one in in_domain_rows(result)]
-    assert rows == [
-        ("headline", "all held-out", 30),
-        ("headline", "subset base", 20),
-        ("headline", "subset long_context", 40),
-        ("headline", "mean of subsets", 30),
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -236,3 +213,132 @@ def test_a_rollout_begins_with_what_its_task_asks_for(text, wanted):
     assert goal(messages) == wanted
     assert goal(messages[:1]) == ""
     assert len(goal([("user", "x" * 5_000)])) < 400
+
+
+# -- read run ----------------------------------------------------------------------------------------------------------
+
+
+def write_lines(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_whole_run(run_folder):
+    run = read_run(run_folder)
+    assert run.notes == []
+    assert run.result.method == "pivotrl"
+    assert run.config["states"]["lambda_diff"] == 0.9
+    iterations, values = run.series("train/kl_ref")
+    assert iterations.tolist() == list(range(40))
+    assert values[-1] == pytest.approx(0.0351)
+    assert len(run.profile.mean) == 400
+    assert run.profile.samples == 8
+    assert run.rollouts.total == 160
+    assert len(run.rollouts.shown) == 24
+    assert {row["iteration"] for row in run.rollouts.shown} >= {0, 39}
+    assert sum(run.pairs.values()) == 48
+
+
+def test_an_empty_folder_is_a_run_that_left_nothing(tmp_path):
+    run = read_run(tmp_path)
+    assert run.result is None
+    assert run.series("train/kl")[0].size == 0
+    assert any(note.startswith("result.json: ") for note in run.notes)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        read_run(tmp_path / "nowhere")
+
+
+def test_a_torn_last_line_is_counted_and_a_repeated_iteration_counts_once(tmp_path):
+    rows = [{"iteration": i, "phase": "train", "train/loss": value} for i, value in ((0, 1.0), (1, 2.0), (1, 5.0))]
+    write_lines(tmp_path / "metrics.jsonl", [*rows, {"iteration": 2, "train/loss": float("nan"), "train/kl": True}])
+    with (tmp_path / "metrics.jsonl").open("a") as stream:
+        stream.write('{"iteration": 3, "train/lo')
+    run = read_run(tmp_path)
+    iterations, values = run.series("train/loss")
+    assert (iterations.tolist(), values.tolist()) == ([0, 1], [1.0, 5.0])
+    assert "train/kl" not in run.metrics
+    assert any("metrics.jsonl: 1 unreadable line left out" in note for note in run.notes)
+
+
+def test_trees_are_spread_over_training_and_a_broken_one_is_named(tmp_path, make):
+    tree = make.local_tree(np.random.default_rng(0))
+    for part in range(3):
+        write_lines(tmp_path / "rollouts" / f"{part}.jsonl", [tree | {"iteration": 4 * part + i} for i in range(4)])
+    path = tmp_path / "rollouts" / "2.jsonl"
+    path.write_text("".join([*path.read_text().splitlines(keepends=True)[:3], "{}\n"]))
+    run = read_run(tmp_path, trees=4)
+    assert [row["iteration"] for row in run.rollouts.shown] == [0, 3, 7]  # of 0, 3, 7, 11
+    assert run.rollouts.total == 12
+    assert "2.jsonl: line 4 is unreadable and left out." in run.notes
+
+
+def test_episodes_are_paired_by_task_mode_and_attempt(tmp_path):
+    def rows(successes):
+        return [
+            {"split": "seen", "task": t, "mode": "greedy", "attempt": 0, "success": s, "turns": 1, "messages": []}
+            for t, s in successes.items()
+        ]
+
+    sampled = {"split": "seen", "task": "a", "mode": "sampled", "attempt": 1, "success": True, "turns": 1}
+    folder = tmp_path / "evaluation"
+    write_lines(folder / "base.jsonl", [*rows({"a": 0, "b": 1, "c": 1, "d": 0, "e": 0}), sampled])
+    write_lines(folder / "after.jsonl", [sampled, *rows({"b": 0, "a": 1, "c": 1, "d": 0, "only here": 1})])
+    run = read_run(tmp_path)
+    assert run.pairs == {"solved": 1, "lost": 1, "kept": 1, "failed": 1}
+    assert [(pair.task, pair.kind) for pair in run.episodes] == [
+        ("a", "solved"), ("b", "lost"), ("d", "failed"), ("c", "kept")
+    ]  # fmt: skip
+    assert all(pair.mode == "greedy" for pair in run.episodes)
+
+
+def test_an_unreadable_profile_is_a_note(tmp_path):
+    (tmp_path / "profile.parquet").write_bytes(b"PAR1 torn")
+    run = read_run(tmp_path)
+    assert run.profile is None
+    assert any("profile.parquet: this file cannot be read" in note for note in run.notes)
+
+
+# -- publish -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path, make: Any) -> Path:
+    folder = make.write_run(tmp_path / "outputs" / "pivotrl" / "seed0")
+    (folder / "config.yaml").write_text("policy: {model: /home/someone/secret/base}\nseed: 0\nmethod: pivotrl\n")
+    (folder / "adapter").mkdir()
+    named = {"base_model_name_or_path": "/home/someone/secret/base", "r": 16}
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(named))
+    (folder / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
+    (folder / "adapter" / "optimizer.pt").write_bytes(b"not sent")
+    (folder / "adapter" / "stolen_config.json").symlink_to(folder / "config.yaml")
+    return folder
+
+
+def test_the_policy_is_sent_with_a_card_and_without_paths(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: dict[str, bytes] = {}
+
+    def upload(api: HfApi, *, repo_id: str, folder_path: str, commit_message: str) -> str:
+        sent.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()})
+        return f"https://hub/{repo_id}"
+
+    monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: None)
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    card = card_of(run, "apache-2.0")
+    assert push(run, "me/policy", card, "token") == "https://hub/me/policy"
+    assert set(sent) == {"README.md", "adapter_config.json", "adapter_model.safetensors"}
+    assert json.loads(sent["adapter_config.json"]) == {"base_model_name_or_path": "base", "r": 16}
+    assert not any(b"someone" in content for content in sent.values())
+    assert card.data.license == "apache-2.0" and b"license: apache-2.0" in sent["README.md"]
+
+
+def test_a_run_without_a_policy_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        policy_folder(tmp_path)
+
+
+def test_tables_and_files_are_written_offline(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    runs = collect([run])
+    tables = [run_table(env, scale, rows) for (env, scale), rows in runs.sections.items()]
+    bundle = Path(publish_wandb(runs, tables, "turnwise", "T", tmp_path / "wandb", offline=True))
+    assert list(bundle.glob("*.wandb")) and list(bundle.rglob("*.table.json"))

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import hydra
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.configuration_files import READ
 from torch import Tensor
 
 from turnwise.algo.advantages.advantage import spread
+from turnwise.algo.advantages.trees import TreeGRPO
 from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.losses.loss import Loss, LossInputs, Nll
+from turnwise.algo.losses.loss import Aggregation, Loss, LossInputs, Nll
+from turnwise.config.schema import compose_config
 from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
@@ -358,3 +363,132 @@ def test_demonstrations_train_each_turn_once(make_model: MakeModel) -> None:
     assert update.stored_tokens == 9 + sum(len(t.action_ids) for t in tree.turns) + sum(
         len(t.observation_ids) for t in tree.turns[:2]
     )
+
+
+# -- pack rows ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("state", "rows"), [(1, [20]), (12, [20]), (16, [24]), (20, [40]), (64, [84, 84])])
+def test_a_long_state_is_not_repeated_for_every_action(state: int, rows: list[int]) -> None:
+    """Rows of 20. Beside 16 tokens stood 4 actions of one token and now up to 16, beside 20 or 64 one and now 20."""
+    actions = {1: 19, 12: 8, 16: 8, 20: 20, 64: 40}[state]
+    turns = [Turn(-1, [100 + i], [-1.0]) for i in range(actions)]
+    tree = RolloutTree(State("s", TASK, tuple(range(state))), turns)
+    update = pack([tree], [Credit([1.0] * actions, [1.0] * actions)], row_tokens=20, batch_tokens=20)
+    assert sorted(int(batch.ids_BS.shape[1]) for batch in update.batches) == rows
+    assert update.counts.turns == actions
+
+
+@pytest.mark.parametrize("row_tokens", [2048, 12])
+def test_a_credit_may_name_the_samples(row_tokens: int) -> None:
+    """Turn 0 is shared by 1 and 2. By default it counts with its first leaf; named, it is a sample of its own."""
+    tree = RolloutTree(State("s", TASK, (1, 2)))
+    tree.turns = [Turn(-1, [3], [-1.0], observation_ids=[4]), Turn(0, [5, 6], [-2.0] * 2), Turn(0, [7], [-3.0])]
+    credit = Credit([1.0] * 3, [1.0] * 3)
+
+    def samples(credit: Credit) -> list[set[int]]:
+        update = pack([tree], [credit], row_tokens=row_tokens)
+        items = [(t, s) for b in update.batches for t, s in zip(b.items.turn_K.tolist(), b.items.sequence_K.tolist())]
+        assert update.counts.sequences == len({s for _, s in items})
+        return [{t for t, s in items if s == sample} for sample in sorted({s for _, s in items})]
+
+    assert samples(credit) == [{0, 1}, {2}]
+    credit.sample = [0, 1, 2]
+    assert samples(credit) == [{0}, {1}, {2}]
+
+
+# -- shares ------------------------------------------------------------------------------------------------------------
+
+CONF = Path(__file__).parents[3] / "conf"
+
+
+def tree_of(name: str, actions: list[list[int]]) -> RolloutTree:
+    """One turn a branch; the sampler's log-prob of each token is -1."""
+    turns = [Turn(-1, action, [-1.0] * len(action)) for action in actions]
+    return RolloutTree(State(name, Task("toy", name, "train"), (1, 2)), turns)
+
+
+def level(tree: RolloutTree, advantage: float) -> Credit:
+    return Credit([advantage] * len(tree.turns), [1.0] * len(tree.turns))
+
+
+def loss_and_gradients(loss: Loss, update: Update) -> tuple[float, dict[int, list[float]]]:
+    """The loss of an update whose policy is the sampler, and the gradient at each token, by turn of the update."""
+    total, found = 0.0, {}
+    for batch in update.batches:
+        items = batch.items
+        logprobs_K = items.old_logprob_K.clone().requires_grad_()
+        value = loss(
+            LossInputs(
+                logprobs_K=logprobs_K, old_logprobs_K=items.old_logprob_K, advantage_K=items.advantage_K,
+                weight_K=items.weight_K, turn_K=items.turn_K, sequence_K=items.sequence_K, share_K=items.share_K,
+                length_K=items.length_K, counts=update.counts,
+            )
+        ).loss  # fmt: skip
+        (gradient_K,) = torch.autograd.grad(value, logprobs_K)
+        for turn, gradient in zip(items.turn_K.tolist(), gradient_K.tolist(), strict=True):
+            found.setdefault(turn, []).append(gradient)
+        total += value.item()
+    return total, found
+
+
+@pytest.mark.parametrize("tokens", [2048, 8], ids=["one micro-batch", "a tree over several"])
+def test_trees_of_two_and_of_ten_branches_weigh_the_same_in_trace(tokens: int) -> None:
+    few = tree_of("few", [[10, 11], [12]])
+    many = tree_of("many", [[20 + i] for i in range(9)] + [[30, 31, 32, 33]])
+    update = pack([few, many], [level(few, 3.0), level(many, -1.0)], row_tokens=tokens, batch_tokens=tokens)
+    assert (len(update.batches) > 2) == (tokens == 8)
+    loss: Loss = hydra.utils.instantiate(compose_config(["method=trace"], CONF, read=READ).loss)
+    value, gradients = loss_and_gradients(loss, update)
+    assert value == pytest.approx((-3 + 1) / 2)
+    # 1/2 a tree, 1/2 or 1/10 a branch, then its tokens
+    assert gradients[0] == pytest.approx([-3 / 2 / 2 / 2] * 2)
+    assert gradients[1] == pytest.approx([-3 / 2 / 2])
+    assert gradients[2] == pytest.approx([1 / 2 / 10])
+    assert gradients[11] == pytest.approx([1 / 2 / 10 / 4] * 4)
+    # over all branches of the update the two trees weigh 1/6 and 5/6
+    assert loss_and_gradients(Clipped(), update)[0] == pytest.approx(-3 / 6 + 1 * 5 / 6)
+
+
+@pytest.mark.parametrize("aggregation", ["seq_mean_token_mean", "tree_mean_seq_mean_token_mean"])
+def test_a_continuation_weighs_by_the_length_of_its_whole_path(aggregation: Aggregation) -> None:
+    """Eq. 49: each token of path i has A_i / |y_i|, also if the path shares its first turn with another one."""
+    tree = RolloutTree(State("a", Task("toy", "a", "train"), (1, 2)))
+    actions = [(-1, [10, 11, 12]), (-1, [20, 21, 22, 23, 24]), (0, [30, 31, 32, 33]), (0, [40, 41])]
+    tree.turns = [Turn(parent, action, [-1.0] * len(action)) for parent, action in actions]
+    loss = Clipped(aggregation=aggregation)
+    # the leaves 1, 2 and 3 have 5, 3 + 4 and 3 + 2 tokens; one of three won, and one of the two below turn 0
+    credit = TreeGRPO(eps=0.0)(tree, {"total": [0.0, 1.0, 0.0]})
+    lost, won = -(0.5**0.5), 2**0.5
+    update = pack([tree], [credit])
+    found = loss_and_gradients(loss, update)[1].values()
+    assert sorted(gradients[0] for gradients in found) == pytest.approx(
+        sorted([-lost / 5 / 3, -(won + 1) / 7 / 3, -(lost - 1) / 5 / 3, -(won + lost) / 7 / 3])
+    )
+    # a copy of the shared turn in each path gives the turns that are not shared the same gradients
+    flat = tree_of("a", [[20, 21, 22, 23, 24], [10, 11, 12, 30, 31, 32, 33], [10, 11, 12, 40, 41]])
+    copies = Credit([lost, won + 1, lost - 1], [1.0] * 3)
+    apart = loss_and_gradients(loss, pack([flat], [copies]))[1].values()
+    ends = [gradients[-1] for gradients in apart]
+    assert [one for one in ends if not any(one == pytest.approx(gradients[-1]) for gradients in found)] == []
+
+
+def test_what_is_not_trained_on_has_no_share() -> None:
+    """A branch without weight, a tree without any and a stopped one; turns that name one sample share its place."""
+    shared = RolloutTree(State("a", Task("toy", "a", "train"), (1, 2)))
+    shared.turns = [Turn(parent, [token], [-1.0]) for parent, token in ((-1, 3), (0, 5), (0, 6), (-1, 7))]
+    branches = Credit([1.0] * 4, [1.0, 1.0, 1.0, 0.0], sample=[0, 1, 2, 3])
+    path = tree_of("b", [[8]])
+    silent, stopped = tree_of("c", [[9]]), tree_of("d", [[9]])
+    stopped.stopped = True
+    credits = [branches, level(path, 1.0), Credit([1.0], [0.0]), level(stopped, 1.0)]
+    update = pack([shared, path, silent, stopped], credits)
+    shares = {
+        turn: share
+        for batch in update.batches
+        for turn, share in zip(batch.items.turn_K.tolist(), batch.items.share_K.tolist(), strict=True)
+    }
+    assert shares == pytest.approx({0: 1 / 6, 1: 1 / 6, 2: 1 / 6, 3: 1 / 2})
+    branches.sample = None  # turns 0 and 1 are then one sample, 2 another
+    (batch,) = pack([shared, path], credits[:2]).batches
+    assert batch.items.share_K.tolist() == pytest.approx([1 / 4, 1 / 4, 1 / 4, 1 / 2])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import io
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -69,30 +67,6 @@ def test_every_mistake_is_named_by_file_and_key(make, tmp_path, change, said):
     for words in [str(tmp_path / "result.json"), *said]:
         assert words in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_missing_and_torn_files_say_what_to_do(tmp_path):
-    with pytest.raises(ResultError, match=r"result\.json: this file does not exist.*Start the run again to resume"):
-        read_result(tmp_path)
-    (tmp_path / "result.json").write_text('{"method": "sft", ')
-    with pytest.raises(ResultError, match=r"result\.json: the file is not JSON .*line 1"):
-        read_result(tmp_path)
-    (tmp_path / "result.json").write_text("[1]")
-    with pytest.raises(ResultError, match="does not follow the schema"):
-        read_result(tmp_path)
-
-
-def test_a_full_disk_leaves_the_previous_result(make, tmp_path, monkeypatch):
-    write_result(make.result(seed=1), tmp_path)
-
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_result(make.result(seed=2), tmp_path)
-    assert read_result(tmp_path).seed == 1
-    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
 
 # -- status ------------------------------------------------------------------------------------------------------------
@@ -167,12 +141,6 @@ def test_a_watch_follows_a_run_to_its_end(unfinished: Path) -> None:
     assert not watch([unfinished], Terminal(file=said, width=200), sleep=later)
     assert "12 of 60" in seen[0] and "13 of 60" not in seen[0] and "13 of 60" in seen[1]
     assert "python x.py" in said.getvalue().splitlines()[-1]
-
-
-def test_a_watch_of_a_finished_run_says_its_verdict(run_folder: Path) -> None:
-    said = io.StringIO()
-    assert watch([run_folder], Terminal(file=said, width=200, force_terminal=True))
-    assert "33.9 %" in said.getvalue()
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

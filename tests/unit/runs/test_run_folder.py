@@ -17,6 +17,8 @@ from turnwise.config.schema import ConfigError, compose_config
 from turnwise.errors import InputError
 from turnwise.runs.run_folder import claim, config_hash, differences
 
+# -- run folder --------------------------------------------------------------------------------------------------------
+
 CONF = Path(__file__).parents[3] / "conf"
 RESULT = '{"method": "sft", "env": "household", "scale": "tiny", "seed": 0, "in_domain": {}}'
 
@@ -168,27 +170,6 @@ def test_what_a_killed_start_was_writing_is_cleared_away(tmp_path: Path) -> None
         assert [path.name for path in (out / "checkpoints").iterdir()] == ["last.ckpt"]
 
 
-def test_two_processes_do_not_share_a_folder_but_a_killed_one_lets_go(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    program = (
-        "import sys, time\nfrom omegaconf import OmegaConf\nfrom turnwise.runs.run_folder import claim\n"
-        "with claim(OmegaConf.create({'fresh': False, 'paths': {'out': sys.argv[1]}})):\n"
-        "    print('held', flush=True)\n    time.sleep(60)\n"
-    )
-    cfg = OmegaConf.create({"fresh": False, "paths": {"out": str(out)}})
-    other = subprocess.Popen([sys.executable, "-c", program, str(out)], stdout=subprocess.PIPE)
-    try:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
-        with pytest.raises(ConfigError, match="another process is running"), claim(cfg):
-            pass
-    finally:
-        other.kill()
-        other.wait()
-    with claim(cfg) as folder:
-        assert folder.resumed
-
-
 def _take_turns(out: Path, turns: int) -> None:
     cfg = OmegaConf.create({"fresh": False, "paths": {"out": str(out)}})
     deadline = time.monotonic() + 60
@@ -252,3 +233,89 @@ def test_the_names_of_parts_are_unique_where_they_stand() -> None:
         if path.parent.name not in ("sweep", "experiment"):
             walk(yaml.safe_load(path.read_text()), path.parent.name)
     assert len(targets) > 60 and all(len(found) == 1 for found in targets.values()), targets
+
+
+# -- folder ends -------------------------------------------------------------------------------------------------------
+
+
+def ended(cfg: DictConfig, error: BaseException, *files: str) -> None:
+    """A start that writes ``files`` and ends in ``error``."""
+    with claim(cfg):
+        for name in files:
+            path = Path(cfg.paths.out) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("written")
+        raise error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("of a library"), InputError("of a person"), KeyboardInterrupt()])
+def test_any_end_without_a_trace_of_work_gives_the_folder_back(tmp_path: Path, error: BaseException) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(type(error)):
+        ended(config(out, seed=1), error, "report.html", "engine/vllm.log", "wandb/offline-run/run.wandb")
+    assert list(out.iterdir()) == []
+    with claim(config(out, seed=2)) as folder:
+        assert not folder.resumed
+
+
+def test_what_a_start_that_ended_early_has_measured_is_kept_for_the_same_command(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            ended(config(out, seed=1), RuntimeError(), "evaluation/base.jsonl")
+        assert (out / "evaluation" / "base.jsonl").read_text() == "written"
+    with claim(config(out, seed=2)) as corrected:
+        assert not corrected.resumed
+        assert [path.name for path in out.iterdir()] == ["config.yaml"]
+    assert (tmp_path / "run.old-1" / "evaluation" / "base.jsonl").read_text() == "written"
+
+
+def test_a_run_with_a_checkpoint_keeps_its_folder_and_a_killed_start_is_put_aside(tmp_path: Path) -> None:
+    killed, trained = tmp_path / "killed", tmp_path / "trained"
+    program = (
+        "import os, sys\nfrom omegaconf import OmegaConf\nfrom turnwise.runs.run_folder import claim\n"
+        "with claim(OmegaConf.load(sys.argv[1])):\n    os.kill(os.getpid(), 9)\n"
+    )
+    OmegaConf.save(config(killed, seed=1), tmp_path / "cfg.yaml")
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "cfg.yaml")], check=False)
+    with claim(config(killed, seed=1)) as folder:
+        assert folder.resumed
+    with claim(config(killed, seed=2)) as folder:
+        assert not folder.resumed and (tmp_path / "killed.old-1").exists()
+    with pytest.raises(InputError):
+        ended(config(trained, seed=1), InputError("later"), "checkpoints/last.ckpt")
+    with pytest.raises(ConfigError, match="seed: 1 in the other run, 2 in this run"), claim(config(trained, seed=2)):
+        pass
+    with claim(config(trained, seed=1)) as folder:
+        assert folder.resumed
+    assert (trained / "checkpoints" / "last.ckpt").read_text() == "written"
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"\x00\xff\xfe\x80", b"- a\n- b\n", b"name: 'cut", b"17"],
+    ids=["binary", "list", "cut", "number"],
+)
+def test_a_damaged_record_is_one_line_and_fresh_puts_it_aside(tmp_path: Path, damaged: bytes) -> None:
+    out = tmp_path / "run"
+    with claim(config(out)):
+        pass
+    (out / "config.yaml").write_bytes(damaged)
+    with pytest.raises(ConfigError) as refused, claim(config(out)):
+        pass
+    told = str(refused.value)
+    assert str(out) in told and "fresh=true" in told and told.isascii() and len(told) < 4000
+    assert (out / "config.yaml").read_bytes() == damaged
+    with claim(config(out, fresh=True)) as folder:
+        assert not folder.resumed
+    assert (tmp_path / "run.old-1" / "config.yaml").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("result", ["{}", "[]", "null", '{"method": "sft"}', "{", "\x00"])
+def test_what_is_no_result_is_not_finished(tmp_path: Path, result: str) -> None:
+    out = tmp_path / "run"
+    with claim(config(out)):
+        (out / "result.json").write_text(result)
+    with claim(config(out)) as folder:
+        assert folder.resumed
+        assert not folder.finished

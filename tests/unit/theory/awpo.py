@@ -33,13 +33,9 @@ def decomposition(out: Array, reasoning: Array, eps: float) -> tuple[Array, Arra
     """Lemma 3.1: the anchor term, the auxiliary perturbation and the residual, whose sum is A_mix exactly.
 
     The residual is eps (s_mix - s_out) / (s_mix (s_mix + eps)) A_out (Eq. 37), so it vanishes linearly in eps.
-
-    Raises:
-        ValueError: the mixed reward has no spread; the lemma divides by it.
+    The mixed reward has spread: the lemma divides by it.
     """
     s_out, s_mix = dispersion(out), dispersion(out + reasoning)
-    if s_mix == 0:
-        raise ValueError("the mixed reward has no spread within the group: Lemma 3.1 divides by it")
     a_out = advantage(out, eps) if s_out + eps > 0 else np.zeros_like(out)
     anchor = s_out / s_mix * a_out
     perturbation = centred(reasoning) / (s_mix + eps)
@@ -66,14 +62,7 @@ def ratio_floor(epsilon_mix: float, s_mix: float = math.inf, eps: float = 0.0) -
 
     With the defaults it is kappa_min = (1 - epsilon_mix) / epsilon_mix (Eq. 69), for negligible ``eps``; with the group's
     ``s_mix`` and rho's ``eps`` it is the exact bound, kappa_min - eps / s_mix (Eq. 74).
-
-    Raises:
-        ValueError: epsilon_mix is not in (0, 1), or s_mix is not positive.
     """
-    if not 0 < epsilon_mix < 1:
-        raise ValueError(f"epsilon_mix must be in (0, 1), got {epsilon_mix}")
-    if not s_mix > 0:
-        raise ValueError(f"s_mix must be positive, got {s_mix}")
     return (1 - epsilon_mix) / epsilon_mix - eps / s_mix
 
 
@@ -89,11 +78,6 @@ def cosine_floor(correlation: float, delta: float) -> float:
     Eq. 63 has (correlation - delta) / (1 + delta), which holds only where it is not negative: the proof divides a lower bound
     of the numerator by an upper bound of the denominator. Where the numerator's bound is negative the denominator's lower
     bound, 1 - delta, has to stand there. Eqs. 67 and 68 inherit this.
-
-    Raises:
-        ValueError: delta is not in [0, 1) or correlation not in [-1, 1].
     """
-    if not (0 <= delta < 1 and -1 <= correlation <= 1):
-        raise ValueError(f"delta must be in [0, 1) and correlation in [-1, 1], got {delta} and {correlation}")
     numerator = correlation - delta
     return max(-1.0, numerator / (1 + delta if numerator >= 0 else 1 - delta))

@@ -22,7 +22,6 @@ def kl(p: Array, q: Array) -> float:
 
 def tilted(reference: Array, reward: Array, beta: float) -> Array:
     """The KL path pi_beta(a) proportional to pi_0(a) exp(r(a) / beta) (Theorem 3.2)."""
-    _check_beta(beta)
     logits = np.log(reference) + reward / beta
     weights = np.exp(logits - logits.max())
     return weights / weights.sum()
@@ -39,22 +38,19 @@ def fisher_norm(policy: Array, direction: Array) -> float:
 
 
 def grpo_score(reference: Array, reward: Array, beta: float) -> float:
-    """Population GRPO score gamma along the KL path (Eq. 9); 0 where all rewards are equal.
+    """Population GRPO score gamma along the KL path (Eq. 9); the rewards differ.
 
     Theorem 3.2: it equals ``fisher_norm(pi, natural_gradient(pi, r)) / beta**2``, the reward's std over beta^2.
     """
     policy = tilted(reference, reward, beta)
     centred = natural_gradient(policy, reward)
     std = math.sqrt(float(policy @ centred**2))
-    if std == 0:
-        return 0.0
     path_velocity = -centred / beta**2  # d log pi_beta / d beta
     return -float(policy @ (centred / std * path_velocity))
 
 
 def acceptable_mass(reference: Array, acceptable: NDArray[np.bool_], beta: float) -> float:
     """q_beta, the mass that the regularised optimum puts on acceptable actions (Eqs. 12-13)."""
-    _check_beta(beta)
     rho = float(reference[acceptable].sum())
     # rho e^(1/beta) / (1 - rho + rho e^(1/beta)), divided through by e^(1/beta), which overflows for small beta
     return rho / (rho + (1 - rho) * math.exp(-1 / beta))
@@ -62,25 +58,14 @@ def acceptable_mass(reference: Array, acceptable: NDArray[np.bool_], beta: float
 
 def functional_objective(policy: Array, reference: Array, acceptable: NDArray[np.bool_], beta: float) -> float:
     """-E_pi[r_func] + beta KL(pi || pi_0), one state's term of Eq. 11."""
-    _check_beta(beta)
     return -float(policy[acceptable].sum()) + beta * kl(policy, reference)
 
 
 def functional_minimiser(reference: Array, acceptable: NDArray[np.bool_], beta: float) -> Array:
-    """pi*_beta, the unique minimiser of :func:`functional_objective`: both blocks of pi_0 rescaled (Eq. 16).
-
-    Raises:
-        ValueError: no action is acceptable, or beta is not positive.
+    """pi*_beta, the unique minimiser of :func:`functional_objective`: both blocks of pi_0 rescaled (Eq. 16). ``acceptable`` is
+    not empty.
     """
-    if not acceptable.any():
-        raise ValueError("no action is acceptable: Theorem 3.3 assumes that M(s) is not empty")
-    _check_beta(beta)
     shrink = math.exp(-1 / beta)
     # q / rho and (1 - q) / (1 - rho), without the cancellation that 1 - q suffers where q is nearly 1
     inside = 1 / (reference[acceptable].sum() + reference[~acceptable].sum() * shrink)
     return reference * np.where(acceptable, inside, inside * shrink)
-
-
-def _check_beta(beta: float) -> None:
-    if not beta > 0:
-        raise ValueError(f"beta must be positive, got {beta}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -20,8 +18,6 @@ from tests.unit.theory.awpo import (
     ratio_floor,
 )
 
-OUT = np.array([0.0, 0.0, 1.0, 1.0])
-NOISE = np.array([0.0, 1.0, 0.0, 1.0])  # uncorrelated with OUT: s_out = 1/2, s_mix = sqrt(1/2)
 EPS = st.sampled_from([0.0, 1e-6, 1e-2, 1.0])
 
 
@@ -38,34 +34,12 @@ def groups(draw: st.DrawFn) -> tuple[Array, Array]:
 few = settings(max_examples=60, deadline=None)
 
 
-def test_lemma_3_1_by_hand() -> None:
-    anchor, perturbation, residual = decomposition(OUT, NOISE, 0.0)
-    assert anchor == pytest.approx(math.sqrt(0.5) * np.array([-1, -1, 1, 1]))
-    assert perturbation == pytest.approx(math.sqrt(0.5) * np.array([-1, 1, -1, 1]))
-    assert residual == pytest.approx(np.zeros(4))
-
-
 @few
 @given(groups(), EPS)
 def test_lemma_3_1(group: tuple[Array, Array], eps: float) -> None:
     out, reasoning = group
     anchor, perturbation, residual = decomposition(out, reasoning, eps)
     assert anchor + perturbation + residual == pytest.approx(advantage(out + reasoning, eps), abs=1e-12)
-
-
-@few
-@given(groups())
-def test_the_residual_vanishes_linearly(group: tuple[Array, Array]) -> None:
-    sizes = [np.abs(decomposition(*group, eps)[2]).max() for eps in (1e-4, 1e-5)]
-    assert sizes[1] == pytest.approx(sizes[0] / 10, rel=0.01)
-    assert np.abs(decomposition(*group, 0.0)[2]).max() == 0
-
-
-def test_the_perturbation_can_reverse_the_ranking() -> None:
-    """What the gate is there for: the better outcome gets the smaller advantage."""
-    out, reasoning = np.array([0.0, 0.25]), np.array([1.0, 0.0])
-    assert advantage(out, 0)[1] > 0 > advantage(out + reasoning, 0)[1]
-    assert gate_ratio(out, reasoning, 0) == pytest.approx(0.75)
 
 
 @few

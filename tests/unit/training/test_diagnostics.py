@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import replace
 from typing import Any
@@ -153,3 +154,37 @@ def test_the_cosine_of_a_view_with_itself_and_where_there_is_none(make_model):
     for credit in flat:
         credit.views = {"outcome": [0.0, 0.0], "mixed": [1.0, -1.0]}
     assert gradient_cosine(module, pack(trees(), flat), "outcome", "mixed") is None
+
+
+# -- mismatch ----------------------------------------------------------------------------------------------------------
+
+
+def step(alarm: MismatchAlarm, adapted: PolicyModule, **metrics: float) -> dict[str, float]:
+    adapted.last_metrics = dict(metrics)
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    alarm.on_train_batch_end(trainer, adapted, None, None, 0)
+    return adapted.last_metrics
+
+
+@pytest.fixture
+def adapted(make_model: Any) -> PolicyModule:
+    return PolicyModule(make_model("qwen3", lora=True), Clipped(), UpdateSettings(1e-4))
+
+
+def test_it_counts_each_and_speaks_once_until_all_is_well(
+    adapted: PolicyModule, caplog: pytest.LogCaptureFixture
+) -> None:
+    alarm = MismatchAlarm(0.02)
+    with caplog.at_level(logging.WARNING):
+        values = (0.02, 0.03, float("nan"), 0.01, 0.5)
+        counts = [step(alarm, adapted, mismatch_mean=v, mismatch_max=v)["mismatch_alarms"] for v in values]
+    assert counts == [0, 1, 2, 2, 3]
+    assert len(caplog.records) == 2
+    assert "by 0.03 nats a token" in caplog.text and "callbacks.mismatch.threshold=0.02" in caplog.text
+
+
+def test_the_count_travels(adapted: PolicyModule) -> None:
+    alarm, again = MismatchAlarm(), MismatchAlarm()
+    step(alarm, adapted, mismatch_mean=1.0, mismatch_max=1.0)
+    again.load_state_dict(alarm.state_dict())
+    assert step(again, adapted, mismatch_mean=0.0, mismatch_max=0.0)["mismatch_alarms"] == 1

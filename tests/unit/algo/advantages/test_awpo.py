@@ -249,13 +249,6 @@ def test_the_plain_sum_is_the_group_advantage_of_both_rewards() -> None:
         assert "clip_radius" not in found.metrics and "difficulty" not in found.metrics
 
 
-def test_without_a_judge_and_its_switches_it_is_grpo() -> None:
-    rule = Awpo(difficulty=False, dynamic_clip=False)
-    assert over(rule, {"outcome": [0, 0, 1, 1]}).credits[0].advantage == pytest.approx(
-        GroupAdvantage()(tree_of(4), {"total": [0, 0, 1, 1]}).advantage
-    )
-
-
 def test_a_reward_that_calls_nothing_outcome_has_a_total() -> None:
     named, total = over(Awpo(**EXACT), NOISY), dict(NOISY)
     total["total"] = total.pop("outcome")
@@ -298,8 +291,6 @@ def test_whatever_the_rewards(groups: list[list[tuple[float, float]]], gate: Any
 @pytest.mark.parametrize(
     ("rewards", "message"),
     [
-        ({"reasoning": [0, 1]}, "needs the reward 'total'"),
-        ({"outcome": [0, NAN]}, "the outcome reward of leaf 1 is nan"),
         ({"outcome": [0, 1], "reasoning": [0]}, "each of the 2 leaves of the tree, but it returned 1"),
         ({"outcome": [0, 1], "reasoning": [0, math.inf]}, "the reasoning reward of leaf 1 is inf"),
     ],

@@ -81,26 +81,6 @@ def test_one_valid_leaf_is_no_group() -> None:
     assert credit(tree, [math.nan, math.nan]).weight == [0, 0]
 
 
-def test_a_stopped_tree_is_not_trained_on() -> None:
-    tree = tree_of(-1, -1)
-    tree.stopped = True
-    assert credit(tree, [1, 0]).weight == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("rewards", "message"),
-    [
-        ({"total": [1, math.nan]}, r"state 'trajectory:3': the total reward of leaf 1 is nan"),
-        ({"total": [math.inf, 0]}, "leaf 0 is inf"),
-        ({"total": [1]}, "each of the 2 leaves of the tree, but it returned 1"),
-        ({"outcome": [1, 0]}, "needs the reward 'total', but the run's reward returns only outcome"),
-    ],
-)
-def test_bad_rewards_are_named(rewards, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        GroupAdvantage()(tree_of(-1, -1), rewards)
-
-
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=16), st.floats(0.1, 10), st.floats(-10, 10))
 def test_agrees_with_scipy_and_ignores_shift_and_scale(total, scale, shift) -> None:
     assume(max(total) - min(total) > 1e-2)

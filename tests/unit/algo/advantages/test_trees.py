@@ -1,4 +1,4 @@
-"""TreeRPO and Tree-GRPO on a tree worked by hand, and what both make of flat trees."""
+"""TreeRPO, Tree-GRPO and Monte-Carlo credit on trees worked by hand, and against their definitions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ import statistics
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.algo.advantages.trees import tree_of as nested
-from tests.unit.algo.advantages.trees import trees
+from tests.unit.algo.advantages.trees import tree_of, trees
 
-from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.advantages.trees import TreeGRPO, TreeRPO
-from turnwise.types import RolloutTree, State, Task, Turn
+from turnwise.algo.advantages.trees import MonteCarlo, TreeGRPO, TreeRPO
+from turnwise.types import RolloutTree
 
-
-def tree_of(*parents: int) -> RolloutTree:
-    turns = [Turn(parent=parent, action_ids=[1], logprobs=[-1.0]) for parent in parents]
-    return RolloutTree(State(id="s", task=Task("toy", "train/0", "train"), ids=(1, 2)), turns)
+# -- trees -------------------------------------------------------------------------------------------------------------
 
 
 def grown() -> RolloutTree:
@@ -50,7 +45,7 @@ def test_treerpo_backs_up_plain_means_whatever_the_number_of_leaves() -> None:
 
 def test_treerpo_on_nested_unbalanced_trees_by_hand() -> None:
     """Roots 0, 1 and 2. Turn 0 has the children 3 (lost) and 4, turn 4 the children 5 (lost) and 6, turn 6 four winners."""
-    tree = nested(-1, -1, -1, 0, 0, 4, 4, 6, 6, 6, 6)  # leaves 1, 2, 3, 5, 7, 8, 9, 10
+    tree = tree_of(-1, -1, -1, 0, 0, 4, 4, 6, 6, 6, 6)  # leaves 1, 2, 3, 5, 7, 8, 9, 10
     out = TreeRPO(eps=0.0)(tree, {"total": [0.0, 0.5, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]})
     # R: 6 = 1, 4 = (0 + 1)/2 = 1/2, 0 = (0 + 1/2)/2 = 1/4, the mean of the roots' values 1/4, 0 and 1/2. By leaves
     # R(0) would be 4/6, and the first root would look better than the mean.
@@ -123,17 +118,6 @@ def test_tree_grpo_leaves_out_what_failed() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 1), min_size=1, max_size=8))
-def test_on_a_flat_tree_both_are_the_group_advantage(total) -> None:
-    parents = [*[-1] * len(total), *range(len(total))]  # two turns each
-    group = GroupAdvantage(zero_variance="drop")(tree_of(*parents), {"total": total})
-    for rule in (TreeRPO(), TreeGRPO()):
-        out = rule(tree_of(*parents), {"total": total})
-        assert out.advantage == pytest.approx(group.advantage)
-        assert out.weight == group.weight
-
-
-@settings(deadline=None)
 @given(st.data())
 def test_sibling_groups_sum_to_zero_on_any_tree(data) -> None:
     size = data.draw(st.integers(2, 20))
@@ -147,7 +131,65 @@ def test_sibling_groups_sum_to_zero_on_any_tree(data) -> None:
     assert all(math.isfinite(a) for a in inter)
 
 
-@pytest.mark.parametrize("rule", [TreeRPO, TreeGRPO])
-def test_a_reward_that_is_no_number_is_named(rule) -> None:
-    with pytest.raises(ValueError, match="leaf 4"):
-        rule()(grown(), {"total": [0, math.inf, 0, 0]})
+# -- monte carlo -------------------------------------------------------------------------------------------------------
+
+
+def test_by_hand() -> None:
+    # V: root 1/4; turn 0 1/3 (4, 6, 7), turn 1 and 3 0; turn 2 1/2 (4, 7), turn 5 and 6 0; 4 is 1, 7 is 0
+    out = MonteCarlo(scale=False)(grown(), TOTAL)
+    expected = [1 / 12, -1 / 4, 1 / 6, -1 / 4, 1 / 2, -1 / 3, -1 / 3, -1 / 2]
+    assert out.advantage == pytest.approx(expected)
+    assert out.weight == [1] * 8
+    assert out.sample == [0, 1, 2, 1, 4, 5, 5, 7]  # 3 goes on with 1, 6 with 5
+    scaled = MonteCarlo(eps=0.0)(grown(), TOTAL)
+    assert scaled.advantage == pytest.approx([a / (math.sqrt(3) / 4) for a in expected])
+
+
+def test_what_failed_is_in_no_mean() -> None:
+    tree = grown()
+    tree.invalid = {6}
+    out = MonteCarlo(scale=False)(tree, {"total": [0.0, 1.0, math.nan, 0.0]})
+    # without 5-6 turn 2 has no sibling and goes on with turn 0: V(root) = 1/3, V(0) = V(2) = 1/2
+    assert out.advantage == pytest.approx([1 / 6, -1 / 3, 1 / 6, -1 / 3, 1 / 2, 0, 0, -1 / 2])
+    assert out.weight == [1, 1, 1, 1, 1, 0, 0, 1]
+    assert out.sample is not None and out.sample[2] == 0
+    tree.stopped = True
+    assert MonteCarlo()(tree, TOTAL).weight == [0] * 8
+
+
+def test_equal_branches_teach_nothing() -> None:
+    tree = tree_of(-1, -1, 0, 0)  # the leaves are 1, 2 and 3; both children of turn 0 won
+    out = MonteCarlo(scale=False)(tree, {"total": [0.0, 1.0, 1.0]})
+    assert out.advantage == pytest.approx([1 / 3, -2 / 3, 0, 0])
+    assert out.weight == [1, 1, 0, 0]
+    assert MonteCarlo(zero_variance="keep")(tree, {"total": [0.0, 1.0, 1.0]}).weight == [1] * 4
+    assert MonteCarlo()(tree, {"total": [1.0] * 3}).weight == [0] * 4
+    assert MonteCarlo(zero_variance="keep")(tree, {"total": [1.0] * 3}).advantage == [0] * 4
+
+
+def value(tree: RolloutTree, total: list[float], node: int) -> float:
+    """V by its words: over all leaves, those whose path passes the node."""
+    paths = [[-1, *tree.path(leaf)] for leaf in tree.leaves()]
+    passing = [worth for path, worth in zip(paths, total, strict=True) if node in path]
+    return sum(passing) / len(passing)
+
+
+@settings(deadline=None)
+@given(trees())
+def test_agrees_with_its_definition_and_adds_up_along_every_path(drawn) -> None:
+    tree, total = drawn
+    out = MonteCarlo(scale=False, zero_variance="keep")(tree, {"total": total})
+    children = tree.children()
+    for turn in range(len(tree.turns)):
+        parent = tree.turns[turn].parent
+        alone = len(children[parent]) == 1 and parent >= 0
+        expected = out.advantage[parent] if alone else value(tree, total, turn) - value(tree, total, parent)
+        assert out.advantage[turn] == pytest.approx(expected, abs=1e-9)
+    assert out.sample is not None
+    for leaf, worth in zip(tree.leaves(), total, strict=True):
+        steps = {out.sample[turn] for turn in tree.path(leaf)}
+        assert sum(out.advantage[step] for step in steps) == pytest.approx(worth - value(tree, total, -1), abs=1e-9)
+    below = [sum(turn in tree.path(leaf) for leaf in tree.leaves()) for turn in range(len(tree.turns))]
+    for group in children.values():
+        if len(group) > 1:
+            assert sum(below[child] * out.advantage[child] for child in group) == pytest.approx(0, abs=1e-9)

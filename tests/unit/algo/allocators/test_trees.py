@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from turnwise.algo.allocators.allocator import TreePO
+from turnwise.algo.allocators.allocator import TreePO, Uniform
 from turnwise.algo.allocators.trace import Pcl, Trace
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
+
+# -- trees -------------------------------------------------------------------------------------------------------------
 
 WON = {"a": [1.0, 0.0], "b": [1.0, 1.0, 0.0]}
 
@@ -121,3 +123,14 @@ def test_rewards_beyond_one_are_refused() -> None:
     WON["c"] = [2.0, 0.0]
     with pytest.raises(ValueError, match="rewards must be a list of probabilities"):
         Trace(told(*[0.5] * 6), paid).expand([tree("c", -1, -1, 0, 1, 2)])
+
+
+# -- uniform -----------------------------------------------------------------------------------------------------------
+
+
+def test_same_count_everywhere_and_no_expansion() -> None:
+    states = [State(id=str(i), task=Task("toy", "train/0", "train"), ids=(1,)) for i in range(3)]
+    allocator = Uniform(group_size=4)
+    assert allocator(states) == [4, 4, 4]
+    assert allocator([]) == []
+    assert allocator.expand([RolloutTree(states[0], [Turn(-1, [1], [-1.0])])] * 2) == [{}, {}]

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rapidfuzz.distance import Levenshtein
 
-from turnwise.algo.gates.rules import Divergence, Either, Never, RandomCut, Signal
+from turnwise.algo.gates.rules import (
+    MIXED,
+    Divergence,
+    Either,
+    Never,
+    Predicted,
+    RandomCut,
+    Signal,
+    Taken,
+    certain,
+    distance_bounds,
+    mixed_probability,
+)
 from turnwise.training.frozen_buffer import Shadow
-from turnwise.types import RolloutTree, Turn
+from turnwise.types import RolloutTree, State, Task, Turn
+
+# -- gates -------------------------------------------------------------------------------------------------------------
 
 Grow = Callable[..., RolloutTree]
 ALIKE = ["abcdef", "abcdef", "abcdef"]
@@ -136,3 +152,136 @@ def test_random_cuts_are_named_by_seed_state_and_version(grow: Grow) -> None:
 def test_what_gates_refuse(build: Callable[[], object], key: str) -> None:
     with pytest.raises(ValueError, match=f"^{key} must"):
         build()
+
+
+# -- never -------------------------------------------------------------------------------------------------------------
+
+
+def test_identical_rollouts_are_not_stopped() -> None:
+    state = State(id="0", task=Task("toy", "train/0", "train"), ids=(1,))
+    assert Never()(RolloutTree(state, [Turn(-1, [1], [-1.0], text="look")] * 8), 1) is False
+
+
+# -- predicted ---------------------------------------------------------------------------------------------------------
+
+
+def gate(by_text: dict[str, float], rewards: Sequence[float], **settings: float | None) -> Predicted:
+    """Predicts the success of a history by its last action, and 0.5 of the state."""
+
+    def value(trees: Sequence[RolloutTree]) -> list[list[float]]:
+        return [[0.5, *(by_text.get(turn.text, 0.0) for turn in tree.turns)] for tree in trees]
+
+    return Predicted(value, lambda tree: {"total": list(rewards)}, **settings)  # type: ignore[arg-type]
+
+
+def test_what_has_ended_counts_with_its_reward_and_what_runs_with_its_prediction(grow: Grow) -> None:
+    tree = grow(["abc", "axyz", "auvw"], 3)  # the first has ended at its third turn
+    judged = gate({"b": 0.1, "x": 0.8, "u": 0.25}, [1.0, 0.0, 0.0], k=3, threshold=0.0)
+    assert not judged(tree, 3)
+    (look,) = tree.looks
+    assert look.step == 3 and look.values == {MIXED: pytest.approx(1 - 1 * 0.8 * 0.25 - 0)}
+    stops = gate({"x": 0.8, "u": 0.25}, [1.0, 0.0, 0.0], k=3, threshold=0.81, spared=None)
+    assert stops(grow(["abc", "axyz", "auvw"], 3), 3)
+
+
+def test_invalid_rollouts_and_other_steps_are_left_out(grow: Grow) -> None:
+    tree = grow(["abcd", "axyz", "auvw"], 3)
+    tree.invalid.add(next(i for i, turn in enumerate(tree.turns) if turn.text == "v"))
+    judged = gate({"b": 0.5, "x": 0.5}, [0.0, 0.0, 0.0], k=3, threshold=0.0)
+    judged(tree, 3)
+    assert tree.looks[0].values[MIXED] == pytest.approx(0.5)
+    early = grow(["abcd", "axyz"], 2)
+    assert not gate({}, [0.0, 0.0], k=3, threshold=1.0)(early, 2) and early.looks == []
+
+
+def test_one_group_in_ten_is_played_on_so_that_the_predictor_goes_on_learning(grow: Grow) -> None:
+    def stopped(version: int, **settings: float | None) -> list[bool]:
+        judged = gate({}, [0.0, 0.0], k=3, threshold=1.0, **settings)
+        return [judged(grow(["abcd", "axyz"], 3, f"s{i}", version), 3) for i in range(400)]
+
+    assert all(stopped(0, spared=None)) and not any(stopped(0, spared=1.0))
+    assert 20 < stopped(0).count(False) < 60
+    assert stopped(0) == stopped(0) != stopped(1)
+
+
+def test_a_rollout_beyond_the_step_counts_with_what_was_predicted_there(grow: Grow) -> None:
+    tree = grow(["abcde", "axyz"], 5)  # the second has ended at its fourth turn, the first is at its fifth
+    gate({"b": 0.5, "x": 0.25}, [0.0, 1.0], k=3, threshold=0.0)(tree, 3)
+    assert tree.looks[0].values[MIXED] == pytest.approx(1 - 0.5 * 0.25 - 0.5 * 0.75)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
+def test_it_is_the_share_of_mixed_outcomes_among_all(success: list[float]) -> None:
+    """Against a sum over all 2^G outcomes of the group."""
+    total = 0.0
+    for outcome in range(1 << len(success)):
+        ends = [outcome >> i & 1 for i in range(len(success))]
+        chance = 1.0
+        for end, v in zip(ends, success, strict=True):
+            chance *= v if end else 1 - v
+        total += chance * (0 < sum(ends) < len(ends))
+    assert mixed_probability(success) == pytest.approx(total, abs=1e-9)
+
+
+# -- distance bounds ---------------------------------------------------------------------------------------------------
+
+STEP = 5  # 1 - 4/5 is not 1/5 in floating point
+known = st.builds(Taken, st.lists(st.sampled_from("ab"), max_size=STEP).map(tuple), st.booleans())
+
+
+def endings(taken: Taken) -> list[tuple[str, ...]]:
+    """All that a rollout's first actions may still become; another letter than those known is among them."""
+    left = STEP - len(taken.actions) if taken.more else 0
+    return [(*taken.actions, *more) for count in range(left + 1) for more in itertools.product("abc", repeat=count)]
+
+
+@given(known, known)
+def test_no_ending_leaves_the_bounds(one: Taken, other: Taken) -> None:
+    low, high = distance_bounds(one, other, STEP)
+    found = [Levenshtein.normalized_distance(a, b) for a in endings(one)[:200] for b in endings(other)[-200:]]
+    assert low <= min(found) and max(found) <= high  # exactly: a gate may decide at the bound itself
+
+
+def grown(rollouts: list[str], step: int) -> tuple[RolloutTree, list[int]]:
+    """A tree of these rollouts, an action a letter, and the last turns of those that have not taken ``step``."""
+    tree = RolloutTree(State("s", Task("world", "t", "train"), ()), version=0)
+    behind = []
+    for actions in rollouts:
+        parent = -1
+        for action in actions:
+            tree.turns.append(Turn(parent, [0], [0.0], action, observation_ids=[1]))
+            parent = len(tree.turns) - 1
+        if len(actions) < step:
+            behind.append(parent)
+    return tree, behind
+
+
+def test_what_is_certain_by_hand() -> None:
+    # Six pairs: those of abcd with abcd and with abcd are 0, each with the one that has taken abc at most 1/4: 3/24 = 0.125.
+    tree, behind = grown(["abcd", "abcd", "abcd", "abc"], 4)
+    assert Divergence(4, 0.12).early(tree, 4, behind) is None and not tree.looks
+    assert Divergence(4, 0.126).early(tree, 4, behind) is True
+    assert [(look.step, look.stop, list(look.values.values())) for look in tree.looks] == [(4, True, [0.125])]
+    # One pair of three is at 1, and the third rollout has not begun: at least 1/3.
+    tree, behind = grown(["aaaa", "bbbb", ""], 4)
+    assert behind == [-1]
+    assert Divergence(4, 0.33).early(tree, 4, behind) is False
+    assert Divergence(4, 0.34).early(tree, 4, behind) is None and not tree.looks
+    # Seven pairs of 28 may still be at 1/5 each: at most 0.05, which is not below 0.05. If the slowest rollout ends so,
+    # the gate keeps the group.
+    tree, behind = grown([*["abcde"] * 7, "abcd"], 5)
+    assert Divergence(5, 0.05).early(tree, 5, behind) is None
+    assert not Divergence(5, 0.05)(grown([*["abcde"] * 7, "abcdx"], 5)[0], 5)
+    # A single rollout that has come so far is no group yet: the others may fail.
+    tree, behind = grown(["abcd", "abc"], 4)
+    assert certain(tree, 4, behind, 1.0) is None
+
+
+@given(st.lists(st.text("ab", min_size=3, max_size=3), min_size=2, max_size=5), st.data())
+def test_a_decision_that_is_certain_is_the_decision(rollouts: list[str], data: st.DataObject) -> None:
+    threshold = data.draw(st.floats(0.01, 0.99))
+    taken = [rollout[: data.draw(st.integers(0, 3))] if place else rollout for place, rollout in enumerate(rollouts)]
+    gate = Divergence(3, threshold)
+    tree, behind = grown(taken, 3)
+    early, whole = gate.early(tree, 3, behind), gate(grown(rollouts, 3)[0], 3)
+    assert early is None or early == whole

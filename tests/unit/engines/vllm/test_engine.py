@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
 
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sample, Sampling, schedule_of
-from turnwise.rollouts.player import run_to_end
+from turnwise.engines.vllm_client import save
+from turnwise.evaluation.suites import TOGETHER, play_tasks
+from turnwise.models.policy import load_policy
+from turnwise.models.shipped import ASSETS
+from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.player import Player, run_to_end
+from turnwise_worlds.household import HouseholdEnv
+
+# -- engine ------------------------------------------------------------------------------------------------------------
 
 Make = Callable[..., Any]
 SAMPLING = Sampling(max_tokens=8)
@@ -161,3 +174,90 @@ def test_a_cancelled_request_ends_at_the_server_too(served: ModuleType, make_eng
         while not server.dropped and time.monotonic() - began < 15:
             time.sleep(0.01)
         assert [body["prompt"] for body in server.dropped] == [[9, 9]]
+
+
+# -- evaluation --------------------------------------------------------------------------------------------------------
+
+COUNT = TOGETHER + 8  # more episodes than an engine in this process plays at a time
+
+
+class FirstTogether:
+    """Once ``counts`` is set, delays each answer until the server has ``COUNT`` requests at the same time, at most 30 s."""
+
+    def __init__(self) -> None:
+        self.waiting = threading.Barrier(COUNT)
+        self.counts = self.met = False
+
+    def __call__(self, body: dict[str, Any]) -> float:
+        if self.counts and not self.met:
+            with suppress(threading.BrokenBarrierError):
+                self.waiting.wait(30)
+                self.met = True
+        return 0.0
+
+
+def test_a_server_gets_the_requests_of_all_episodes(
+    served: ModuleType, make_engine: Callable[..., Any], policy: Any
+) -> None:
+    delay, done = FirstTogether(), list[int]()
+    chat, world = ChatTokens(load_policy(ASSETS)[1]), HouseholdEnv(horizon=2)
+    with served.serve(delay=delay) as server:
+        engine = make_engine(server.url, max_length=4096)
+        engine.load_weights(policy, 0)
+        delay.counts = True  # loading asks the server too
+        player = Player(engine, world, chat, Sampling(max_tokens=4))
+        tasks = world.tasks("seen", COUNT)
+        episodes = play_tasks(player, Openings(world, chat), tasks, 1, "sampled", "eval", done.append)
+    assert delay.met
+    assert [episode.task for episode in episodes] == [task.id for task in tasks]
+    assert done == [1] * COUNT
+
+
+# -- save weights ------------------------------------------------------------------------------------------------------
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        found: torch.Tensor = model(torch.tensor([[5, 6, 7]])).logits
+    return found
+
+
+def test_an_adapter_is_what_peft_reads(make_model: Make, tmp_path: Path) -> None:
+    model = make_model("qwen3", lora=True)
+    snapshot = save(model, 4, tmp_path)
+    assert snapshot.rank and snapshot.folder == (tmp_path / snapshot.name).resolve()
+    assert {file.name for file in snapshot.folder.iterdir()} >= {"adapter_config.json", "adapter_model.safetensors"}
+    again = PeftModel.from_pretrained(make_model("qwen3", lora=False), snapshot.folder)
+    assert torch.allclose(logits(again), logits(model), atol=1e-6)
+
+
+@pytest.mark.parametrize("shard", [None, "20KB"])
+def test_all_weights_are_a_model_with_a_head_of_its_own(
+    make_model: Make, tmp_path: Path, shard: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model("qwen3", lora=False)
+    assert model.config.tie_word_embeddings
+    if shard:  # as large models are written
+        plain = model.save_pretrained
+        monkeypatch.setattr(
+            model, "save_pretrained", lambda *args, **given: plain(*args, **given, max_shard_size=shard)
+        )
+    snapshot = save(model, 0, tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(snapshot.folder)
+    assert not snapshot.rank and not again.config.tie_word_embeddings
+    assert again.lm_head.weight.data_ptr() != again.model.embed_tokens.weight.data_ptr()
+    assert torch.equal(logits(again), logits(model))
+    assert model.config.tie_word_embeddings  # the policy itself stays as it is
+
+
+def test_equal_weights_have_equal_names_and_others_have_not(make_model: Make, tmp_path: Path) -> None:
+    model = make_model("qwen3", lora=True)
+    first = save(model, 0, tmp_path)
+    assert save(model, 0, tmp_path) == first
+    assert save(model, 1, tmp_path).name.split("-")[1] == first.name.split("-")[1]
+    assert (
+        save(model, 0, tmp_path / "elsewhere").name != first.name
+    )  # a server may still have that one, and its folder be gone
+    with torch.no_grad():
+        next(p for p in model.parameters() if p.requires_grad).add_(0.1)
+    assert save(model, 0, tmp_path).name.split("-")[1] != first.name.split("-")[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,11 +11,30 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from turnwise.models.attention import backbone
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.predictor import Critic, OnlinePredictor, Prediction, Target, bucket, quality, translation
+from turnwise.rollouts.predictor import (
+    Anchor,
+    Critic,
+    OnlinePredictor,
+    Prediction,
+    Target,
+    branchable,
+    bucket,
+    captured,
+    quality,
+    read_spines,
+    success_of,
+    targets,
+    translation,
+)
 from turnwise.types import RolloutTree
+
+# -- online ------------------------------------------------------------------------------------------------------------
 
 CLOCKS = ("seconds", "cpu")
 Build = Callable[..., Critic]
@@ -198,3 +218,150 @@ def test_quality_by_hand() -> None:
     assert [bucket(depth) for depth in (0, 1, 2, 3, 5, 6, 10, 11, 99)] == [
         "0", "1-2", "1-2", "3-5", "3-5", "6-10", "6-10", "11+", "11+",
     ]  # fmt: skip
+
+
+# -- targets -----------------------------------------------------------------------------------------------------------
+
+
+def test_eq_18_by_hand(grown: Grown) -> None:
+    # rollouts 0-2-4 and 1-3; turn 0 was branched at (5-6) and turn 2 twice (7, 8). Leaves 3, 4, 6, 7, 8
+    tree = grown("a", -1, -1, 0, 1, 2, 0, 5, 2, 2)
+    found = targets(tree, [0.0, 1.0, 0.5, 1.0, 0.0])
+    assert found == {
+        -1: Target(2.5 / 5, 5, 0),
+        0: Target(2.5 / 4, 4, 1),
+        1: Target(0.0, 1, 1),
+        2: Target(2 / 3, 3, 2),
+        5: Target(0.5, 1, 2),
+    }
+
+
+def test_failed_worlds_and_stopped_trees_teach_nothing(grown: Grown) -> None:
+    tree = grown("a", -1, -1, 0, 1, 2, 0, 5, 2, 2)
+    tree.invalid = {3, 6, 8}
+    found = targets(tree, [math.nan, 1.0, math.nan, 0.0, math.nan])
+    assert found == {-1: Target(0.5, 2, 0), 0: Target(0.5, 2, 1), 2: Target(0.5, 2, 2)}
+    tree.stopped = True
+    assert targets(tree, [0.0] * 5) == {}
+    tree.stopped, tree.invalid = False, {3, 4, 6, 7, 8}
+    assert targets(tree, [math.nan] * 5) == {}
+
+
+def test_rewards_that_no_probability_can_reach_are_named(grown: Grown) -> None:
+    tree = grown("a", -1, -1)
+    with pytest.raises(ValueError, match=r"state 'a': the total reward of leaf 1 is 2.0.*predictor.reward_max=1.0"):
+        success_of(tree, {"total": [0.0, 2.0]})
+    assert success_of(tree, {"total": [0.5, 2.0]}, reward_max=2.0) == [0.25, 1.0]
+    with pytest.raises(ValueError, match=r"leaf 0 is -0\.5"):
+        success_of(tree, {"total": [-0.5, 1.0]})
+    tree.invalid = {1}
+    assert math.isnan(success_of(tree, {"total": [1.0, math.nan]})[1])
+
+
+# -- quality -----------------------------------------------------------------------------------------------------------
+
+anchors = st.lists(st.builds(Anchor, st.floats(0, 0.25), st.floats(0, 0.25)), min_size=1, max_size=20)
+
+
+def test_the_first_half_by_hand() -> None:
+    # 3 anchors, so 1.5 to serve: all of the first, and half of the second
+    ranked = [Anchor(0.1, 0.0), Anchor(0.25, 0.24), Anchor(0.2, 0.16)]
+    assert captured(ranked) == pytest.approx((0.24 + 0.16 / 2) / 0.4)
+    assert captured(ranked, 1.0) == pytest.approx(1)
+    assert captured([Anchor(0.1, 0.0)]) is None and captured([]) is None
+
+
+def test_a_blind_ranking_finds_half() -> None:
+    assert captured([Anchor(0.2, contrast) for contrast in (0.25, 0.0, 0.1)]) == pytest.approx(0.5)
+
+
+@given(anchors, st.floats(0, 1))
+def test_no_ranking_beats_the_contrast_itself_which_beats_a_blind_one(found: list[Anchor], share: float) -> None:
+    best = captured([anchor._replace(rank=anchor.contrast) for anchor in found], share)
+    other = captured(found, share)
+    assert (best is None) == (other is None)
+    if best is not None and other is not None:
+        assert -1e-9 <= other <= best + 1e-9 and share - 1e-9 <= best <= 1 + 1e-9
+
+
+def test_what_the_diagnostics_tell() -> None:
+    found_below = ((0.9, 0.5, 4), (0.5, 1.0, 9), (0.0, 0.25, 4), (1.0, 0.0, 1))
+    roots = [Prediction(value, Target(mean, leaves, 0)) for value, mean, leaves in found_below]
+    found = quality(roots, [])
+    # V(1 - V) ranks the second (no contrast) and the first (0.25) before the third (3/16)
+    assert found["captured_root"] == pytest.approx(0.25 / (0.25 + 3 / 16))
+    assert found["captured_root_best"] == pytest.approx(1)
+    assert "captured_prefix" not in found
+
+
+# -- pack histories ----------------------------------------------------------------------------------------------------
+
+
+def history(tree: RolloutTree, turn: int) -> list[int]:
+    ids = list(tree.state.ids)
+    for each in map(tree.turns.__getitem__, tree.path(turn)):
+        ids = ([] if each.anew else ids + each.action_ids) + each.observation_ids
+    return ids
+
+
+@pytest.fixture
+def forest(grown: Grown) -> list[RolloutTree]:
+    """Two trees whose states share a beginning, one that branched, and a state that nothing grew from."""
+    rng = random.Random(0)
+    shared = tuple(rng.randrange(6, 97) for _ in range(7))
+    return [
+        grown("a", -1, -1, 0, 1, 2, 3, state=(*shared, 8, 9)),
+        grown("b", -1, -1, 0, 1, 2, 0, 5, 2, state=(*shared, 10)),
+        grown("c", -1),
+        grown("d"),
+    ]
+
+
+@pytest.mark.parametrize("anew", [(), (1, 2)], ids=["one conversation", "begun anew"])
+@pytest.mark.parametrize("batch_tokens", [8192, 90, 1])
+def test_values_are_those_of_each_history_alone(
+    make_model: Callable[..., Any],
+    critic: Callable[..., Critic],
+    kind: str,
+    forest: list[RolloutTree],
+    batch_tokens: int,
+    anew: tuple[int, ...],
+) -> None:
+    for tree in forest[:2]:
+        for turn in anew:
+            tree.turns[turn].anew = True
+    judge = critic(kind)
+    plain = backbone(make_model(kind, False))  # the same weights under the library's own attention
+    wanted = [branchable(tree) for tree in forest]
+    assert wanted == [[-1, 0, 1, 2, 3], [-1, 0, 1, 2, 5], [-1], [-1]]
+    found = {}
+    for histories in read_spines(forest, wanted, batch_tokens):
+        found |= dict(zip(histories.places, judge.values(histories).tolist(), strict=True))
+    assert found.keys() == {(n, turn) for n, turns in enumerate(wanted) for turn in turns}
+    for (n, turn), value in found.items():
+        with torch.no_grad():
+            hidden = plain(input_ids=torch.tensor([history(forest[n], turn)])).last_hidden_state[0, -1]
+        assert value == pytest.approx(torch.sigmoid(judge.head(hidden)).item(), abs=1e-5)
+    assert len({round(value, 4) for value in found.values()}) > 8
+
+
+def test_each_token_is_read_once_and_only_as_far_as_it_is_asked_about(forest: list[RolloutTree]) -> None:
+    (one,) = read_spines(forest, [branchable(tree) for tree in forest], 8192)
+    assert sorted(one.places) == [(0, t) for t in (-1, 0, 1, 2, 3)] + [(1, t) for t in (-1, 0, 1, 2, 5)] + [
+        (2, -1),
+        (3, -1),
+    ]
+    # a turn is 3 + 4 tokens. a: four turns; b: four; their states of 9 and 8 tokens share 7; c and d share nothing
+    assert one.ids_BS.shape == (1, 9 + 4 * 7 + 1 + 4 * 7 + 9 + 9)
+    (one,) = read_spines(forest, [[-1], [2], [], []], 8192)
+    assert sorted(one.places) == [(0, -1), (1, 2)]
+    assert one.ids_BS.shape == (1, 9 + 1 + 2 * 7)
+    with pytest.raises(ValueError, match=r"state 'd' has no turns \[3\]"):
+        read_spines(forest, [[], [], [], [3]], 8192)
+
+
+def test_passes_keep_to_their_bound(forest: list[RolloutTree]) -> None:
+    passes = read_spines(forest, [branchable(tree) for tree in forest], batch_tokens=50)
+    assert len(passes) > 1
+    assert all(histories.ids_BS.numel() <= 50 for histories in passes)
+    assert sum(len(histories.places) for histories in passes) == 12
