@@ -146,6 +146,8 @@ def main() -> None:
 
             sys.argv[1:] = for_hydra(sys.argv[1:], CONF)
         refuse_overrides(sys.argv[1:], CONF)
+        if {"--cfg", "-c"} & {argument.partition("=")[0] for argument in sys.argv[1:]} and "--resolve" not in sys.argv:
+            sys.argv.append("--resolve")  # so that the numbers of ${follow:...} are shown
         job()
     except KeyboardInterrupt as end:
         number = getattr(end, "number", signal.SIGINT)

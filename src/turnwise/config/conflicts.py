@@ -114,6 +114,9 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
     (lambda s: s["rollout.max_length"] <= s["rollout.sampling.max_tokens"],
      "rollout.max_length: it must be above rollout.sampling.max_tokens={rollout.sampling.max_tokens}; set a larger one, "
      "got {rollout.max_length}"),
+    (lambda s: s["data.file"] and s["states"] == "TaskStarts" and s["trainer.max_epochs"] != 0,
+     "data.file: method={method} plays tasks of env from their start and reads no file; choose method=pivotrl, sft, local, "
+     "toolrl, awpo or mixed, or leave out data.file"),
     # the loss
     (lambda s: s["loss"] == "Nll" and s["reward"],
      "reward: loss=nll imitates the demonstrated tokens and uses no reward; set reward=none, or loss=clipped"),

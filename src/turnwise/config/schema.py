@@ -26,6 +26,7 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.utils import instantiate
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
+from turnwise.config.follow import follow
 from turnwise.errors import InputError, first_line
 
 
@@ -111,8 +112,8 @@ def verifier(method: str, anchored: str | None, other: str | None) -> str | None
 
 
 def register(folder: Path) -> None:
-    """Registers the root schema and the options of ``options.yaml`` with Hydra, and the resolvers ``run_name`` and
-    ``verifier`` with OmegaConf. May be called repeatedly. ``folder`` is the configuration folder.
+    """Registers the root schema and the options of ``options.yaml`` with Hydra, and the resolvers ``run_name``,
+    ``verifier`` and ``follow`` with OmegaConf. May be called repeatedly. ``folder`` is the configuration folder.
     """
     store = ConfigStore.instance()
     store.store(name="run_schema", node=RunConfig)
@@ -121,6 +122,7 @@ def register(folder: Path) -> None:
             store.store(name=name, node=node, group=group, package="_global_")
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)
     OmegaConf.register_new_resolver("verifier", verifier, replace=True)
+    OmegaConf.register_new_resolver("follow", follow, replace=True)
 
 
 @cache

@@ -24,6 +24,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig
 
+from turnwise.config.follow import told
 from turnwise.console import Terminal
 from turnwise.env import environments_of
 from turnwise.errors import Interrupted, Stopped
@@ -57,6 +58,8 @@ def run(cfg: DictConfig, began: float | None = None, pages: Pages | None = None)
         console = Terminal(stderr=True, quiet=not first)
         phases = ends.enter_context(Phases(console, label_of(cfg.name, cfg.seed), status))
         loggers = ends.enter_context(started(cfg, first, phases.log))
+        for line in told(cfg):
+            phases.log(line)
 
         settings, parts, policy = build_parts(cfg)
         # Demonstrations are not samples of the policy, so imitation maximises their likelihood at temperature 1.
@@ -163,17 +166,13 @@ def give_back() -> None:
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
     """Returns the first log lines of a run: what it does, and warnings about parts that do not fit together."""
-    file, at_starts = cfg.data.file, str(cfg.states["_target_"]).endswith("TaskStarts")
-    domain = Path(file).name if file is not None and not at_starts else environment.name
+    file = cfg.data.file
+    domain = Path(file).name if file is not None else environment.name
+    held_out = f"at most {cfg.eval.tasks} held-out dialogues or tasks" if file else f"{cfg.eval.tasks} held-out tasks"
     lines = [
         f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: {cfg.trainer.max_epochs} "
-        f"iterations of {cfg.rollout.states} states; evaluation on {cfg.eval.tasks} held-out tasks"
+        f"iterations of {cfg.rollout.states} states; evaluation on {held_out}"
     ]
-    if file is not None and at_starts:
-        lines.append(
-            f"warning: data.file={file} is not read, because method={cfg.method} starts at tasks of the "
-            "environment. The methods that read a file are sft, local, pivotrl, toolrl, awpo and mixed."
-        )
     if cfg.predictor is not None and cfg.predictor.model in BASES and cfg.policy.model not in BASES:
         lines.append(
             f"warning: the predictor is the shipped model {cfg.predictor.model}, which knows only environments at "
