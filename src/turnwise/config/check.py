@@ -106,7 +106,8 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
         part = _IN_PLACE_OF.get(target) or get_object(target)
         parameters = inspect.signature(part).parameters
     except Exception as error:  # whatever the import of a module may raise
-        yield f"{path}._target_: {first_line(error)}"
+        own = " (a module of your own: start with PYTHONPATH=its folder)" if "no module" in str(error).lower() else ""
+        yield f"{path}._target_: {first_line(error)}{own}"
         return
     given = {
         key: value for key, value in node.items() if key not in ("_target_", "_partial_", "_convert_", "_recursive_")
@@ -222,6 +223,10 @@ _ELSEWHERE = {
 _HERE = {word: key for key, words in _ELSEWHERE.items() for word in words.split()}
 
 
+def known_elsewhere(word: str) -> bool:
+    return word.lower() in _HERE
+
+
 def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
     """What follows "there is no key ``word``" in a message: the key that was probably meant, or all keys of the group.
     ``tree`` is the configuration without the unknown key, ``holder`` the dotted key of the group in which it was looked
@@ -232,7 +237,8 @@ def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
     if known and (not holder or known.startswith(f"{holder}.")):
         above, _, last = known.rpartition(".")
         if last in _at(tree, above):
-            return f"; did you mean '{known}'?"
+            counts = " It counts iterations, not passes over the data." if known == "trainer.max_epochs" else ""
+            return f"; did you mean '{known}'?{counts}"
         return f"; this setting is called '{known}' here and belongs to a part that this run does not use"
     names = [str(name) for name in _at(tree, holder) if not str(name).startswith("_")]
     if near := get_close_matches(word, names, n=1, cutoff=0.6):

@@ -20,7 +20,17 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException, ValidationError
 from yaml import YAMLError
 
-from turnwise.config.check import ADDRESS, VARIABLE, check_config, credentials, holds_user, meant, no_variable, suggest
+from turnwise.config.check import (
+    ADDRESS,
+    VARIABLE,
+    check_config,
+    credentials,
+    holds_user,
+    known_elsewhere,
+    meant,
+    no_variable,
+    suggest,
+)
 from turnwise.config.schema import ConfigError, build, compose_config, small_options
 from turnwise.files import read_yaml
 
@@ -154,7 +164,8 @@ def _message(override: Override, error: Exception, cfg: DictConfig | None, folde
             return f"{given}: {place} is a single value and has no keys; set {place}=..."
         return f"{given}: {_line(error)}"  # for example +key=... for a key that exists already
     where = f"{holder} has no key '{wrong}'" if holder else f"there is no key '{wrong}'"
-    return f"{given}: {where}{meant(wrong, OmegaConf.to_container(cfg), holder)}"  # type: ignore[arg-type]
+    word, above = (last, "") if known_elsewhere(last) and not known_elsewhere(wrong) else (wrong, holder)
+    return f"{given}: {where}{meant(word, OmegaConf.to_container(cfg), above)}"  # type: ignore[arg-type]
 
 
 def _in_a_file(error: Exception, folder: Path) -> str:

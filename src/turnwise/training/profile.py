@@ -29,6 +29,7 @@ from turnwise.algo.states.refresh import Refresh
 from turnwise.algo.states.state_rule import STD_TOLERANCE, Profile
 from turnwise.config.settings import RolloutSettings
 from turnwise.env import Environment, environment_of
+from turnwise.errors import InputError
 from turnwise.files import atomic_write
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.player import Player
@@ -81,7 +82,7 @@ def profile(
     """
     distributed = distributed or DistributedContext()
     turns_before, tokens_before, cpu_began = player.tally.turns, player.tally.tokens, time.process_time()
-    rows, sampled = [], []
+    rows, sampled, cut = [], [], 0
     for state in states:
         if rated and (pivot := state.pivot) and pivot.total:
             rows.append(_row(state, [1.0] * pivot.passed + [0.0] * (pivot.total - pivot.passed), [], []))
@@ -96,12 +97,14 @@ def profile(
         fresh = []
         for tree in player.play(distributed.share(part), Uniform(k), Never(), key):
             if turns := [turn for i, turn in enumerate(tree.turns) if i not in tree.invalid]:
+                cut += sum(turn.truncated for turn in turns)
                 functional, strict = ([turn.info[name] for turn in turns] for name in ("functional", "strict"))
                 fresh.append(_row(tree.state, functional, strict, [turn.text for turn in turns]))
         rows += distributed.gather(fresh)
         player.forget()  # the states of a trajectory are neighbours, so later states do not need the cached episodes
         on_done(len(part))
-    cost = distributed.add({"turns": player.tally.turns - turns_before, "tokens": player.tally.tokens - tokens_before})
+    tally = player.tally
+    cost = distributed.add({"turns": tally.turns - turns_before, "tokens": tally.tokens - tokens_before, "cut": cut})
     # The version tells a run that was killed, and profiles again at another iteration, that the file is not its own.
     facts = cost | {
         "cpu_seconds": time.process_time() - cpu_began,
@@ -140,6 +143,27 @@ def read_profile(path: Path, version: int) -> pa.Table | None:
         if _facts(path)["version"] == version:
             return pq.read_table(path, columns=_SCHEMA.names)
     return None
+
+
+def why_none(table: pa.Table, profiles: Mapping[str, Profile], keep: str) -> str:
+    """Returns why no state of a first profile is left to train on, and what to do."""
+    samples = sum(len(profile.functional) for profile in profiles.values())
+    cut = json.loads((table.schema.metadata or {}).get(_KEY, b"{}")).get("cut", 0)
+    if 2 * cut > samples:
+        return f"{cut} of {samples} sampled replies are cut off; raise rollout.sampling.max_tokens"
+    means = [profile.mean for profile in profiles.values()]
+    if max(means, default=0.0) <= 0:
+        shown = "; ".join(repr(text[:80]) for actions in table["actions"].to_pylist()[:3] for text in actions[:1])
+        return (
+            f"none of {samples} sampled replies was accepted, and {cut} were cut off; train longer with method=sft first, "
+            f"raise rollout.sampling.max_tokens, or correct the format if these replies look right: {shown}"
+        )
+    if min(means) >= 1 - STD_TOLERANCE:
+        return f"all {samples} sampled replies were accepted; give harder data, or keep this policy"
+    mixed = sum(profile.mixed for profile in profiles.values())
+    if mixed and keep == "adv":
+        return f"{mixed} turns are mixed, but above states.lambda_diff; raise it, or set states.keep=mixed"
+    return "at each turn all samples were accepted, or none was; give more data, or raise states.k"
 
 
 def _facts(path: Path) -> dict[str, float]:
@@ -245,6 +269,9 @@ class Choice:
             f"{summary.states} expert turns profiled: at {summary.zero_signal:.0%} of these turns all sampled actions have "
             f"the same reward; {len(kept)} turns are kept; an exact match would miss {missed} of the acceptable actions"
         )
+        if not kept and not number:
+            keep = getattr(self.parts.states, "keep", "")
+            raise InputError(f"no state is left to train on: {why_none(table, profiles, keep)}")
         return profiles, kept, summary
 
 
