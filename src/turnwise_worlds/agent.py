@@ -25,24 +25,23 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, PositiveInt
 
 from turnwise.data.tool_schema import arguments_of, check_tool, function_of
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
-from turnwise.env import EnvironmentFault, Quality, Step, check_horizon, check_tasks, first_tasks, same_text
+from turnwise.env import EnvironmentFault, Quality, Step, check_tasks, first_tasks, same_text
 from turnwise.errors import InputError
 from turnwise.files import parse_json
 from turnwise.types import Message, Task, Trajectory
-from turnwise_worlds import workers
-from turnwise_worlds.boxed import Box
-from turnwise_worlds.data_files import read_data_file
+from turnwise_worlds import data_files, workers
+from turnwise_worlds.boxed import Box, faults
 from turnwise_worlds.replayed import Opening, ReplayedEnv, ReplayedSession
 from turnwise_worlds.sandbox.folder_value import File, Tree, laid_over, read_folder, tree_of
-from turnwise_worlds.sandbox.sandbox import HOST, Bubblewrap, CallResult, Door, SandboxFault
-from turnwise_worlds.tools import check_format, read_calls
+from turnwise_worlds.sandbox.sandbox import HOST, Bubblewrap, CallResult, Door
+from turnwise_worlds.tools import read_calls
 
 # -- the gateway -------------------------------------------------------------------------------------------------------
 
@@ -52,10 +51,6 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 MODEL = "policy"
 CHAT = "/v1/chat/completions"
 BODY = 16 << 20  # maximum size of a request in bytes
-
-
-class RequestError(ValueError):
-    """A request of an agent program is refused with HTTP status 400. The message tells the program's author why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,30 +114,36 @@ def _said(message: Message) -> tuple[Any, ...]:
 
 
 def read_request(body: Mapping[str, Any]) -> Conversation:
-    """Reads the JSON body of a request. The run's sampling settings apply; those of the request are ignored."""
-    for key, allowed in (("n", (None, 1)), ("logprobs", (None, False)), ("functions", (None, []))):
+    """Reads the JSON body of a request; a ``ValueError`` tells the program's author why it is refused. The run's sampling
+    settings apply; those of the request are ignored.
+    """
+    plain = {
+        "n": (None, 1),
+        "logprobs": (None, False),
+        "functions": (None, []),
+        "response_format": (None, {"type": "text"}),
+    }
+    for key, allowed in plain.items():
         if body.get(key) not in allowed:
-            raise RequestError(f"{key}={body[key]!r:.60} is not supported; leave {key} out of the request")
-    if (body.get("response_format") or {"type": "text"}).get("type") != "text":
-        raise RequestError("the policy's output cannot be forced to follow a schema; leave response_format out")
+            raise ValueError(f"{key}={body[key]!r:.60} is not supported; leave {key} out of the request")
     if not body.get("messages"):
-        raise RequestError("messages must be a list with at least one message")
+        raise ValueError("messages must be a list with at least one message")
     tools = tuple(body.get("tools") or ())
     for place, tool in enumerate(tools):
         if problem := check_tool(tool):
-            raise RequestError(f"tools[{place}]: {problem}")
+            raise ValueError(f"tools[{place}]: {problem}")
     messages = tuple(_message(message, f"messages[{place}]") for place, message in enumerate(body["messages"]))
     return Conversation(messages, tools, bool(body.get("stream")))
 
 
 def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if message["role"] not in ROLES:
-        raise RequestError(f"{where}.role must be one of {', '.join(ROLES)}, got {message['role']!r:.60}")
+        raise ValueError(f"{where}.role must be one of {', '.join(ROLES)}, got {message['role']!r:.60}")
     content = message.get("content") or ""
     if not isinstance(content, str):
         parts = [part.get("text", part.get("refusal")) for part in content]
         if not all(isinstance(part, str) for part in parts):
-            raise RequestError(f"{where}.content has a part that is not text; the policy can read only text")
+            raise ValueError(f"{where}.content has a part that is not text; the policy can read only text")
         content = "".join(parts)
     plain: dict[str, Any] = {"role": ROLES[message["role"]], "content": content}
     if calls := message.get("tool_calls"):
@@ -252,7 +253,6 @@ async def _runner(listener: socket.socket, desk: Desk) -> web.AppRunner:
     app = web.Application(client_max_size=BODY, middlewares=[_refusals])
     app[_DESK] = desk
     app.router.add_post(CHAT, _chat)
-    app.router.add_get("/v1/models", _models)
     # A program that disconnects withdraws its request. aiohttp's messages about requests stay out of the run's log.
     runner = web.AppRunner(app, access_log=None, logger=_SILENT, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
@@ -273,10 +273,8 @@ async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
     try:
         answer: web.StreamResponse = await handler(request)
         return answer
-    except RequestError as error:
-        return _refused(400, str(error))
-    except (TypeError, AttributeError, LookupError, ValueError) as error:  # not JSON, or a field of another type
-        return _refused(400, f"the request cannot be read: {type(error).__name__}: {error}"[:500])
+    except (TypeError, AttributeError, LookupError, ValueError) as error:  # perhaps a field has another type
+        return _refused(400, f"the request cannot be used: {type(error).__name__}: {error}"[:500])
     except web.HTTPException as error:
         return _refused(error.status, error.text or error.reason)
 
@@ -284,11 +282,6 @@ async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
 def _refused(status: int, message: str) -> web.Response:
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     return web.json_response({"error": error}, status=status)
-
-
-async def _models(request: web.Request) -> web.Response:
-    model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "turnwise"}
-    return web.json_response({"object": "list", "data": [model]})
 
 
 async def _chat(request: web.Request) -> web.StreamResponse:
@@ -306,39 +299,21 @@ async def _chat(request: web.Request) -> web.StreamResponse:
 TASK = "task.json"  # the file in which an agent program finds its task
 
 
-class Row(BaseModel):
+def _inside(files: Mapping[str, str]) -> Mapping[str, str]:
+    for name in files:
+        if {"", ".", ".."} & {*name.split("/")}:
+            raise ValueError(f"the path {name!r} must be relative, without empty parts, '.' or '..'")
+    return files
+
+
+class Row(data_files.Row):
     """One line of the tasks file. ``task.json`` passes on further keys to the agent program."""
 
     model_config = ConfigDict(extra="allow")
-    id: str = Field(min_length=1)  # unique within its split
-    split: str = Field(default="train", pattern="^(train|seen|unseen)$")
-    files: Mapping[str, str] = {}  # path -> text of a file that the agent program finds in its folder
-    hidden: Mapping[str, str] = {}  # the same for files that the program never sees, and that are added before scoring
-
-
-def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
-    """Returns the tasks in a file: split -> its tasks, in the order of the file."""
-    tasks: dict[str, dict[str, Task]] = {"train": {}, "seen": {}, "unseen": {}}
-    for place, record in read_data_file(path, "env.tasks_file"):
-        try:
-            row = Row.model_validate(record)
-            for name in (*row.files, *row.hidden):
-                if {"", ".", ".."} & {*name.split("/")}:
-                    raise ValueError(f"the path {name!r} must be relative, without empty parts, '.' or '..'")
-            if row.id in tasks[row.split]:
-                raise ValueError(f"the task {row.id!r} of split {row.split} occurs twice; rename one of the two")
-        except ValueError as error:  # pydantic's errors too
-            raise InputError(f"env.tasks_file: {place} is not a valid task: {error}") from error
-        tasks[row.split][row.id] = Task(env, f"{row.split}/{row.id}", row.split, dict(record))
-    if not any(tasks.values()):
-        raise InputError(f"env.tasks_file: {path} contains no task; write one JSON object on each line")
-    return {split: list(named.values()) for split, named in tasks.items()}
-
-
-def folder_of(task: Task) -> Tree:
-    """The task's files in the agent program's folder: those of the field ``files``, and ``task.json``."""
-    told = {key: value for key, value in task.data.items() if key not in ("files", "hidden")}
-    return {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(told, ensure_ascii=False).encode())}
+    files: Annotated[Mapping[str, str], AfterValidator(_inside)] = {}  # path -> text of a file in the program's folder
+    hidden: Annotated[
+        Mapping[str, str], AfterValidator(_inside)
+    ] = {}  # the same for files that are added before scoring
 
 
 PORT = 8000  # the gateway's port inside the sandbox, where no other program listens
@@ -395,21 +370,16 @@ SECONDS = 120  # time limit for computing a score, in seconds
 _SHOWN = 600  # maximum number of characters of a program's output in an error message
 
 
-@dataclass(frozen=True, slots=True)
-class Scoring:
-    """How the reward of an episode is computed in the agent program's folder, after the program has ended."""
-
-    command: str  # a line of bash; the last line of its output is the reward
-    files: Tree  # written into the folder before, because the agent program may have changed files with these paths
-    threshold: float  # minimum reward at which an episode counts as won
-
-
 class AgentEpisode:
-    """A running episode of an agent program, which has just started. ``place`` begins error messages."""
+    """A running episode of an agent program, which starts now."""
 
-    def __init__(self, program: Program, sandbox: Bubblewrap, scoring: Scoring, form: Format, place: str) -> None:
-        self.program, self.sandbox, self.scoring = program, sandbox, scoring
-        self.form, self.place = form, place
+    def __init__(self, env: AgentEnv, task: Task) -> None:
+        self.env, self.form, self.place = env, env.format, f"env=agent, task {task.id}"
+        self.sandbox = env.box.open()
+        self.hidden = tree_of(task.data.get("hidden") or {})
+        told = {key: value for key, value in task.data.items() if key not in ("files", "hidden")}
+        files = {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(told, ensure_ascii=False).encode())}
+        self.program = Program(self.sandbox, env.command, laid_over(env.code, files), env.variables)
         self.number = 0  # number of replies so far
         self._asked: Asked | None = None
 
@@ -422,7 +392,6 @@ class AgentEpisode:
         if self._asked is None:
             self._asked = self.program.desk.next()
             if self._asked is None:
-                self._ended()
                 raise EnvironmentFault(
                     f"{self.place}: the agent program ended ({self._output()}) before it requested a reply from the "
                     "policy; it must send its requests to OPENAI_BASE_URL"
@@ -458,36 +427,31 @@ class AgentEpisode:
     def close(self) -> None:
         self.program.close()
 
-    def _ended(self) -> tuple[Any, Tree]:
-        try:
-            return self.program.result.result()
-        except SandboxFault as error:
-            raise EnvironmentFault(f"sandbox: {error}") from error
-
     def _output(self) -> str:
-        outcome, _ = self._ended()
+        with faults():
+            outcome, _ = self.program.result.result()
         how = f"stopped by the {outcome.stopped} limit" if outcome.stopped else f"exit status {outcome.status}"
         return f"{how}, output {outcome.output.strip()[-_SHOWN:]!r}"
 
     def _scored(self) -> Step:
-        outcome, tree = self._ended()
+        """Computes the reward in the folder that the program left, in which the files of the code are restored."""
+        score = shlex.quote(with_variables(self.env.score, self.env.variables))
+        with faults():
+            outcome, tree = self.program.result.result()
+            folder = laid_over(tree, laid_over(self.env.code, self.hidden))
+            scored, _ = self.sandbox.shell(f"timeout -k 1 {SECONDS} bash -c {score}", folder)
         info: dict[str, Any] = {"status": outcome.status, "stopped": outcome.stopped}
-        try:
-            limited = f"timeout -k 1 {SECONDS} bash -c {shlex.quote(self.scoring.command)}"
-            scored, _ = self.sandbox.shell(limited, laid_over(tree, self.scoring.files))
-        except SandboxFault as error:
-            raise EnvironmentFault(f"sandbox: {error}") from error
         reward = _number(scored.output) if scored.ok else None
         if reward is None and outcome.ok:
             raise InputError(
-                f"env.score: {self.place}: the command {self.scoring.command.splitlines()[-1]!r} must exit with status "
-                f"0 and print a number as its last line, but it gave exit status {scored.status} and output "
-                f"{scored.output.strip()[-_SHOWN:]!r}. The agent program had ended with {self._output()}. Correct "
-                "env.score, or the program if it does not write what is scored"
+                f"env.score: {self.place}: the command {self.env.score!r} must exit with status 0 and print a number as "
+                f"its last line, but it gave exit status {scored.status} and output {scored.output.strip()[-_SHOWN:]!r}. "
+                f"The agent program had ended with {self._output()}. Correct env.score, or the program if it does not "
+                "write what is scored"
             )
         if reward is None:  # the agent program failed before it wrote the files that are scored
             info["unscored"], reward = True, 0.0
-        return Step("", reward, True, reward >= self.scoring.threshold, info)
+        return Step("", reward, True, reward >= self.env.threshold, info)
 
 
 def _step(before: Conversation, reply: Message, after: Conversation) -> Step:
@@ -508,15 +472,12 @@ def _number(output: str) -> float | None:
 
 
 class AgentEnv(ReplayedEnv):
-    """An environment in which the user's agent program asks the policy for replies.
+    """An environment in which the user's agent program asks the policy for replies. ``conf/env/agent.yaml`` explains the
+    arguments.
 
-    The program runs in the sandbox, in a folder that holds its code, the
-    task's files and ``task.json``. The program's requests go to the gateway, an HTTP server of this process that
-    answers with the policy's replies. The environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` hold the
-    address of the gateway and the token of the episode. The program can reach no other network address. A request that
-    does not continue the previous request begins a new conversation in the same rollout.
-
-    ``conf/env/agent.yaml`` explains the arguments.
+    The program runs in the sandbox, in a folder that holds its code, the task's files and ``task.json``. It can reach only
+    the gateway, an HTTP server of this process that answers its requests with the policy's replies. A request that does
+    not continue the previous request begins a new conversation in the same rollout.
     """
 
     name = "agent"
@@ -528,29 +489,23 @@ class AgentEnv(ReplayedEnv):
         score: str,
         code: str | None = None,
         threshold: float = 1.0,
-        horizon: int = 30,
-        format: str = "hermes",  # noqa: A002 - the configuration uses this name
+        horizon: PositiveInt = 30,
+        format: Format = "hermes",  # noqa: A002 - the configuration uses this name
         variables: Mapping[str, str] | None = None,
-        together: int = 32,
+        together: PositiveInt = 32,
         box: Box | None = None,
     ) -> None:
-        for key, value in (("command", command), ("score", score)):
-            if not value.strip():
-                raise InputError(f"env.{key}: the command is empty; write a line of bash")
         self.command, self.score, self.threshold = command, score, threshold
-        self.horizon, self.format = check_horizon(horizon), check_format(format)
-        self.variables = dict(variables or {})
-        if together < 1:
-            raise ValueError(f"together: must be at least 1, got {together}")
-        self.together = together
-        self._tasks = read_tasks(Path(tasks_file), self.name)
-        self._code: Tree = read_folder(Path(code), "env.code") if code else {}
-        self._box = box or Box()
+        self.horizon, self.format, self.together = horizon, format, together
+        self.variables, self.box = dict(variables or {}), box or Box()
+        self._rows = data_files.read_tasks(tasks_file, "env.tasks_file", Row)
+        self.code: Tree = read_folder(Path(code), "env.code") if code else {}
         self._first: dict[str, Opening] = {}  # task id -> messages and tools of the program's first request
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         check_tasks(split, count)
-        tasks = list(self._tasks[split])
+        rows = [(row, record) for row, record in self._rows if row.split == split]
+        tasks = [Task(self.name, f"{split}/{row.id}", split, dict(record)) for row, record in rows]
         random.Random(f"{split} {seed}").shuffle(tasks)
         return first_tasks(tasks, count, f"split {split} of env.tasks_file")
 
@@ -566,21 +521,13 @@ class AgentEnv(ReplayedEnv):
         return session
 
     def open_episode(self, task: Task) -> AgentEpisode:
-        sandbox = self._box.open()
-        folder = laid_over(self._code, folder_of(task))
-        program = Program(sandbox, self.command, folder, self.variables)
-        files = laid_over(self._code, tree_of(task.data.get("hidden") or {}))
-        scoring = Scoring(with_variables(self.score, self.variables), files, self.threshold)
-        return AgentEpisode(program, sandbox, scoring, self.format, f"env=agent, task {task.id}")
+        return AgentEpisode(self, task)
 
     def ready(self) -> None:
         """Starts the agent program twice on one task and checks that both first requests are equal."""
-        task = next(tasks[0] for tasks in self._tasks.values() if tasks)
-        try:
-            self.reset(task)
-            ReplayedSession(task, partial(self.open_episode, task), self.horizon, self._first[task.id]).repeat().close()
-        except EnvironmentFault as error:
-            raise InputError(f"env.command: {error}") from error
+        super().ready()
+        self._first.clear()
+        super().ready()
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         raise InputError(

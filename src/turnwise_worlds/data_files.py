@@ -6,10 +6,11 @@ import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import pyarrow
 import pyarrow.parquet
+from pydantic import BaseModel, Field
 
 from turnwise.errors import InputError
 from turnwise.files import parse_json
@@ -44,6 +45,32 @@ def read_data_file(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, 
         raise InputError(f"{path}: there is no such file; correct {key} (the current folder is {Path.cwd()})") from None
     except (OSError, UnicodeDecodeError, csv.Error, pyarrow.ArrowException) as error:
         raise InputError(f"{path}: the file cannot be read ({error}); set {key} to a {ENDINGS} file") from error
+
+
+class Row(BaseModel):
+    """What every record of a file of tasks has. A subclass adds the fields of its environment."""
+
+    id: str = Field(min_length=1)  # unique within its split
+    split: Literal["train", "seen", "unseen"] = "train"
+
+
+R = TypeVar("R", bound=Row)
+
+
+def read_tasks(path: str | Path, key: str, kind: type[R]) -> list[tuple[R, dict[str, Any]]]:
+    """Returns each record of a file of tasks twice: as a row of a ``kind``, and as it was read."""
+    rows: dict[tuple[str, str], tuple[R, dict[str, Any]]] = {}
+    for place, record in read_data_file(path, key):
+        try:
+            row = kind.model_validate(record)
+            if (row.split, row.id) in rows:
+                raise ValueError(f"the id {row.id!r} occurs twice in the split {row.split}; rename one")
+        except ValueError as error:  # pydantic's errors too
+            raise InputError(f"{place}: {error}") from None
+        rows[row.split, row.id] = row, record
+    if not rows:
+        raise InputError(f"{path}: the file contains no task; set {key} to a file with one task per record")
+    return list(rows.values())
 
 
 def cleaned(text: str) -> str:

@@ -19,28 +19,28 @@ from dataclasses import dataclass
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from annotated_types import Ge
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from turnwise.data.match_calls import equivalent, same_value
 from turnwise.data.tool_schema import check_call, check_tool
 from turnwise.data.toolcalls import PARSERS, Format, Reply, ToolCallError
-from turnwise.env import SPLITS, EnvironmentFault, Quality, Step, check_horizon, check_tasks, first_tasks
+from turnwise.env import EnvironmentFault, Quality, Step, check_tasks, first_tasks
 from turnwise.errors import InputError
 from turnwise.types import Message, Task, ToolCall, Trajectory
 from turnwise_worlds import mcp_boxes, workers
-from turnwise_worlds.data_files import read_data_file
+from turnwise_worlds.data_files import Row, read_tasks
 from turnwise_worlds.replayed import ReplayedEnv, ReplayedSession
 from turnwise_worlds.scripted import Chances, check_quality
 from turnwise_worlds.search.retrieval import normalise
-from turnwise_worlds.tools import Tools, answered, check_format, check_shown, opened, played, refusal, templated
+from turnwise_worlds.tools import FEWEST, Tools, answered, opened, played, refusal, templated
 
 # -- servers -----------------------------------------------------------------------------------------------------------
 
 
 _SLACK = 10.0  # seconds after the MCP client's own time limit until this module no longer waits for a call
-_PAGES = 100  # maximum number of pages in which a server may send the list of its tools
 
 
 class Server(BaseModel):
@@ -49,10 +49,14 @@ class Server(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     command: tuple[str, ...] = ()
     url: str = ""
-    folder: str | None = None
     variables: tuple[str, ...] = ()
-    reset: str | None = None
     tools: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("set either command or url")
+        return self
 
 
 class Connection:
@@ -84,11 +88,9 @@ class Connection:
                 program, *words = self.server.command
                 passed = {name: os.environ[name] for name in self.server.variables if name in os.environ}
                 program = sys.executable if program == "python" else program
-                started = StdioServerParameters(command=program, args=words, env=passed, cwd=self.server.folder)
-                target = stdio_client(started, errlog=stderr)
+                target = stdio_client(StdioServerParameters(command=program, args=words, env=passed), errlog=stderr)
             try:
-                async with asyncio.timeout(None) as limit:
-                    limit.reschedule(asyncio.get_running_loop().time() + self.seconds)
+                async with asyncio.timeout(self.seconds) as limit:
                     async with Client(target, read_timeout_seconds=self.seconds) as self._client:
                         limit.reschedule(None)
                         self._up.set_result(None)
@@ -123,7 +125,7 @@ class Connection:
         except BaseException:  # an interrupt: the server may still be working on the call
             self.close()
             raise
-        return _text(result), bool(result.is_error)
+        return "\n".join(map(_text, result.content)), bool(result.is_error)
 
     def close(self) -> None:
         self.fault = self.fault or f"server {self.name}: the connection was closed"
@@ -141,26 +143,24 @@ _open: set[Connection] = set()  # connections whose servers may still run
 
 @atexit.register
 def _end_all() -> None:
-    ending = list(_open)
+    ending = [connection for connection in _open if connection._owner == os.getpid()]
     for connection in ending:
         connection.close()
     deadline = time.monotonic() + 8.0
     for connection in ending:
-        connection.over.wait(max(0.0, deadline - time.monotonic()) if connection._owner == os.getpid() else 0)
+        connection.over.wait(max(0.0, deadline - time.monotonic()))
 
 
 async def _listed(client: Any) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]] = []
     cursor = None
-    for _ in range(_PAGES):
+    while True:
         page = await client.list_tools(cursor=cursor)
         for tool in page.tools:
             function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
             listed.append({"type": "function", "function": function})
-        cursor = page.next_cursor
-        if not cursor:
+        if not (cursor := page.next_cursor):
             return listed
-    raise ValueError(f"the list of tools has more than {_PAGES} pages")
 
 
 def _first(error: BaseException) -> str:
@@ -169,90 +169,8 @@ def _first(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _text(result: Any) -> str:
-    parts = [_part(block) for block in result.content]
-    if not parts and result.structured_content is not None:
-        return json.dumps(result.structured_content, ensure_ascii=False)
-    return "\n".join(parts)
-
-
-def _part(block: Any) -> str:
-    if block.type == "text":
-        return str(block.text)
-    if block.type == "resource":
-        return str(getattr(block.resource, "text", f"[{block.resource.uri}]"))
-    return f"[{block.uri}]" if block.type == "resource_link" else f"[{block.type} {block.mime_type}]"
-
-
-class Servers:
-    """All servers of a run. A server with a ``reset`` tool serves one episode after the other."""
-
-    def __init__(self, servers: Mapping[str, Server], seconds: float) -> None:
-        self.servers, self.seconds = dict(servers), seconds
-        self._idle: dict[str, list[Connection]] = {name: [] for name in servers}
-        self._lock = threading.Lock()
-        self._holders: dict[str, str] = {}  # tool -> the server that has it
-        self._shown: Tools = ()
-
-    def shown(self) -> Tools:
-        """Returns the tools that the policy may call. Only the first call asks the servers."""
-        with self._lock:
-            if not self._holders:
-                self._shown = tuple(tool for name in self.servers for tool in self._listed(name))
-            return self._shown
-
-    def holder(self, tool: str) -> str:
-        self.shown()
-        if tool not in self._holders:
-            raise InputError(f"env.servers: no server has the tool {tool!r}, which a task calls")
-        return self._holders[tool]
-
-    def take(self, name: str) -> Connection:
-        with self._lock:
-            idle = self._idle[name].pop() if self._idle[name] else None
-        if idle is None or idle.fault:
-            return Connection(name, self.servers[name], self.seconds)
-        text, failed = idle.call(self.servers[name].reset or "", {})
-        if failed:
-            idle.close()
-            raise EnvironmentFault(f"server {name}: the reset tool failed: {text}")
-        return idle
-
-    def give(self, name: str, connection: Connection, busy: bool = False) -> None:
-        """Takes a connection back. ``busy``: a call may still be running, so no later episode may use the server."""
-        if self.servers[name].reset and not connection.fault and not busy:
-            self._idle[name].append(connection)
-        else:
-            connection.close()
-
-    def close(self) -> None:
-        for idle in self._idle.values():
-            while idle:
-                idle.pop().close()
-
-    def _listed(self, name: str) -> Tools:
-        server, place = self.servers[name], f"env.servers.{name}"
-        if find_spec("mcp") is None:
-            raise InputError("env=mcp needs the package mcp, which is not installed here; `make mcp` installs it")
-        if server.command and server.command[0] != "python" and shutil.which(server.command[0]) is None:
-            raise InputError(f"{place}.command: there is no program {server.command[0]!r} on this machine; install it")
-        try:
-            connection = Connection(name, server, self.seconds)
-            tools = {str(tool["function"]["name"]): tool for tool in connection.tools()}
-        except EnvironmentFault as error:
-            raise InputError(f"{place}: {error}") from error
-        self.give(name, connection)
-        for tool in tools.values():
-            if problem := check_tool(tool):
-                raise InputError(f"{place}: {problem}")
-        for key, wanted in (("tools", server.tools or ()), ("reset", [server.reset] if server.reset else [])):
-            if missing := [word for word in wanted if word not in tools]:
-                raise InputError(f"{place}.{key}: the server has no tool {missing[0]!r}; it has {', '.join(tools)}")
-        chosen = [word for word in (tools if server.tools is None else server.tools) if word != server.reset]
-        for word in tools:
-            if (other := self._holders.setdefault(word, name)) != name and word in chosen:
-                raise InputError(f"env.servers: {other} and {name} both have a tool {word!r}; limit {place}.tools")
-        return tuple(tools[word] for word in chosen)
+def _text(block: Any) -> str:
+    return str(block.text) if block.type == "text" else f"[{block.type}]"
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -285,10 +203,11 @@ class Check(Call):
             return text.split() == self.result.split()
 
 
-class Problem(BaseModel):
-    """The content of one task. docs/environments.md explains the fields."""
+class Problem(Row):
+    """One record of a task file. docs/environments.md explains the fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    subset: str = ""
     prompt: str
     setup: tuple[Call, ...] = ()
     answer: str | tuple[str, ...] | None = None
@@ -326,36 +245,11 @@ def _number(text: str) -> tuple[Decimal, str] | None:
     return (value if sign in ("", "+") else -value), unit
 
 
-class Row(Problem):
-    """A record of a task file."""
-
-    id: str = Field(min_length=1)
-    split: Literal["train", "seen", "unseen"]
-    subset: str = ""
-
-
 def problem_of(task: Task) -> Problem:
     try:
-        return Problem.model_validate(task.data)
+        return Problem.model_validate({"id": task.id, **task.data})
     except ValidationError as error:
         raise InputError(f"task {task.id}: {error}") from None
-
-
-def read_tasks(path: str | Path, env: str) -> dict[str, list[Task]]:
-    """Returns the tasks in a file: split -> its tasks. A record has ``id``, ``split``, ``subset`` and a problem's fields."""
-    tasks: dict[str, Task] = {}
-    for place, record in read_data_file(path, "env.file"):
-        try:
-            row = Row.model_validate(record)
-        except ValidationError as error:
-            raise InputError(f"{place}: {error}") from None
-        if row.id in tasks:
-            raise InputError(f"{place}: the id {row.id!r} occurs twice; rename one")
-        data = {key: value for key, value in record.items() if key not in ("id", "split", "subset")}
-        tasks[row.id] = Task(env, row.id, row.split, data, row.subset)
-    if not tasks:
-        raise InputError(f"{path}: the file contains no task; set env.file to a file with one task per record")
-    return {split: [task for task in tasks.values() if task.split == split] for split in SPLITS}
 
 
 def read_reply(text: str, form: Format, tools: Tools) -> Reply:
@@ -374,11 +268,10 @@ class McpEpisode:
 
     def __init__(self, env: McpEnv, problem: Problem, where: str) -> None:
         self.env, self.problem, self.where, self.form = env, problem, where, env.format
-        self._tools = env.servers.shown()
+        self._tools = env.shown_tools()
         self._connections: dict[str, Connection] = {}
         self._set_up = not problem.setup
-        self._acting = self._closed = False
-        self._lock = threading.Lock()
+        self._closed = False
 
     @property
     def tools(self) -> Tools:
@@ -389,22 +282,6 @@ class McpEpisode:
 
     def act(self, text: str) -> Step:
         """Makes the calls in a reply in order. A reply without calls ends the episode."""
-        with self._lock:
-            self._check_open()
-            self._acting = True
-        try:
-            return self._acted(text)
-        finally:
-            self._acting = False
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            connections, self._connections = self._connections, {}
-        for name, connection in connections.items():
-            self.env.servers.give(name, connection, self._acting)
-
-    def _acted(self, text: str) -> Step:
         try:
             reply = read_reply(text, self.form, self._tools)
         except ToolCallError as error:
@@ -414,6 +291,11 @@ class McpEpisode:
         right, check = self.problem.answered(reply.content), self.problem.check
         won = right and (check is None or check.holds(self._own(check, "check")))
         return Step("", float(won), True, won, {"admissible": True, "answered": right})
+
+    def close(self) -> None:
+        self._closed = True
+        for connection in list(self._connections.values()):
+            connection.close()
 
     def _told(self, results: list[str], admissible: bool) -> Step:
         return Step("\n".join(results), info={"admissible": admissible}, messages=answered(results, self.form))
@@ -428,27 +310,21 @@ class McpEpisode:
             self._set_up = True
             for each in self.problem.setup:
                 self._own(each, "setup")
-        name = self.env.servers.holder(call.name)
-        connection = self._connections.get(name)
-        if connection is None:
-            connection = self.env.servers.take(name)
-            with self._lock:
-                if not self._closed:
-                    self._connections[name] = connection
-        if self._closed:
-            self.env.servers.give(name, connection)
-            self._check_open()
-        return connection.call(call.name, call.arguments)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise EnvironmentFault(f"{self.where}: the episode was closed")
+        name = self.env.holder(call.name)
+        if name not in self._connections:
+            self._connections[name] = self.env.connect(name)
+        if self._closed:  # another thread closed the episode, perhaps before it could see the new connection
+            self.close()
+        return self._connections[name].call(call.name, call.arguments)
 
     def _own(self, call: Call, key: str) -> str:
         text, failed = self._live(call.made())
         if failed:
             raise InputError(f"{self.where}: {key}: the call of {call.name} failed ({text}); correct the task")
         return text
+
+
+_CLOSING = "Done."  # the expert's last reply if a task has no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,39 +344,56 @@ class McpEnv(ReplayedEnv):
         self,
         servers: Mapping[str, Mapping[str, Any] | None],
         file: str | Path | None = None,
-        horizon: int = 10,
-        format: str = "hermes",  # noqa: A002 - the configuration uses this name
+        horizon: PositiveInt = 10,
+        format: Format = "hermes",  # noqa: A002 - the configuration uses this name
         system: str | None = None,
-        closing: str = "Done.",
-        shown: int = 2000,
-        timeout: float = 60.0,
-        together: int | None = 64,
+        shown: Annotated[int, Ge(FEWEST)] = 2000,
+        timeout: PositiveFloat = 60.0,
+        together: PositiveInt | None = 64,
         mistakes: Mistakes | None = None,
     ) -> None:
-        check_shown(shown)
-        if timeout <= 0:
-            raise ValueError(f"timeout is {timeout} s; it must be above 0")
-        if together is not None and together < 1:
-            raise ValueError(f"together: must be at least 1, got {together}")
-        named = {name: _server(name, given) for name, given in servers.items() if given is not None}
-        if not named:
+        self._servers = {name: _server(name, given) for name, given in servers.items() if given is not None}
+        if not self._servers:
             raise ValueError("servers: give at least one, such as +env.servers.mine.command=[python,server.py]")
-        self.together, self.horizon, self.format = together, check_horizon(horizon), check_format(format)
-        self.system, self.closing, self.shown = system or "", closing, shown
+        self.together, self.horizon, self.format = together, horizon, format
+        self.system, self.shown, self.timeout = system or "", shown, timeout
         self.mistakes = mistakes or Mistakes()
-        self.reached = repr(named)
+        self.reached = repr(self._servers)
         self.file = None if file is None else str(file)
-        self._read = None if file is None else read_tasks(file, self.name)
-        self.servers = Servers(named, timeout)
+        self._read = None if file is None else read_tasks(file, "env.file", Problem)
+        self._holders: dict[str, str] = {}  # tool -> the server that has it
+        self._tools: Tools = ()
+        self._lock = threading.Lock()
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         check_tasks(split, count)
         if self._read is None:
             return mcp_boxes.tasks(self.name, split, count, seed)
-        return first_tasks(self._read.get(split, []), count, f"split {split} of {self.file}")
+        own = ("id", "split", "subset")
+        found = [
+            Task(self.name, row.id, split, {key: value for key, value in record.items() if key not in own}, row.subset)
+            for row, record in self._read
+            if row.split == split
+        ]
+        return first_tasks(found, count, f"split {split} of {self.file}")
 
     def open_episode(self, task: Task) -> McpEpisode:
         return McpEpisode(self, problem_of(task), f"task {task.id}")
+
+    def connect(self, name: str) -> Connection:
+        return Connection(name, self._servers[name], self.timeout)
+
+    def shown_tools(self) -> Tools:
+        """Returns the tools that the policy may call. Only the first call asks the servers."""
+        with self._lock:
+            if not self._holders:
+                self._tools = tuple(tool for name in self._servers for tool in self._listed(name))
+            return self._tools
+
+    def holder(self, tool: str) -> str:
+        if tool not in self._holders:
+            raise InputError(f"env.servers: no server has the tool {tool!r}, which a task calls")
+        return self._holders[tool]
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         """Makes the calls that the task lists, and answers. The clumsy expert errs before some of these calls."""
@@ -519,7 +412,7 @@ class McpEnv(ReplayedEnv):
 
         If neither reply makes a call, ``action`` is accepted if it gives the right answer of the task.
         """
-        tools = self.servers.shown()
+        tools = self.shown_tools()
         try:
             made, shown = (read_reply(text, self.format, tools) for text in (action, expert))
         except ToolCallError:
@@ -528,8 +421,28 @@ class McpEnv(ReplayedEnv):
             return equivalent(made.calls, shown.calls, tools)
         return problem_of(session.task).answered(made.content)
 
-    def close(self) -> None:
-        self.servers.close()
+    def _listed(self, name: str) -> Tools:
+        server, place = self._servers[name], f"env.servers.{name}"
+        if find_spec("mcp") is None:
+            raise InputError("env=mcp needs the package mcp, which is not installed here; `make mcp` installs it")
+        if server.command and server.command[0] != "python" and shutil.which(server.command[0]) is None:
+            raise InputError(f"{place}.command: there is no program {server.command[0]!r} on this machine; install it")
+        try:
+            connection = self.connect(name)
+            tools = {str(tool["function"]["name"]): tool for tool in connection.tools()}
+        except EnvironmentFault as error:
+            raise InputError(f"{place}: {error}") from error
+        connection.close()
+        for tool in tools.values():
+            if problem := check_tool(tool):
+                raise InputError(f"{place}: {problem}")
+        chosen = tools if server.tools is None else server.tools
+        if missing := [word for word in chosen if word not in tools]:
+            raise InputError(f"{place}.tools: the server has no tool {missing[0]!r}; it has {', '.join(tools)}")
+        for word in tools:
+            if (other := self._holders.setdefault(word, name)) != name and word in chosen:
+                raise InputError(f"env.servers: {other} and {name} both have a tool {word!r}; limit {place}.tools")
+        return tuple(tools[word] for word in chosen)
 
     def _replies(
         self, problem: Problem, session: ReplayedSession, rng: random.Random | None
@@ -540,13 +453,13 @@ class McpEnv(ReplayedEnv):
             if rng is not None and spare and (wrong := self._mistake(call, rng)) is not None:
                 yield [wrong], ""
             yield [call], ""
-        yield [], next(iter(problem.answers), self.closing)
+        yield [], next(iter(problem.answers), _CLOSING)
 
     def _mistake(self, call: ToolCall, rng: random.Random) -> ToolCall | None:
         drawn = self.mistakes.drawn(rng.random())
         if drawn == "unknown":
             return ToolCall(f"{call.name}_all", call.arguments)
-        schemas = (each["function"] for each in self.servers.shown() if each["function"]["name"] == call.name)
+        schemas = (each["function"] for each in self.shown_tools() if each["function"]["name"] == call.name)
         required = [name for tool in schemas for name in tool["parameters"].get("required") or ()]
         if drawn == "missing" and (required := [name for name in required if name in call.arguments]):
             left_out = rng.choice(required)
@@ -556,10 +469,7 @@ class McpEnv(ReplayedEnv):
 
 def _server(name: str, given: Mapping[str, Any]) -> Server:
     try:
-        server = Server.model_validate({key: value for key, value in given.items() if value is not None})
+        return Server.model_validate({key: value for key, value in given.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"servers.{name}.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    if bool(server.command) == bool(server.url) or (server.url and server.reset):
-        raise ValueError(f"servers.{name}: set either command or url, and reset only with command")
-    return server
+        raise ValueError(f"{'.'.join(map(str, ('servers', name, *first['loc'])))}: {first['msg']}") from None

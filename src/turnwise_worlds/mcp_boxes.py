@@ -1,7 +1,6 @@
 """The example of ``env=mcp``: a small server with a state, boxes that hold one thing each, and generated tasks for it.
 
-``python -m turnwise_worlds.mcp_boxes`` runs the server over stdio. The tool ``empty`` is an example of a tool that resets
-a server, and ``contents`` is an example of a tool by which a task checks the final state.
+``python -m turnwise_worlds.mcp_boxes`` runs the server over stdio. By the tool ``contents``, a task checks the final state.
 """
 
 from __future__ import annotations
@@ -84,12 +83,6 @@ def main() -> None:
         if box in held:
             raise ToolError(f"the {box} box is full")
         held[box] = thing
-        return "ok"
-
-    @server.tool(structured_output=False)
-    def empty() -> str:
-        """Empties all boxes."""
-        held.clear()
         return "ok"
 
     @server.tool(structured_output=False)

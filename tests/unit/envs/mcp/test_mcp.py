@@ -9,7 +9,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.extra("mcp")
 
 BOXES = {
     "command": ["python", "-m", "turnwise_worlds.mcp_boxes"],
-    "reset": "empty",
     "tools": ["look", "take", "put"],
 }
 COUNTER = """
@@ -73,10 +71,6 @@ async def put(thing: str, wait: float = 0):
     await asyncio.sleep(wait)
     box.append(thing)
     return str(box)
-@server.tool(structured_output=False)
-def empty():
-    box.clear()
-    return "ok"
 server.run()
 """
 
@@ -87,10 +81,8 @@ def call(name: str, **arguments: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def boxes() -> Iterator[McpEnv]:
-    env = McpEnv({"boxes": BOXES}, format="bfcl_python", closing="done")
-    yield env
-    env.close()
+def boxes() -> McpEnv:
+    return McpEnv({"boxes": BOXES}, format="bfcl_python")
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +104,7 @@ def task(**data: Any) -> Task:
 def test_a_closed_parent_and_a_call_under_way_change_no_other_episode(tmp_path: Path) -> None:
     script = tmp_path / "slow.py"
     script.write_text(SLOW)
-    env = McpEnv({"slow": {"command": ["python", str(script)], "reset": "empty"}}, format="bfcl_python", timeout=60)
+    env = McpEnv({"slow": {"command": ["python", str(script)]}}, format="bfcl_python", timeout=60)
     parent = env.reset(task())
     parent.step(call("put", thing="a"))
     fork = parent.fork()
@@ -133,7 +125,6 @@ def test_a_closed_parent_and_a_call_under_way_change_no_other_episode(tmp_path: 
     late.join(20)
     assert not late.is_alive() and failed
     assert env.reset(task()).step(call("put", thing="new")).observation == "['new']"
-    env.close()
 
 
 @pytest.mark.slow
@@ -155,8 +146,7 @@ def test_a_server_that_ignores_the_end_of_its_input_ends_with_the_program(script
 def test_the_servers_own_tools_are_hidden_but_serve_the_check(boxes: McpEnv) -> None:
     check = {"name": "contents", "result": '{"red": "key"}'}
     session = boxes.reset(task(answer=None, check=check))
-    for hidden in ("empty", "contents"):
-        assert "Error" in session.step(call(hidden)).observation
+    assert "Error" in session.step(call("contents")).observation
     session.step(call("put", box="red", thing="key"))
     assert session.fork().step("done").won
     session.step(call("take", box="red"))
@@ -172,7 +162,7 @@ def test_results_of_all_kinds_become_text(script: Path, monkeypatch: pytest.Monk
     session = env.reset(task())
     assert session.step("[add(number=2), add()]").observation == "2\n3"
     assert '"count": 3' in session.step("seen()").observation
-    assert session.step(call("odd", what="picture")).observation == "seen\n[image image/png]"
+    assert session.step(call("odd", what="picture")).observation == "seen\n[image]"
     assert session.step(call("odd", what="variable")).observation == "passed"
     assert session.step(call("odd", what="error")).observation.startswith("Error")
     assert "must be integer" in session.step(call("add", number="one")).observation
@@ -240,7 +230,6 @@ def test_a_server_over_http_shares_its_state(script: Path) -> None:
             one, other = env.reset(task()), env.reset(task())
             counts = [session.step("add(number=1)").observation for session in (one, other, one)]
             assert counts == [str(3 * place - 2), str(3 * place - 1), str(3 * place)]  # its state is its own matter
-            env.close()
     finally:
         server.kill()
         server.wait()

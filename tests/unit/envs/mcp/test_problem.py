@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from turnwise.errors import InputError
-from turnwise_worlds.mcp import Check, McpEnv, Problem, read_tasks
+from turnwise_worlds.mcp import Check, McpEnv, Problem
 
 RECORD = {"id": "a", "split": "train", "prompt": "go", "answer": "yes"}
 
@@ -21,20 +21,18 @@ def written(path: Path, *records: Any) -> Path:
 
 def test_a_file_gives_its_tasks_by_split_in_its_order(tmp_path: Path) -> None:
     records = [RECORD, {**RECORD, "id": "b", "split": "seen"}, {**RECORD, "id": "c", "subset": "x"}]
-    found = read_tasks(written(tmp_path / "tasks.jsonl", *records), "mcp")
-    assert [task.id for task in found["train"]] == ["a", "c"] and found["train"][1].subset == "x"
-    assert found["seen"][0].data == {"prompt": "go", "answer": "yes"}
-    env = McpEnv({"s": {"command": ["x"]}}, tmp_path / "tasks.jsonl")
-    assert [task.id for task in env.tasks("train", 2)] == ["a", "c"]
+    env = McpEnv({"s": {"command": ["x"]}}, written(tmp_path / "tasks.jsonl", *records))
+    assert [(task.id, task.subset) for task in env.tasks("train", 2)] == [("a", ""), ("c", "x")]
+    assert env.tasks("seen", 1)[0].data == {"prompt": "go", "answer": "yes"}
     with pytest.raises(InputError, match="has 1 tasks, but 2 are needed"):
         env.tasks("seen", 2)
 
 
 def test_answers_are_normalised_and_one_of_several_suffices() -> None:
-    problem = Problem(prompt="?", answer=["key", "7.5"])
+    problem = Problem(id="x", prompt="?", answer=["key", "7.5"])
     texts = ("The key.", "7.50", "keys", "", "key 7.5", "75", "-7.5", "7.5%")
     assert [problem.answered(text) for text in texts] == [True, True, *[False] * 6]
-    anything = Problem(prompt="?", check={"name": "c", "result": "1"})
+    anything = Problem(id="x", prompt="?", check={"name": "c", "result": "1"})
     assert anything.answered("whatever")
 
 
@@ -49,7 +47,7 @@ def test_answers_are_normalised_and_one_of_several_suffices() -> None:
     ],
 )
 def test_numbers_are_compared_as_numbers(answer: str, right: list[str], wrong: list[str]) -> None:
-    problem = Problem(prompt="?", answer=answer)
+    problem = Problem(id="x", prompt="?", answer=answer)
     assert all(map(problem.answered, right)) and not any(map(problem.answered, wrong))
 
 
