@@ -18,15 +18,17 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
+
+from annotated_types import Interval
+from pydantic import PositiveInt
 
 from turnwise.data.toolcalls import ToolCallError, split_thinking
-from turnwise.env import Session, Step, check_horizon, check_open, hashed_split
+from turnwise.env import Session, Step, check_open, hashed_split
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 from turnwise_worlds.scripted import Chances, Clumsy, Expert, LastTasks, ScriptedEnv
 
-Form = Literal["bare", "tags"]
 Settings = Mapping[str, Any]
 EASY: Mapping[str, Settings] = {"chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}}
 NUMBERS = 2**31 - 1  # number of items of a data set; the items are numbered from 0
@@ -44,7 +46,6 @@ HOW = "Think as long as you need, then put the final answer, and nothing else, b
 
 
 def package() -> Any:
-    """Returns the module ``factory`` of reasoning-gym; raises an ``InputError`` if the package is missing."""
     if find_spec("reasoning_gym") is None:
         raise InputError("env=reasoning_gym needs reasoning-gym, which is not installed; `make reasoning_gym` does it")
     import reasoning_gym.factory
@@ -52,9 +53,9 @@ def package() -> Any:
     return reasoning_gym.factory
 
 
-def opened(name: str, settings: Settings, key: str) -> Any:
+def opened(name: str, settings: Settings) -> Any:
     """Opens a data set. The setting ``level`` selects a level of its curriculum, which gives the other settings."""
-    known, place = package().DATASETS, f"{key}.{name}"
+    known, place = package().DATASETS, f"env.tasks.{name}"
     if name not in known:
         raise InputError(f"{place}: reasoning-gym has no such data set")
     made_by, configured_by = known[name]
@@ -66,8 +67,6 @@ def opened(name: str, settings: Settings, key: str) -> Any:
         config = configured_by()
         if (level := settings.get("level")) is not None:
             curriculum = package().create_curriculum(name)
-            if not isinstance(level, int) or level < 0:
-                raise ValueError("level must be a whole number of at least 0")
             for attribute, values in curriculum.attributes.items():
                 curriculum.set_attr_level(attribute, min(level, len(values.levels) - 1))
             config = curriculum.generate_configuration()
@@ -88,8 +87,8 @@ class ReasoningSession(Session):
         system: list[Message] = [{"role": "system", "content": HOW}] if self.env.form == "tags" else []
         return [*system, {"role": "user", "content": str(self.entry["question"])}]
 
-    def write(self, answer: str) -> str:
-        return answer if self.env.form == "bare" else f"<answer>{answer}</answer>"
+    def write(self, answer: object) -> str:
+        return str(answer) if self.env.form == "bare" else f"<answer>{answer}</answer>"
 
     def score(self, action: str) -> float:
         try:
@@ -130,7 +129,7 @@ class Mistakes(Chances):
 
 class GoodExpert(Expert[ReasoningSession]):
     def best(self, session: ReasoningSession) -> str:
-        return session.write(str(session.entry["answer"]))
+        return session.write(session.entry["answer"])
 
 
 class ClumsyExpert(Clumsy[ReasoningSession], GoodExpert):
@@ -163,36 +162,20 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
     def __init__(
         self,
         tasks: Mapping[str, Settings | None] | None = None,
-        unseen: Mapping[str, Settings | None] | None = None,
-        horizon: int = 1,
-        threshold: float = 1.0,
-        reply: Form = "bare",
-        kept: int = 1024,
+        horizon: PositiveInt = 1,
+        threshold: Annotated[float, Interval(gt=0, le=1)] = 1.0,
+        reply: Literal["bare", "tags"] = "bare",
+        kept: PositiveInt = 1024,
         mistakes: Mistakes | None = None,
     ) -> None:
-        tasks = EASY if tasks is None else tasks
-        if not 0 < threshold <= 1 or reply not in get_args(Form) or kept < 1 or not tasks or unseen == {}:
-            raise ValueError(
-                f"threshold must be in (0, 1], got {threshold}; reply bare or tags, got {reply}; kept at least 1, got "
-                f"{kept}; and tasks and unseen must name data sets of reasoning-gym"
-            )
-        self.horizon, self.threshold, self.form = check_horizon(horizon), float(threshold), reply
+        self.horizon, self.threshold, self.form = horizon, float(threshold), reply
         self.mistakes = mistakes or Mistakes()
-        self._datasets: dict[str, Any] = {}
-        self._train, self._unseen = (
-            [self._open(name, dict(given or {}), key) for name, given in named.items()]
-            for key, named in (("tasks", tasks), ("unseen", unseen or tasks))
-        )
+        self._used = [(name, dict(given or {})) for name, given in (tasks or EASY).items()]
+        self._datasets = {_place(*each): opened(*each) for each in self._used}
         self._entries = LastTasks(self._entry, kept)
 
-    def _open(self, name: str, settings: Settings, key: str) -> tuple[str, Settings]:
-        place = json.dumps([name, settings], sort_keys=True, default=str)
-        if place not in self._datasets:
-            self._datasets[place] = opened(name, settings, key)
-        return name, settings
-
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        streams = [self._new(*each, split, seed) for each in (self._unseen if split == "unseen" else self._train)]
+        streams = [self._new(*each, split, seed) for each in self._used]
         return [next(streams[place % len(streams)]) for place in range(count)]
 
     def _new(self, name: str, settings: Settings, split: str, seed: int) -> Iterator[Task]:
@@ -200,14 +183,15 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         seen: set[str] = set()
         misses = 0
         while misses < _MISSES:
-            data = {"dataset": name, "settings": settings, "number": rng.randrange(NUMBERS)}
-            question = str(self.dataset(Task(self.name, name, split, data))[data["number"]]["question"])
+            number = rng.randrange(NUMBERS)
+            question = str(self._datasets[_place(name, settings)][number]["question"])
             misses += 1
             if question in seen or hashed_split(question) != split:
                 continue
             misses = 0
             seen.add(question)
-            yield Task(self.name, f"{split}/{name}/{data['number']}", split, {**data, "question": question}, name)
+            data = {"dataset": name, "settings": settings, "number": number, "question": question}
+            yield Task(self.name, f"{split}/{name}/{number}", split, data, name)
         raise InputError(
             f"env.tasks.{name}: only {len(seen)} questions of the split {split} were found at these settings; lower "
             "data.trajectories, states.count or eval.tasks, or choose harder settings"
@@ -215,9 +199,9 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
 
     def dataset(self, task: Task) -> Any:
         """Returns the data set of a task, which may come from a file; raises an ``InputError`` if this run has none."""
-        place = json.dumps([task.data.get("dataset"), task.data.get("settings") or {}], sort_keys=True, default=str)
+        place = _place(task.data.get("dataset"), task.data.get("settings") or {})
         if place not in self._datasets:
-            raise InputError(f"task {task.id}: its data set and settings {place} must be in env.tasks or env.unseen")
+            raise InputError(f"task {task.id}: its data set and settings {place} must be in env.tasks")
         return self._datasets[place]
 
     def _entry(self, task: Task) -> Mapping[str, Any]:
@@ -236,9 +220,13 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
 
     def unknown(self, session: ReasoningSession) -> str:
         answer = session.entry["answer"]
-        right = answer is not None and session.score(session.write(str(answer))) >= self.threshold
+        right = answer is not None and session.score(session.write(answer)) >= self.threshold
         return "" if right else "reasoning-gym gives no right answer"
 
     def accepts(self, session: ReasoningSession, action: str, expert: str) -> bool:
         """Returns whether the score of the policy's answer is at least the threshold. ``expert`` is not used."""
         return session.score(action) >= self.threshold
+
+
+def _place(name: object, settings: Settings) -> str:
+    return json.dumps([name, settings], sort_keys=True, default=str)

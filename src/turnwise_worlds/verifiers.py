@@ -18,17 +18,18 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+from pydantic import PositiveFloat, PositiveInt
+
 from turnwise.data.tool_schema import signature
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
-from turnwise.env import EnvironmentFault, Quality, Step, check_horizon, check_tasks, first_tasks, same_text
+from turnwise.env import EnvironmentFault, Quality, Step, check_tasks, first_tasks, same_text
 from turnwise.errors import InputError
 from turnwise.types import Message, Task, Trajectory
 from turnwise_worlds import workers
 from turnwise_worlds.replayed import ReplayedEnv, ReplayedSession
 from turnwise_worlds.scripted import check_quality, demonstration
-from turnwise_worlds.tools import HOW, Tools, check_format, templated
+from turnwise_worlds.tools import HOW, Tools, templated
 
-INSTALL = "`make verifiers` installs it"
 _FOLD = 10  # without an evaluation set, the first of every ten rows is in the split seen, and the sixth in unseen
 _PASS = 0.5  # the library's default of ``pass_threshold``
 
@@ -42,30 +43,26 @@ class VerifiersEnv(ReplayedEnv):
         self,
         id: str | None = None,  # noqa: A002 - the library uses this name
         args: Mapping[str, Any] | None = None,
-        horizon: int | None = None,
-        format: str = "hermes",  # noqa: A002 - the configuration uses this name
+        horizon: PositiveInt | None = None,
+        format: Format = "hermes",  # noqa: A002 - the configuration uses this name
         threshold: float | None = None,
         expert: str | None = None,
-        timeout: float = 60.0,
+        timeout: PositiveFloat = 60.0,
     ) -> None:
-        if timeout <= 0:
-            raise ValueError(f"timeout is {timeout} s; it must be above 0")
-        self.format = check_format(format)
         if not id:
             raise InputError("env.id: name an installed environment to play, as env.id=my-environment")
         self._environment = load(id, args or {})
         turns = int(self._environment.max_turns) if horizon is None else horizon
-        if horizon is None and turns < 1:
+        if turns < 1:
             raise InputError(f"env.horizon: the environment {id!r} does not limit the number of turns; set env.horizon")
-        self.horizon = self._environment.max_turns = check_horizon(turns)
+        self.horizon = self._environment.max_turns = turns
         own = getattr(self._environment, "pass_threshold", _PASS)
         self.threshold = float(own if threshold is None else threshold)
-        self.id, self.expert, self.timeout = id, expert, timeout
+        self.id, self.format, self.expert, self.timeout = id, format, expert, timeout
         self.settings = json.dumps(args or {}, sort_keys=True, default=str)
         self._rows = cache(self._listed)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns the first ``count`` rows of a split as tasks."""
         check_tasks(split, count)
         return first_tasks(self._rows(split), count, f"split {split} of {self.id}")
 
@@ -76,8 +73,7 @@ class VerifiersEnv(ReplayedEnv):
         ]
 
     def open_episode(self, task: Task) -> VerifiersEpisode:
-        where = f"env.id={self.id}, task {task.id}"
-        return VerifiersEpisode(self._environment, task.data, self.format, self.threshold, self.timeout, where)
+        return VerifiersEpisode(self, self._environment, task)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         check_quality(quality)
@@ -153,19 +149,18 @@ class _Rollout:
 class VerifiersEpisode:
     """A rollout of the verifiers library as an episode (``turnwise_worlds.replayed.Episode``)."""
 
-    def __init__(
-        self, environment: Any, row: Mapping[str, Any], form: Format, threshold: float, seconds: float, where: str
-    ) -> None:
-        self.form, self.threshold, self.seconds, self.where = form, threshold, seconds, where
+    def __init__(self, env: VerifiersEnv, environment: Any, task: Task) -> None:
+        self.form, self.threshold, self.seconds = env.format, env.threshold, env.timeout
+        self.where = f"env.id={env.id}, task {task.id}"
         self._owner = os.getpid()
-        self._rollout = workers.run(_Rollout.start(environment, row), seconds, where)
+        self._rollout = workers.run(_Rollout.start(environment, task.data), self.seconds, self.where)
         try:
             asked = self._wait()
         except BaseException:
             self.close()
             raise
         if asked is None:
-            raise EnvironmentFault(f"{where}: the rollout ended before it requested a reply from the policy")
+            raise EnvironmentFault(f"{self.where}: the rollout ended before it requested a reply from the policy")
         self._prompt, tools = asked
         self._tools: Tools = tuple(
             {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
@@ -180,10 +175,8 @@ class VerifiersEpisode:
         messages = self._plain(self._prompt)
         if self._tools and not templated(self.form):
             listed = "\n".join([*map(signature, self._tools), HOW])
-            if messages and messages[0]["role"] == "system":
-                messages[0] = {"role": "system", "content": f"{messages[0]['content']}\n\n{listed}"}
-            else:
-                messages.insert(0, {"role": "system", "content": listed})
+            system = messages.pop(0)["content"] if messages and messages[0]["role"] == "system" else ""
+            messages.insert(0, {"role": "system", "content": f"{system}\n\n{listed}" if system else listed})
         return messages
 
     def act(self, text: str) -> Step:
@@ -226,22 +219,27 @@ class VerifiersEpisode:
     def _response(self, text: str) -> Any:
         from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
+        try:
+            reply = PARSERS[self.form](text, self._tools) if self._tools else None
+        except ToolCallError:  # a reply without readable calls is passed on as text
+            reply = None
         content, thinking, calls = text, None, None
-        if self._tools:
-            try:
-                reply = PARSERS[self.form](text, self._tools)
-            except ToolCallError:  # a reply without readable calls is passed on as text
-                reply = None
-            if reply is not None and reply.calls:
-                content, thinking = reply.content, reply.thinking or None
-                written = [json.dumps(dict(call.arguments), ensure_ascii=False) for call in reply.calls]
-                calls = [
-                    ToolCall(id=f"call_{place}_{len(self._prompt)}", name=call.name, arguments=arguments)
-                    for place, (call, arguments) in enumerate(zip(reply.calls, written, strict=True))
-                ]
-        reason = "tool_calls" if calls else "stop"
+        if reply is not None and reply.calls:
+            content, thinking = reply.content, reply.thinking or None
+            calls = [
+                ToolCall(
+                    id=f"call_{place}_{len(self._prompt)}",
+                    name=call.name,
+                    arguments=json.dumps(dict(call.arguments), ensure_ascii=False),
+                )
+                for place, call in enumerate(reply.calls)
+            ]
         message = ResponseMessage(
-            content=content, reasoning_content=thinking, tool_calls=calls, finish_reason=reason, is_truncated=False
+            content=content,
+            reasoning_content=thinking,
+            tool_calls=calls,
+            finish_reason="tool_calls" if calls else "stop",
+            is_truncated=False,
         )
         usage = Usage(prompt_tokens=0, reasoning_tokens=0, completion_tokens=0, total_tokens=0)
         return Response(id=uuid.uuid4().hex, created=int(time.time()), model="policy", usage=usage, message=message)
@@ -273,7 +271,7 @@ def _final(state: Any) -> Sequence[Any]:
 def load(name: str, arguments: Mapping[str, Any]) -> Any:
     """Loads an environment; raises an ``InputError`` if it cannot be loaded, or not be used here."""
     if find_spec("verifiers") is None:
-        raise InputError(f"env=verifiers needs the package verifiers, which is not installed here; {INSTALL}")
+        raise InputError("env=verifiers needs the package verifiers, which is not installed; `make verifiers` does it")
     import verifiers
 
     if "VF_LOG_LEVEL" not in os.environ:
@@ -297,12 +295,9 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the id and the content of each row of a split, in the order of the data set.
+    """Yields the id and the content of each row of a split (docs/environments.md), in the order of the data set.
 
-    If the environment has an evaluation set, ``train`` is the whole training set, and the rows of the evaluation set
-    are alternately in ``seen`` and ``unseen``. Otherwise 10% of the training set are in ``seen``, 10% in ``unseen``,
-    and 80% in ``train``. A row of ``seen`` or ``unseen`` is left out if a row of ``train`` has the same prompt,
-    question and answer.
+    A row of ``seen`` or ``unseen`` is left out if a row of ``train`` has the same prompt, question and answer.
     """
     trained, held_out = environment.build_dataset(), environment.build_eval_dataset()
     every = range(len(trained) if trained is not None else 0)

@@ -15,9 +15,8 @@ SUMS = {"chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digi
 
 
 def test_data_sets_take_turns_and_are_subsets() -> None:
-    env = ReasoningGymEnv({"chain_sum": {"level": 0}, "gcd": None}, unseen={"lcm": {"level": 1}})
+    env = ReasoningGymEnv({"chain_sum": {"level": 0}, "gcd": None})
     assert [task.subset for task in env.tasks("train", 5)] == ["chain_sum", "gcd", "chain_sum", "gcd", "chain_sum"]
-    assert {task.subset for task in env.tasks("unseen", 4)} == {"lcm"}
     with pytest.raises(InputError, match=r"env\.tasks\.chain_sum"):
         env.tasks("seen", 5000)
 
@@ -36,7 +35,7 @@ def test_data_sets_take_turns_and_are_subsets() -> None:
 )
 def test_a_data_set_that_cannot_be_used_is_refused(name: str, settings: dict[str, int]) -> None:
     with pytest.raises(InputError, match=rf"tasks\.{name}"):
-        opened(name, settings, "tasks")
+        opened(name, settings)
 
 
 def test_no_data_set_that_can_be_opened_evaluates_text() -> None:
@@ -45,7 +44,7 @@ def test_no_data_set_that_can_be_opened_evaluates_text() -> None:
         made_by, _ = package().DATASETS[name]
         if _EVALUATING.search(inspect.getsource(inspect.getmodule(made_by))):  # type: ignore[arg-type]
             with pytest.raises(InputError, match=name):
-                opened(name, {}, "tasks")
+                opened(name, {})
 
 
 def test_a_task_of_a_file_cannot_bring_its_own_data_set_or_question() -> None:
