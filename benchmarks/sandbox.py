@@ -120,14 +120,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--calls", type=int, default=200, help="number of timed calls of each kind (200)")
-    parser.add_argument("--backend", choices=["auto", "bubblewrap"], default="auto")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     args = parser.parse_args()
     if args.calls < 1:
         parser.error(f"--calls: must be at least 1, got {args.calls}")
 
     tree = tree_of({f"folder/{i}.txt": "a line\n" * 20 for i in range(10)})
-    sandbox = open_sandbox(args.backend)
+    sandbox = open_sandbox()
     state = sandbox.python().run("x = list(range(1000))")[1]
     plain = ["/bin/bash", "-c", "cat folder/1.txt"]
     measured = {
@@ -141,7 +140,7 @@ def main() -> None:
         "branch_cpu_ms": commands_cpu(lambda: state.run("sum(x)"), args.calls),
     }
     sandbox.close()
-    hasty = open_sandbox(args.backend, LOW)
+    hasty = open_sandbox(LOW)
     tried = escapes(hasty)
     hasty.close()
 

@@ -63,10 +63,8 @@ class Conversation:
 
 
 def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: int) -> Message:
-    """Returns a reply of the policy as an assistant message. A reply whose calls cannot be parsed stays plain text.
-
-    The ids of the calls contain ``number``, the number of the reply in its episode, so that a repeated episode has
-    equal ids.
+    """Returns a reply as an assistant message. ``number`` is the reply's number in its episode, so that a repeated
+    episode has equal ids of calls. A reply whose calls cannot be parsed stays text.
     """
     try:
         reply = PARSERS[form](text, tools)
@@ -86,11 +84,9 @@ def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: 
 
 
 def continuation(before: Conversation, reply: Message, after: Conversation) -> tuple[Message, ...] | None:
-    """Returns the messages that the request ``after`` adds to the request ``before`` and the policy's reply to it.
-
-    Returns None if ``after`` does not continue the conversation: ``after`` must repeat all earlier messages and tools
-    unchanged, and every added message must have the role "tool" or "user". Otherwise it would not be enough to append
-    the tokens of the added messages to the rollout.
+    """Returns the messages that the request ``after`` adds to ``before`` and the reply; None if it does not continue
+    them: it must repeat all messages and tools, and add messages of tools and users alone, because only their tokens
+    are appended.
     """
     known = [*before.messages, reply]
     if before.tools != after.tools or len(after.messages) <= len(known):
@@ -102,9 +98,8 @@ def continuation(before: Conversation, reply: Message, after: Conversation) -> t
 
 
 def _said(message: Message) -> tuple[Any, ...]:
-    """The parts of a message that must not change when a later request of the agent program repeats it.
-
-    A repeated reply of the policy may lack whitespace at its ends, empty fields and the ids of its calls.
+    """The parts of a message that a later request must repeat. A repeated reply may lack whitespace at its ends and ids
+    of calls.
     """
     content = str(message.get("content") or "")
     if message["role"] != "assistant":
@@ -177,8 +172,6 @@ def completion(reply: Message, stream: bool) -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request of an agent program that waits for the policy's reply."""
-
     conversation: Conversation
     reply: Future[Message] = field(default_factory=Future)
 
@@ -190,9 +183,8 @@ class Asked:
 
 
 class Desk:
-    """The queue of requests of one episode, in order of arrival. Every request must carry the episode's ``token``.
-
-    Only the event loop uses the attributes that begin with an underscore, except the queue.
+    """The requests of one episode, in order of arrival. Every request must carry the episode's ``token``. Only the
+    event loop uses the attributes that begin with an underscore, except the queue.
     """
 
     def __init__(self) -> None:
@@ -209,15 +201,13 @@ class Desk:
         return asked
 
     def serve(self, listener: socket.socket) -> None:
-        """Starts to serve requests on a listening socket, which the server then owns. Returns at once."""
         workers.start(self._serve(listener))
 
     def end(self) -> None:
-        """Ends the queue: requests that wait, and those that still come, are refused. Returns before this is done."""
+        """Refuses requests that wait and that still come. Returns before this is done, as ``serve`` and ``close`` do."""
         workers.soon(self._end)
 
     def close(self) -> None:
-        """Closes the socket. Returns before it is closed."""
         workers.start(self._close())
 
     async def reply_to(self, asked: Asked) -> Message:
@@ -324,11 +314,7 @@ def with_variables(command: str, variables: Mapping[str, str]) -> str:
 
 
 class Program:
-    """A running agent program.
-
-    The environment variable ``OPENAI_BASE_URL`` gives the program the gateway's address, and ``OPENAI_API_KEY`` the
-    token of the episode.
-    """
+    """A running agent program. ``OPENAI_BASE_URL`` has the gateway's address, ``OPENAI_API_KEY`` the episode's token."""
 
     def __init__(self, sandbox: Bubblewrap, command: str, tree: Tree, variables: Mapping[str, str]) -> None:
         self.desk = Desk()
@@ -388,7 +374,6 @@ class AgentEpisode:
         return self._asked.conversation.tools if self._asked else ()
 
     def opening(self) -> list[Message]:
-        """Waits for the agent program's first request and returns its messages."""
         if self._asked is None:
             self._asked = self.program.desk.next()
             if self._asked is None:
@@ -399,11 +384,9 @@ class AgentEpisode:
         return list(self._asked.conversation.messages)
 
     def act(self, text: str) -> Step:
-        """Answers the agent program's waiting request with the policy's reply and waits for the next request.
-
-        The returned step holds the messages that the next request adds to the conversation, or all messages of the next
-        request if it does not continue the conversation. If the program has ended, the step is the last one, and its
-        reward is the score.
+        """Answers the waiting request and waits for the next one. The step has what the next request adds to the
+        conversation, or all of its messages if it does not continue it. If the program has ended, the reward is the
+        score.
         """
         self.opening()
         asked = self._asked
@@ -472,12 +455,8 @@ def _number(output: str) -> float | None:
 
 
 class AgentEnv(ReplayedEnv):
-    """An environment in which the user's agent program asks the policy for replies. ``conf/env/agent.yaml`` explains the
-    arguments.
-
-    The program runs in the sandbox, in a folder that holds its code, the task's files and ``task.json``. It can reach only
-    the gateway, an HTTP server of this process that answers its requests with the policy's replies. A request that does
-    not continue the previous request begins a new conversation in the same rollout.
+    """An environment in which the user's agent program asks the policy for replies, as docs/agents.md describes.
+    ``conf/env/agent.yaml`` explains the arguments.
     """
 
     name = "agent"
@@ -510,10 +489,8 @@ class AgentEnv(ReplayedEnv):
         return first_tasks(tasks, count, f"split {split} of env.tasks_file")
 
     def session(self, task: Task) -> ReplayedSession:
-        """Opens a session of the task.
-
-        The program's first request is kept for each task. If the request is known, the program starts only when the
-        session takes its first action.
+        """Opens a session. If the task's first request is known, the program starts only when the session takes an
+        action.
         """
         session = ReplayedSession(task, partial(self.open_episode, task), self.horizon, self._first.get(task.id))
         self._first.setdefault(task.id, (session.opening(), session.tools))
@@ -536,9 +513,8 @@ class AgentEnv(ReplayedEnv):
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether ``action`` makes exactly the tool calls of the expert's reply ``expert``, in the same order.
-
-        If ``expert`` makes no call, the two texts must be equal after whitespace is normalised.
+        """Returns whether ``action`` makes the calls of the expert's reply in their order, or has its text if it has no
+        call.
         """
         calls = read_calls(expert, self.format, session.tools)
         return read_calls(action, self.format, session.tools) == calls if calls else same_text(action, expert)

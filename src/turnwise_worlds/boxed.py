@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
+from pydantic import PositiveInt
+
 from turnwise.data.toolcalls import ToolCallError
 from turnwise.env import EnvironmentFault, Level
 from turnwise.types import Message, Task, ToolCall
 from turnwise_worlds.sandbox.folder_value import File, Link, Tree
-from turnwise_worlds.sandbox.sandbox import Backend, Bubblewrap, CallResult, Limits, SandboxFault, Stop, open_sandbox
+from turnwise_worlds.sandbox.sandbox import Bubblewrap, CallResult, Limits, SandboxFault, Stop, open_sandbox
 from turnwise_worlds.scripted import ENTRY, Chances, Remembered
-from turnwise_worlds.tools import Short, Style, ToolEnv, ToolSession, check_shown, refusal
+from turnwise_worlds.tools import Short, Shown, Style, ToolEnv, ToolSession, refusal
 
 V = TypeVar("V")
 
@@ -37,7 +39,7 @@ class Sandboxed:
     explains the arguments.
     """
 
-    backend: Backend = "auto"
+    backend: Literal["auto", "bubblewrap"] = "auto"  # bubblewrap is the only one
     limits: Limits = field(default_factory=lambda: Limits(seconds=3))
     python: str | None = None
     reads: Sequence[str] = ()
@@ -75,7 +77,7 @@ class Sandboxed:
     def open(self) -> Bubblewrap:
         with self._lock:
             if self._sandbox is None:
-                self._sandbox = open_sandbox(self.backend, self.limits, self.python, self.reads)
+                self._sandbox = open_sandbox(self.limits, self.python, self.reads)
             return self._sandbox
 
     def close(self) -> None:
@@ -94,9 +96,8 @@ class Sandboxed:
 @dataclass
 class Box(Sandboxed):
     def run(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
-        """Runs a bash command in a folder. Returns its result and the content of the folder after the command.
-
-        A command that was run before in a folder with equal content is not run again, unless it exceeded a limit.
+        """Runs a bash command in a folder. An equal command in an equal folder is not run again, unless it exceeded a
+        limit.
         """
 
         def shell() -> tuple[CallResult, Tree]:
@@ -167,10 +168,7 @@ W = TypeVar("W", bound=WorkspaceSession)
 
 
 class WorkspaceEnv(ToolEnv[W]):
-    """An environment in which the policy works on a folder. The commands run in the sandbox.
-
-    A subclass has the tools (``bare``: see :class:`~turnwise_worlds.tools.ToolEnv`), the class of its sessions, and:
-    """
+    """An environment in which the policy works on a folder. A subclass has the tools, the class of its sessions, and:"""
 
     waits = True
     bare = False
@@ -184,15 +182,14 @@ class WorkspaceEnv(ToolEnv[W]):
     def __init__(
         self,
         level: Level = "tiny",
-        horizon: int = 10,
+        horizon: PositiveInt = 10,
         calls: Style | None = None,
-        shown: int | None = None,
+        shown: Shown | None = None,
         verifier: str | None = None,
         slips: Chances | None = None,
         box: Box | None = None,
         candidates: Literal["all", "clean"] | None = None,
     ) -> None:
-        check_shown(shown)
         if verifier not in (None, *self.verifiers):
             raise ValueError(f"verifier: must be one of {', '.join(self.verifiers)}, got {verifier!r}")
         super().__init__(level, horizon, calls, self.tools, self.bare)
@@ -202,7 +199,6 @@ class WorkspaceEnv(ToolEnv[W]):
         self.mistakes, self.box = slips or self.errs(), box or Box()
 
     def ready(self) -> None:
-        """Raises ``NoSandboxError`` if this machine has no sandbox."""
         self.box.open()
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:

@@ -68,8 +68,6 @@ class BrowseSession(QuestionSession):
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """The probabilities of the clumsy expert's mistakes in a turn. No mistake is made if too few turns are left."""
-
     stray: float = 0.1  # opens a page that has nothing to do with the question
     vain: float = 0.1  # looks on the open page for the title of another page, which the expert needs next
     again: float = 0.06  # searches for a page that an earlier search has already listed
@@ -100,11 +98,8 @@ class GoodExpert(QuestionExpert[BrowseSession]):
 
 
 def key_of(page: Page, sentence: str) -> str:
-    """Returns a text with which a sentence can be found on the page.
-
-    The text is the longest lower-case word of the sentence that no other sentence of the page contains. Lower-case
-    words are preferred because a reader does not know the names yet. If there is no lower-case word of this kind, the
-    text is the longest word that no other sentence contains, and otherwise the whole sentence.
+    """Returns the longest word of a sentence that no other sentence of the page contains, if possible a lower-case one,
+    because a reader does not know the names yet; otherwise the whole sentence.
     """
     others = [other.casefold() for other in page.sentences if other != sentence]
     words = re.findall(r"\w+", sentence)
@@ -137,10 +132,8 @@ class ClumsyExpert(Clumsy[BrowseSession], GoodExpert):
 
 
 def distance(session: BrowseSession) -> int:
-    """Returns the sum of the distances of all facts of the evidence.
-
-    The distance of a fact is 0 if the policy was shown the fact, else 1 if the fact's page is open, 2 if a search has
-    listed this page, and 3 otherwise.
+    """Sums over the facts of the evidence: 0 if the fact was shown, 1 if its page is open, 2 if a search has listed it,
+    3 otherwise.
     """
     total = 0
     for title, _ in session.missing():
@@ -150,10 +143,7 @@ def distance(session: BrowseSession) -> int:
 
 
 class BrowseEnv(QuestionEnv[BrowseSession]):
-    """An environment in which the policy searches, opens and reads pages to answer questions.
-
-    A search lists only titles of pages, and an opened page shows only its beginning.
-    """
+    """A search lists only titles, and an opened page shows only its beginning."""
 
     name = "browse"
     opens = True

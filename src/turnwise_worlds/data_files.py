@@ -22,14 +22,8 @@ ENDINGS = ".json, .jsonl, .parquet, .csv or .tsv"
 
 
 def read_data_file(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("file:number", record)`` for every record of a data file.
-
-    The number counts from 1: the line in a file of JSON lines, otherwise the record.
-
-    Args:
-        path: a file with a JSON array or JSON lines (``.json``, ``.jsonl``, ``.ndjson``), a Parquet file, or a CSV or
-            TSV table with a header line.
-        key: the configuration key that names the file, for error messages.
+    """Yields ``("file:number", record)`` for every record of a JSON, JSON lines, Parquet, CSV or TSV file. ``key`` is
+    the configuration key that names the file, for messages.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
@@ -74,10 +68,8 @@ def read_tasks(path: str | Path, key: str, kind: type[R]) -> list[tuple[R, dict[
 
 
 def cleaned(text: str) -> str:
-    """Returns a text with a blank in place of each control character, except tabs and line feeds.
-
-    A blank is also inserted after the ``<`` of the markers of chats and calls, such as ``<tool_call>``, so that no
-    parser takes the text for a marker.
+    """Returns a text with blanks in place of control characters, except tabs and line feeds, and after the ``<`` of
+    markers such as ``<tool_call>``, so that no parser takes the text for one.
     """
     return _MARK.sub("< ", _CONTROL.sub(" ", text))
 

@@ -10,15 +10,18 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, TypeVar, cast
+from typing import Annotated, Any, Protocol, TypeVar, cast
+
+from annotated_types import Interval
+from pydantic import PositiveInt
 
 from turnwise.data.match_calls import equivalent
 from turnwise.data.tool_schema import check_call, function_of, signature
 from turnwise.data.toolcalls import CLOSE_THINKING, OPEN_THINKING, Format
-from turnwise.env import Quality, Session, Step, Verifier, check_horizon, check_open, check_verifier
+from turnwise.env import Quality, Session, Step, Verifier, check_open
 from turnwise.types import Message, Task, ToolCall, Trajectory
 from turnwise_worlds.scripted import Chances, LastTasks, ScriptedEnv
-from turnwise_worlds.tools import Tools, answered, check_format, played, read_calls, templated
+from turnwise_worlds.tools import Tools, answered, played, read_calls, templated
 
 W = TypeVar("W", bound="World")
 
@@ -33,7 +36,7 @@ class World(Protocol):
     def same_state(self: W, other: W) -> bool: ...
 
     def same_place(self: W, other: W) -> bool:
-        """Returns whether two states are equal in everything, so that all further calls get equal answers in both."""
+        """Returns whether all further calls get equal answers in both states."""
         ...
 
 
@@ -65,18 +68,14 @@ def turn_of(user: str, *calls: tuple[str, dict[str, Any]]) -> UserTurn:
 
 
 def split_of(turns: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns the split of a dialogue task with the user turns ``turns``.
-
-    A hash of a request's text decides whether the request is held out of training, as a quarter of all requests are.
-    The split is ``seen`` if all requests of the task are held out, and ``train`` if no request is held out. Otherwise
-    the task belongs to no split (None). So no request of a ``seen`` task occurs in a training task.
+    """A hash holds a quarter of all requests out of training. The split is ``seen`` if all requests of a task are held
+    out, ``train`` if none is, and otherwise none, so no request of a ``seen`` task occurs in training.
     """
     held = [hashlib.sha256(turn["user"].encode()).digest()[0] < 64 for turn in turns]
     return "seen" if all(held) else None if any(held) else "train"
 
 
 def turns_data(turns: Sequence[UserTurn]) -> list[dict[str, Any]]:
-    """Returns user turns as JSON values, for a task's data. The field ``unable`` is left out."""
     return [
         {"user": turn.user, "calls": [{"name": c.name, "arguments": dict(c.arguments)} for c in turn.calls]}
         for turn in turns
@@ -113,7 +112,7 @@ class Reference:
         return cls(start, tuple(states), tuple(answers), problem.one_reply)
 
     def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
-        """Checks the end of a user turn. Returns the policy's fault (a constant of this module); empty for no fault."""
+        """Returns the policy's fault at the end of a user turn (a constant of this module); empty for none."""
         if not self.answers[turn]:
             # This request cannot be fulfilled. If the policy has changed the state anyway, a later user turn's check
             # fails; a dialogue of one reply has no later turn.
@@ -137,12 +136,8 @@ HOW = (
 
 
 class DialogueSession(Session):
-    """A running dialogue.
-
-    A reply without a call, or a reply that cannot be parsed, ends the user turn, as in BFCL. The user's next message
-    follows. The episode is lost if a user turn fails the check (``dialogues.multi_turn_check``), if the policy gives
-    more than ``steps`` replies with calls to one user message, or if the dialogue has not ended after ``horizon`` turns
-    of the policy.
+    """A running dialogue. A reply without a call, or that cannot be parsed, ends the user turn, as in BFCL. The episode
+    is lost if a turn fails its check, has more than ``steps`` replies with calls, or the horizon is reached.
     """
 
     def __init__(self, task: Task, problem: DialogueProblem, reference: Reference, env: DialogueEnv) -> None:
@@ -160,14 +155,9 @@ class DialogueSession(Session):
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that the chat template shows; empty if the system message lists the functions instead."""
         return self.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """Returns the user's first request.
-
-        If the chat template does not show the functions, a system message lists the functions before the request.
-        """
         user: Message = {"role": "user", "content": self.problem.turns[0].user}
         if templated(self.form):
             return [user]
@@ -175,10 +165,6 @@ class DialogueSession(Session):
         return [{"role": "system", "content": listed if self.brief else f"{listed}\n{HOW}"}, user]
 
     def step(self, action: str) -> Step:
-        """Executes the tool calls in the policy's reply and returns the environment's answer.
-
-        A reply without calls ends the user turn.
-        """
         check_open(self.task, self.done, self.turns)
         self.turns += 1
         calls = read_calls(action, self.form, self.problem.tools_at(self.turn)) or ()
@@ -213,7 +199,6 @@ class DialogueSession(Session):
         return self.problem.turns[self.turn].user
 
     def fork(self) -> DialogueSession:
-        """Returns an independent copy. This session and the copy share only objects that never change."""
         twin = copy.copy(self)
         twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
         return twin
@@ -223,15 +208,11 @@ NOTHING = "nothing"
 
 
 def thought(names: Sequence[str]) -> str:
-    """Returns a thinking block with ``names``, the functions that are still to be called, in order."""
     return f"{OPEN_THINKING}left: {', '.join(names) or NOTHING}{CLOSE_THINKING}"
 
 
 def muddled(names: Sequence[str], tools: Tools, rng: random.Random) -> str:
-    """Returns a thinking block in which one function of ``names`` is left out or replaced by another tool.
-
-    If ``names`` is empty, the block names one tool, unless there are no tools.
-    """
+    """Returns a thought in which one function is left out or replaced, or, if none is left, one tool is named."""
     others = [name for name in (str(function_of(tool)["name"]) for tool in tools) if name not in names]
     place = rng.randrange(len(names)) if names else 0
     instead = [rng.choice(others)] if others and (len(names) < 2 or rng.random() < 0.5) else []
@@ -269,11 +250,8 @@ the text is the whole reply.
 
 
 def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
-    """Yields the correct replies of a whole dialogue in order.
-
-    The replies to a user message make the calls of the ground truth, and a closing reply without calls ends the user
-    turn. A reply makes one call, or several if a user message needs more than ``session.steps - _ROOM`` calls, or all if
-    there is one reply.
+    """Yields the correct replies of a dialogue: the calls of the ground truth one by one, or several if a message needs
+    more than ``session.steps - _ROOM``, or all if there is one reply; then a reply without calls.
     """
     for turn in session.problem.turns:
         many = 1 if session.problem.one_reply else max(1, session.steps - _ROOM)
@@ -297,11 +275,8 @@ def clumsy(
     thinks: bool = False,
     muddle: float = 0.0,
 ) -> Iterator[Reply]:
-    """Yields the replies of the clumsy expert: those of :func:`good`, with occasional mistakes before a call.
-
-    The expert makes no wrong call in a task in which the first reply with a call ends the user turn. If ``thinks`` is
-    true, each reply begins with a thought: before a mistake, the thought lists the mistaken call, and before a correct
-    reply, the thought is wrong with probability ``muddle``.
+    """Yields the replies of :func:`good` with occasional mistakes before a call. With ``thinks``, the thought before a
+    mistake names it, and the thought before a correct reply is wrong with probability ``muddle``.
     """
     last: ToolCall | None = None
     replies = list(planned(session, closing))
@@ -392,11 +367,8 @@ def oracle_accepts(session: DialogueSession, action: str) -> bool:
 
 
 def still_due(session: DialogueSession) -> list[ToolCall]:
-    """Returns the calls of the ground truth that are still missing in this user turn.
-
-    First, the calls that the policy has made are removed from the ground truth. If the remaining calls would not fulfil
-    the request, the policy may have replaced one of them by another call. One remaining call is then left out, provided
-    that the others fulfil the request.
+    """Returns the calls of the ground truth that are still missing in this user turn. If the policy has replaced one of
+    them by another call, so that the rest fails, one is left out with which the others serve.
     """
     due = _less(session.problem.turns[session.turn].calls, session.made)
     if not due or not session.made or serves(session, due):
@@ -453,25 +425,19 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
 
     source: Source = field(init=False)
     brief: bool = field(init=False)
-    horizon: int | None = None  # type: ignore[assignment] # never None after construction, nor is the format
-    steps: int = 20
+    horizon: PositiveInt | None = None  # type: ignore[assignment] # never None after construction, nor is the format
+    steps: PositiveInt = 20
     format: Format | None = None  # type: ignore[assignment]
     mistakes: Mistakes = Mistakes()
-    kept: int = 256
+    kept: PositiveInt = 256
     thinks: bool = False
-    muddle: float = 0.0
+    muddle: Annotated[float, Interval(ge=0, le=1)] = 0.0
     verifier: Verifier = "oracle"
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.kept < 1:
-            raise ValueError(f"steps and kept must be at least 1, got {self.steps} and {self.kept}")
-        if not 0 <= self.muddle <= 1:
-            raise ValueError(f"muddle: must be a probability in [0, 1], got {self.muddle}")
         turns, form = self.usual()
-        self.horizon = check_horizon(turns if self.horizon is None else self.horizon)
-        self.format: Format = check_format(self.format or form)
+        self.horizon, self.format = self.horizon or turns, self.format or form
         self.closing = "done" if self.brief else "Done."
-        check_verifier(self.verifier)
         self._problems = LastTasks(self._problem, self.kept)
 
     @abstractmethod

@@ -49,8 +49,6 @@ def _facts() -> Iterator[tuple[str, str, str]]:
 
 
 class FactsSession(Session):
-    """One question, which is answered once."""
-
     def __init__(self, task: Task) -> None:
         self.task, self.done, self.won = task, False, False
 

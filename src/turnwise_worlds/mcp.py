@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from turnwise.data.match_calls import equivalent, same_value
@@ -35,7 +34,7 @@ from turnwise_worlds.data_files import Row, read_tasks
 from turnwise_worlds.replayed import ReplayedEnv, ReplayedSession
 from turnwise_worlds.scripted import Chances, check_quality
 from turnwise_worlds.search.retrieval import normalise
-from turnwise_worlds.tools import FEWEST, Tools, answered, opened, played, refusal, templated
+from turnwise_worlds.tools import Shown, Tools, answered, opened, played, refusal, templated
 
 # -- servers -----------------------------------------------------------------------------------------------------------
 
@@ -44,8 +43,6 @@ _SLACK = 10.0  # seconds after the MCP client's own time limit until this module
 
 
 class Server(BaseModel):
-    """The settings of one MCP server. ``conf/env/mcp.yaml`` explains the keys."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
     command: tuple[str, ...] = ()
     url: str = ""
@@ -181,8 +178,6 @@ _AROUND = " \t\r\n*_`'\"()[]!?:;,"  # characters that may surround a number
 
 
 class Call(BaseModel):
-    """A tool call in a task file."""
-
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
@@ -347,7 +342,7 @@ class McpEnv(ReplayedEnv):
         horizon: PositiveInt = 10,
         format: Format = "hermes",  # noqa: A002 - the configuration uses this name
         system: str | None = None,
-        shown: Annotated[int, Ge(FEWEST)] = 2000,
+        shown: Shown = 2000,
         timeout: PositiveFloat = 60.0,
         together: PositiveInt | None = 64,
         mistakes: Mistakes | None = None,
@@ -408,9 +403,8 @@ class McpEnv(ReplayedEnv):
         return played(session, self._replies(problem, session, rng), self.format, quality, seed)
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether ``action`` makes the tool calls of the expert's reply (a rule of this project).
-
-        If neither reply makes a call, ``action`` is accepted if it gives the right answer of the task.
+        """Accepts the tool calls of the expert's reply (a rule of this project) or, if neither reply makes a call, the
+        right answer.
         """
         tools = self.shown_tools()
         try:

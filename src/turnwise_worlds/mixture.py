@@ -8,28 +8,24 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from pydantic import PositiveFloat
+
 from turnwise.env import Environment, Quality, Session
 from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
 
 
 class Mixture(Environment):
-    """Combines several environments, whose tasks are mixed by weight.
-
-    A task names its environment in three places: in the field ``env``, in the field ``subset``, so that success is
-    reported for each environment, and at the beginning of its id, so that ids are unique. The named environment opens
-    the task's sessions and sets the horizon.
-
-    Source: PivotRL, arXiv:2603.21383, Table 5, which trains all agentic domains in one run.
-
-    Args:
-        worlds: name -> environment. The value None leaves an environment out.
-        weights: name of an environment -> relative number of its tasks. An environment without a weight gets 1.
+    """Mixes the tasks of several environments by weight (PivotRL, arXiv:2603.21383, Table 5). A task names its
+    environment in ``env``, in ``subset``, so that success is reported for each, and at the beginning of its id. A world
+    None is left out.
     """
 
     name = "mixture"
 
-    def __init__(self, worlds: Mapping[str, Environment | None], weights: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, worlds: Mapping[str, Environment | None], weights: Mapping[str, PositiveFloat] | None = None
+    ) -> None:
         weights = weights or {}
         self.parts = {name: part for name, part in worlds.items() if part is not None}
         if not self.parts:
@@ -47,14 +43,9 @@ class Mixture(Environment):
                 raise ValueError(
                     f"worlds.{name}: the name of this environment is {part.name!r}; use the key env.worlds.{part.name}"
                 )
-        for name, weight in weights.items():
+        for name in weights:
             if name not in worlds:
                 raise ValueError(f"weights.{name}: no environment has this name; choose one of {', '.join(worlds)}")
-            if not 0 < weight < math.inf:
-                raise ValueError(
-                    f"weights.{name}: must be above 0, got {weight}; to leave the environment out, set "
-                    f"env.worlds.{name}=null"
-                )
         self.weights = {name: float(weights.get(name, 1)) for name in self.parts}
         self.horizon = max(part.horizon for part in self.parts.values())
         self.waits = any(part.waits for part in self.parts.values())
@@ -62,11 +53,7 @@ class Mixture(Environment):
         self.together = min(bounds, default=None)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` tasks of a split, mixed from all environments in proportion to the weights.
-
-        Every prefix of the list has these proportions. The list for a smaller ``count`` need not be a prefix of the
-        list for a larger ``count``.
-        """
+        """Every prefix of the list has the proportions of the weights. A list need not be a prefix of a longer one."""
         counts = shares(list(self.weights.values()), count)
         dealt = [self._dealt(name, split, number, seed) for name, number in zip(self.parts, counts, strict=True)]
         hands = [iter(tasks) for tasks in dealt]
@@ -83,11 +70,9 @@ class Mixture(Environment):
         return self._of(task).reset(task)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert of the task's environment. Raises the errors of :meth:`reset`."""
         return self._of(task).demonstrate(task, quality, seed)
 
     def accepts(self, session: Any, action: str, expert: str) -> bool:
-        """Returns whether the functional verifier of the task's environment accepts ``action``."""
         return self._of(session.task).accepts(session, action, expert)
 
     def _of(self, task: Task) -> Environment:
@@ -103,11 +88,7 @@ class Mixture(Environment):
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:
-    """Divides ``count`` into whole numbers in proportion to positive weights, by the largest-remainder method.
-
-    Each number is the exact proportional part of ``count``, rounded up or down, and the numbers sum to ``count``. Of
-    equal remainders, that of the earlier weight is rounded up first.
-    """
+    """Divides ``count`` by the largest-remainder method. Of equal remainders, the earlier is rounded up first."""
     whole = math.fsum(weights)
     exact = [count * weight / whole for weight in weights]
     found = [math.floor(share) for share in exact]
@@ -118,16 +99,10 @@ def shares(weights: Sequence[float], count: int) -> list[int]:
 
 
 def order(counts: Sequence[int]) -> list[int]:
-    """Returns a sequence that contains each index i from 0 to n - 1 exactly ``counts[i]`` times, evenly spread.
-
-    In every prefix of the sequence, the number of occurrences of an index differs by less than 1 from the index's
-    proportional part of the prefix.
-
-    Source: Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980, 323-330). At each
-    position, the lag of an index is its proportional part minus its occurrences so far. The rule considers the indices
-    with a lag of at least 1 / (2n - 2). It takes the index whose lag would be the first to reach the bound
-    1 - 1 / (2n - 2) if the index were not taken. No lag then exceeds the bound. All numbers are integers or exact
-    fractions, so there are no rounding errors.
+    """Returns each index i exactly ``counts[i]`` times, evenly spread: in every prefix, its occurrences differ by less
+    than 1 from its share. This is Tijdeman's rule (Discrete Mathematics 32, 1980, 323-330): of the n indices that lag
+    behind their share by at least 1 / (2n - 2), it takes the one that would be the first to lag by 1 - 1 / (2n - 2).
+    All numbers are integers or exact fractions.
     """
     total = sum(counts)
     slack = max(1, 2 * len(counts) - 2)

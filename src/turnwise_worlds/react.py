@@ -90,8 +90,7 @@ class GameSession(Session):
     react = False
 
     @abstractmethod
-    def intro(self) -> str:
-        """Returns the first observation, which states the task."""
+    def intro(self) -> str: ...
 
     @abstractmethod
     def play(self, command: str) -> Step: ...
@@ -115,8 +114,7 @@ class GameEnv(ScriptedEnv[G]):
     prompt: Prompt | None = None
 
     @abstractmethod
-    def allows(self, session: G, command: str, expert: str) -> bool:
-        """Returns whether the functional verifier accepts a command, as :meth:`accepts` does for replies."""
+    def allows(self, session: G, command: str, expert: str) -> bool: ...
 
     def reset(self, task: Task) -> G:
         session = super().reset(task)

@@ -151,9 +151,8 @@ class ClumsyExpert(Clumsy[ReasoningSession], GoodExpert):
 
 
 class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
-    """Questions of several data sets in turn. ``conf/env/reasoning_gym.yaml`` explains the arguments.
-
-    A hash of a question's text decides its split, so no question occurs in two splits.
+    """Questions of several data sets in turn. A hash of a question's text decides its split.
+    ``conf/env/reasoning_gym.yaml`` explains the arguments.
     """
 
     name = "reasoning_gym"
@@ -224,7 +223,6 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         return "" if right else "reasoning-gym gives no right answer"
 
     def accepts(self, session: ReasoningSession, action: str, expert: str) -> bool:
-        """Returns whether the score of the policy's answer is at least the threshold. ``expert`` is not used."""
         return session.score(action) >= self.threshold
 
 

@@ -70,14 +70,9 @@ class _Live:
 
 
 class ReplayedSession(Session):
-    """A session that shares its running episode with its forks until one of them acts.
-
-    The session that acts first keeps the episode. Another one that acts later opens a fresh episode, repeats the
-    actions taken so far there, and compares every answer with the earlier one.
-
-    Args:
-        known: the messages and tools before the first action. If they are given, the session opens an episode only when
-            an action needs one.
+    """A session that shares its running episode with its forks until one of them acts. One that acts later opens a
+    fresh episode, repeats the actions taken so far there, and compares every answer. With ``known`` (messages and tools
+    before the first action) it opens an episode only when an action needs one.
     """
 
     def __init__(
@@ -132,7 +127,6 @@ class ReplayedSession(Session):
         return self._live
 
     def repeat(self) -> _Live:
-        """Opens a fresh episode and repeats the actions of this session there."""
         live = self._live = _Live(self._open(), None)
         self._busy = True  # so that `close` reaches the episode while its actions are repeated
         self._compare(
@@ -163,7 +157,7 @@ class ReplayedEnv(Environment):
 
     @abstractmethod
     def open_episode(self, task: Task) -> Episode:
-        """Opens a new episode of the task. The episode depends on the task's data alone."""
+        """The episode depends on the task's data alone."""
 
     def session(self, task: Task) -> ReplayedSession:
         return ReplayedSession(task, partial(self.open_episode, task), self.horizon)

@@ -15,18 +15,12 @@ from turnwise.types import Message, Task, Trajectory
 
 K = TypeVar("K")
 V = TypeVar("V")
-CACHED_BYTES = (
-    256 << 20
-)  # default size limit of a cache in bytes; needed because the policy's commands can give large results
+CACHED_BYTES = 256 << 20  # default size limit of a cache, because the policy's commands can give large results
 ENTRY = 200  # approximate number of bytes that a cached entry takes in addition to its content
 
 
 class Remembered(Generic[K, V]):
-    """A least-recently-used cache: when it is full, it drops the value that was used longest ago.
-
-    Args:
-        most: maximum size of all values together, in bytes. A single value that is larger is not kept.
-    """
+    """A cache of at most ``most`` bytes that drops the value that was used longest ago. A larger value is not kept."""
 
     def __init__(self, most: int = CACHED_BYTES) -> None:
         self.most, self.held = most, 0
@@ -55,10 +49,8 @@ class Remembered(Generic[K, V]):
 
 
 class LastTasks(Generic[V]):
-    """A cache that computes one value for each task and holds the values of the latest tasks.
-
-    A value is used again only for a task that is equal in all its fields. An equal id is not enough. Several threads
-    may use the cache. If two of them ask for a new task at the same time, its value is computed twice.
+    """A cache that computes one value for each task and holds those of the latest tasks. It is used again only for a
+    task that is equal in all fields. Threads may use it; two that ask at the same time compute a value twice.
     """
 
     def __init__(self, make: Callable[[Task], V], most: int) -> None:
@@ -84,15 +76,11 @@ class Chances:
     """The probabilities of a clumsy expert's mistakes: a subclass has one field for each kind of mistake."""
 
     def __post_init__(self) -> None:
-        key = type(self).__name__.lower()
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, value in values.items():
-            if not 0 <= value <= 1:
-                raise ValueError(f"{key}.{name}: must be in [0, 1], got {value}")
-        if sum(values.values()) > MOST:
+        chances = [getattr(self, field.name) for field in fields(self)]
+        if min(chances) < 0 or sum(chances) > MOST:
             raise ValueError(
-                f"{key}: the probabilities sum to {sum(values.values()):g}; lower the sum to at most {MOST}, so that "
-                "enough turns are left to solve a task"
+                f"{type(self).__name__.lower()}: probabilities must be at least 0 and sum to at most {MOST}, so that enough "
+                f"turns are left to solve a task, got {chances}"
             )
 
     def drawn(self, draw: float) -> str | None:
@@ -105,30 +93,22 @@ class Chances:
 
 
 class Expert(ABC, Generic[S]):
-    """A scripted expert that knows the solution. One instance acts in one episode.
-
-    Args:
-        session: a fresh episode.
-        seed: seed for choosing between equally good actions.
-    """
+    """A scripted expert that knows the solution and acts in one episode. The seed chooses between equally good actions."""
 
     def __init__(self, session: S, seed: int | str) -> None:
         self.rng = random.Random(f"{session.task.env} expert {seed} {session.task.id}")
 
     @abstractmethod
-    def best(self, session: S) -> str:
-        """Returns the correct next action."""
+    def best(self, session: S) -> str: ...
 
     def act(self, session: S) -> str:
         return self.best(session)
 
 
 class Clumsy(Expert[S]):
-    """An expert that sometimes makes a mistake.
-
-    A subclass has two base classes: first ``Clumsy``, then the class of the good expert. For each field of ``chances``,
-    such as ``stray``, the subclass has a method, such as ``_stray``. The method returns a mistake of this kind as an
-    action, or None if the mistake is not possible now.
+    """An expert that sometimes makes a mistake. A subclass has two base classes, ``Clumsy`` and the good expert. For
+    each field of ``chances``, such as ``stray``, its method ``_stray`` returns the mistake as an action, or None if it
+    is not possible now.
     """
 
     def __init__(self, session: S, seed: int | str, chances: Chances) -> None:
@@ -139,10 +119,7 @@ class Clumsy(Expert[S]):
         return True
 
     def mistake(self, session: S, *known: Any) -> str | None:
-        """Draws whether the expert makes a mistake now. Returns the mistake as an action; None for no mistake.
-
-        ``known`` holds further arguments for the method of the mistake.
-        """
+        """Returns the drawn mistake as an action; None for none. ``known`` holds further arguments for its method."""
         draw = self.rng.random()
         name = self.chances.drawn(draw) if self.has_room(session) else None
         action: str | None = getattr(self, f"_{name}")(session, *known) if name else None
@@ -160,10 +137,7 @@ def check_quality(quality: Quality) -> Quality:
 
 
 def demonstration(session: Session, act: Callable[[], str | None], quality: Quality, seed: int) -> Trajectory:
-    """Runs an expert's episode and returns the trajectory, which ends with the last observation.
-
-    ``session`` is a fresh episode. ``act`` gives the expert's next action; None ends the episode early.
-    """
+    """Plays an expert's actions in a fresh episode until ``act`` gives None or the episode ends."""
     messages: list[Message] = session.opening()
     while not session.done and (action := act()) is not None:
         messages.append({"role": "assistant", "content": action})

@@ -163,10 +163,8 @@ for call, want in CASES:
 
 
 def make_task(level: Level, split: str, seed: int, index: int) -> Task:
-    """Returns task number ``index`` of a split.
-
-    A fault is a wrong form of a line. ``train`` and ``seen`` share faults, but no repository. ``unseen`` uses faults
-    that no training task contains, on lines that training tasks break in other ways.
+    """A fault is a wrong form of a line. ``train`` and ``seen`` share faults, but no repository. ``unseen`` has faults
+    that no training task has, on lines that training tasks break in other ways.
     """
     attempt = 0
     while True:
@@ -178,11 +176,7 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def held_out(program: Program) -> list[tuple[int, int]]:
-    """Returns the faults of a function that are reserved for the split ``unseen``.
-
-    These are the last wrong forms of all lines with several wrong forms, as pairs (index of the line, index of its
-    form).
-    """
+    """Returns the faults (line, form) that are reserved for ``unseen``: the last wrong forms of lines with several."""
     forms = {i: len(line) - 1 for i, line in enumerate(program.body) if isinstance(line, tuple)}
     return [(i, last) for i, last in forms.items() if last > 1]
 
@@ -224,10 +218,8 @@ def _module(programs: list[Program], broken: Program, fault: tuple[int, int]) ->
 
 
 def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns the first element of ``cases`` for which the broken function gives a wrong value, as a list.
-
-    ``cases`` has one element for each test case of ``program``, in order. This function never executes code of the
-    policy.
+    """Returns the first case for which the broken function gives a wrong value, as a list. Never runs the policy's
+    code.
     """
     names: dict[str, Any] = {}
     exec(program.text(fault), names)
@@ -281,13 +273,9 @@ print({mark!r} + json.dumps(found))
 
 
 class SoftwareSession(WorkspaceSession):
-    """A running episode of ``env=software``.
-
-    The task is solved when the code returns the right value in every test case, shown or hidden.
-
-    ``found`` says which part of the fault the observations have shown: 0 nothing, 1 the name of the function that
-    fails, 2 also its place, and 3 also its wrong line. The number stays 0 until an observation shows the name, even if
-    another observation has shown the place or the line.
+    """The task is solved when the code returns the right value in every case, shown or hidden. ``found`` says what the
+    observations have shown: 0 nothing, 1 which function fails, 2 also its place, 3 also its wrong line. It stays 0
+    until the name was shown.
     """
 
     def __init__(self, task: Task, env: SoftwareEnv) -> None:
@@ -314,7 +302,6 @@ class SoftwareSession(WorkspaceSession):
         return after.won or after.found > self.found
 
     def lines(self, path: str) -> list[str]:
-        """Returns the lines of a file. Raises ``ToolCallError`` if there is no file with this path."""
         entry = self.tree.get(path.removeprefix("./"))
         if not isinstance(entry, File):
             raise ToolCallError(f"no file {path[:80]}")
@@ -397,9 +384,8 @@ class Slips(Chances):
 
 
 class GoodExpert(Expert[SoftwareSession]):
-    """An expert that runs the tests, opens the file of the function that fails, and corrects the line.
-
-    The seed decides whether the expert also searches for the function before it opens the file.
+    """Runs the tests, opens the file of the function that fails, and corrects the line. The seed decides whether it
+    searches for the function before.
     """
 
     def __init__(self, session: SoftwareSession, seed: int | str) -> None:
@@ -438,10 +424,7 @@ class ClumsyExpert(Clumsy[SoftwareSession], GoodExpert):
 
 
 class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
-    """An environment in which the policy repairs a code repository. Test cases, which run in the sandbox, judge it.
-
-    ``conf/env/software.yaml`` explains the arguments.
-    """
+    """The policy repairs a repository. ``conf/env/software.yaml`` explains the arguments."""
 
     name = "software"
     tools, verifiers = TOOLS, ("effect", "call", "name")

@@ -10,8 +10,10 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
+from annotated_types import Interval
+from pydantic import PositiveInt
 from rapidfuzz.distance import Levenshtein
 
 from turnwise.data.tool_schema import make_tool
@@ -24,16 +26,14 @@ from turnwise_worlds.boxed import STOPPED, Box, WorkspaceEnv, WorkspaceSession, 
 from turnwise_worlds.sandbox.folder_value import File, Tree, tree_of
 from turnwise_worlds.sandbox.sandbox import CallResult
 from turnwise_worlds.scripted import Chances, Clumsy, Expert
-from turnwise_worlds.tools import Style, read_call
+from turnwise_worlds.tools import Shown, Style, read_call
 
 logger = logging.getLogger(__name__)
 
 
 class Goal:
-    """The goal of a terminal task, read from the task's data: chores (small file tasks), in order.
-
-    ``final`` (path -> text) has the files that the folder must contain at the end, with those that no chore changes, and
-    ``gone`` the paths that must not exist then. Other files do not matter.
+    """Chores (small file tasks), in order. ``final`` has all files that the folder must contain at the end, ``gone``
+    the paths that must not exist then. Other files do not matter.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -53,9 +53,8 @@ class Goal:
         self.gone = [path for chore in self.chores for path in chore["gone"] if path not in final]
 
     def missing(self, tree: Tree) -> int:
-        """Returns the number of files that do not have the required state; 0 if the task is done.
-
-        A file that must be moved counts as wrong until it exists at its new path. So deleting it makes no progress.
+        """Returns the number of wrong files. One that must be moved is wrong until it is at its new path, so deleting
+        it is no progress.
         """
         wrong = sum(not _holds(tree, path, text) for path, text in self.final.items())
         for chore in self.chores:
@@ -115,10 +114,7 @@ SIZES: Mapping[Level, Sizes] = {
 
 
 def make_task(level: Level, split: str, seed: int, index: int) -> Task:
-    """Returns task number ``index`` of a split.
-
-    A hash of a task's content decides its split, so no two splits share a task.
-    """
+    """A hash of a task's content decides its split, so no two splits share a task."""
     attempt = 0
     while True:
         data = _draw(SIZES[level], random.Random(f"terminal {level} {split} {seed} {index} {attempt}"))
@@ -129,7 +125,6 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def split_of(data: Mapping[str, Any]) -> str:
-    """Returns the split of a task. A hash puts 80% of all tasks into train, 10% into seen and 10% into unseen."""
     share = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0]
     return "unseen" if share < 26 else "seen" if share < 52 else "train"
 
@@ -283,11 +278,7 @@ _RULES = "You work in a folder through bash. The task is done as soon as the fol
 
 
 class TerminalSession(WorkspaceSession):
-    """A running episode of ``env=terminal``.
-
-    Each command runs in a new shell that starts in the work folder. ``located`` holds the paths of the files of chores
-    (small file tasks) that the observations so far have identified.
-    """
+    """Each command runs in a new shell. ``located`` holds the files of chores that the observations have identified."""
 
     def __init__(self, task: Task, env: TerminalEnv) -> None:
         goal = Goal(task.data)
@@ -323,11 +314,8 @@ class TerminalSession(WorkspaceSession):
 
 
 def _shows(action: str, observation: str, chore: Mapping[str, Any]) -> bool:
-    """Returns whether an observation identifies the file of a chore.
-
-    The request describes the file by a word in it. The observation identifies the file in three cases: if a line
-    contains the file's path and the word, if exactly one line names a file and this line contains the path, or if the
-    action contains the path and the observation contains the word.
+    """Whether an observation identifies a chore's file, which the request describes by a word in it: a line has path
+    and word, the only line that names a file has the path, or the action has the path and the observation the word.
     """
     path, word = chore["path"], chore["find"]
     named = [line for line in observation.splitlines() if ".txt" in line]
@@ -345,10 +333,7 @@ class Slips(Chances):
 
 
 class GoodExpert(Expert[TerminalSession]):
-    """An expert that does the chores (small file tasks) in order.
-
-    If the request describes a file only by a word in it, the expert first searches for the file.
-    """
+    """Does the chores in order, and first searches for a file that the request describes only by a word in it."""
 
     def best(self, session: TerminalSession) -> str:
         return session.write("bash", self.command(session))
@@ -438,9 +423,8 @@ class CommandJudge(CachedModel):
 
 
 def normalised(command: str) -> list[str]:
-    """Returns the words of a command without quotes, blanks and a leading ``./``.
-
-    Consecutive short flags are split into single letters and sorted.
+    """Returns a command's words without quotes, blanks and a leading ``./``, and with consecutive short flags sorted
+    one by one.
     """
     try:
         lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
@@ -473,22 +457,16 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
     def __init__(
         self,
         level: Level = "tiny",
-        horizon: int = 10,
+        horizon: PositiveInt = 10,
         calls: Style | None = None,
-        shown: int | None = None,
+        shown: Shown | None = None,
         verifier: str | None = None,
-        threshold: float = 0.8,
+        threshold: Annotated[float, Interval(gt=0, le=1)] = 0.8,
         judge: Judge | None = None,
         slips: Slips | None = None,
         box: Box | None = None,
         candidates: Literal["all", "clean"] | None = None,
     ) -> None:
-        if judge is not None and not callable(judge):
-            raise ValueError(
-                f"judge: must be null or a function (set by _target_) that compares two commands, got {judge!r}"
-            )
-        if not 0 < threshold <= 1:
-            raise ValueError(f"threshold: must be in (0, 1], got {threshold}")
         super().__init__(level, horizon, calls, shown, verifier, slips, box, candidates)
         self.threshold, self.judge = threshold, judge
 

@@ -6,11 +6,13 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
 
 from turnwise.data.tool_schema import arguments_of, check_call, function_of, name_of, parameters_of, signature
 from turnwise.data.toolcalls import CLOSE, OPEN, PARSERS, Format, ToolCallError, hermes, split_thinking, write_calls
-from turnwise.env import Level, Quality, Session, Step, check_horizon, check_open, tools_of
+from turnwise.env import Level, Quality, Session, Step, check_open, tools_of
 from turnwise.types import Message, Task, ToolCall, Trajectory
 from turnwise_worlds.scripted import S, ScriptedEnv, trajectory_of
 
@@ -20,25 +22,10 @@ REFUSED = "Error: "  # how the observation after a reply without a valid call be
 _DIGITS = 6  # maximum number of digits of a number in the short format
 
 
-class Calls(Protocol):
-    """A text format for tool calls."""
-
-    @property
-    def tools(self) -> Sequence[Mapping[str, Any]]: ...
-
-    def explain(self) -> str: ...
-
-    def read(self, text: str) -> ToolCall: ...
-
-    def write(self, call: ToolCall) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Short:
-    """The short format, for example ``edit bag.py 3 return y``: the tool's name, then its arguments in order.
-
-    The last argument takes the rest of the text, so it may contain spaces. If ``bare`` is true, there must be exactly
-    one tool, and its name is left out.
+    """The short format, such as ``edit bag.py 3 return y``: the tool's name, then its arguments. The last one takes the
+    rest of the text. ``bare``: the only tool's name is left out.
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -141,15 +128,15 @@ class Boxed(Hermes):
         return f"\\boxed{{{call.arguments['text']}}}" if call.name == "answer" else super().write(call)
 
 
+Calls = Short | Hermes
+
+
 def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False) -> Calls:
-    """Returns the call format named ``style``. For ``bare`` see :class:`Short`."""
     if style == "boxed" and "answer" not in map(name_of, tools):
         raise ValueError("calls: boxed is for environments whose episodes end with an answer; choose short or hermes")
     if style == "short":
         return Short(tools, bare)
-    if style in ("hermes", "boxed"):
-        return Hermes(tools) if style == "hermes" else Boxed(tools)
-    raise ValueError(f"calls must be one of short, hermes, boxed, got {style!r}")
+    return Hermes(tools) if style == "hermes" else Boxed(tools)
 
 
 def read_call(calls: Calls, text: str) -> ToolCall | None:
@@ -169,22 +156,13 @@ HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
 Tools = tuple[Mapping[str, Any], ...]
 
 
-def check_format(form: str) -> Format:
-    """Checks and returns the name of a format of tool calls."""
-    if form not in PARSERS:
-        raise ValueError(f"format: must be one of {', '.join(PARSERS)}, got {form!r}")
-    return form  # type: ignore[return-value]
-
-
 def templated(form: Format) -> bool:
     return form != "bfcl_python"
 
 
 def opened(system: str, tools: Sequence[Mapping[str, Any]], form: Format, user: str, how: str = HOW) -> list[Message]:
-    """Returns a system message and the user message ``user``.
-
-    The system message has the text ``system`` and, if the chat template does not write the tools, a list of the tools
-    and the text ``how``, which says how to call them. An empty system message is left out.
+    """Returns a system message, left out if it is empty, and a user message. If the chat template does not write the
+    tools, the system message lists them, with ``how`` to call them.
     """
     listed = ["\n".join(map(signature, tools)), how] if tools and not templated(form) else []
     told = "\n\n".join(filter(None, [system, *listed]))
@@ -195,13 +173,9 @@ def opened(system: str, tools: Sequence[Mapping[str, Any]], form: Format, user: 
 def said(
     calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, Any]] = (), thought: str = ""
 ) -> Message:
-    """Returns an assistant message with the text ``thought`` and an expert's tool calls.
-
-    The calls are stored in ``tool_calls``. In three cases the calls are written as text, as the policy would write it:
-
-    - The format is ``bfcl_python``.
-    - A call does not fit ``tools``. Trajectory files may not hold an unfit call in ``tool_calls``.
-    - ``thought`` is not empty. Some chat templates drop the text of a message that has ``tool_calls``.
+    """Returns an assistant message with an expert's calls. They are text in ``bfcl_python``, if one does not fit
+    ``tools`` (trajectory files may not hold it in ``tool_calls``), and after a ``thought``, because some chat templates
+    drop the text of a message that has ``tool_calls``.
     """
     fit = not any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in calls)
     if thought or not (templated(form) and fit):
@@ -226,11 +200,7 @@ def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
 def played(
     session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format, quality: Quality, seed: int
 ) -> Trajectory:
-    """Runs an expert's episode whose actions are tool calls, and returns the trajectory. See :func:`demonstration`.
-
-    Each element of ``replies`` is a pair (tool calls, text). The text is the thought before the calls; in a reply
-    without calls, the text is the whole reply.
-    """
+    """Plays an expert's pairs (tool calls, text). The text is the thought before the calls, or without calls the reply."""
     messages = list(session.opening())
     for calls, text in replies:
         if session.done:
@@ -245,7 +215,6 @@ def played(
 
 
 def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall, ...] | None:
-    """Returns the tool calls in a reply; None if the reply cannot be parsed."""
     try:
         return PARSERS[form](text, tools).calls
     except ToolCallError:
@@ -256,13 +225,7 @@ MAX_ARGUMENT = 20_000  # maximum length of a text argument, in characters
 
 
 class ToolSession(Session):
-    """Base class of episodes with tool calls.
-
-    Args:
-        calls: the format in which the policy writes calls.
-        system: the text of the system message. An explanation of the tools is appended to it.
-        user: the text of the user message, which follows the system message.
-    """
+    """Base class of episodes with tool calls. An explanation of the tools is appended to the text ``system``."""
 
     def __init__(self, task: Task, calls: Calls, horizon: int, system: str, user: str) -> None:
         self.task, self.calls, self.horizon = task, calls, horizon
@@ -275,10 +238,7 @@ class ToolSession(Session):
 
     @abstractmethod
     def act(self, call: ToolCall) -> Step:
-        """Answers one tool call of the policy. If the returned step is ``done``, the episode ends.
-
-        :meth:`step` counts the turns and checks the horizon.
-        """
+        """Answers one tool call. :meth:`step` counts the turns and checks the horizon."""
 
     def opening(self) -> list[Message]:
         return [dict(message) for message in self._opening]
@@ -287,22 +247,14 @@ class ToolSession(Session):
         return self.calls.read(action)
 
     def write(self, name: str, *arguments: Any) -> str:
-        """Returns a call of the tool ``name`` as the text that the policy would write. The inverse of :meth:`call`.
-
-        ``arguments`` holds values in the order of the tool's parameters.
-        """
+        """Returns a call with these values, in the order of the tool's parameters, as the policy would write it."""
         (keys,) = (parameters_of(tool) for tool in self.calls.tools if name_of(tool) == name)
         return self.calls.write(ToolCall(name, dict(zip(keys, arguments, strict=True))))
 
     def refused(self, error: ToolCallError) -> str:
-        """Returns the observation that the policy gets after an action without a valid tool call."""
         return refusal(error)
 
     def step(self, action: str) -> Step:
-        """Applies one action and returns the environment's answer.
-
-        An action without a valid tool call gets an error message as answer and counts as a turn.
-        """
         check_open(self.task, self.done, self.turns)
         info: dict[str, Any] = {"admissible": True}
         try:
@@ -338,7 +290,7 @@ class TextSession(ToolSession):
         return ToolCall(call.name, {key: argument})
 
     def read(self, action: str) -> tuple[str, str] | None:
-        """Returns the name of the tool that an action calls and its argument; None if the action is not a call."""
+        """Returns the called tool and its argument; None if the action is not a call."""
         try:
             call = self.call(action)
         except ToolCallError:
@@ -347,34 +299,18 @@ class TextSession(ToolSession):
         return call.name, argument
 
 
-FEWEST = 20  # minimum value of ``shown``, the maximum length of an observation in characters
+Shown = Annotated[int, Ge(20)]  # maximum length of an observation in characters
 
 
 class ToolEnv(ScriptedEnv[S]):
-    """Base class of environments in which an action is a tool call. The sessions are subclasses of
-    :class:`~turnwise_worlds.tools.ToolSession`.
-
-    Args:
-        level: the level of difficulty. ``full`` has larger tasks and longer texts than ``tiny``.
-        horizon: maximum number of turns of an episode.
-        calls: the format of tool calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the
-            full level.
-        tools: the tool definitions, made with ``turnwise.data.tool_schema.make_tool``.
-        bare: whether calls in the short format leave out the tool's name. There must then be exactly one tool.
+    """Base class of environments in which an action is a tool call. ``calls`` None means short at the tiny level and
+    hermes at the full level. For ``bare`` see :class:`Short`.
     """
 
     def __init__(
         self, level: Level, horizon: int, calls: Style | None, tools: Sequence[Mapping[str, Any]], bare: bool = False
     ) -> None:
-        if level not in get_args(Level):
-            raise ValueError(f"level: must be {' or '.join(get_args(Level))}, got {level!r}")
         self.level: Level = level
-        self.horizon = check_horizon(horizon)
+        self.horizon = horizon
         self.calls = calls or ("short" if level == "tiny" else "hermes")
         self._calls = calls_of(self.calls, tools, bare)
-
-
-def check_shown(shown: int | None) -> None:
-    """Raises ``ValueError`` if ``shown``, the maximum length of an observation, is below 20 characters."""
-    if shown is not None and shown < FEWEST:
-        raise ValueError(f"shown: must be at least {FEWEST} characters, got {shown}")

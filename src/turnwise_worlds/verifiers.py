@@ -269,7 +269,6 @@ def _final(state: Any) -> Sequence[Any]:
 
 
 def load(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Loads an environment; raises an ``InputError`` if it cannot be loaded, or not be used here."""
     if find_spec("verifiers") is None:
         raise InputError("env=verifiers needs the package verifiers, which is not installed; `make verifiers` does it")
     import verifiers

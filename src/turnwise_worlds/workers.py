@@ -25,16 +25,8 @@ class NoAnswerError(Exception):
 
 
 class JsonProcess:
-    """A worker process. It ends with this object, or when this process dies, because its standard input then ends.
-
-    Only one thread at a time may call :meth:`ask`.
-
-    Args:
-        command: the words of the command that starts the worker.
-        variables: environment variables of the worker in addition to those of this process.
-
-    Raises:
-        OSError: the command cannot be started.
+    """A worker process, started with further environment ``variables``. It ends with this object, or when this process
+    dies, because its standard input then ends. Only one thread at a time may call :meth:`ask`.
     """
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -54,10 +46,8 @@ class JsonProcess:
         self.close = weakref.finalize(self, _end, self._process, os.getpid())
 
     def ask(self, request: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:
-        """Sends a request and returns the worker's reply. None sends nothing and waits for the worker's first line.
-
-        Raises:
-            NoAnswerError: the worker died or gave no answer within ``seconds``.
+        """Sends a request and returns the reply; None only waits for the worker's first line. Raises ``NoAnswerError``
+        if the worker died or gave no answer in time.
         """
         deadline = time.monotonic() + seconds
         try:
@@ -82,7 +72,6 @@ class JsonProcess:
         return reply
 
     def tail(self, lines: int = 3) -> str:
-        """Returns the last lines that the worker has written to standard error, as one line."""
         return tail(self._log, lines)
 
 
@@ -112,15 +101,8 @@ start, soon = _loop.start, _loop.soon
 
 
 def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
-    """Runs a coroutine to its end and returns its result.
-
-    Args:
-        seconds: time limit, after which the coroutine is cancelled.
-        what: the beginning of the error message, which describes the coroutine.
-
-    Raises:
-        EnvironmentFault: the time limit passed. The message says whether a synchronous call blocks the event loop.
-        Exception: any exception of the coroutine is raised unchanged.
+    """Runs a coroutine to its end. After ``seconds`` it is cancelled, and an ``EnvironmentFault`` that begins with
+    ``what`` says whether a synchronous call blocks the event loop. Its own exceptions are raised unchanged.
     """
     future = start(coroutine)
     try:

@@ -36,11 +36,8 @@ KEPT_GAMES = 64
 
 
 def speed_up() -> None:
-    """Makes the engine about ten times faster without changing its texts.
-
-    At every step, the engine parses the same few dozen text templates for every command, and deep-copies dictionaries
-    whose values it only reads. After this call, each template is parsed once, dictionaries are copied shallowly, and
-    each PDDL problem is translated once instead of twice.
+    """Makes the engine about ten times faster without changing its texts: a template is parsed once instead of at every
+    step, dictionaries are copied shallowly, and a PDDL problem is translated once instead of twice.
     """
     parse = functools.cache(textgen._parse_and_convert)
 
@@ -78,10 +75,8 @@ class Position:
 
 
 class Engine(PddlEnv):
-    """ALFWorld's PddlEnv, extended to hold many positions (states of episodes) at once.
-
-    The planner library holds only one state. To switch the library to a position, ``_enter`` applies all operators that
-    led from the start of the game to this position.
+    """ALFWorld's PddlEnv, which holds many positions (states of episodes). The planner library holds only one, so
+    ``_enter`` brings it to a position by all operators that led there from the start.
     """
 
     def __init__(self) -> None:
@@ -162,10 +157,8 @@ class Engine(PddlEnv):
 
 
 def _content(game: str | dict[str, str]) -> dict[str, Any]:
-    """Returns the content of a game: its PDDL domain, its grammar and its PDDL problem.
-
-    ``game`` is the path of a file with this content, or holds a PDDL problem and the task in words. In the second case,
-    the domain and the grammar come from the alfworld package, and the task is written into the grammar.
+    """Returns a game's PDDL domain, grammar and PDDL problem. ``game`` is the path of a file with them, or holds a
+    problem and the task in words, which is written into the grammar of the alfworld package.
     """
     if isinstance(game, str):
         return json.loads(Path(game).read_text(encoding="utf-8"))

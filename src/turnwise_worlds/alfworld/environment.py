@@ -14,7 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from turnwise.env import EnvironmentFault, Quality, Step, check_horizon, check_open
+from pydantic import PositiveFloat, PositiveInt
+
+from turnwise.env import EnvironmentFault, Quality, Step, check_open
 from turnwise.errors import InputError
 from turnwise.types import Task
 from turnwise_worlds.react import GameEnv, GameSession, Prompt
@@ -33,10 +35,8 @@ class MissingEngineError(InputError):
 
 
 class Worker:
-    """One process that runs the ALFWorld engine, with one call at a time.
-
-    A worker that has died or timed out is never used again. ``timeout`` is the limit of an answer in seconds, and with
-    ``slow`` the engine runs without the changes of ``engine.speed_up``.
+    """One process that runs the ALFWorld engine. It is never used again after it has died or timed out. ``slow``:
+    without the changes of ``engine.speed_up``.
     """
 
     def __init__(self, python: str, timeout: float, slow: bool = False) -> None:
@@ -71,10 +71,7 @@ class Worker:
         return reply
 
     def free(self, session: int) -> None:
-        """Notes that a session is no longer needed. The next request tells the worker to drop the session.
-
-        Nothing is sent now, so a finalizer can call this method safely.
-        """
+        """Lets the next request tell the worker to drop a session. Sends nothing now, so a finalizer can call it."""
         self._freed.append(session)
 
     def close(self) -> None:
@@ -94,16 +91,9 @@ class Worker:
 
 
 class Pool:
-    """A pool of at most ``workers`` processes that run the ALFWorld engine.
-
-    A process starts when an episode first needs it. A process that failed is replaced when it is next needed.
-    """
+    """At most ``workers`` processes, which start when they are needed and are replaced when they have failed."""
 
     def __init__(self, workers: int = 1, timeout: float = 60.0, python: str | None = None, slow: bool = False) -> None:
-        if workers < 1:
-            raise ValueError(f"workers is {workers}; at least one is needed")
-        if timeout <= 0:
-            raise ValueError(f"timeout is {timeout} s; it must be above 0")
         self.python = python or sys.executable
         self.timeout, self.slow = timeout, slow
         self._workers: list[Worker | None] = [None] * workers
@@ -111,7 +101,6 @@ class Pool:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Makes unpickling build a pool without workers: a pool in another process starts its own workers."""
         return Pool, (len(self._workers), self.timeout, self.python, self.slow)
 
     def worker(self) -> Worker:
@@ -171,13 +160,11 @@ class AlfworldSession(GameSession):
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns all possible commands in the engine's order."""
         return list(self._admissible)
 
     def plan(self) -> list[str]:
-        """Returns the commands of a plan of the engine's planner, from the present state to the goal.
-
-        The plan is not always the shortest. It is empty if the goal is already reached or no plan is found.
+        """Returns the planner's commands from here to the goal, not always the fewest; empty at the goal or without a
+        plan.
         """
         return [] if self.won else list(self._worker.call(op="plan", at=self._at)["plan"])
 
@@ -223,11 +210,8 @@ class OfficialGames:
         return str(self._file(str(task.data.get("game"))))
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
-        """Returns the actions of a scripted expert.
-
-        The good expert takes the actions of the walkthrough in the game file or, if these actions do not win, of the
-        engine's planner. The clumsy expert takes the actions of the good expert. Before some walks the clumsy expert
-        also looks around, checks its inventory or walks to an unneeded place.
+        """Returns an expert's actions: the walkthrough in the game file or, if it does not win, the planner's. Before
+        some walks the clumsy expert also looks around, checks its inventory or walks to an unneeded place.
         """
         walk = list(self._read(session.task.data["game"]).get("walkthrough") or [])
         if not walk or not _wins(session.fork(), walk):
@@ -245,11 +229,9 @@ class OfficialGames:
         return actions
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        """Returns whether the verifier accepts ``action``. The expert's action is accepted if it is possible.
-
-        Any other action must shorten the plan of the engine's planner at least as much as the expert's action does. If
-        the expert's action does not shorten the plan, ``action`` must shorten the plan or show the inside of a
-        receptacle for the first time. The rule is approximate, because the planner's plan is not always the shortest.
+        """Accepts the expert's action if it is possible, and one that shortens the planner's plan at least as much. If
+        the expert's does not shorten it, the action must shorten it or show the inside of a receptacle for the first
+        time.
         """
         if action.strip() not in session.admissible():
             return False
@@ -302,18 +284,12 @@ def _after(session: AlfworldSession, action: str) -> AlfworldSession:
 
 
 def _distance(session: AlfworldSession) -> int | None:
-    """Returns the number of actions in the planner's plan from the session's state to the goal; 0 at the goal.
-
-    The result is None if there is no plan.
-    """
+    """Returns the number of actions in the planner's plan; 0 at the goal, None if there is no plan."""
     return 0 if session.won else len(session.plan()) or None
 
 
 class AlfworldEnvironment(GameEnv[AlfworldSession]):
-    """An environment with ALFWorld's six task types (arXiv:2010.03768), played as text games in TextWorld.
-
-    ``conf/env/alfworld.yaml`` explains the arguments.
-    """
+    """ALFWorld's six task types (arXiv:2010.03768). ``conf/env/alfworld.yaml`` explains the arguments."""
 
     name = "alfworld"
     waits = True
@@ -321,13 +297,13 @@ class AlfworldEnvironment(GameEnv[AlfworldSession]):
     def __init__(
         self,
         games: str | Path | None = None,
-        horizon: int = 50,
-        workers: int = 1,
-        timeout: float = 60.0,
+        horizon: PositiveInt = 50,
+        workers: PositiveInt = 1,
+        timeout: PositiveFloat = 60.0,
         python: str | None = None,
         prompt: Prompt | None = None,
     ) -> None:
-        self.horizon, self.prompt = check_horizon(horizon), prompt
+        self.horizon, self.prompt = horizon, prompt
         self.games = self._open(games)
         self.pool = Pool(workers, timeout, python)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import PositiveInt
 
 from turnwise.data.match_calls import equivalent
 from turnwise.data.tool_schema import json_schema
@@ -21,38 +23,6 @@ from turnwise.files import parse_json, whole_characters
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.apibank.office import SEARCHER, OfficeTasks, words
 from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn, turns_data, turns_from
-from turnwise_worlds.tools import read_calls
-
-
-def call_accuracy(
-    replies: Iterable[tuple[str, Sequence[ToolCall], str]], form: Format = "bfcl_python"
-) -> dict[str, float]:
-    """Returns level -> accuracy of the policy's calls, and the accuracy over all levels as ``total``.
-
-    Source: arXiv:2304.08244, section 4.2. Each reply continues a demonstrated history. An expected call counts as
-    correct if the reply contains an equivalent call. The benchmark's own program also compares the answers of the APIs.
-    This function does not, because an API and its input determine the answer.
-    """
-    right: dict[str, list[bool]] = {}
-    for level, due, reply in replies:
-        if not due:
-            raise ValueError(
-                f"{level}: no call is expected for a reply; leave the reply out, because the metric counts calls"
-            )
-        made = list(read_calls(reply, form) or ())
-        for call in due:
-            place = next((i for i, one in enumerate(made) if equivalent([one], [call])), None)
-            right.setdefault(level, []).append(place is not None)
-            if place is not None:
-                del made[place]
-    if not right:
-        raise ValueError("there are no replies to judge; give at least one reply")
-    everything = [one for some in right.values() for one in some]
-    return {
-        **{level: sum(some) / len(some) for level, some in sorted(right.items())},
-        "total": sum(everything) / len(everything),
-    }
-
 
 FILES = {1: "level-1-api.json", 2: "level-2-api.json", 3: "level-3.json"}
 _DESCRIPTIONS = "API descriptions:"
@@ -60,7 +30,7 @@ _ASKS = "Generate API Request:"
 
 
 class Recorded:
-    """The APIs of an episode, which answer the policy's calls with the recorded answers of one record of the data."""
+    """The APIs of an episode, which give the recorded answers of one record."""
 
     __slots__ = ("answers",)
 
@@ -84,25 +54,18 @@ class Recorded:
 
 
 def same_call(made: ToolCall, true: ToolCall) -> bool:
-    """Returns whether two calls are equivalent.
-
-    Two searches are equivalent if their keywords contain the same words, in any order and with any capital letters.
-    """
+    """Of two searches, only the words of the keywords are compared."""
     if made.name == true.name == SEARCHER:
         return words(str(made.arguments.get("keywords"))) == words(str(true.arguments.get("keywords")))
     return equivalent([made], [true])
 
 
 class PublicTasks:
-    """Reads the tasks of API-Bank from its public files.
-
-    A hash decides the split of a task: about 80 % of the dialogues are in ``train``, 10 % in ``seen`` and 10 % in
-    ``unseen``. The hash is that of the record's field ``file`` or, without this field, of the user's requirement.
+    """The tasks in API-Bank's public files. A hash of a record's field ``file`` or, without it, of the requirement puts
+    80 % of the dialogues into ``train``, 10 % into ``seen`` and 10 % into ``unseen``.
     """
 
     def __init__(self, folder: str | Path, levels: Sequence[int] = (1, 2, 3)) -> None:
-        if len(set(levels)) < max(1, len(levels)) or set(levels) - set(FILES):
-            raise ValueError(f"levels: name one or more of 1, 2 and 3, each only once, got {list(levels)}")
         self.left_out: list[tuple[str, str]] = []  # records that cannot be used: (place in the file, reason)
         self._tasks: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
         for level in levels:
@@ -220,16 +183,13 @@ def _tool(about: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class ApiBankEnv(DialogueEnv):
-    """An environment in which the policy fulfils a user's request with API calls.
-
-    ``conf/env/apibank.yaml`` explains the arguments.
-    """
+    """The policy fulfils a request with API calls. ``conf/env/apibank.yaml`` explains the arguments."""
 
     name = "apibank"
 
-    steps: int = 12
+    steps: PositiveInt = 12
     data: str | None = None
-    levels: Sequence[int] = (1, 2, 3)
+    levels: Sequence[Literal[1, 2, 3]] = (1, 2, 3)
 
     def __post_init__(self) -> None:
         self.source = OfficeTasks(tuple(self.levels)) if self.data is None else PublicTasks(self.data, self.levels)

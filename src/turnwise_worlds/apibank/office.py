@@ -39,9 +39,8 @@ class Api:
 
 
 class Office:
-    """The state of one episode in the generated office: tables that the APIs read and change.
-
-    As in API-Bank, the answer to a call is a JSON text of the API's output or of its exception.
+    """The tables that the APIs of an episode read and change. As in API-Bank, an answer is the JSON of an API's output
+    or exception.
     """
 
     __slots__ = ("tables",)
@@ -145,10 +144,7 @@ def _book(tables: Tables, doctor: str, date: str) -> Any:
 
 
 def _search(tables: Tables, keywords: str) -> Any:
-    """Returns the description of the API, other than this search, that shares the most words with ``keywords``.
-
-    Of several APIs with equally many shared words, the first API in ``_ALL`` is described.
-    """
+    """Describes the API that shares the most words with ``keywords``, of several the first in ``_ALL``."""
     wanted = words(keywords)
     shared = {api.name: len(wanted & words(f"{api.name} {api.about}")) for api in _ALL if api.name != SEARCHER}
     best = APIS[max(shared, key=lambda name: shared[name])]
@@ -311,28 +307,18 @@ _PLANS: tuple[Kind, ...] = (_alarm, _alarm_off, _reminder, _mail, _doctor)
 
 @dataclass(frozen=True)
 class OfficeTasks:
-    """Generates tasks with the APIs of a small office, at API-Bank's three levels.
-
-    ``train`` and ``seen`` use the same names but different requests: a hash of the request's text decides between
-    ``train`` and ``seen``. ``unseen`` uses the names in ``HELD_OUT``.
+    """Generated tasks at API-Bank's three levels. ``train`` and ``seen`` use the same names, and a hash of the request
+    decides between them; ``unseen`` uses the names in ``HELD_OUT``.
     """
 
     levels: tuple[int, ...] = (1, 2, 3)
     names: Callable[[random.Random], Names] | None = None  # draws the names of a task of train or seen; None: TRAINING
 
-    def __post_init__(self) -> None:
-        if len(set(self.levels)) < max(1, len(self.levels)) or set(self.levels) - {1, 2, 3}:
-            raise ValueError(f"levels: name one or more of 1, 2 and 3, each only once, got {list(self.levels)}")
-
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split. The level changes from task to task in the order of ``levels``."""
         return [self._task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools.
-
-        At levels 2 and 3, the policy is shown only the search API, whose answers describe the other APIs.
-        """
+        """At levels 2 and 3, the policy is shown only the search API, whose answers describe the other APIs."""
         data = task.data
         shown = tools_named(data["apis"])
         others = tools_named([name for name in APIS if name not in data["apis"]])
@@ -351,11 +337,8 @@ class OfficeTasks:
 
 
 def _data(rng: random.Random, names: Names, level: int) -> dict[str, Any]:
-    """Returns the data of a random task.
-
-    At level 1, a task needs one call or two successive calls, and the policy is shown the APIs of these calls and
-    ``OTHERS`` more. At level 2, a task needs one call, after a search for the API. At level 3, a task needs two
-    successive calls, each after a search for the API.
+    """Level 1 has one call or two successive ones, and shows their APIs and ``OTHERS`` more. Level 2 has one call and
+    level 3 two, each after a search for the API.
     """
     tables: dict[str, Any] = {}
     kinds = _PLANS if level == 3 else _SINGLE if level == 2 else _SINGLE + _PLANS

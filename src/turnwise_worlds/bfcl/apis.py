@@ -105,10 +105,8 @@ _GROWS = {"cp", "mv", "mkdir", "touch"}
 
 
 class Apis:
-    """The simulated APIs of one episode: one instance of each API, with its current state.
-
-    If two of ``classes`` have a function of the same name, that of the later one is called. ``config`` has the initial
-    states. With ``long_context``, data are padded with additional entries, as in BFCL's subset of this name.
+    """The simulated APIs of one episode. Of functions with one name, that of the later class is called. With
+    ``long_context``, data are padded as in BFCL's subset of this name.
     """
 
     __slots__ = ("classes", "full", "instances")
@@ -162,10 +160,7 @@ class Apis:
             return False
 
     def same_place(self, other: Apis) -> bool:
-        """Returns whether all public and private attributes of these APIs equal those of ``other``.
-
-        Private attributes hold, for example, the working folder or a random generator.
-        """
+        """Compares private attributes too, such as the working folder or a random generator."""
         return self.same_state(other) and all(
             _hidden(instance) == _hidden(other.instances[name]) for name, instance in self.instances.items()
         )
@@ -189,10 +184,7 @@ def parameters(owner: str, method: str) -> tuple[inspect.Parameter, ...]:
 
 @lru_cache(maxsize=1024)
 def _lists(owner: str, method: str) -> Mapping[str, Any]:
-    """Returns copies of a function's default values that are lists, dictionaries or sets: parameter's name -> default.
-
-    A call can change a list, dictionary or set. Without the copies, all episodes would share these values.
-    """
+    """Returns copies of a function's defaults that a call could change. Otherwise all episodes would share them."""
     defaults = {parameter.name: parameter.default for parameter in parameters(owner, method)}
     return {name: deepcopy(default) for name, default in defaults.items() if isinstance(default, list | dict | set)}
 

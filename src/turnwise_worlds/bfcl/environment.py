@@ -33,11 +33,8 @@ SEEN_SHARE = 20  # number of dialogues in the split seen; they are drawn from th
 
 @dataclass(frozen=True)
 class PublicTasks:
-    """The public multi-turn tasks of BFCL v4.
-
-    All variants of a dialogue are in the same split, because training on one variant would reveal the other variants.
-    The split ``unseen`` has the 20 dialogues that combine a pair of APIs in ``UNSEEN_PAIRS``. The split ``seen`` has 20
-    dialogues that are drawn from the rest, and ``train`` has the remaining 160.
+    """The public multi-turn tasks of BFCL v4. All variants of a dialogue are in one split. ``unseen`` has the 20
+    dialogues that combine a pair of ``UNSEEN_PAIRS``, ``seen`` 20 others, ``train`` the remaining 160.
     """
 
     subsets: tuple[str, ...] = SUBSETS
@@ -63,7 +60,6 @@ class PublicTasks:
 
 
 def subset_of(name: str) -> str:
-    """Returns the subset (``base``, ``miss_func``, ``miss_param`` or ``long_context``) in the id of a public task."""
     subset = name.removeprefix("multi_turn_").rpartition("_")[0]
     if subset not in SUBSETS:
         raise ValueError(f"{name!r} is not a task of BFCL's multi-turn subsets {', '.join(SUBSETS)}")
@@ -105,10 +101,7 @@ def _problem(name: str) -> DialogueProblem:
 
 
 def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
-    """Returns the call that ``source``, a call in Python, describes. The text is parsed and never evaluated.
-
-    A positional argument gets the name of its parameter.
-    """
+    """Returns the call in a Python expression, which is parsed and never executed."""
     node = ast.parse(source, mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         raise ValueError(f"{source!r}: the text is not a function call")
@@ -125,11 +118,7 @@ def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
 
 @dataclass(eq=False)
 class BfclEnv(DialogueEnv):
-    """An environment in which the policy fulfils a user's requests with calls of simulated APIs, or, at the level
-    ``single``, answers one request with calls that nothing executes.
-
-    ``conf/env/bfcl.yaml`` explains the arguments.
-    """
+    """The policy fulfils requests with calls of simulated APIs. ``conf/env/bfcl.yaml`` explains the arguments."""
 
     name = "bfcl"
 
@@ -147,7 +136,6 @@ class BfclEnv(DialogueEnv):
         return (16, "bfcl_python") if self.brief else (60, "hermes")
 
     def ready(self) -> None:
-        """Raises ``MissingBfclError``, which has the install command, if the package is missing."""
         root()
 
     def _source(self) -> Source:
@@ -155,6 +143,4 @@ class BfclEnv(DialogueEnv):
             return TinyTasks()
         if self.level == "single":
             return SingleTasks(CATEGORIES if tuple(self.subsets) == SUBSETS else tuple(self.subsets))
-        if self.level in ("public", "whole"):
-            return PublicTasks(tuple(self.subsets), self.level == "whole")
-        raise ValueError(f"level: must be tiny, public, whole or single, got {self.level!r}")
+        return PublicTasks(tuple(self.subsets), self.level == "whole")

@@ -229,11 +229,8 @@ _HELD_OUT = tuple(name for names in asdict(HELD_OUT).values() for name in names)
 
 @dataclass(frozen=True)
 class TinyTasks:
-    """Generates the short tasks of the level ``tiny`` of ``env=bfcl``.
-
-    ``train`` and ``seen`` use the same names and the same pairs of APIs but different requests: a hash of the requests'
-    texts decides between ``train`` and ``seen`` (``dialogues.problem.split_of``). A task of ``unseen`` uses held-out
-    names and has two requests, which use a pair of APIs that no training task combines.
+    """The generated tasks. A hash of the requests decides between ``train`` and ``seen``. A task of ``unseen`` has
+    held-out names and two requests, whose pair of APIs no training task combines.
     """
 
     names: Callable[[random.Random], Names] | None = None  # draws the names of a task of train or seen; None: TRAINING
@@ -260,10 +257,8 @@ class TinyTasks:
 
 
 def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
-    """Returns whether a task with the user messages ``turns`` belongs to ``split``.
-
-    A task belongs to ``unseen`` if each of its requests contains a held-out name or has a hash that keeps the request
-    out of training. The hash is needed for requests without names, such as sums.
+    """A request of ``unseen`` must contain a held-out name, or have a hash that is held out, as requests without names
+    need.
     """
     if split != "unseen":
         return split_of(turns) == split

@@ -6,36 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from turnwise.env import Verifier, check_horizon, check_verifier
+from pydantic import PositiveInt
+
+from turnwise.env import Verifier
 from turnwise.types import Task
 from turnwise_worlds.household.state import NOWHERE, HouseholdSession, State, distance, full_aim, known_aim
-from turnwise_worlds.household.world import (
-    CLEAN,
-    CLOSE,
-    COOL,
-    GO,
-    HEAT,
-    HELP,
-    INVENTORY,
-    LAMP_PLACES,
-    LOOK,
-    LOOK_AT,
-    LOOK_INTO,
-    MOVE,
-    OPEN,
-    SLICE,
-    TAKE,
-    USE,
-    Command,
-    World,
-    bits,
-    make_task,
-    weight,
-)
+from turnwise_worlds.household.world import LAMP_PLACES, Command, Op, World, bits, make_task, weight
 from turnwise_worlds.react import GameEnv, Prompt
 from turnwise_worlds.scripted import Chances, Clumsy, Expert, LastTasks
 
-_PLANNED = frozenset({OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE})
+_PLANNED = frozenset({Op.OPEN, Op.TAKE, Op.MOVE, Op.CLEAN, Op.HEAT, Op.COOL, Op.USE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +46,7 @@ class GoodExpert(Expert[HouseholdSession]):
         return self.pursue(session) or self.search(session)
 
     def pursue(self, session: HouseholdSession) -> Command | None:
-        """Returns the next command of a shortest plan with the expert's knowledge; None if the expert has to search."""
+        """Returns the next command of a shortest plan with what the expert knows; None if it has to search."""
         world, state = session.world, session.state
         aim = known_aim(world, state)
         if aim is None:
@@ -78,21 +58,17 @@ class GoodExpert(Expert[HouseholdSession]):
             after.apply(world, command)
             if distance(world, after, aim) < now:
                 best = command
-                if command[0] != GO:
+                if command[0] != Op.GO:
                     break
         return best  # if several walks shorten the plan, this is the last one in the list of options
 
     def search(self, session: HouseholdSession) -> Command:
-        """Returns the expert's next command while it searches for a target object or the lamp.
-
-        The expert puts down an unneeded object, or opens the closed receptacle before which it stands, or walks to a
-        likely receptacle that it has not looked into yet.
-        """
+        """Puts down an unneeded object, opens the receptacle before which the expert stands, or walks to a likely one."""
         world, state = session.world, session.state
         held, at = state.held, state.at
         aimless = held != NOWHERE and not world.targets >> held & 1
         if aimless and at != NOWHERE and world.fits[held] >> at & 1 and state.accessible(world, at):
-            return (MOVE, held, at)
+            return (Op.MOVE, held, at)
         unseen = [r for r in range(len(world.receptacles)) if not state.seen >> r & 1]
         found = self.seeks_lamp(session)
         likely = [
@@ -106,8 +82,8 @@ class GoodExpert(Expert[HouseholdSession]):
         ]
         candidates = likely or [r for r in unseen if not found and self.can_hold_target(session, r)] or unseen
         if at in candidates:
-            return (OPEN, 0, at)
-        return (GO, 0, max(candidates, key=lambda r: self.order[r]))
+            return (Op.OPEN, 0, at)
+        return (Op.GO, 0, max(candidates, key=lambda r: self.order[r]))
 
     @staticmethod
     def can_hold_target(session: HouseholdSession, r: int) -> bool:
@@ -131,7 +107,7 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
         return session.world.texts[self.rng.choice(commands)] if commands else None
 
     def _revisit(self, session: HouseholdSession, planned: Command) -> str | None:
-        known = [(GO, 0, r) for r in bits(session.state.seen) if r != session.state.at]
+        known = [(Op.GO, 0, r) for r in bits(session.state.seen) if r != session.state.at]
         return self._choose(session, [command for command in known if command != planned])
 
     def _idle(self, session: HouseholdSession, planned: Command) -> str | None:
@@ -144,17 +120,17 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
         return self.rng.choice(choices)
 
     def _leave(self, session: HouseholdSession, planned: Command) -> str | None:
-        if planned[0] not in (TAKE, OPEN):
+        if planned[0] not in (Op.TAKE, Op.OPEN):
             return None
         places = range(len(session.world.receptacles))
-        return self._choose(session, [(GO, 0, r) for r in places if r != session.state.at])
+        return self._choose(session, [(Op.GO, 0, r) for r in places if r != session.state.at])
 
     def _wrong(self, session: HouseholdSession, planned: Command) -> str | None:
         world, state = session.world, session.state
         if state.held != NOWHERE or state.at == NOWHERE or not state.accessible(world, state.at):
             return None
         things = bits(state.contents[state.at] & ~world.targets & ~world.lamps)
-        return self._choose(session, [(TAKE, o, state.at) for o in things if world.fits[o] >> state.at & 1])
+        return self._choose(session, [(Op.TAKE, o, state.at) for o in things if world.fits[o] >> state.at & 1])
 
     def _premature(self, session: HouseholdSession, planned: Command) -> str | None:
         world, state = session.world, session.state
@@ -163,13 +139,11 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
         if not untreated or self.carried:
             return None
         self.carried = True
-        return self._choose(session, [(GO, 0, r) for r in bits(world.destinations) if r != state.at])
+        return self._choose(session, [(Op.GO, 0, r) for r in bits(world.destinations) if r != state.at])
 
     def _inadmissible(self, session: HouseholdSession, planned: Command) -> str | None:
-        """Returns a plausible command that is not possible now.
-
-        The command uses only names that the expert has seen, but its precondition fails: for example, a door is closed
-        or the expert's hands are full.
+        """Returns a command with known names whose precondition fails: for example, a door is closed or the hands are
+        full.
         """
         world, state = session.world, session.state
         known = state.known()
@@ -178,8 +152,8 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
             command
             for command in world.commands.values()
             if command[0] in _PLANNED
-            and (command[0] == OPEN or known >> command[1] & 1)
-            and (command[0] == USE or command[2] in places)
+            and (command[0] == Op.OPEN or known >> command[1] & 1)
+            and (command[0] == Op.USE or command[2] in places)
             and not state.admits(world, command)
         ]
         return self._choose(session, choices)
@@ -188,7 +162,7 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
 def options(session: HouseholdSession) -> list[Command]:
     world, state = session.world, session.state
     commands = [c for c in world.nearby[state.at] if c[0] in _PLANNED and state.admits(world, c)]
-    return commands + [(GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]
+    return commands + [(Op.GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]
 
 
 def makes_progress(session: HouseholdSession, action: str) -> bool:
@@ -200,7 +174,7 @@ def makes_progress(session: HouseholdSession, action: str) -> bool:
     if aim is None:
         if _gains_information(world, state, command):
             return True
-        if command[0] not in (MOVE, USE):
+        if command[0] not in (Op.MOVE, Op.USE):
             return False
         aim = full_aim(world)
     after = state.copy()
@@ -209,28 +183,24 @@ def makes_progress(session: HouseholdSession, action: str) -> bool:
 
 
 def _gains_information(world: World, state: State, command: Command) -> bool:
-    """Returns whether the command shows the inside of a new receptacle, or walks to a new receptacle that is closed.
-
-    A receptacle is new if the policy has not looked into it yet. A walk to a closed receptacle does not count if the
-    policy stands before another new receptacle, which the policy should open first.
+    """Whether the command shows the inside of a new receptacle, or walks to a new one that is closed, unless the policy
+    stands before another new receptacle, which it should open first.
     """
     op, _, r = command
-    if op not in (GO, OPEN) or state.seen >> r & 1:
+    if op not in (Op.GO, Op.OPEN) or state.seen >> r & 1:
         return False
-    return op == OPEN or state.accessible(world, r) or state.at == NOWHERE or bool(state.seen >> state.at & 1)
+    return op == Op.OPEN or state.accessible(world, r) or state.at == NOWHERE or bool(state.seen >> state.at & 1)
 
 
-_NOTHING = frozenset({INVENTORY, LOOK, HELP})  # operations that need no object or receptacle
-_OBJECT = frozenset({USE, LOOK_AT})
-_RECEPTACLE = frozenset({GO, OPEN, CLOSE, LOOK_INTO})
+_NOTHING = frozenset({Op.INVENTORY, Op.LOOK, Op.HELP})  # operations that need no object or receptacle
+_OBJECT = frozenset({Op.USE, Op.LOOK_AT})
+_RECEPTACLE = frozenset({Op.GO, Op.OPEN, Op.CLOSE, Op.LOOK_INTO})
 
 Kind = tuple[object, ...]
 """The properties of an object or receptacle. Two objects, or two receptacles, with equal properties are alike."""
 
 
 class Effect(NamedTuple):
-    """The effect of an action: its operation, and the properties of the objects and receptacles in the action."""
-
     operation: int
     things: tuple[Kind, ...]
 
@@ -256,7 +226,7 @@ def _things(world: World, state: State, command: Command) -> tuple[Kind, ...]:
         return (_object(world, state, o),)
     if operation in _RECEPTACLE:
         return (_receptacle(world, state, r),)
-    if operation == SLICE:  # for this operation, the knife is stored in place of the receptacle
+    if operation == Op.SLICE:  # for this operation, the knife is stored in place of the receptacle
         return (_object(world, state, o), _object(world, state, r))
     return (_object(world, state, o), _receptacle(world, state, r))
 
@@ -288,17 +258,14 @@ class HouseholdEnv(GameEnv[HouseholdSession]):
 
     def __init__(
         self,
-        horizon: int = 30,
+        horizon: PositiveInt = 30,
         mistakes: Mistakes | None = None,
-        worlds: int = 256,
+        worlds: PositiveInt = 256,
         verifier: Verifier = "oracle",
         prompt: Prompt | None = None,
     ) -> None:
-        if worlds < 1:
-            raise ValueError(f"worlds: must be at least 1, got {worlds}")
-        self.horizon = check_horizon(horizon)
-        self.mistakes = mistakes or Mistakes()
-        self.verifier, self.prompt = check_verifier(verifier), prompt
+        self.horizon, self.mistakes = horizon, mistakes or Mistakes()
+        self.verifier, self.prompt = verifier, prompt
         self._worlds = LastTasks(_world, worlds)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:

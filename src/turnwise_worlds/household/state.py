@@ -7,29 +7,7 @@ from typing import NamedTuple
 
 from turnwise.env import Step, check_open
 from turnwise.types import Task
-from turnwise_worlds.household.world import (
-    CLEAN,
-    CLOSE,
-    COOL,
-    GO,
-    HEAT,
-    HELP,
-    HELP_TEXT,
-    INVENTORY,
-    LOOK,
-    LOOK_AT,
-    LOOK_INTO,
-    MIDDLE,
-    MOVE,
-    NOTHING,
-    OPEN,
-    SLICE,
-    TAKE,
-    USE,
-    Command,
-    World,
-    bits,
-)
+from turnwise_worlds.household.world import HELP_TEXT, MIDDLE, NOTHING, Command, Op, World, bits
 from turnwise_worlds.react import GameSession
 
 NOWHERE = -1
@@ -81,56 +59,56 @@ class State:
     def admits(self, world: World, command: Command) -> bool:
         op, o, r = command
         at = self.at
-        if op == GO:
+        if op == Op.GO:
             return at != r
-        if op >= INVENTORY:
+        if op >= Op.INVENTORY:
             return True
-        if op == LOOK_AT:
+        if op == Op.LOOK_AT:
             return self.held == o  # as in the ALFWorld engine, an object can be examined only while it is held
-        if op == USE:
+        if op == Op.USE:
             return at != NOWHERE and bool(self.contents[at] >> o & 1)
-        if op == SLICE:
+        if op == Op.SLICE:
             return self.held == r and at != NOWHERE and bool(self.contents[at] >> o & 1)
         if at != r:
             return False
-        if op == TAKE:
+        if op == Op.TAKE:
             return self.held == NOWHERE and bool(self.contents[r] >> o & 1) and self.accessible(world, r)
-        if op == MOVE:
+        if op == Op.MOVE:
             return self.held == o and self.accessible(world, r)
-        if op == OPEN:
+        if op == Op.OPEN:
             return not self.opened >> r & 1
-        if op == CLOSE:
+        if op == Op.CLOSE:
             return bool(self.opened >> r & 1)
-        return op == LOOK_INTO or self.held == o  # the remaining operations are cleaning, heating and cooling
+        return op == Op.LOOK_INTO or self.held == o  # the remaining operations are cleaning, heating and cooling
 
     def apply(self, world: World, command: Command) -> None:
         op, o, r = command
-        if op == GO:
+        if op == Op.GO:
             self.at = r
             if self.accessible(world, r):
                 self.seen |= 1 << r
-        elif op == OPEN:
+        elif op == Op.OPEN:
             self.opened |= 1 << r
             self.seen |= 1 << r
-        elif op == CLOSE:
+        elif op == Op.CLOSE:
             self.opened &= ~(1 << r)
-        elif op == TAKE:
+        elif op == Op.TAKE:
             self.contents[r] &= ~(1 << o)
             self.held = o
-        elif op == MOVE:
+        elif op == Op.MOVE:
             self.contents[r] |= 1 << o
             self.held = NOWHERE
-        elif op == CLEAN:
+        elif op == Op.CLEAN:
             self.clean |= 1 << o
-        elif op == HEAT:
+        elif op == Op.HEAT:
             self.hot |= 1 << o
             self.cool &= ~(1 << o)
-        elif op == COOL:
+        elif op == Op.COOL:
             self.cool |= 1 << o
             self.hot &= ~(1 << o)
-        elif op == USE:
+        elif op == Op.USE:
             self.lit |= 1 << o
-        elif op == SLICE:
+        elif op == Op.SLICE:
             self.sliced |= 1 << o
 
     def treated(self, world: World) -> int:
@@ -164,35 +142,35 @@ class State:
 
     def describe(self, world: World, command: Command) -> str:
         op, o, r = command
-        if op in (GO, OPEN, LOOK_INTO):
+        if op in (Op.GO, Op.OPEN, Op.LOOK_INTO):
             seen = world.contents(r, self.contents[r], bool(self.opened >> r & 1))
-            if op == GO:
+            if op == Op.GO:
                 return f"You arrive at {world.receptacles[r]}. {seen}"
-            return f"You open the {world.receptacles[r]}. {seen}" if op == OPEN else seen
-        if op == CLOSE:
+            return f"You open the {world.receptacles[r]}. {seen}" if op == Op.OPEN else seen
+        if op == Op.CLOSE:
             return f"You close the {world.receptacles[r]}."
-        if op == TAKE:
+        if op == Op.TAKE:
             return f"You pick up the {world.objects[o]} from the {world.receptacles[r]}."
-        if op == MOVE:
+        if op == Op.MOVE:
             return f"You move the {world.objects[o]} to the {world.receptacles[r]}."
-        if op in (CLEAN, HEAT, COOL):
-            verb = {CLEAN: "clean", HEAT: "heat", COOL: "cool"}[op]
+        if op in (Op.CLEAN, Op.HEAT, Op.COOL):
+            verb = {Op.CLEAN: "clean", Op.HEAT: "heat", Op.COOL: "cool"}[op]
             return f"You {verb} the {world.objects[o]} using the {world.receptacles[r]}."
-        if op == USE:
+        if op == Op.USE:
             return f"You turn on the {world.objects[o]}."
-        if op == SLICE:
+        if op == Op.SLICE:
             return f"You sliced the {world.objects[o]} with the {world.objects[r]}."
-        if op == LOOK_AT:
+        if op == Op.LOOK_AT:
             return self._object(world, o)
-        if op == INVENTORY:
+        if op == Op.INVENTORY:
             if self.held == NOWHERE:
                 return "You are not carrying anything."
             return f"You are carrying: a {world.objects[self.held]}."
-        if op == LOOK:
+        if op == Op.LOOK:
             if self.at == NOWHERE:
                 return MIDDLE.format("nothing")  # only the first message of the episode lists the receptacles
             return f"You are facing the {world.receptacles[self.at]}. Next to it, you see nothing."
-        assert op == HELP
+        assert op == Op.HELP
         return HELP_TEXT
 
     def _object(self, world: World, o: int) -> str:

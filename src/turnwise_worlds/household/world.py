@@ -312,17 +312,21 @@ def _pick(homes: Sequence[str], rng: random.Random) -> str:
     return rng.choices(homes, [weight(home) for home in homes])[0]
 
 
-(GO, OPEN, CLOSE, TAKE, MOVE, CLEAN, HEAT, COOL, USE, SLICE, LOOK_INTO, LOOK_AT, INVENTORY, LOOK, HELP) = range(15)
+class Op:
+    """The operations of commands."""
+
+    GO, OPEN, CLOSE, TAKE, MOVE, CLEAN, HEAT, COOL, USE, SLICE, LOOK_INTO, LOOK_AT, INVENTORY, LOOK, HELP = range(15)
+
 
 Command = tuple[int, int, int]
 """A command as three numbers: operation, object (0 if none), receptacle (0 if none; for SLICE, the knife)."""
 
 _TREATMENTS = {
-    "pick_clean_then_place_in_recep": ("clean", CLEAN),
-    "pick_heat_then_place_in_recep": ("heat", HEAT),
-    "pick_cool_then_place_in_recep": ("cool", COOL),
+    "pick_clean_then_place_in_recep": ("clean", Op.CLEAN),
+    "pick_heat_then_place_in_recep": ("heat", Op.HEAT),
+    "pick_cool_then_place_in_recep": ("cool", Op.COOL),
 }
-_ANYWHERE = frozenset({GO, USE, SLICE, LOOK_AT, INVENTORY, LOOK, HELP})
+_ANYWHERE = frozenset({Op.GO, Op.USE, Op.SLICE, Op.LOOK_AT, Op.INVENTORY, Op.LOOK, Op.HELP})
 
 NOTHING = "Nothing happens."
 
@@ -368,12 +372,6 @@ def _mask(kinds: Sequence[str], wanted: Set[str]) -> int:
 
 
 class World:
-    """The part of a household task that no action changes: names, affordances, possible commands, and texts.
-
-    Args:
-        data: the task's data: ``receptacles`` (names), ``objects`` (name -> receptacle's name), ``goal``, ``text``.
-    """
-
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.receptacles = listing(data["receptacles"])
         self.objects = listing(data["objects"])
@@ -445,29 +443,33 @@ class World:
         return _mask(self.object_types, things), _mask(self.receptacle_types, {station})
 
     def _commands(self) -> dict[str, Command]:
-        found: dict[str, Command] = {"inventory": (INVENTORY, 0, 0), "look": (LOOK, 0, 0), "help": (HELP, 0, 0)}
+        found: dict[str, Command] = {
+            "inventory": (Op.INVENTORY, 0, 0),
+            "look": (Op.LOOK, 0, 0),
+            "help": (Op.HELP, 0, 0),
+        }
         for r, place in enumerate(self.receptacles):
-            found[f"go to {place}"] = (GO, 0, r)
-            found[f"examine {place}"] = (LOOK_INTO, 0, r)
+            found[f"go to {place}"] = (Op.GO, 0, r)
+            found[f"examine {place}"] = (Op.LOOK_INTO, 0, r)
             if self.openable >> r & 1:
-                found[f"open {place}"] = (OPEN, 0, r)
-                found[f"close {place}"] = (CLOSE, 0, r)
+                found[f"open {place}"] = (Op.OPEN, 0, r)
+                found[f"close {place}"] = (Op.CLOSE, 0, r)
         treatments = [(*words, *self._masks(goal)) for goal, words in _TREATMENTS.items()]
         sliceable, knives = _mask(self.object_types, SLICEABLE), _mask(self.object_types, KNIVES)
         for o, name in enumerate(self.objects):
-            found[f"examine {name}"] = (LOOK_AT, o, 0)
+            found[f"examine {name}"] = (Op.LOOK_AT, o, 0)
             if self.lamps >> o & 1:
-                found[f"use {name}"] = (USE, o, 0)
+                found[f"use {name}"] = (Op.USE, o, 0)
                 continue
             for r, place in enumerate(self.receptacles):
-                found[f"take {name} from {place}"] = (TAKE, o, r)
+                found[f"take {name} from {place}"] = (Op.TAKE, o, r)
                 if self.fits[o] >> r & 1:
-                    found[f"move {name} to {place}"] = (MOVE, o, r)
+                    found[f"move {name} to {place}"] = (Op.MOVE, o, r)
             for verb, operation, things, stations in treatments:
                 if things >> o & 1:
                     for r in bits(stations):
                         found[f"{verb} {name} with {self.receptacles[r]}"] = (operation, o, r)
             if sliceable >> o & 1:
                 for knife in bits(knives):
-                    found[f"slice {name} with {self.objects[knife]}"] = (SLICE, o, knife)
+                    found[f"slice {name} with {self.objects[knife]}"] = (Op.SLICE, o, knife)
         return found

@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import PositiveInt
+
 from turnwise.data.tool_schema import make_tool, name_of
-from turnwise.env import Level, Step, check_split
-from turnwise.errors import InputError
+from turnwise.env import Level, Step, check_split, first_tasks
 from turnwise.types import Task
 from turnwise_worlds.boxed import STOPPED, cut
 from turnwise_worlds.math.equality import Equality
@@ -18,7 +19,7 @@ from turnwise_worlds.math.interpreter import Interpreter
 from turnwise_worlds.math.problems import MathProblem, make_problems, read_problems
 from turnwise_worlds.scripted import Chances, Clumsy, Expert
 from turnwise_worlds.search.environment import ANSWERED
-from turnwise_worlds.tools import Boxed, Style, TextSession, ToolEnv, check_shown
+from turnwise_worlds.tools import Boxed, Shown, Style, TextSession, ToolEnv
 
 PYTHON = make_tool(
     "python", "Run Python code. Returns what it prints. Names are kept from call to call.", code=("string", "the code")
@@ -33,11 +34,7 @@ SILENT = "(no output)"
 
 
 class MathSession(TextSession):
-    """A running episode of ``env=math``.
-
-    ``snippets`` holds the code snippets that ran so far. ``values`` holds the last printed line of each snippet that
-    succeeded and printed a text.
-    """
+    """``values`` holds the last printed line of each snippet that succeeded and printed a text."""
 
     snippets: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
@@ -51,7 +48,7 @@ class MathSession(TextSession):
         return any(self.equal(value, self.problem.answer) for value in self.values)
 
     def value(self, code: str) -> str | None:
-        """Returns the last line that the snippet ``code`` would print now; None if it would fail or print no text."""
+        """Returns the last line that the snippet would print now; None if it would fail or print no text."""
         outcome = self.interpreter.run(self.snippets, code)
         lines = outcome.output.strip().splitlines()
         return lines[-1].strip() if outcome.ok and lines else None
@@ -72,11 +69,6 @@ class MathSession(TextSession):
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn.
-
-    The expert makes a mistake only while enough turns are left to correct it.
-    """
-
     slip: float = 0.15  # runs code with a wrong number
     broken: float = 0.12  # runs code that cannot be parsed
     repeat: float = 0.06  # runs the same code again
@@ -84,10 +76,7 @@ class Mistakes(Chances):
 
 
 class GoodExpert(Expert[MathSession]):
-    """An expert that runs the problem's code once and then answers.
-
-    If the problem has no code or there is no Python tool, the expert answers at once.
-    """
+    """An expert that runs the problem's code once, if there is code and the Python tool, and then answers."""
 
     def __init__(self, session: MathSession, seed: int | str) -> None:
         super().__init__(session, seed)
@@ -127,10 +116,7 @@ class ClumsyExpert(Clumsy[MathSession], GoodExpert):
 
 
 class MathEnv(ToolEnv[MathSession]):
-    """An environment with mathematical problems, which are generated or come from files of public data sets.
-
-    ``conf/env/math.yaml`` explains the arguments.
-    """
+    """Generated problems, or files of public data sets. ``conf/env/math.yaml`` explains the arguments."""
 
     name = "math"
     good, clumsy = GoodExpert, ClumsyExpert
@@ -138,16 +124,15 @@ class MathEnv(ToolEnv[MathSession]):
     def __init__(
         self,
         level: Level = "full",
-        horizon: int = 6,
+        horizon: PositiveInt = 6,
         calls: Style | None = None,
         python: bool = True,
-        shown: int = 1000,
+        shown: Shown = 1000,
         files: Mapping[str, str] | None = None,
         mistakes: Mistakes | None = None,
         interpreter: Interpreter | None = None,
         equality: Equality | None = None,
     ) -> None:
-        check_shown(shown)
         for split in files or ():
             check_split(split, f"files.{split}")
         super().__init__(level, horizon, calls, (PYTHON, ANSWER) if python else (ANSWER,))
@@ -165,14 +150,8 @@ class MathEnv(ToolEnv[MathSession]):
         if not self._read:
             return make_problems(self.level, split, count, seed)
         problems = list(self._read.get(split, ()))
-        if count > len(problems):
-            raise InputError(
-                f"env=math: the split {split} has {len(problems)} problems, but {count} are needed; "
-                f"set env.files.{split} to a file with more problems, or lower data.trajectories, states.count "
-                "or eval.tasks"
-            )
         random.Random(f"problems {split} {seed}").shuffle(problems)
-        return problems[:count]
+        return first_tasks(problems, count, f"split {split} of env.files")
 
     def ready(self) -> None:
         if self.python:

@@ -14,6 +14,8 @@ from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 
+from pydantic import PositiveFloat
+
 from turnwise.env import EnvironmentFault
 from turnwise_worlds.workers import JsonProcess, NoAnswerError
 
@@ -23,16 +25,11 @@ _NUMBER = re.compile(r"[-+]?(\d{1,18}|\d{1,3}(,\d{3}){1,5})(\.\d{1,18})?(/[1-9]\
 
 
 class Equality:
-    """Compares answers. The worker process, which runs math-verify, starts at the first comparison that needs it.
-
-    Args:
-        seconds: time limit of one comparison.
-        python: the Python interpreter that runs the worker; None means the interpreter of this process.
+    """Compares answers, each within ``seconds``. ``python`` is the interpreter of the worker; None: that of this
+    process.
     """
 
-    def __init__(self, seconds: float = 5.0, python: str | None = None) -> None:
-        if not seconds > 0:
-            raise ValueError(f"seconds: must be above 0, got {seconds}")
+    def __init__(self, seconds: PositiveFloat = 5.0, python: str | None = None) -> None:
         self.seconds = seconds
         if python is not None and shutil.which(python) is None:
             raise ValueError(
@@ -44,9 +41,7 @@ class Equality:
         self._known = lru_cache(maxsize=65_536)(self._compare)
 
     def __call__(self, answer: str, reference: str) -> bool:
-        """Returns whether ``answer`` equals ``reference``, the right answer. If the worker dies or exceeds the time
-        limit, the answer counts as wrong.
-        """
+        """If the worker dies or exceeds the time limit, the answer counts as wrong."""
         return self._known(answer.strip(), reference.strip())
 
     def close(self) -> None:

@@ -14,10 +14,8 @@ _STATES = 512  # maximum number of Python states that are kept; a state without 
 
 @dataclass
 class Interpreter(Sandboxed):
-    """Runs snippets of Python code in a sandbox. Several threads may call :meth:`run`.
-
-    An episode holds only the text of its snippets so far, because this text determines the Python state. Equal snippets
-    after equal snippets run once and share the result.
+    """Runs snippets of Python code in a sandbox. An episode holds only the text of its snippets, because it determines
+    the Python state. Equal snippets after equal snippets run once.
     """
 
     _states: OrderedDict[tuple[str, ...], PythonState] = field(
@@ -25,10 +23,7 @@ class Interpreter(Sandboxed):
     )
 
     def run(self, before: tuple[str, ...], code: str) -> CallResult:
-        """Runs the snippet ``code`` in the Python state after the snippets in ``before``.
-
-        If the snippet raises an exception or exceeds a limit, the result says so.
-        """
+        """Runs the snippet ``code`` in the Python state after the snippets in ``before``."""
         key = (*before, code)
 
         def snippet() -> CallResult:

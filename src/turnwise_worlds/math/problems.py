@@ -141,9 +141,8 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 
 
 def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathProblem]:
-    """Returns ``count`` different problems of a split. A larger ``count`` only adds problems at the end of the list.
-
-    A hash of a problem's text decides its split, so no two splits share a problem.
+    """Returns different problems of a split. A larger ``count`` only adds problems. A hash of the text decides the
+    split.
     """
     found: dict[str, MathProblem] = {}
     kinds = list(KINDS[level].items())
@@ -172,7 +171,6 @@ _ANSWER = ("answer", "final_answer", "expected_answer", "target")
 
 
 def read_problems(path: str | Path, key: str) -> list[MathProblem]:
-    """Returns the problems in a file, in the order of the file and without duplicates."""
     found: dict[str, MathProblem] = {}
     for place, record in read_data_file(path, key):
         lower = {str(name).lower(): value for name, value in record.items()}

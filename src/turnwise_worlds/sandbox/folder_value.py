@@ -44,7 +44,6 @@ before its content.
 
 
 def tree_of(files: Mapping[str, str]) -> Tree:
-    """Returns a tree with the given files (path -> text) and the folders that contain them."""
     tree: dict[str, File | Link | None] = {}
     for path in sorted(files):
         parts = path.split("/")
@@ -61,11 +60,7 @@ def laid_over(tree: Tree, over: Tree) -> Tree:
 
 
 def read_folder(path: Path, key: str) -> Tree:
-    """Returns the content of a folder of the host, which the configuration key ``key`` names.
-
-    Raises:
-        InputError: the folder cannot be read, or it contains more than 64 MiB or 5000 files, links and folders.
-    """
+    """Returns the content of a folder of the host, which the configuration key ``key`` names."""
     try:
         with opened(str(path.expanduser().resolve())) as folder:
             tree, whole = read_tree(folder, _MOST_MIB << 20, _MOST_ENTRIES)
@@ -104,10 +99,8 @@ def acting_as(owner: int | None) -> Iterator[None]:
 
 
 def write_tree(tree: Tree, folder: int) -> None:
-    """Writes a tree into the empty folder with the descriptor ``folder``, which no other process may use meanwhile.
-
-    Raises:
-        ValueError: a path of the tree leads out of the folder, or its parent is not a folder. Then nothing is written.
+    """Writes a tree into an empty folder, which no process may use meanwhile. Raises ``ValueError`` and writes nothing
+    if a path leads out of the folder.
     """
     inside: dict[str, list[str]] = {}
     for path in tree:  # a path may come from a model
@@ -140,11 +133,8 @@ def _fill(tree: Tree, place: int, path: str, inside: Mapping[str, list[str]]) ->
 
 
 def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:
-    """Reads the content of the folder with the descriptor ``folder``, to which no process may write any more.
-
-    Returns the tree, and whether it is whole: without it, files have more than ``most_bytes`` bytes, or there are more
-    than ``most_entries`` entries. Sockets, pipes, devices, names that are not UTF-8, and entries in more than 32 nested
-    folders are left out of every tree.
+    """Reads a folder to which no process may write any more. Returns the tree, and whether it is whole: else it is cut
+    to the limits. Sockets, pipes, devices, names that are not UTF-8, and entries below 32 folders are left out.
     """
     tree: dict[str, File | Link | None] = {}
     whole, size = True, 0

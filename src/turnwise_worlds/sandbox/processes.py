@@ -66,10 +66,8 @@ def ended(pid: int) -> bool:
 
 
 def end_sandboxes(mark: str) -> None:
-    """Waits until standard input is closed, then kills every bwrap process with ``mark`` on its command line.
-
-    Bubblewrap does not end with its parent while it is starting. A second search without a result ends the program,
-    because a process may be about to become a bwrap.
+    """Waits until standard input is closed, then kills every bwrap with ``mark`` on its command line, because bwrap
+    does not end with its parent while it starts. Only a second search without a result ends the program.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -28,10 +28,13 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+from pydantic import PositiveFloat, PositiveInt
 
 from turnwise.errors import InputError
 from turnwise_worlds.sandbox import processes
@@ -39,7 +42,6 @@ from turnwise_worlds.sandbox.folder_value import Tree, acting_as, opened, read_t
 from turnwise_worlds.sandbox.processes import children, descendants, ended, readable, resident, send_signal
 from turnwise_worlds.sandbox.seccomp import filter_of
 
-Backend = Literal["auto", "bubblewrap"]
 Stop = Literal["", "time", "memory", "processes", "output", "disk"]
 """The name of the limit that ended a command or snippet; empty if it ended by itself."""
 
@@ -76,25 +78,17 @@ class SandboxFault(RuntimeError):
 class Limits:
     """The limits of one call of a sandbox (a command or a snippet), for all processes of the call together."""
 
-    seconds: float = 5.0  # wall-clock time in seconds
-    memory_mib: int = 512  # memory in MiB
-    processes: int = 32  # number of processes
-    file_mib: int = 16  # size of a single file in MiB
-    folder_mib: int = 32  # size of the work folder after the call in MiB
-    files: int = 2000  # number of files, links and folders in the work folder
-    output_kib: int = 64  # size of standard output and standard error together in KiB
-
-    def __post_init__(self) -> None:
-        for limit in fields(self):
-            least = 15 if limit.name == "memory_mib" else 0  # MiB with which no Python interpreter starts
-            if not getattr(self, limit.name) > least:
-                raise ValueError(f"limits.{limit.name}: must be above {least}, got {getattr(self, limit.name)}")
+    seconds: PositiveFloat = 5.0  # wall-clock time in seconds
+    memory_mib: Annotated[int, Ge(16)] = 512  # memory in MiB; no Python interpreter starts with less
+    processes: PositiveInt = 32  # number of processes
+    file_mib: PositiveInt = 16  # size of a single file in MiB
+    folder_mib: PositiveInt = 32  # size of the work folder after the call in MiB
+    files: PositiveInt = 2000  # number of files, links and folders in the work folder
+    output_kib: PositiveInt = 64  # size of standard output and standard error together in KiB
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of a call of a sandbox (a command or a snippet)."""
-
     output: str  # standard output and standard error in the order in which they were written
     status: int | None  # exit status; None if a limit ended the call
     stopped: Stop = ""
@@ -106,15 +100,9 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Lets a command connect to one server on the host: a listening socket of the sandbox's own network.
-
-    A listening socket belongs to the network in which it was created, no matter which process holds it. So a small
-    program in the sandbox creates it and passes it to the host before the command begins.
-
-    Args:
-        port: port of 127.0.0.1 in the sandbox, on which the command reaches the server.
-        opened: function that takes over the listening socket and returns at once. Its second argument is a function
-            that ends the command.
+    """Lets a command connect to one server on the host. A listening socket belongs to the network in which it was
+    created, so a small program in the sandbox creates it, on ``port`` of 127.0.0.1, and passes it to the host before
+    the command begins. ``opened`` takes it over and returns at once; its second argument ends the command.
     """
 
     port: int
@@ -122,19 +110,12 @@ class Door:
 
 
 class Bubblewrap:
-    """Runs model-written code in bubblewrap sandboxes with limits. Several threads may call its methods at once.
-
-    A sandbox contains the host's /usr (read-only), the folders ``reads`` (read-only), and for a command a work folder
-    in memory. It has no capabilities and no network, and it sees only its own processes. A seccomp filter refuses
-    system calls. If root started the run, the sandbox runs as ``nobody``, because the kernel does not limit the number
-    of root's processes. The host accesses the work folder only while no process of the command runs.
-
-    Args:
-        limits: the limits of each call; None: the defaults.
-        python: the Python interpreter for snippets. Its folder is also first on the PATH of commands. None: the
-            interpreter of this process if the sandbox may read its files, otherwise /usr/bin/python3.
-        reads: additional folders of the host that code in the sandbox may read.
-
+    """Runs model-written code in sandboxes with limits. Several threads may call its methods at once. A sandbox
+    contains the host's /usr and the folders ``reads`` (read-only), and for a command a work folder in memory. It has no
+    capabilities and no network, sees only its own processes, and a seccomp filter refuses system calls. If root started
+    the run, it runs as ``nobody``, because the kernel does not limit the number of root's processes. The interpreter
+    ``python`` runs snippets and is first on the PATH of commands; None: that of this process if the sandbox may read
+    it, else /usr/bin/python3.
     """
 
     name = "bubblewrap"
@@ -151,11 +132,8 @@ class Bubblewrap:
         self._lock = threading.Lock()
 
     def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
-        """Runs a bash command in a fresh folder that contains the files of ``tree``, until all of its processes have
-        ended. Returns the result and the folder's content after the command.
-
-        Raises:
-            SandboxFault: the sandbox did not start, or it failed.
+        """Runs a bash command in a fresh folder with the files of ``tree`` until all of its processes have ended.
+        Returns the result and the folder's content. Raises ``SandboxFault`` if the sandbox failed.
         """
         if mistake := _mistake(command):
             return CallResult(f"bash: {mistake}\n", 2), tree
@@ -305,11 +283,9 @@ class Bubblewrap:
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class PythonState:
-    """A state of a Python interpreter: the names that ``snippets`` have defined.
-
-    The interpreter that ran the snippets waits for the next one. The first snippet that continues this state uses it;
-    for another branch, a fresh interpreter repeats the snippets. So branches share nothing. ``random`` starts from one
-    seed, but a snippet that depends on the time may give a repeated state other values.
+    """The names that ``snippets`` have defined. The interpreter that ran them waits: the first snippet that continues
+    this state uses it, and for another branch a fresh one repeats them, so branches share nothing. ``random`` starts
+    from one seed; what depends on the time may differ when it is repeated.
     """
 
     sandbox: Bubblewrap
@@ -317,14 +293,8 @@ class PythonState:
     _interpreter: _Interpreter | None = None
 
     def run(self, code: str) -> tuple[CallResult, PythonState]:
-        """Runs a snippet in this state. Returns the result and the state after the snippet.
-
-        The output consists of the texts that the snippet printed, followed by the ``repr`` of its last expression or by
-        the traceback of its exception (status 1). If the snippet exceeded a limit or its process died, the returned
-        state is this state.
-
-        Raises:
-            SandboxFault: the interpreter did not start.
+        """Runs a snippet. The output is what it printed, then the ``repr`` of its last expression or a traceback
+        (status 1). If it exceeded a limit or its process died, the returned state is this one.
         """
         try:
             code.encode()
@@ -420,15 +390,8 @@ class _Interpreter:
         return bool(first)
 
 
-def open_sandbox(
-    backend: Backend = "auto", limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()
-) -> Bubblewrap:
-    """Returns a sandbox. Raises NoSandboxError if none works here; model-written code is then not run at all.
-
-    ``backend=auto`` means bubblewrap; the other arguments are those of :class:`Bubblewrap`.
-    """
-    if backend not in ("auto", "bubblewrap"):
-        raise ValueError(f"sandbox: the back end must be bubblewrap or auto, got {backend!r}")
+def open_sandbox(limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()) -> Bubblewrap:
+    """Returns a sandbox. Raises ``NoSandboxError`` if none works here; model-written code is then not run at all."""
     for _ in range(3):  # a single test command may fail because its process was killed or because the machine is busy
         why = reason()
         if why is None:
@@ -496,10 +459,8 @@ def _mistake(command: str) -> str:
 
 
 def _watch(process: subprocess.Popen[bytes], done: int, limits: Limits, disks: Sequence[int] = ()) -> tuple[str, Stop]:
-    """Reads output until the descriptor ``done`` can be read, or until the processes exceed a limit.
-
-    Returns the output, cut to the largest allowed size, and the name of the limit. ``disks`` are the descriptors of the
-    file systems to which the code can write.
+    """Reads output until the descriptor ``done`` can be read, or the processes exceed a limit, whose name is returned
+    too. ``disks`` are descriptors of the file systems to which the code can write.
     """
     assert process.stdout is not None
     stream, most = process.stdout.fileno(), limits.output_kib << 10

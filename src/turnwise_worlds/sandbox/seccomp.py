@@ -57,11 +57,7 @@ _Rule = tuple[int, int, int, int]  # operation, operand, jump if true, jump if f
 
 
 def calls() -> tuple[int, dict[str, int]]:
-    """Returns the code of this machine's architecture, and the numbers of its system calls by name.
-
-    Raises:
-        InputError: the machine is neither x86_64 nor aarch64.
-    """
+    """Returns the code of this machine's architecture, and the numbers of its system calls by name."""
     machine = platform.machine()
     if machine not in ("x86_64", "AMD64", "aarch64", "arm64"):
         raise InputError(
@@ -72,12 +68,9 @@ def calls() -> tuple[int, dict[str, int]]:
 
 
 def filter_of(kind: str) -> bytes:
-    """Returns the byte code of a filter.
-
-    Args:
-        kind: ``command``; ``snippet``, which also refuses locks and new dates of files; or ``connected``, which allows
-            socket pairs, and TCP sockets in the sandbox's own network. Socket buffers do not count towards the memory
-            limit, so their size cannot be changed.
+    """Returns the byte code of a filter. ``snippet`` also refuses locks and new dates of files; ``connected`` allows
+    socket pairs, and TCP sockets in the sandbox's own network, whose buffers, which no memory limit counts, keep their
+    size.
     """
     architecture, numbers = calls()
     opened = ("socket", "socketpair") if kind == "connected" else ()

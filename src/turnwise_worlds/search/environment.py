@@ -9,11 +9,13 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from annotated_types import Ge, Interval
+from pydantic import NonNegativeInt, PositiveInt
 
 from turnwise.data.tool_schema import make_tool
-from turnwise.env import Level, Step, Verifier, check_split, check_verifier
-from turnwise.errors import InputError
+from turnwise.env import Level, Step, Verifier, check_split, first_tasks
 from turnwise.types import Task
 from turnwise_worlds.scripted import Chances, Clumsy, Expert
 from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Page, Pages, Question
@@ -40,8 +42,6 @@ _ASKED = "Answer the question with facts that you find."
 
 
 class QuestionSession(TextSession):
-    """An episode in which the policy answers a question. The answer ends the episode."""
-
     vain: ClassVar[tuple[str, ...]] = (NOTHING,)  # the observations that show nothing
 
     def __init__(self, task: Task, env: QuestionEnv[Any]) -> None:
@@ -53,19 +53,14 @@ class QuestionSession(TextSession):
         """Returns the evidence that the policy has not seen yet, in the order in which the evidence can be found."""
 
     @abstractmethod
-    def look(self, tool: str, argument: str) -> str:
-        """Returns what a call of any tool but ``answer`` shows."""
+    def look(self, tool: str, argument: str) -> str: ...
 
     @abstractmethod
     def useful(self, tool: str, argument: str, expert: tuple[str, str] | None) -> bool:
         """Returns whether a call of any tool but ``answer`` brings the policy closer to the answer."""
 
     def use(self, name: str, argument: str) -> Step:
-        """Returns the answer to a call.
-
-        An answer that matches a right answer exactly gets the reward 1 and wins. The reward of any other answer is its
-        F1 if the F1 is at least ``env.floor``, otherwise 0.
-        """
+        """An exact answer wins. The reward of another answer is its F1 if that is at least ``env.floor``."""
         if name != "answer":
             return Step(self.look(name, argument))
         result = score(argument, self.question.answers)
@@ -83,11 +78,8 @@ Q = TypeVar("Q", bound=QuestionSession)
 
 
 class QuestionEnv(ToolEnv[Q]):
-    """Base class of environments with questions. ``conf/env/search.yaml`` and ``conf/env/browse.yaml`` explain the
-    arguments.
-
-    Questions and pages come from the generated encyclopaedia, or from the user's files. A split without a question file
-    has no tasks then. A subclass has the tools, the class of its sessions, and:
+    """Questions and pages of the generated encyclopaedia, or of the user's files, where a split without a file has no
+    tasks. ``conf/env/search.yaml`` explains the arguments. A subclass has the tools, the class of its sessions, and:
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -100,13 +92,13 @@ class QuestionEnv(ToolEnv[Q]):
     def __init__(
         self,
         level: Level = "full",
-        edition: int = 0,
-        countries: int | None = None,
-        results: int | None = None,
-        window: int | None = None,
-        horizon: int | None = None,
+        edition: NonNegativeInt = 0,
+        countries: Annotated[int, Ge(2)] | None = None,  # one of them is held out
+        results: PositiveInt | None = None,
+        window: PositiveInt | None = None,
+        horizon: PositiveInt | None = None,
         calls: Style | None = None,
-        floor: float = F1_FLOOR,
+        floor: Annotated[float, Interval(ge=0, le=1)] = F1_FLOOR,
         score: Literal["f1"] | None = None,
         files: Mapping[str, str] | None = None,
         corpus: str | None = None,
@@ -115,16 +107,11 @@ class QuestionEnv(ToolEnv[Q]):
         verifier: Verifier | None = None,
         hops: Sequence[int] | None = None,
     ) -> None:
-        if not 0 <= floor <= 1:
-            raise ValueError(f"floor: must be in [0, 1], the range of F1, got {floor}")
-        for key, value in (("results", results), ("window", window)):
-            if value is not None and value < 1:
-                raise ValueError(f"{key}: must be at least 1, got {value}")
         turns, most, sentences = self.usual
         super().__init__(level, turns if horizon is None else horizon, calls, self.tools)
         self.results, self.window = results or most[level], window or sentences
         self.floor, self.score, self.mistakes = floor, score, mistakes or self.errs()
-        self.verifier = check_verifier(verifier or "oracle")
+        self.verifier = verifier or "oracle"
         for split in files or ():
             check_split(split, f"files.{split}")
         self._made = None if files else Encyclopaedia(level, edition, countries, hops)
@@ -153,18 +140,9 @@ class QuestionEnv(ToolEnv[Q]):
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         questions = self._ordered(split, seed)
-        if count > len(questions):
-            remedy = (
-                f"set env.files.{split} to a file with more questions"
-                if self._made is None
-                else "raise env.countries, or set env.level=full"
-            )
-            raise InputError(
-                f"env={self.name}: the split {split} has {len(questions)} questions, but {count} are needed; {remedy}, "
-                "or lower data.trajectories, states.count or eval.tasks"
-            )
+        found = first_tasks(questions, count, f"split {split} of {self.source}")
         source = {"source": self.source}
-        return [Task(self.name, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in questions[:count]]
+        return [Task(self.name, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in found]
 
     def question(self, task: Task) -> Question:
         made = task.data.get("source")
@@ -259,11 +237,6 @@ class SearchSession(QuestionSession):
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn.
-
-    The expert makes a mistake only while enough turns are left to correct it.
-    """
-
     repeat: float = 0.06  # repeats the last search
     stray: float = 0.12  # searches for a page that has nothing to do with the question
     vague: float = 0.12  # searches with ordinary words of the question and without a name
@@ -271,16 +244,13 @@ class Mistakes(Chances):
 
 
 class GoodExpert(QuestionExpert[SearchSession]):
-    """An expert that searches for each page of the evidence by its title, then answers."""
-
     def __init__(self, session: SearchSession, seed: int | str) -> None:
         super().__init__(session, seed)
         self.asked: list[str] = []
 
     def plan(self, session: SearchSession) -> list[str]:
-        """Returns the titles of the evidence pages that the expert still has to search for, in order.
-
-        A title for which the expert has searched is left out, even if the search did not show the page.
+        """Returns the titles of the evidence that the expert has not searched for yet, even if a search did not show
+        its page.
         """
         missing = [title for title in session.missing() if title not in self.asked]
         return missing[::-1] if self.swap else missing

@@ -37,7 +37,6 @@ class Score:
     f1: float  # the best F1 over all right answers
 
     def reward(self, floor: float = F1_FLOOR) -> float:
-        """Returns the reward: 1 for an exact match, otherwise the F1 if it is at least ``floor``, otherwise 0."""
         if self.exact:
             return 1.0
         return self.f1 if self.f1 >= floor else 0.0
@@ -53,9 +52,8 @@ def score(answer: str, references: Sequence[str]) -> Score:
 
 
 def f1(answer: str, reference: str) -> float:
-    """Returns the F1 of an answer: the harmonic mean of the precision and recall of its words, in [0, 1].
-
-    If the texts differ and one of them is yes, no or noanswer, the F1 is 0.
+    """The harmonic mean of the precision and recall of an answer's words. It is 0 if one of two different texts is yes,
+    no or noanswer.
     """
     given, wanted = normalise(answer), normalise(reference)
     if given != wanted and (given in _CLOSED or wanted in _CLOSED):
@@ -76,10 +74,7 @@ _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, 
 
 
 def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Page]]:
-    """Returns the questions in a file, in the order of the file and without duplicates, and the pages in the file.
-
-    ``key`` is the configuration key that names the file, for error messages.
-    """
+    """Returns the different questions in a file, and its pages. ``key`` is the configuration key that names the file."""
     questions: dict[str, Question] = {}
     pages: list[Page] = []
     for place, record in read_data_file(path, key):
@@ -100,10 +95,7 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
 
 
 def read_pages(path: str | Path, key: str) -> list[Page]:
-    """Returns the pages in a corpus file.
-
-    A record has either ``title`` and ``text`` (as in DPR), or ``contents``, whose first line is the title.
-    """
+    """Reads pages with ``title`` and ``text`` (as in DPR), or with ``contents``, whose first line is the title."""
     pages = []
     for place, record in read_data_file(path, key):
         title, text = record.get("title"), record.get("text")
@@ -185,27 +177,20 @@ def _value(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
-logger = logging.getLogger(__name__)
-
 _TITLE = 3  # weight of title words relative to other words, because a page is about its title
 KEY = "TURNWISE_RETRIEVAL_KEY"  # environment variable with the server's token; if it is not set, no token is sent
 MAX_BODY = 16 * 2**20  # maximum size of an answer in bytes
 MAX_QUERY = 4096  # maximum number of characters of a query that are sent; encoders read fewer
-_OURS = "city"  # the test query, with which this module finds out whether the server works
-_LOGGED = 8  # maximum number of different faults that are logged
 _KEPT = 16_384  # number of queries whose results are cached; the rollouts of a group ask similar queries
 
 
 class Retriever(Protocol):
-    """A function that finds the pages that fit a query best."""
-
     def __call__(self, query: str, k: int) -> tuple[Page, ...]: ...
 
 
 class Bm25:
-    """Finds pages with Lucene's BM25 over their titles and sentences (package bm25s, arXiv:2407.03618).
-
-    Pages with equal scores are ordered by page number.
+    """Lucene's BM25 over titles and sentences (package bm25s, arXiv:2407.03618). Equal scores are ordered by page
+    number.
     """
 
     def __init__(self, pages: Pages) -> None:
@@ -239,10 +224,9 @@ class Served:
     A POST request with ``{"queries": [...], "topk": k, "return_scores": true}`` gets the answer ``{"result":
     [[{"document": {"contents": "title\ntext"}, "score": s}, ...]]}``.
 
-    A search that fails raises ``EnvironmentFault``. At most 8 different faults are logged. As long as no search has
-    worked, a test query is sent after each failed search. If the test query fails too, an ``InputError`` ends the run.
-    ``timeout`` is the limit of one attempt in seconds, and ``pause`` the seconds before the second attempt, doubled before
-    each further one.
+    A search that fails raises ``EnvironmentFault`` or, as long as no search of the run has succeeded, an ``InputError``,
+    which ends the run. ``timeout`` is the limit of one attempt in seconds, and ``pause`` the seconds before the second
+    attempt, doubled before each further one.
     """
 
     def __init__(self, url: str, timeout: float = 30.0, retries: int = 2, pause: float = 0.25) -> None:
@@ -253,43 +237,25 @@ class Served:
         self._url, self._timeout = url, timeout
         self._retries = Retries(retries + 1, pause, limit=timeout * (retries + 1))
         self._worked = False
-        self._logged: set[str] = set()
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
         return self._search(query[:MAX_QUERY].encode(errors="replace").decode(), k)
 
     def _search_uncached(self, query: str, k: int) -> tuple[Page, ...]:
-        try:
-            found = self._found(query, k)
-        except EnvironmentFault as fault:
-            self._try_out(k)
-            self._log(str(fault))
-            raise
-        self._worked = True
-        return found
-
-    def _try_out(self, k: int) -> None:
-        if self._worked:
-            return
-        try:
-            self._found(_OURS, k)
-        except EnvironmentFault as fault:
-            raise InputError(
-                f"retriever: no search of this run has succeeded yet. {fault}. Start the server "
-                "(scripts/serve_retrieval.py), or correct "
-                "env.retriever"
-            ) from fault
-        self._worked = True
-
-    def _found(self, query: str, k: int) -> tuple[Page, ...]:
         body = {"queries": [query], "topk": k, "return_scores": True}
         try:
-            return pages_of(workers.start(self._ask(body)).result(), k)
-        except Fault as fault:
-            raise EnvironmentFault(f"{self._url}: {fault.whole}") from fault
-        except ValueError as error:
-            raise EnvironmentFault(f"{self._url}: the answer is not in the /retrieve format ({error})") from error
+            found = pages_of(workers.start(self._ask(body)).result(), k)
+        except (Fault, ValueError) as error:
+            why = error.whole if isinstance(error, Fault) else f"the answer is not in the /retrieve format ({error})"
+            if self._worked:
+                raise EnvironmentFault(f"{self._url}: {why}") from error
+            raise InputError(
+                f"retriever: no search of this run has succeeded yet. {self._url}: {why}. Start the server "
+                "(scripts/serve_retrieval.py), or correct env.retriever"
+            ) from error
+        self._worked = True
+        return found
 
     async def _ask(self, body: dict[str, Any]) -> bytes:
         connection = Connection(self._url, KEY, most=MAX_BODY)
@@ -297,11 +263,6 @@ class Served:
             return await self._retries.send(lambda: connection.ask("", self._timeout, body), lambda fault: None)
         finally:
             await connection.close()
-
-    def _log(self, fault: str) -> None:
-        if fault not in self._logged and len(self._logged) < _LOGGED:
-            self._logged.add(fault)
-            logger.warning("a search failed: %s; the rollout that needed this search is started again", fault)
 
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:

@@ -6,13 +6,15 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from statistics import fmean
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Len
+from pydantic import PositiveInt
 
 from turnwise.data.match_calls import same_value
 from turnwise.data.tool_schema import check_call
-from turnwise.data.toolcalls import ToolCallError
-from turnwise.env import Quality, check_horizon, first_tasks
+from turnwise.data.toolcalls import Format, ToolCallError
+from turnwise.env import Quality, first_tasks
 from turnwise.types import Task, ToolCall, Trajectory
 from turnwise_worlds.dialogues import Mistakes, Reply, drawn_of, mistake
 from turnwise_worlds.scripted import LastTasks, ScriptedEnv
@@ -23,6 +25,7 @@ from turnwise_worlds.tau2.world import (
     FREE,
     READS,
     TRANSFER,
+    Domain,
     Gold,
     World,
     by_phone,
@@ -31,7 +34,7 @@ from turnwise_worlds.tau2.world import (
     splits,
     toolbox,
 )
-from turnwise_worlds.tools import check_format, played, read_calls
+from turnwise_worlds.tools import played, read_calls
 
 _IDENTIFIERS = ("_id", "_ids", "flight_number")  # parameters with these endings take their values from a database
 _PHONE_CHECKS = (  # calls that check the customer's phone, the most informative calls first
@@ -50,11 +53,9 @@ def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
 
 
 def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | None:
-    """Returns the next read that a careful agent makes before ``call``; None if the agent needs no further read.
-
-    This is a read whose answer contains an identifier that the agent needs and does not know. If there is none and
-    ``writes`` says that ``call`` changes the state, this is the first read whose answer ``call`` would change, unless
-    the agent has already seen the present answer of this read.
+    """Returns the next read of a careful agent before ``call``; None if it needs none: a read that shows an identifier
+    which the agent needs and does not know, or else, if ``call`` changes the state (``writes``), the first read whose
+    answer it would change, unless the agent has seen the present answer.
     """
     before = session.world.fork()  # one copy is enough for all reads, because reads do not change it
     reads = [read for read in _reads(session, call) if read != call]
@@ -150,7 +151,6 @@ _ROOM = 4  # number of spare turns that must be left after a mistake of the clum
 
 
 def good(session: Tau2Session) -> Iterator[Reply]:
-    """Yields the replies of the good expert. The caller applies each reply to ``session`` before it takes the next."""
     solo = session.talk is None
     if not solo:
         yield [], ASK
@@ -192,10 +192,8 @@ def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iter
 
 
 def _new(session: Tau2Session, gold: Gold) -> bool:
-    """Returns whether the expert has to make a listed call that changes nothing in the databases.
-
-    This is so if the answer would be new to the expert, if the benchmark requires the call, or if the call transfers
-    the user to a human.
+    """Whether the expert has to make a listed call that changes nothing: its answer is new, it is required, or a
+    transfer.
     """
     required = session.reference.problem.required and not any(gold.matches(call) for call in session.made)
     return required or gold.call.name == TRANSFER or not seen(session, session.world.fork().call(gold.call))
@@ -225,7 +223,6 @@ Due = list[tuple[Gold, bool]]
 
 
 def accepts(session: Tau2Session, action: str, expert: str) -> bool:
-    """Returns whether the verifier accepts the agent's reply ``action``. ``session`` is not changed."""
     if session.done:
         return False
     try:
@@ -245,11 +242,9 @@ def accepts(session: Tau2Session, action: str, expert: str) -> bool:
 
 
 def still_due(session: Tau2Session) -> Iterator[Due]:
-    """Yields at most one list: the listed calls that still have to be made to solve the task.
-
-    Calls that the agent has made are left out, and so are reads whose answers the agent has seen. If the remaining
-    calls do not pass the checks, the agent may have replaced one of them. Then one more call is left out. If no list
-    passes the checks, nothing is yielded.
+    """Yields the listed calls that are still due, without those that were made and reads whose answers the agent has
+    seen. If they do not pass the checks, the agent may have replaced one, so one more is left out. Yields nothing if no
+    list passes.
     """
     due = list(session.reference.steps)
     for call in session.made:
@@ -308,9 +303,8 @@ def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
 def _stands_for_one(
     session: Tau2Session, world: World, untouched: World, made: Sequence[ToolCall], due: Due
 ) -> Due | None:
-    """Returns ``due`` without the call that the agent's latest call replaces; None if it replaces no due call.
-
-    The latest call has changed the databases from ``untouched`` to ``world``.
+    """Returns ``due`` without the call that the agent's latest, which changed ``untouched`` to ``world``, replaces;
+    None if it replaces none.
     """
     for i, (_, writes) in enumerate(due):
         rest = due[:i] + due[i + 1 :]
@@ -329,21 +323,15 @@ def _changes(due: Due, call: ToolCall) -> bool:
 
 
 def _same(gold: Gold, call: ToolCall) -> bool:
-    """Returns whether a call of the agent is the listed call ``gold``.
-
-    If the benchmark names the arguments to compare, or if ``call`` transfers the user to a human, :meth:`Gold.matches`
-    decides. Otherwise all arguments must be equal.
-    """
+    """All arguments must be equal, unless the benchmark names those to compare or ``call`` is a transfer to a human."""
     if gold.compared is not None or call.name == TRANSFER:
         return gold.matches(call)
     return call.name == gold.call.name and same_value(dict(call.arguments), dict(gold.call.arguments))
 
 
 def _tells(session: Tau2Session, world: World, call: ToolCall, answer: str, due: Due) -> bool:
-    """Returns whether the answer of the read ``call`` is new to the agent and is useful.
-
-    An answer is useful if it is the answer of a due read, or if it contains an identifier that a due call needs or a
-    state that a due call changes. ``world`` is the state before the read.
+    """Whether a read's answer is new and useful: it is the answer of a due read, or has an identifier that a due call
+    needs or a state that it changes. ``world`` is the state before the read.
     """
     if seen(session, answer):
         return False
@@ -384,11 +372,8 @@ NAME = "tau2"
 
 
 class Tau2Env(ScriptedEnv[Tau2Session]):
-    """The environment of tau2-bench.
-
-    The tasks are the benchmark's base set. Its tools and databases come from the package inspect-evals.
-
-    ``conf/env/tau2.yaml`` explains the arguments.
+    """The base set of tau2-bench, with tools and databases of inspect-evals. ``conf/env/tau2.yaml`` explains the
+    arguments.
     """
 
     name = NAME
@@ -396,25 +381,19 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
     def __init__(
         self,
-        domains: Sequence[str] = DOMAINS,
+        domains: Annotated[Sequence[Domain], Len(1)] = DOMAINS,
         free: bool = False,
-        horizon: int = 60,
-        format: str = "hermes",  # noqa: A002 - the configuration uses this name
+        horizon: PositiveInt = 60,
+        format: Format = "hermes",  # noqa: A002 - the configuration uses this name
         rules: bool = True,
         user: Literal["scripted", "endpoint"] = "scripted",
-        patience: int = 3,
+        patience: PositiveInt = 3,
         endpoint: EndpointUser | None = None,
         mistakes: Mistakes | None = None,
-        kept: int = 256,
+        kept: PositiveInt = 256,
     ) -> None:
-        if not domains or set(domains) - set(DOMAINS):
-            raise ValueError(f"domains: name one or more of {', '.join(DOMAINS)}, got {list(domains)}")
-        if user not in ("scripted", "endpoint"):
-            raise ValueError(f"user: must be scripted or endpoint, got {user!r}")
         if user == "endpoint" and endpoint is None:
             raise ValueError("user: endpoint needs a model, but env.endpoint is null; set it, or set env.user=scripted")
-        if kept < 1:
-            raise ValueError(f"kept must be at least 1, got {kept}")
         if mistakes is not None and mistakes.early:
             raise ValueError(
                 "mistakes.early: must be 0, because tau2's expert does not make this mistake: an early goodbye ends "
@@ -422,8 +401,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
             )
         root()  # raises an error with the install command if the package is missing, before the package is used
         self.domains, self.free, self.rules = tuple(dict.fromkeys(domains)), free, rules
-        self.horizon = check_horizon(horizon)
-        self.format = check_format(format)
+        self.horizon, self.format = horizon, format
         self.user: User = endpoint if user == "endpoint" and endpoint is not None else ScriptedUser(patience)
         self.waits = not self.user.scripted  # replies to the user then wait for a model
         self.mistakes = mistakes or Mistakes()
@@ -431,13 +409,11 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
     @property
     def left_out(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the tasks that count as solved if the agent does nothing and are left out: domain -> names."""
+        """Domain -> the tasks that count as solved if the agent does nothing."""
         return {domain: () if self.free else FREE[domain] for domain in self.domains}
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` tasks of a split, in an order that depends on the seed.
-
-        ``train`` is the shipped training split. The shipped test split is divided alternately between ``seen`` and
+        """``train`` is the shipped training split; the shipped test split belongs alternately to ``seen`` and
         ``unseen``.
         """
         found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
@@ -468,23 +444,3 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
 def _reference(task: Task) -> Reference:
     return Reference.of(problem_of(str(task.data.get("domain")), str(task.data.get("task"))))
-
-
-def by_domain(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Returns the success rate in each domain, and ``overall``, the unweighted mean of these rates, as the benchmark
-    does.
-
-    Args:
-        success: name of a task -> the outcomes of its episodes, each 0 or 1 (``Evaluation.success``). The outcomes of
-            each task are averaged first, then the tasks of a domain.
-    """
-    found: dict[str, list[float]] = {}
-    for name, outcomes in success.items():
-        domain = name.partition("/")[0]
-        if domain not in DOMAINS:
-            raise ValueError(f"{name!r} is not a task of tau2; a task's id begins with one of {', '.join(DOMAINS)}")
-        found.setdefault(domain, []).append(fmean(outcomes))
-    if not found:
-        raise ValueError("no task of tau2 was played")
-    means = {domain: fmean(found[domain]) for domain in DOMAINS if domain in found}
-    return {**means, "overall": fmean(means.values())}

@@ -38,41 +38,28 @@ class Talk:
 
 
 class User(Protocol):
-    """A simulated user, who answers the agent and does not see the agent's tool calls.
-
-    ``scripted`` says whether the user's answers cost nothing and depend only on the conversation. If so, a verifier may
-    compute the answer to a message that the agent has not sent.
+    """A simulated user, who does not see the agent's tool calls. ``scripted``: the answers cost nothing and depend only
+    on the conversation, so that a verifier may compute the answer to a message that was not sent.
     """
 
     scripted: ClassVar[bool]
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk: ...
 
-    def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """Returns the conversation with the agent's message and the user's answer added."""
-        ...
+    def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk: ...
 
 
 @dataclass(frozen=True)
 class ScriptedUser:
-    """A simulated user that follows rules. The answers depend only on the conversation.
-
-    The user has a list of facts: the sentences of the task's instructions, changed to the first person. The user begins
-    with the reason for the call. If the agent asks a question, the user gives the facts that share a word with the
-    question. If the agent asks who the user is, the user also gives the facts that identify the user. If the agent asks
-    for everything, the user gives all remaining facts. If no fact fits a question, the user gives the next fact. If the
-    agent asks for confirmation, the user agrees. The user ends the conversation when all checks of the task pass, after
-    a transfer to a human, or at the ``patience``-th consecutive message of the agent that brings out no new fact.
-
-    The user only compares words, and says more than people do, so it does not replace a person.
+    """A simulated user that follows rules. It begins with the reason for the call. Its facts are the sentences of the
+    instructions in the first person. To a question it gives those that share a word with it, or the next one; if asked
+    who it is, what identifies it; if asked for everything, all. It agrees when asked to confirm, and ends when all
+    checks pass, after a transfer, or at the ``patience``-th message that brings out nothing new. It only compares words
+    and says more than people do, so it does not replace a person.
     """
 
     patience: int = 3
     scripted: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.patience < 1:
-            raise ValueError(f"patience: must be at least 1, got {self.patience}")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
         reason = first_person(str(_instructions(scenario).get("reason_for_call") or "").strip())
@@ -184,10 +171,8 @@ _PERSONS = tuple(
 
 @dataclass(slots=True)
 class EndpointUser(CachedModel):
-    """A simulated user who is played by a model. It implements ``turnwise_worlds.tau2.session.User``.
-
-    The model gets the benchmark's own instructions. If the model gives no answer, an ``EnvironmentFault`` is raised,
-    and the episode does not count as lost. With the cache, a repeated conversation gets the same answers.
+    """A user who is played by a model with the benchmark's own instructions. With the cache, a repeated conversation
+    gets the same answers.
     """
 
     what: ClassVar[str] = "tau2-user"
@@ -199,10 +184,6 @@ class EndpointUser(CachedModel):
         return self._go_on(Talk(scenario))
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """Returns the conversation with the agent's message and the model's answer added.
-
-        ``transferred`` and ``satisfied`` are ignored.
-        """
         return self._go_on(Talk(talk.scenario, (*talk.messages, ("agent", message))))
 
     def _go_on(self, talk: Talk) -> Talk:
@@ -246,13 +227,9 @@ DATABASE, SAID, ACTIONS, ASSERTIONS, UNFINISHED = "database", "not_said", "actio
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A task of tau2-bench, and the state to which the calls of its solution lead.
-
-    Attributes:
-        goal: the state of the databases after the calls in ``problem.gold``.
-        steps: a pair (call, whether it changes the state) for each call in ``problem.gold`` that succeeds or changes
-            the state. The benchmark ignores all other calls.
-        customer: the identifier of the customer; empty if the identifier is not known.
+    """A task and ``goal``, the databases after the calls of its solution. ``steps`` are the calls that succeed or
+    change the state, each with whether it changes it; the benchmark ignores the others. ``customer`` is empty if not
+    known.
     """
 
     problem: Tau2Problem
@@ -262,7 +239,6 @@ class Reference:
 
     @classmethod
     def of(cls, problem: Tau2Problem) -> Reference:
-        """Makes the calls in ``problem.gold`` on a copy of the start state."""
         world, state = problem.start.fork(), problem.start.state()
         steps = []
         for gold in problem.gold:
@@ -285,10 +261,8 @@ class Reference:
         return SAID if missing(problem.said, said) else ""
 
     def leads(self, world: World, made: Sequence[ToolCall], due: Sequence[Gold]) -> bool:
-        """Returns whether all checks of the task pass if the calls in ``due`` are made after the calls ``made``.
-
-        ``world`` is the state after the calls ``made`` and is not changed. The method assumes that the agent gives the
-        user all required information.
+        """Returns whether all checks pass if the calls ``due`` follow ``made``, which led to ``world``, and the agent
+        says all that is required.
         """
         world, calls = world.fork(), [gold.call for gold in due]
         for call in calls:
@@ -301,10 +275,7 @@ class Reference:
 
 
 def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
-    """Returns the texts in ``wanted`` that no message in ``said`` contains.
-
-    As in the benchmark, the comparison ignores upper and lower case, and commas in the messages.
-    """
+    """As in the benchmark, the comparison ignores upper and lower case, and commas in the messages."""
     told = "\n".join(said).lower().replace(",", "")
     return [each for each in wanted if each.lower() not in told]
 
@@ -333,11 +304,9 @@ SOLO_ROLE = (
 
 
 class Tau2Session(Session):
-    """A running episode of ``env=tau2``.
-
-    A reply of the agent either makes tool calls or is a message to the user. The episode ends when the user ends the
-    conversation or, in solo mode, when the agent calls ``done``. After ``horizon`` turns, an episode ends and counts as
-    lost, as in the benchmark. The reward is 0 or 1 and comes at the end.
+    """A reply makes tool calls or is a message to the user. The episode ends when the user ends the conversation or, in
+    solo mode, when the agent calls ``done``. At the horizon it counts as lost. The reward is 0 or 1 and comes at the
+    end.
     """
 
     __slots__ = (
@@ -364,14 +333,9 @@ class Tau2Session(Session):
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that the chat template shows; empty if the system message lists the tools."""
         return self.reference.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """Returns the system message, followed by the user's first message or the ticket.
-
-        If the chat template does not show the tools, the system message lists the tools.
-        """
         problem = self.reference.problem
         system = [SOLO_ROLE if problem.solo else ROLE]
         if self.rules:
@@ -380,7 +344,6 @@ class Tau2Session(Session):
         return opened("\n\n".join(system), problem.tools, self.form, user)
 
     def read(self, action: str) -> Reply:
-        """Parses a reply of the agent into its text and its tool calls."""
         reply = PARSERS[self.form](action, self.reference.problem.tools)
         if not (reply.calls or reply.content):
             raise ToolCallError("the reply is empty")

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, get_args
 
 from pydantic import BaseModel
 
@@ -27,7 +27,8 @@ from turnwise.types import ToolCall
 from turnwise_worlds.tools import Tools
 
 INSTALL = "install the required versions with `make tau2`"
-DOMAINS = ("airline", "retail", "telecom")
+Domain = Literal["airline", "retail", "telecom"]
+DOMAINS: tuple[Domain, ...] = get_args(Domain)
 SOLO = ("telecom",)  # domains with a ticket and without a user; the agent itself operates the customer's phone
 FREE: Mapping[str, tuple[str, ...]] = {  # tasks that the benchmark counts as solved if the agent does and says nothing
     "airline": tuple(map(str, (0, 1, 4, 5, 6, 10, 13, 26, 28, 31, 34, 36, 41, 43, 45, 46, 47, 48, 49))),
@@ -60,8 +61,6 @@ class MissingTau2Error(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """The tools of a domain."""
-
     tools: Tools
     functions: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]]  # name of a tool -> the benchmark's function
 
@@ -80,7 +79,6 @@ def root() -> Path:
 
 
 def of_package(module: str, name: str) -> Any:
-    """Returns an object of the benchmark's modules, for example ``of_package("retail.tools", "get_retail_tools")``."""
     root()
     try:
         with _IMPORTING:
@@ -111,9 +109,8 @@ def toolbox(domain: str) -> Toolbox:
 
 
 def opener(domain: str) -> Callable[[], Any]:
-    """Returns the benchmark's function that puts the databases of a domain into the store of the running context.
-
-    The function returns the object that runs the domain's tools.
+    """Returns the benchmark's function that puts a domain's databases into the current store and returns what runs its
+    tools.
     """
     found: Callable[[], Any] = of_package(*_OPENERS[domain])
     return found
@@ -121,23 +118,18 @@ def opener(domain: str) -> Callable[[], Any]:
 
 @lru_cache(maxsize=len(DOMAINS))
 def policy(domain: str) -> str:
-    """Returns the text of the company's rules, which the benchmark calls its policy.
-
-    For telecom, the text consists of the policy of solo mode and the technical support manual.
-    """
+    """Returns the company's rules; for telecom those of solo mode and the technical support manual."""
     return "\n\n".join(_text(domain, name).strip() for name in _POLICIES[domain])
 
 
 @lru_cache(maxsize=len(DOMAINS))
 def splits(domain: str) -> Mapping[str, tuple[str, ...]]:
-    """Returns the task ids of a domain's base set: ``train`` or ``test`` -> ids."""
     shipped = json.loads(_text(domain, "split_tasks.json"))
     return {name: tuple(map(str, shipped[name])) for name in ("train", "test")}
 
 
 @lru_cache(maxsize=len(DOMAINS))
 def task_records(domain: str) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the tasks of the benchmark's base set in a domain: id of a task -> its record as JSON values."""
     named = {name for ids in splits(domain).values() for name in ids}
     found = {str(record["id"]): record for record in json.loads(_text(domain, "tasks.json"))}
     if lost := named - found.keys():
@@ -175,11 +167,9 @@ class Table:
 
 
 class Records(ChainMap[str, Any]):
-    """One episode's view of a table.
-
-    A record that is accessed by key is the episode's own copy and may be changed. ``values`` and ``items`` give records
-    for reading only. A deep copy of the view copies no records: the view and its copy each copy a record when it is
-    next accessed by key.
+    """One episode's view of a table. A record that is accessed by key is the episode's own copy and may be changed;
+    ``values`` and ``items`` are for reading only. A deep copy copies no records: each side copies one when it is next
+    accessed by key.
     """
 
     def __init__(self, table: Table, frozen: MutableMapping[str, Any] | None = None) -> None:
@@ -221,10 +211,7 @@ class Records(ChainMap[str, Any]):
 
 
 def text_of(record: Any) -> str:
-    """Returns a record, which is a pydantic model, as the text that the benchmark hashes.
-
-    The text is JSON with sorted keys, in which 5 differs from 5.0.
-    """
+    """Returns a record as the JSON text that the benchmark hashes, in which 5 differs from 5.0."""
     return json.dumps(record.model_dump(warnings=False), sort_keys=True, default=str)
 
 
@@ -242,8 +229,6 @@ _BILLS = "TelecomAgentTools:TelecomAgentTools:db"
 
 
 class World:
-    """The current state of a domain's databases in one episode."""
-
     __slots__ = ("domain", "store")
 
     def __init__(self, domain: str, store: Store) -> None:
@@ -281,9 +266,8 @@ class World:
         return answer if isinstance(answer, str) else json.dumps(answer)
 
     def opened(self) -> Any:
-        """Returns the benchmark's object that runs the domain's tools on these databases.
-
-        If the domain has two databases (telecom), the benchmark first passes changes on between the two databases.
+        """Returns the object that runs the domain's tools. In telecom, changes are first passed on between the two
+        databases.
         """
         try:
             return self.within(opener(self.domain))
@@ -398,10 +382,7 @@ class Gold:
     compared: tuple[str, ...] | None = None  # names of the arguments that the benchmark compares; None means all
 
     def matches(self, call: ToolCall) -> bool:
-        """Returns whether the benchmark counts ``call``, a call of the agent, as the listed call.
-
-        The elements of a list may be in any order. For a transfer to a human, only the names of the tools are compared.
-        """
+        """As in the benchmark, the elements of a list may be in any order, and of a transfer only the name counts."""
         if call.name != self.call.name:
             return False
         if call.name == TRANSFER or self.compared == ():
@@ -414,18 +395,10 @@ class Gold:
 
 @dataclass(frozen=True, slots=True)
 class Tau2Problem:
-    """The content of one task of tau2-bench.
-
-    Attributes:
-        domain: one of ``DOMAINS``.
-        start: the databases at the start, which are never changed.
-        gold: the calls that the benchmark lists as the task's solution, in order.
-        scenario: the benchmark's record of the instructions to the simulated user.
-        ticket: the text that the agent gets in solo mode.
-        said: information that the agent has to give the user.
-        required: whether the agent has to make all calls in ``gold``.
-        assertions: conditions that must be true at the end. None means that the databases must be in the state to which
-            the calls in ``gold`` lead.
+    """A task of tau2-bench: ``start`` are the databases, which are never changed, ``gold`` the calls of the solution,
+    ``scenario`` the instructions to the user, ``ticket`` the agent's text in solo mode, ``said`` what the agent has to
+    say. With ``required`` it has to make all calls in ``gold``. Without ``assertions``, the databases must be as after
+    ``gold``.
     """
 
     domain: str
@@ -439,7 +412,6 @@ class Tau2Problem:
 
     @property
     def solo(self) -> bool:
-        """Returns whether the agent works in solo mode, on a ticket and without a user."""
         return self.domain in SOLO
 
     @property

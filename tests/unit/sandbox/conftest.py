@@ -15,7 +15,7 @@ PATIENT = Limits(seconds=20, memory_mib=160, processes=16, file_mib=2, folder_mi
 
 def sandbox_with(limits: Limits) -> Bubblewrap:
     try:
-        return open_sandbox("bubblewrap", limits)
+        return open_sandbox(limits)
     except NoSandboxError as error:
         pytest.skip(str(error))
 

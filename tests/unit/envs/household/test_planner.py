@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.household.state import State, distance, full_aim, known_aim
-from turnwise_worlds.household.world import CONTAINS, USE, World
+from turnwise_worlds.household.world import CONTAINS, Op, World
 
 SMALL = {
     "pick_and_place_simple": (
@@ -62,7 +62,7 @@ def distances(world: World):
     """All reachable states, and the length of a shortest plan from each: searched forward, then back from the goals."""
     start = State(world.start[:])
     states, parents, queue = {physical(start): start}, {}, deque([start])
-    commands = [command for command in world.commands.values() if command[0] <= USE]
+    commands = [command for command in world.commands.values() if command[0] <= Op.USE]
     while queue:
         state = queue.popleft()
         for command in commands:
