@@ -84,9 +84,8 @@ def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: 
 
 
 def continuation(before: Conversation, reply: Message, after: Conversation) -> tuple[Message, ...] | None:
-    """Returns the messages that the request ``after`` adds to ``before`` and the reply; None if it does not continue
-    them: it must repeat all messages and tools, and add messages of tools and users alone, because only their tokens
-    are appended.
+    """Returns what the request ``after`` adds to ``before`` and the reply; None unless it repeats all messages and
+    tools and adds messages of tools and users alone, so that appending their tokens is enough.
     """
     known = [*before.messages, reply]
     if before.tools != after.tools or len(after.messages) <= len(known):
@@ -98,9 +97,7 @@ def continuation(before: Conversation, reply: Message, after: Conversation) -> t
 
 
 def _said(message: Message) -> tuple[Any, ...]:
-    """The parts of a message that a later request must repeat. A repeated reply may lack whitespace at its ends and ids
-    of calls.
-    """
+    """The parts that a later request must repeat. A repeated reply may lack whitespace at its ends and ids of calls."""
     content = str(message.get("content") or "")
     if message["role"] != "assistant":
         return message["role"], content, message.get("tool_call_id")
@@ -384,9 +381,8 @@ class AgentEpisode:
         return list(self._asked.conversation.messages)
 
     def act(self, text: str) -> Step:
-        """Answers the waiting request and waits for the next one. The step has what the next request adds to the
-        conversation, or all of its messages if it does not continue it. If the program has ended, the reward is the
-        score.
+        """Answers the waiting request and waits for the next one. The step has what that adds to the conversation, or
+        all of its messages if it does not continue it. If the program has ended, the reward is the score.
         """
         self.opening()
         asked = self._asked
@@ -455,8 +451,8 @@ def _number(output: str) -> float | None:
 
 
 class AgentEnv(ReplayedEnv):
-    """An environment in which the user's agent program asks the policy for replies, as docs/agents.md describes.
-    ``conf/env/agent.yaml`` explains the arguments.
+    """An environment in which the user's agent program asks the policy for replies (docs/agents.md,
+    conf/env/agent.yaml).
     """
 
     name = "agent"
@@ -489,9 +485,7 @@ class AgentEnv(ReplayedEnv):
         return first_tasks(tasks, count, f"split {split} of env.tasks_file")
 
     def session(self, task: Task) -> ReplayedSession:
-        """Opens a session. If the task's first request is known, the program starts only when the session takes an
-        action.
-        """
+        """If the task's first request is known, the program starts only when the session takes an action."""
         session = ReplayedSession(task, partial(self.open_episode, task), self.horizon, self._first.get(task.id))
         self._first.setdefault(task.id, (session.opening(), session.tools))
         session.form = self.format
@@ -513,8 +507,6 @@ class AgentEnv(ReplayedEnv):
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether ``action`` makes the calls of the expert's reply in their order, or has its text if it has no
-        call.
-        """
+        """Accepts the calls of the expert's reply in their order or, if it has none, its text."""
         calls = read_calls(expert, self.format, session.tools)
         return read_calls(action, self.format, session.tools) == calls if calls else same_text(action, expert)

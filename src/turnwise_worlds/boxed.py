@@ -35,9 +35,7 @@ STOPPED: Mapping[Stop, str] = {
 
 @dataclass
 class Sandboxed:
-    """Runs something in a sandbox and caches the results. Several threads may use it at once. ``conf/env/agent.yaml``
-    explains the arguments.
-    """
+    """Runs something in a sandbox and caches the results. Several threads may use it (conf/env/agent.yaml)."""
 
     backend: Literal["auto", "bubblewrap"] = "auto"  # bubblewrap is the only one
     limits: Limits = field(default_factory=lambda: Limits(seconds=3))
@@ -85,20 +83,11 @@ class Sandboxed:
             self._sandbox.close()
             self._sandbox = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        own: dict[str, Any] = {"_sandbox": None, "_results": Remembered(), "_under_way": {}}
-        return {name: value for name, value in (self.__dict__ | own).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
-
 
 @dataclass
 class Box(Sandboxed):
     def run(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
-        """Runs a bash command in a folder. An equal command in an equal folder is not run again, unless it exceeded a
-        limit.
-        """
+        """Runs a bash command. An equal one in an equal folder is not run again, unless it exceeded a limit."""
 
         def shell() -> tuple[CallResult, Tree]:
             with faults():

@@ -132,9 +132,7 @@ class ClumsyExpert(Clumsy[BrowseSession], GoodExpert):
 
 
 def distance(session: BrowseSession) -> int:
-    """Sums over the facts of the evidence: 0 if the fact was shown, 1 if its page is open, 2 if a search has listed it,
-    3 otherwise.
-    """
+    """Sums over the evidence: 0 for a fact that was shown, 1 if its page is open, 2 if it was listed, 3 otherwise."""
     total = 0
     for title, _ in session.missing():
         here = session.page is not None and session.page.title == title

@@ -403,9 +403,7 @@ class McpEnv(ReplayedEnv):
         return played(session, self._replies(problem, session, rng), self.format, quality, seed)
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Accepts the tool calls of the expert's reply (a rule of this project) or, if neither reply makes a call, the
-        right answer.
-        """
+        """Accepts the expert's tool calls (a rule of this project) or, if neither makes one, the right answer."""
         tools = self.shown_tools()
         try:
             made, shown = (read_reply(text, self.format, tools) for text in (action, expert))

@@ -17,8 +17,7 @@ from turnwise.types import Task, Trajectory
 
 class Mixture(Environment):
     """Mixes the tasks of several environments by weight (PivotRL, arXiv:2603.21383, Table 5). A task names its
-    environment in ``env``, in ``subset``, so that success is reported for each, and at the beginning of its id. A world
-    None is left out.
+    environment in ``env``, in ``subset``, so that success is reported for each, and in its id. None leaves one out.
     """
 
     name = "mixture"

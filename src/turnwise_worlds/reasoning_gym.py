@@ -151,9 +151,7 @@ class ClumsyExpert(Clumsy[ReasoningSession], GoodExpert):
 
 
 class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
-    """Questions of several data sets in turn. A hash of a question's text decides its split.
-    ``conf/env/reasoning_gym.yaml`` explains the arguments.
-    """
+    """Questions of several data sets in turn (conf/env/reasoning_gym.yaml). A hash of a question decides its split."""
 
     name = "reasoning_gym"
     good, clumsy = GoodExpert, ClumsyExpert

@@ -107,8 +107,8 @@ class Expert(ABC, Generic[S]):
 
 class Clumsy(Expert[S]):
     """An expert that sometimes makes a mistake. A subclass has two base classes, ``Clumsy`` and the good expert. For
-    each field of ``chances``, such as ``stray``, its method ``_stray`` returns the mistake as an action, or None if it
-    is not possible now.
+    each field of ``chances``, such as ``stray``, ``_stray`` returns the mistake as an action, or None if it is
+    impossible now.
     """
 
     def __init__(self, session: S, seed: int | str, chances: Chances) -> None:

@@ -218,9 +218,7 @@ def _module(programs: list[Program], broken: Program, fault: tuple[int, int]) ->
 
 
 def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns the first case for which the broken function gives a wrong value, as a list. Never runs the policy's
-    code.
-    """
+    """Returns the first case in which the broken function is wrong, as a list. Never runs the policy's code."""
     names: dict[str, Any] = {}
     exec(program.text(fault), names)
     for (given, value), case in zip(program.cases, cases, strict=True):

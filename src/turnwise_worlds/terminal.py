@@ -53,8 +53,8 @@ class Goal:
         self.gone = [path for chore in self.chores for path in chore["gone"] if path not in final]
 
     def missing(self, tree: Tree) -> int:
-        """Returns the number of wrong files. One that must be moved is wrong until it is at its new path, so deleting
-        it is no progress.
+        """Counts wrong files. One that must be moved is wrong until it is at its new path, so deleting it is no
+        progress.
         """
         wrong = sum(not _holds(tree, path, text) for path, text in self.final.items())
         for chore in self.chores:
@@ -205,35 +205,24 @@ def _delete(path: str, files: Mapping[str, str], folders: list[str], sizes: Size
     return _chore("delete", f"delete {said}", find, path, gone=[path], command="rm {path}")
 
 
-def _count(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
-    if "count.txt" in files:
+def _derived(
+    kind: str, path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random
+) -> dict[str, Any] | None:
+    target = {"count": "count.txt", "extract": "found.txt", "sort": "sorted.txt"}[kind]
+    if target in files:
         return None
     find, said = _place(path, files, rng)
-    want = {"count.txt": f"{files[path].count(chr(10))}\n"}
-    return _chore(
-        "count",
-        f"count the lines of {said} into count.txt",
-        find,
-        path,
-        want=want,
-        command="wc -l < {path} > count.txt",
-    )
-
-
-def _extract(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
-    if "found.txt" in files:
-        return None
-    find, said = _place(path, files, rng)
-    word = rng.choice(files[path].split())
-    lines = [line for line in files[path].splitlines() if word in line]
-    return _chore(
-        "extract",
-        f"copy the lines with {word} of {said} into found.txt",
-        find,
-        path,
-        want={"found.txt": "".join(f"{line}\n" for line in lines)},
-        command=f"grep {word} {{path}} > found.txt",
-    )
+    lines = files[path].splitlines()
+    if kind == "count":
+        text, command, wanted = f"count the lines of {said}", "wc -l < {path}", [str(len(lines))]
+    elif kind == "extract":
+        word = rng.choice(files[path].split())
+        wanted = [line for line in lines if word in line]
+        text, command = f"copy the lines with {word} of {said}", f"grep {word} {{path}}"
+    else:
+        text, command, wanted = f"sort {said}", "sort {path}", sorted(lines)
+    want = {target: "".join(f"{line}\n" for line in wanted)}
+    return _chore(kind, f"{text} into {target}", find, path, want=want, command=f"{command} > {target}")
 
 
 def _edit(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
@@ -252,24 +241,15 @@ def _edit(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes,
     )
 
 
-def _sort(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
-    lines = files[path].splitlines()
-    if "sorted.txt" in files:
-        return None
-    find, said = _place(path, files, rng)
-    want = {"sorted.txt": "".join(f"{line}\n" for line in sorted(lines))}
-    return _chore("sort", f"sort {said} into sorted.txt", find, path, want=want, command="sort {path} > sorted.txt")
-
-
 _CHORES: Mapping[str, _Draw] = {
     "create": _create,
     "copy": partial(_carry, "copy", "cp"),
     "move": partial(_carry, "move", "mv"),
     "delete": _delete,
-    "count": _count,
-    "extract": _extract,
+    "count": partial(_derived, "count"),
+    "extract": partial(_derived, "extract"),
     "edit": _edit,
-    "sort": _sort,
+    "sort": partial(_derived, "sort"),
 }
 
 
@@ -423,9 +403,7 @@ class CommandJudge(CachedModel):
 
 
 def normalised(command: str) -> list[str]:
-    """Returns a command's words without quotes, blanks and a leading ``./``, and with consecutive short flags sorted
-    one by one.
-    """
+    """Returns a command's words without quotes, blanks and a leading ``./``, with consecutive short flags sorted."""
     try:
         lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True

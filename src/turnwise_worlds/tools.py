@@ -108,8 +108,7 @@ def boxed_answer(solution: str) -> str | None:
 
 class Boxed(Hermes):
     r"""The Hermes format in which the final answer is text (TRACE, arXiv:2606.11119, App. F): a reply without a call is
-    the answer, by its last ``\boxed{}`` or, without one, as a whole. The tool ``answer``, for which such a reply stands,
-    is not shown.
+    the answer, by its last ``\boxed{}`` or as a whole. It stands for the tool ``answer``, which is not shown.
     """
 
     def explain(self) -> str:

@@ -100,9 +100,6 @@ class Pool:
         self._turn = 0
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Pool, (len(self._workers), self.timeout, self.python, self.slow)
-
     def worker(self) -> Worker:
         with self._lock:
             at, self._turn = self._turn, (self._turn + 1) % len(self._workers)
@@ -163,9 +160,7 @@ class AlfworldSession(GameSession):
         return list(self._admissible)
 
     def plan(self) -> list[str]:
-        """Returns the planner's commands from here to the goal, not always the fewest; empty at the goal or without a
-        plan.
-        """
+        """Returns the planner's commands from here to the goal, not always the fewest; empty if there are none."""
         return [] if self.won else list(self._worker.call(op="plan", at=self._at)["plan"])
 
 
@@ -230,8 +225,7 @@ class OfficialGames:
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
         """Accepts the expert's action if it is possible, and one that shortens the planner's plan at least as much. If
-        the expert's does not shorten it, the action must shorten it or show the inside of a receptacle for the first
-        time.
+        the expert's does not shorten it, another must, or show the inside of a receptacle for the first time.
         """
         if action.strip() not in session.admissible():
             return False

@@ -39,9 +39,7 @@ class Api:
 
 
 class Office:
-    """The tables that the APIs of an episode read and change. As in API-Bank, an answer is the JSON of an API's output
-    or exception.
-    """
+    """The tables of an episode. As in API-Bank, an answer is the JSON of an API's output or exception."""
 
     __slots__ = ("tables",)
 

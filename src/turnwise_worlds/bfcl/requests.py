@@ -257,9 +257,7 @@ class TinyTasks:
 
 
 def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
-    """A request of ``unseen`` must contain a held-out name, or have a hash that is held out, as requests without names
-    need.
-    """
+    """A request of ``unseen`` contains a held-out name or, for requests without names, has a held-out hash."""
     if split != "unseen":
         return split_of(turns) == split
     return split_of([turn for turn in turns if not any(name in turn["user"] for name in _HELD_OUT)]) == "seen"

@@ -142,9 +142,7 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
         return self._choose(session, [(Op.GO, 0, r) for r in bits(world.destinations) if r != state.at])
 
     def _inadmissible(self, session: HouseholdSession, planned: Command) -> str | None:
-        """Returns a command with known names whose precondition fails: for example, a door is closed or the hands are
-        full.
-        """
+        """Returns a command with known names whose precondition fails, such as a closed door or full hands."""
         world, state = session.world, session.state
         known = state.known()
         places = [state.at] if state.at != NOWHERE else range(len(world.receptacles))

@@ -25,9 +25,7 @@ _NUMBER = re.compile(r"[-+]?(\d{1,18}|\d{1,3}(,\d{3}){1,5})(\.\d{1,18})?(/[1-9]\
 
 
 class Equality:
-    """Compares answers, each within ``seconds``. ``python`` is the interpreter of the worker; None: that of this
-    process.
-    """
+    """Compares answers, each within ``seconds``. ``python`` is the worker's interpreter; None: that of this process."""
 
     def __init__(self, seconds: PositiveFloat = 5.0, python: str | None = None) -> None:
         self.seconds = seconds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any
 
 from turnwise_worlds.boxed import Sandboxed, faults
 from turnwise_worlds.sandbox.sandbox import Bubblewrap, CallResult, NoSandboxError, PythonState
@@ -53,6 +52,3 @@ class Interpreter(Sandboxed):
     def close(self) -> None:
         self._states.clear()
         super().close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_states": OrderedDict()}

@@ -141,9 +141,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 
 
 def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathProblem]:
-    """Returns different problems of a split. A larger ``count`` only adds problems. A hash of the text decides the
-    split.
-    """
+    """Returns different problems. A larger ``count`` only adds some. A hash of the text decides the split."""
     found: dict[str, MathProblem] = {}
     kinds = list(KINDS[level].items())
     for number in range(200 * count + 1000):

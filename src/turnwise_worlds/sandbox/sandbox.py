@@ -113,9 +113,8 @@ class Bubblewrap:
     """Runs model-written code in sandboxes with limits. Several threads may call its methods at once. A sandbox
     contains the host's /usr and the folders ``reads`` (read-only), and for a command a work folder in memory. It has no
     capabilities and no network, sees only its own processes, and a seccomp filter refuses system calls. If root started
-    the run, it runs as ``nobody``, because the kernel does not limit the number of root's processes. The interpreter
-    ``python`` runs snippets and is first on the PATH of commands; None: that of this process if the sandbox may read
-    it, else /usr/bin/python3.
+    the run, it runs as ``nobody``, because the kernel does not limit root's processes. ``python`` runs snippets and is
+    first on the PATH of commands; None: this process's interpreter if the sandbox may read it, else /usr/bin/python3.
     """
 
     name = "bubblewrap"

@@ -69,8 +69,7 @@ def calls() -> tuple[int, dict[str, int]]:
 
 def filter_of(kind: str) -> bytes:
     """Returns the byte code of a filter. ``snippet`` also refuses locks and new dates of files; ``connected`` allows
-    socket pairs, and TCP sockets in the sandbox's own network, whose buffers, which no memory limit counts, keep their
-    size.
+    socket pairs, and TCP in the sandbox's own network, with buffers, which no memory limit counts, of unchanged size.
     """
     architecture, numbers = calls()
     opened = ("socket", "socketpair") if kind == "connected" else ()

@@ -155,9 +155,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A question that compares two things of a kind by a number, or the things to which the relation ``via`` leads from
-    them.
-    """
+    """A question that compares two things by a number, or the things to which the relation ``via`` leads."""
 
     kind: str
     number: str

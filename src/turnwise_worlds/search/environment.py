@@ -249,9 +249,7 @@ class GoodExpert(QuestionExpert[SearchSession]):
         self.asked: list[str] = []
 
     def plan(self, session: SearchSession) -> list[str]:
-        """Returns the titles of the evidence that the expert has not searched for yet, even if a search did not show
-        its page.
-        """
+        """Returns the titles of the evidence that the expert has not searched for yet, found or not."""
         missing = [title for title in session.missing() if title not in self.asked]
         return missing[::-1] if self.swap else missing
 

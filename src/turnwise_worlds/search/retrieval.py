@@ -52,9 +52,7 @@ def score(answer: str, references: Sequence[str]) -> Score:
 
 
 def f1(answer: str, reference: str) -> float:
-    """The harmonic mean of the precision and recall of an answer's words. It is 0 if one of two different texts is yes,
-    no or noanswer.
-    """
+    """The harmonic mean of precision and recall of the words; 0 if one of two different texts is yes, no or noanswer."""
     given, wanted = normalise(answer), normalise(reference)
     if given != wanted and (given in _CLOSED or wanted in _CLOSED):
         return 0.0
@@ -189,9 +187,7 @@ class Retriever(Protocol):
 
 
 class Bm25:
-    """Lucene's BM25 over titles and sentences (package bm25s, arXiv:2407.03618). Equal scores are ordered by page
-    number.
-    """
+    """Lucene's BM25 over titles and sentences (bm25s, arXiv:2407.03618). Equal scores are ordered by page number."""
 
     def __init__(self, pages: Pages) -> None:
         self.pages = pages

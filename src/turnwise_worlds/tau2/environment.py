@@ -192,9 +192,7 @@ def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iter
 
 
 def _new(session: Tau2Session, gold: Gold) -> bool:
-    """Whether the expert has to make a listed call that changes nothing: its answer is new, it is required, or a
-    transfer.
-    """
+    """Whether the expert has to make a call that changes nothing: its answer is new, or it is required, or a transfer."""
     required = session.reference.problem.required and not any(gold.matches(call) for call in session.made)
     return required or gold.call.name == TRANSFER or not seen(session, session.world.fork().call(gold.call))
 
@@ -242,9 +240,9 @@ def accepts(session: Tau2Session, action: str, expert: str) -> bool:
 
 
 def still_due(session: Tau2Session) -> Iterator[Due]:
-    """Yields the listed calls that are still due, without those that were made and reads whose answers the agent has
-    seen. If they do not pass the checks, the agent may have replaced one, so one more is left out. Yields nothing if no
-    list passes.
+    """Yields the listed calls that are still due, without those that were made and reads whose answers were seen. If
+    they do not pass the checks, the agent may have replaced one, so one more is left out. Yields nothing if none
+    passes.
     """
     due = list(session.reference.steps)
     for call in session.made:
@@ -372,9 +370,7 @@ NAME = "tau2"
 
 
 class Tau2Env(ScriptedEnv[Tau2Session]):
-    """The base set of tau2-bench, with tools and databases of inspect-evals. ``conf/env/tau2.yaml`` explains the
-    arguments.
-    """
+    """The base set of tau2-bench, with tools and databases of inspect-evals (conf/env/tau2.yaml)."""
 
     name = NAME
     mistakes: Mistakes
@@ -413,9 +409,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         return {domain: () if self.free else FREE[domain] for domain in self.domains}
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """``train`` is the shipped training split; the shipped test split belongs alternately to ``seen`` and
-        ``unseen``.
-        """
+        """``train`` is the shipped split; the shipped test split belongs alternately to ``seen`` and ``unseen``."""
         found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
         random.Random(f"{seed}/{NAME}").shuffle(found)
         chosen = first_tasks(found, count, f"split {split} of tau2 ({', '.join(self.domains)})")

@@ -171,8 +171,8 @@ _PERSONS = tuple(
 
 @dataclass(slots=True)
 class EndpointUser(CachedModel):
-    """A user who is played by a model with the benchmark's own instructions. With the cache, a repeated conversation
-    gets the same answers.
+    """A user who is played by a model with the benchmark's instructions. A repeated conversation is read from the
+    cache.
     """
 
     what: ClassVar[str] = "tau2-user"
@@ -227,9 +227,8 @@ DATABASE, SAID, ACTIONS, ASSERTIONS, UNFINISHED = "database", "not_said", "actio
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A task and ``goal``, the databases after the calls of its solution. ``steps`` are the calls that succeed or
-    change the state, each with whether it changes it; the benchmark ignores the others. ``customer`` is empty if not
-    known.
+    """A task and ``goal``, the databases after its solution. ``steps`` are the calls that succeed or change the state,
+    each with whether it changes it; the benchmark ignores the others. ``customer`` is empty if unknown.
     """
 
     problem: Tau2Problem
@@ -305,8 +304,7 @@ SOLO_ROLE = (
 
 class Tau2Session(Session):
     """A reply makes tool calls or is a message to the user. The episode ends when the user ends the conversation or, in
-    solo mode, when the agent calls ``done``. At the horizon it counts as lost. The reward is 0 or 1 and comes at the
-    end.
+    solo mode, when the agent calls ``done``; at the horizon it is lost. The reward, 0 or 1, comes at the end.
     """
 
     __slots__ = (

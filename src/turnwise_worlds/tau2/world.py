@@ -109,9 +109,7 @@ def toolbox(domain: str) -> Toolbox:
 
 
 def opener(domain: str) -> Callable[[], Any]:
-    """Returns the benchmark's function that puts a domain's databases into the current store and returns what runs its
-    tools.
-    """
+    """Returns the function that puts a domain's databases into the current store and returns what runs its tools."""
     found: Callable[[], Any] = of_package(*_OPENERS[domain])
     return found
 
@@ -168,8 +166,7 @@ class Table:
 
 class Records(ChainMap[str, Any]):
     """One episode's view of a table. A record that is accessed by key is the episode's own copy and may be changed;
-    ``values`` and ``items`` are for reading only. A deep copy copies no records: each side copies one when it is next
-    accessed by key.
+    ``values`` and ``items`` are for reading. A deep copy copies no records: each side does at the next access by key.
     """
 
     def __init__(self, table: Table, frozen: MutableMapping[str, Any] | None = None) -> None:
@@ -266,9 +263,7 @@ class World:
         return answer if isinstance(answer, str) else json.dumps(answer)
 
     def opened(self) -> Any:
-        """Returns the object that runs the domain's tools. In telecom, changes are first passed on between the two
-        databases.
-        """
+        """Returns what runs the tools. In telecom, changes are first passed on between the two databases."""
         try:
             return self.within(opener(self.domain))
         except Exception as error:  # no action of the policy should cause this
@@ -395,10 +390,9 @@ class Gold:
 
 @dataclass(frozen=True, slots=True)
 class Tau2Problem:
-    """A task of tau2-bench: ``start`` are the databases, which are never changed, ``gold`` the calls of the solution,
-    ``scenario`` the instructions to the user, ``ticket`` the agent's text in solo mode, ``said`` what the agent has to
-    say. With ``required`` it has to make all calls in ``gold``. Without ``assertions``, the databases must be as after
-    ``gold``.
+    """A task: ``start`` are the databases, which are never changed, ``gold`` the calls of the solution, ``scenario``
+    the instructions to the user, ``ticket`` the agent's text in solo mode, ``said`` what the agent has to say.
+    ``required``: it has to make all calls in ``gold``. Without ``assertions``, the databases must be as after ``gold``.
     """
 
     domain: str

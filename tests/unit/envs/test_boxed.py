@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -50,12 +49,6 @@ def test_a_fault_of_the_sandbox_is_one_of_the_world(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(boxed, "open_sandbox", lambda *rest: Broken())
     with pytest.raises(EnvironmentFault, match="it broke"):
         Box().run("echo", {})
-
-
-def test_a_copy_opens_a_sandbox_of_its_own(box: Box) -> None:
-    box.run("true", {})
-    copy = pickle.loads(pickle.dumps(box))
-    assert copy == box and copy._sandbox is None
 
 
 @pytest.mark.parametrize("env", [TerminalEnv(), SoftwareEnv(), MathEnv()])
