@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pydantic import PositiveInt
-
-from turnwise.env import Verifier
+# no library is imported here: the example of env=agent plays this environment in a sandbox without any
+from turnwise.env import Verifier, check_horizon
 from turnwise.types import Task
 from turnwise_worlds.household.state import NOWHERE, HouseholdSession, State, distance, full_aim, known_aim
 from turnwise_worlds.household.world import LAMP_PLACES, Command, Op, World, bits, make_task, weight
@@ -256,13 +255,13 @@ class HouseholdEnv(GameEnv[HouseholdSession]):
 
     def __init__(
         self,
-        horizon: PositiveInt = 30,
+        horizon: int = 30,
         mistakes: Mistakes | None = None,
-        worlds: PositiveInt = 256,
+        worlds: int = 256,
         verifier: Verifier = "oracle",
         prompt: Prompt | None = None,
     ) -> None:
-        self.horizon, self.mistakes = horizon, mistakes or Mistakes()
+        self.horizon, self.mistakes = check_horizon(horizon), mistakes or Mistakes()
         self.verifier, self.prompt = verifier, prompt
         self._worlds = LastTasks(_world, worlds)
 
