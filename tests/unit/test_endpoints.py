@@ -133,7 +133,7 @@ def engine(url: str, limit: float) -> None:
     async def ask() -> None:
         client = VllmClient(Connection(url, KEY), Retries(attempts=1), limit, 64, "m", print, "vllm serve")
         try:
-            await client.load(Snapshot("v0", 0, Path(), 1, 8, "float32"), [])
+            await client.load(Snapshot("v0", 0, Path(), 1, 8, "float32"))
         finally:
             await client.connection.close()
 
