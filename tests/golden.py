@@ -1,4 +1,4 @@
-"""Golden runs: twelve tiny runs whose metrics and trained weights are compared with those of an earlier commit.
+"""Golden runs: eleven tiny runs whose metrics and trained weights are compared with those of an earlier commit.
 
     python tests/golden.py --check            # every value as recorded, within the tolerance between processors
     python tests/golden.py --check --exact    # bit for bit: for a change that must not change a number, on one machine
@@ -62,7 +62,6 @@ RUNS: dict[str, list[str]] = {
     "two_steps": ["method=grpo", GROUP, "env=apibank", "advantage=turn_credit", "update.steps=2", "loss.ratio=action"],
     "staleness": ["method=pivotrl", GROUP, "states.keep=mixed", "rollout.staleness=1", "trainer.max_epochs=4"],
     "refill": ["method=dapo", GROUP, "rollout.sampling.temperature=0.4", "loss=corrected", "update.steps=2"],
-    "gated_tree": ["method=trace", "env=household", "allocator.budget=16", "gate=predicted", "gate.threshold=0.7"],
     "frozen": ["method=grpo", GROUP, "env=mixture", "rollout.frozen=8", "advantage=gigpo", "trainer.max_epochs=3"],
 }
 
