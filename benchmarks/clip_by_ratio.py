@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import Counts, LossInputs, Mean
-from turnwise.models.shipped import ASSETS
+from turnwise.shipped import ASSETS
 
 GROUP, STEPS, PROMPT = 4, 4, 5
 LOSSES = {

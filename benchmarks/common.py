@@ -31,7 +31,7 @@ from devices import cpu_model, failure
 from shapes import SHAPES, config_of
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.policy import load_policy, with_adapter
-from turnwise.models.shipped import tiny_path
+from turnwise.shipped import tiny_path
 
 
 @dataclass(frozen=True, slots=True)

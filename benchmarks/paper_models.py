@@ -20,7 +20,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from turnwise.models.shipped import ASSETS
+from turnwise.shipped import ASSETS
 
 # Qwen2.5 and Qwen3 list tools in the system turn, write calls between tags, and put answers into a user turn.
 HEAD = """

@@ -22,7 +22,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from household import Work
 from turnwise.engines.engine import Sampling
-from turnwise.models.shipped import tiny_path
+from turnwise.shipped import tiny_path
 
 logging.getLogger("datasets").setLevel(logging.ERROR)
 disable_progress_bar()

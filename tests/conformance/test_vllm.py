@@ -24,9 +24,9 @@ from turnwise.engines.tree_engine import TreeEngine
 from turnwise.engines.vllm import VllmEngine
 from turnwise.engines.vllm_client import save
 from turnwise.models.policy import load_policy, plain_copy
-from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
+from turnwise.shipped import tiny_path
 from turnwise_worlds.household import HouseholdEnv
 
 pytestmark = [

@@ -21,7 +21,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from turnwise.models.shipped import ASSETS
+from turnwise.shipped import ASSETS
 
 
 def _tool(name: str, **parameters: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from turnwise.config.schema import register
-from turnwise.models.shipped import ASSETS
+from turnwise.shipped import ASSETS
 
 ROOT = Path(__file__).resolve().parents[2]
 if (

@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.vllm_server import KEY, PYTHON, serving
 from tests.integration.test_ranks import finish, rows
 
-from turnwise.models.shipped import tiny_path
+from turnwise.shipped import tiny_path
 
 EPOCHS = 4
 pytestmark = [

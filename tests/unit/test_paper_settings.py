@@ -12,7 +12,7 @@ from tests.configuration_files import READ
 from turnwise.config.check import check_config
 from turnwise.config.overrides import group_options
 from turnwise.config.schema import compose_config
-from turnwise.models.shipped import WORLDS
+from turnwise.shipped import WORLDS
 from turnwise_study.sweeps.jobs import ask, job_of
 
 # -- paper settings ----------------------------------------------------------------------------------------------------

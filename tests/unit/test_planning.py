@@ -13,7 +13,7 @@ import torch
 from turnwise.config.schema import compose_config
 from turnwise.config.settings import LoraSettings
 from turnwise.models.policy import load_policy
-from turnwise.models.shipped import weights_of
+from turnwise.shipped import weights_of
 from turnwise_study.planning import GPUS, activation_bytes, architecture, plan, shape_of
 
 ROOT = Path(__file__).parents[2]

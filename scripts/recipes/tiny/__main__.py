@@ -30,7 +30,7 @@ from scripts.recipes.tiny.toolworlds import ToolWorlds, llama, thinking
 from transformers import AutoTokenizer, GenerationConfig
 
 from turnwise.config.schema import build, compose_config
-from turnwise.models.shipped import ASSETS, BASES
+from turnwise.shipped import ASSETS, BASES
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 MIXTURES: Mapping[str, Callable[[], Mixture]] = {

@@ -99,8 +99,8 @@ def _mistakes(node: Any, path: str) -> list[str]:
 
 def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[str]:
     target = str(node["_target_"])
-    unloaded = target.startswith(_OF_TORCH) and target.rpartition(".")[0] not in sys.modules
-    if unloaded and not target.startswith(_LIGHT) and target not in _IN_PLACE_OF:
+    slow = target.startswith(_OF_TORCH) and "torch" not in sys.modules  # a run checks again when it has imported torch
+    if slow and not target.startswith(_LIGHT) and target not in _IN_PLACE_OF:
         return
     try:
         part = _IN_PLACE_OF.get(target) or get_object(target)

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, Node, OmegaConf
 
-from turnwise.models.shipped import BASES, FETCHED
+from turnwise.shipped import BASES, FETCHED
 
 OWN = "own"  # the scale of a run whose settings follow the model
 PASSES, FEWEST, MOST = 3, 24, 200  # passes over the data; fewest iterations; most of a method that samples

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config.schema import ConfigError
 from turnwise.errors import InputError
 from turnwise.models.hub import at_hand
-from turnwise.models.shipped import BASES, weights_of
+from turnwise.shipped import BASES, weights_of
 
 _ON_GPU = ("gpu", "cuda")
 _PROCESSES = 16  # number of processes that a run may start on any machine, also on a machine with fewer cores

@@ -240,8 +240,6 @@ class Lanes:
         lanes: Annotated[int, Ge(1)] | None = None,
         schedule: Named = "rounds",
     ) -> None:
-        if lanes is not None and lanes < 1:
-            raise ValueError(f"lanes must be at least 1, or null for one per core; got {lanes}")
         if lanes is not None and lanes > 1 and not copy:
             raise ValueError(
                 f"lanes={lanes} needs copy=true, because all lanes but the first are processes without the trained "

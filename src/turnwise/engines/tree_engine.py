@@ -54,10 +54,6 @@ class TreeEngine:
         memory_gb: Annotated[float, Gt(0)] | None = None,
         schedule: Named = "rounds",
     ) -> None:
-        if memory_gb is not None and not memory_gb > 0:
-            raise ValueError(f"memory_gb must be above 0, or null for no limit; got {memory_gb}")
-        if prefill_tokens < 1:
-            raise ValueError(f"prefill_tokens must be at least 1, got {prefill_tokens}")
         self.end_ids = frozenset(end_ids)
         self.prefill_tokens = prefill_tokens
         self.copy = copy

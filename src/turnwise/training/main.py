@@ -28,8 +28,8 @@ from turnwise.config.follow import told
 from turnwise.console import Terminal
 from turnwise.env import environments_of
 from turnwise.errors import Interrupted, Stopped
-from turnwise.models.shipped import BASES, unknown_to
 from turnwise.runs.result_file import read_result, write_result
+from turnwise.shipped import BASES, unknown_to
 from turnwise.training.candidates import read_candidates
 from turnwise.training.collection import Collection, Rollouts
 from turnwise.training.distributed import joined, label_of, last_checkpoint

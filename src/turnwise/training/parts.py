@@ -36,11 +36,11 @@ from turnwise.errors import InputError
 from turnwise.models.attention import unwrapped
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
-from turnwise.models.shipped import weights_of
 from turnwise.rollouts.player import Player
 from turnwise.rollouts.predictor import OnlinePredictor, load_predictor
 from turnwise.rollouts.probe import check_exact, probe_backbone
 from turnwise.rollouts.verdicts import Judged
+from turnwise.shipped import weights_of
 from turnwise.training.distributed import AtomicCheckpointIO, DistributedContext, environments
 from turnwise.training.own_data import call_format, in_format
 from turnwise.types import State

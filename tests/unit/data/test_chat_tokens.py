@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from turnwise.data.chat_tokens import EACH, ChatTemplateError, ChatTokens, compared
-from turnwise.models.shipped import tiny_path
+from turnwise.shipped import tiny_path
 
 ONE_PIECE = ["chatml", "llama3", "inst", "qwen3"]  # templates that keep history and close a turn with a special token
 EPISODE = [

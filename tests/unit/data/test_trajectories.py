@@ -28,7 +28,7 @@ from turnwise.data.trajectories import (
     write_trajectories,
 )
 from turnwise.errors import InputError
-from turnwise.models.shipped import tiny_path
+from turnwise.shipped import tiny_path
 from turnwise.types import Task, Trajectory
 
 # -- records -----------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.errors import InputError
 from turnwise.evaluation.lm_eval_benchmarks import evaluate
-from turnwise.models.shipped import tiny_path
 from turnwise.runs.result_file import read_result, write_result
+from turnwise.shipped import tiny_path
 from turnwise_study.runs import read_metric
 
 ROOT = Path(__file__).parents[3]

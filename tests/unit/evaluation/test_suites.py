@@ -21,8 +21,8 @@ from turnwise.evaluation.general import General, counted, general_answers
 from turnwise.evaluation.stats import pooled
 from turnwise.evaluation.suites import Answer, Evaluation, fresh_tasks, play_suite
 from turnwise.models.policy import load_policy
-from turnwise.models.shipped import ASSETS, tiny_path
 from turnwise.rollouts.player import Player
+from turnwise.shipped import ASSETS, tiny_path
 from turnwise.training.evaluate import out_of_domain
 from turnwise.types import Task
 from turnwise_worlds.household import HouseholdEnv

@@ -24,7 +24,7 @@ from turnwise.models.policy import (
     save_adapter,
     with_adapter,
 )
-from turnwise.models.shipped import tiny_path
+from turnwise.shipped import tiny_path
 
 DENSE: dict[str, Any] = {
     "vocab_size": 61,

@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from turnwise.config.schema import compose_config
 from turnwise.errors import InputError
 from turnwise.evaluation.skills import SKILLS, Item, items, stream
-from turnwise.models.shipped import ASSETS, WORLDS, tiny_path, weights_of
+from turnwise.shipped import ASSETS, WORLDS, tiny_path, weights_of
 from turnwise_worlds.apibank.office import HELD_OUT, TRAINING, OfficeTasks
 from turnwise_worlds.bfcl import requests
 from turnwise_worlds.bfcl.requests import TinyTasks

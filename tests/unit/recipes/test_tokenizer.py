@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from turnwise.models.shipped import ASSETS
+from turnwise.shipped import ASSETS
 from turnwise_worlds.household.environment import HouseholdEnv
 
 TOKENIZER = AutoTokenizer.from_pretrained(ASSETS)

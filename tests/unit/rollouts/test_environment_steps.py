@@ -16,9 +16,9 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.env import TRIES, EnvironmentFault, tried
 from turnwise.models.policy import load_policy
-from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.environment_steps import Openings, guarded
 from turnwise.rollouts.player import Player
+from turnwise.shipped import ASSETS
 from turnwise.training.candidates import expert_file
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.mixture import Mixture

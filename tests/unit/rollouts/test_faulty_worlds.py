@@ -19,10 +19,10 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.errors import InputError
 from turnwise.models.policy import load_policy
-from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
+from turnwise.shipped import ASSETS
 from turnwise_worlds.household import HouseholdEnv
 
 TURNS = 3

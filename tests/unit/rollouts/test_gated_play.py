@@ -18,10 +18,10 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
-from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
+from turnwise.shipped import tiny_path
 from turnwise.training.metrics import reward_metrics
 from turnwise.training.recorder import tree_record
 from turnwise.types import RolloutTree, State, Turn

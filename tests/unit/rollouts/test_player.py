@@ -18,9 +18,9 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
-from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Branch, Player
+from turnwise.shipped import tiny_path
 from turnwise.types import RolloutTree, State, Task
 from turnwise_worlds.household import HouseholdEnv
 

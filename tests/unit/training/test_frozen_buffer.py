@@ -28,10 +28,10 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
-from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
+from turnwise.shipped import tiny_path
 from turnwise.training import frozen_buffer
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.frozen_buffer import (

@@ -23,8 +23,8 @@ from turnwise.config.schema import compose_config
 from turnwise.config.settings import UpdateSettings
 from turnwise.errors import Stopped
 from turnwise.models.attention import use_tree_attention
-from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.pack import Update, pack
+from turnwise.shipped import tiny_path
 from turnwise.training.module import Passes, PolicyModule, recomputing
 from turnwise.training.parts import Settings
 from turnwise.types import RolloutTree, State, Task, Turn

@@ -21,9 +21,9 @@ from turnwise.engines.engine import Sample, Sampling, schedule_of
 from turnwise.engines.vllm_client import save
 from turnwise.evaluation.suites import TOGETHER, play_tasks
 from turnwise.models.policy import load_policy
-from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player, run_to_end
+from turnwise.shipped import ASSETS
 from turnwise_worlds.household import HouseholdEnv
 
 # -- engine ------------------------------------------------------------------------------------------------------------

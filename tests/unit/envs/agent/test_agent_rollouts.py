@@ -21,10 +21,10 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Named, Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
-from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
 from turnwise.rollouts.predictor import Translation, branchable
+from turnwise.shipped import tiny_path
 from turnwise.types import RolloutTree, State, Task
 from turnwise_worlds.agent import AgentEnv, with_variables
 from turnwise_worlds.boxed import Box

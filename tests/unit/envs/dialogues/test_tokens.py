@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.env import tools_of
-from turnwise.models.shipped import ASSETS
+from turnwise.shipped import ASSETS
 from turnwise_worlds.tools import read_calls
 
 

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.toolcalls import write_calls
 from turnwise.env import tools_of
-from turnwise.models.shipped import ASSETS
+from turnwise.shipped import ASSETS
 from turnwise.types import ToolCall
 from turnwise_worlds.tau2 import Tau2Env
 from turnwise_worlds.tau2 import world as package

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from turnwise.errors import InputError
 
-_SHELF = Path(__file__).resolve().parents[1] / "assets"
+_SHELF = Path(__file__).resolve().parent / "assets"
 WORLDS: Mapping[str, tuple[str, ...]] = {
     "tiny": ("household",),
     "tiny_tools": ("bfcl", "apibank", "search", "math", "terminal", "software"),
