@@ -72,18 +72,14 @@ def assert_same_updates(one: Path, other: Path) -> None:
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
-    """Equal within a tenth of one of Adam's steps: the adapters, or all weights where a run has trained all.
-
-    Where a gradient is zero but for rounding, Adam's step depends on what the processor rounded. The gradients themselves
-    are compared strictly.
-    """
+    """Equal within 1e-5: the adapters, or all weights where a run has trained all."""
     (file,) = [
         name for name in ("adapter/adapter_model.safetensors", "model/model.safetensors") if (one / name).exists()
     ]
     weights = [load_file(folder / file) for folder in (one, other)]
     assert weights[0].keys() == weights[1].keys()
     for name, tensor in weights[0].items():
-        assert (tensor - weights[1][name]).abs().max() < 5e-5, name
+        assert (tensor - weights[1][name]).abs().max() < 1e-5, name
 
 
 def assert_same_run(one: Path, other: Path) -> None:
@@ -105,7 +101,7 @@ def moments(folder: Path) -> torch.Tensor:
 def test_two_processes_are_one_and_a_lost_one_ends_the_run_with_a_word_and_costs_nothing(
     small: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    settings = (*SETTINGS, "update.steps=2", "update.learning_rate=0.0005")  # twice the steps, so half the rate
+    settings = (*SETTINGS, "update.steps=2", "update.learning_rate=0.0002")  # more steps, so a lower rate
     finish(small("pivotrl", *settings, out="one"))
     learned = [row["train/grad_norm"] for row in rows(tmp_path / "one") if row["phase"] == "train"]
     assert len(learned) == 2 and all(norm > 0 for norm in learned)  # there was something to share

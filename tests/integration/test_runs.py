@@ -102,6 +102,6 @@ def test_batch_k_is_sampled_from_policy_k_at_its_temperature(
     rows = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
     assert rows[-1]["train/kl_ref"] > 1e-3  # it did move
     for row in rows:
-        assert row["train/ratio_max"] == pytest.approx(1, abs=1e-3)
+        assert row["train/ratio_max"] == pytest.approx(1, abs=1e-4)
         assert row["train/ratio_mean"] == pytest.approx(1, abs=1e-4)
-        assert row["train/mismatch_mean"] < 1e-4 and row["train/kl_sampler"] < 1e-6
+        assert row["train/mismatch_mean"] < 1e-4 and row["train/kl_sampler"] < 1e-8
