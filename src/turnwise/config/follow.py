@@ -26,8 +26,7 @@ PASSES, FEWEST, MOST = 3, 24, 200  # passes over the data; fewest iterations; mo
 LOOKED_AT = 2000  # number of records of a file from which lengths are taken
 TINY = 20e6  # parameters below which a model of your own is trained as the shipped ones are
 UNKNOWN = 4e9  # parameters assumed of a model that names no size
-# LoRA's rate in imitation, by parameters: QLoRA (arXiv:2305.14314, App. B) has the last two. All weights, and
-# reinforcement learning, take a tenth each.
+# LoRA's rate in imitation, by parameters: our choice. All weights, and reinforcement learning, take a tenth each.
 RATES = ((TINY, 2e-3), (3e8, 1e-3), (2e9, 5e-4), (15e9, 2e-4), (float("inf"), 1e-4))
 _SIZE = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-9])")
 _THINKS = re.compile(r"thinking|deepseek-r1|qwq|gpt-oss|qwen3-(?!.*(instruct|coder))")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -23,10 +23,41 @@ from turnwise.files import parse_json, whole_characters
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.apibank.office import SEARCHER, OfficeTasks, words
 from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn, turns_data, turns_from
+from turnwise_worlds.tools import read_calls
 
 FILES = {1: "level-1-api.json", 2: "level-2-api.json", 3: "level-3.json"}
 _DESCRIPTIONS = "API descriptions:"
 _ASKS = "Generate API Request:"
+
+
+def call_accuracy(
+    replies: Iterable[tuple[str, Sequence[ToolCall], str]], form: Format = "bfcl_python"
+) -> dict[str, float]:
+    """Returns level -> accuracy of the policy's calls, and the accuracy over all levels as ``total``.
+
+    Source: arXiv:2304.08244, section 4.2. Each reply continues a demonstrated history. An expected call counts as
+    correct if the reply contains an equivalent call. The benchmark's own program also compares the answers of the APIs.
+    This function does not, because an API and its input determine the answer.
+    """
+    right: dict[str, list[bool]] = {}
+    for level, due, reply in replies:
+        if not due:
+            raise ValueError(
+                f"{level}: no call is expected for a reply; leave the reply out, because the metric counts calls"
+            )
+        made = list(read_calls(reply, form) or ())
+        for call in due:
+            place = next((i for i, one in enumerate(made) if equivalent([one], [call])), None)
+            right.setdefault(level, []).append(place is not None)
+            if place is not None:
+                del made[place]
+    if not right:
+        raise ValueError("there are no replies to judge; give at least one reply")
+    everything = [one for some in right.values() for one in some]
+    return {
+        **{level: sum(some) / len(some) for level, some in sorted(right.items())},
+        "total": sum(everything) / len(everything),
+    }
 
 
 class Recorded:
