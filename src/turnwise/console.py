@@ -52,6 +52,6 @@ def until_stopped(main: Callable[[], int]) -> int:
 
 
 def sized(width: int) -> Terminal:
-    """The width is for files and pipes."""
+    """A console on standard output, which has this width where the output is a file or a pipe."""
     console = Terminal()
     return console if console.is_terminal else Terminal(width=width)

@@ -156,7 +156,7 @@ class RandomCut(AtStep):
 
 
 def draw(seed: int | str, tree: RolloutTree) -> float:
-    """In [0, 1)."""
+    """A number in [0, 1) that depends only on the seed, the state and the policy version."""
     return random.Random(f"{seed} {tree.version} {tree.state.id}").random()
 
 
@@ -230,5 +230,5 @@ class Predicted(AtStep):
 
 
 def mixed_probability(success_G: Sequence[float]) -> float:
-    """That independent rollouts with these success probabilities differ in outcome."""
+    """The probability that independent rollouts with these success probabilities differ in outcome."""
     return 1 - math.prod(success_G) - math.prod(1 - v for v in success_G)

@@ -150,7 +150,7 @@ class Clipped:
 
     @property
     def needs_near(self) -> bool:
-        """If an update has several optimizer steps."""
+        """Whether updates of several optimizer steps need the log-probs of the policy before the first of them."""
         return self.correction is not None
 
     @property

@@ -32,7 +32,7 @@ class Counts:
 
     @classmethod
     def of(cls, weight_K: Tensor, sequence_K: Tensor, turn_K: Tensor) -> Counts:
-        """Of a whole update."""
+        """The counts of a whole update, from the weight, sequence and turn of each of its K tokens."""
         kept = weight_K > 0
         return cls(float(kept.sum()), float(sequence_K[kept].unique().numel()), float(turn_K[kept].unique().numel()))
 
@@ -114,7 +114,7 @@ Metrics = Mapping[str, Mean | Max]
 
 
 def merge_metrics(parts: Iterable[Metrics]) -> dict[str, Mean | Max]:
-    """A micro-batch may lack some metrics."""
+    """The metrics of an update from those of its micro-batches, each of which may lack some."""
     merged: dict[str, Mean | Max] = {}
     for part in parts:
         for name, metric in part.items():
