@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from common import finish, program
-from turnwise.algo.allocators.trace import Array, Counts, mixed_probability, prefix_allocation, root_allocation
+from turnwise.methods.allocate import Array, Counts
+from turnwise.methods.trace import mixed_probability, prefix_allocation, root_allocation
 
 TOLERANCE = 1e-9  # tolerance of the objective, which is a sum of up to B probabilities
 

@@ -17,8 +17,7 @@ import json
 import torch
 from transformers import AutoModelForCausalLM
 
-from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.losses.loss import Counts, LossInputs, Mean
+from turnwise.methods.loss import Clipped, Counts, LossInputs, Mean
 from turnwise.shipped import ASSETS
 
 GROUP, STEPS, PROMPT = 4, 4, 5

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.algo.states.expert_turns import expert_turns
-from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens, Demonstrations
 from turnwise.engines.engine import Engine, Sampling
+from turnwise.methods.states import expert_turns, task_starts
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import State, Trajectory

@@ -40,9 +40,9 @@ from common import (
     tokenizer_of,
 )
 from household import Work
-from turnwise.algo.states.batches import Batches
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
+from turnwise.methods.states import Batches
 from turnwise.rollouts.player import Player
 from turnwise.training.candidates import Candidates, read_candidates
 from turnwise.training.collection import Collection, Rollouts

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gathered import variable
-from turnwise.algo.losses.loss import Counts, LossInputs
+from turnwise.methods.loss import Counts, LossInputs
 from turnwise.models.attention import backbone
 from turnwise.models.head import Head
 from turnwise.models.token_logprobs import selected_logprobs_and_entropy

@@ -40,10 +40,10 @@ from floor import Counted, ModelSize, calibrate, count
 from household import Work
 from peers_generate import GenerateEngine
 from peers_served import Continuous, Vllm, serve, vllm_absent
-from turnwise.algo.allocators.allocator import Uniform
-from turnwise.algo.gates.rules import Never
 from turnwise.engines.engine import Engine
 from turnwise.engines.lanes import Lanes
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.gate import Never
 
 MEMORY_GB = 4.0  # limit in 10^9 bytes for the keys and values of the tree engine (conf/engine/tree.yaml)
 KEYS = {"trl": "x_trl", "generate": "x_generate", "continuous": "x_continuous", "vllm": "x_vllm_cpu"}

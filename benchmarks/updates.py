@@ -16,9 +16,8 @@ from torch import Tensor
 
 from common import policy_of
 from samples import remember, trl_inputs
-from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.losses.loss import LossInputs
 from turnwise.config.settings import UpdateSettings
+from turnwise.methods.loss import Clipped, LossInputs
 from turnwise.models.attention import backbone
 from turnwise.models.head import Head
 from turnwise.models.token_logprobs import selected_logprobs_and_entropy

@@ -21,10 +21,10 @@ import torch
 from lightning import Callback
 from torch import Tensor
 
-from turnwise.algo.losses.loss import Counts, Loss, LossInputs, Mean
-from turnwise.algo.states.state_rule import Profile
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
+from turnwise.methods.loss import Counts, Loss, LossInputs, Mean
+from turnwise.methods.states import Profile
 from turnwise.programs import options, program
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update, pack

@@ -27,8 +27,13 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 COPIED = ("src", "tests", "conf", "pyproject.toml")
 LIBRARIES = ["hydra", "hypothesis", "lightning.pytorch", "numba", "peft", "scipy.stats", "transformers.modeling_utils"]
 FORKS = multiprocessing.get_context("forkserver")
-LOSS, ADVANTAGE, GATE, PACK = "unit/algo/losses/", "unit/algo/advantages/", "unit/algo/gates/", "unit/rollouts/"
-ALLOCATOR, STATE, ENGINE, TRAIN = "unit/algo/allocators/", "unit/algo/states/", "unit/engines/", "unit/training/"
+LOSS, ADVANTAGE, GATE, PACK = (
+    "unit/methods/losses/",
+    "unit/methods/advantages/",
+    "unit/methods/gates/",
+    "unit/rollouts/",
+)
+ALLOCATOR, STATE, ENGINE, TRAIN = "unit/methods/allocators/", "unit/methods/states/", "unit/engines/", "unit/training/"
 PREDICTOR = "unit/rollouts/predictors/"
 
 

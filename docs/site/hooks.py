@@ -16,21 +16,13 @@ FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 ROLE = re.compile(r":(?:func|class|meth|mod|attr|data|exc):<code>~?")
 
 
-def listed(package: str, first: str) -> list[str]:
-    """All modules of a package's folder, the one with its interface first."""
-    names = {path.stem for path in (ROOT / "src" / "turnwise" / package.replace(".", "/")).glob("*.py")} - {"__init__"}
-    return [f"turnwise.{package}.{name}" for name in (first, *sorted(names - {first}))]
-
-
 REFERENCE = {
     "types": ["turnwise.types"],
     "environments": ["turnwise.env", "turnwise_worlds.scripted", "turnwise_worlds.tools"],
-    "rewards": listed("algo.rewards", "reward"),
-    "states": listed("algo.states", "state_rule"),
-    "allocators": listed("algo.allocators", "allocator"),
-    "gates": listed("algo.gates", "gate"),
-    "advantages": listed("algo.advantages", "advantage"),
-    "losses": listed("algo.losses", "loss"),
+    "methods": [f"turnwise.methods.{name}" for name in ("sft", "grpo", "pivotrl", "awpo", "trace", "selective")],
+    "parts": [
+        f"turnwise.methods.{name}" for name in ("states", "allocate", "gate", "reward", "credit", "turn_credit", "loss")
+    ],
     "engines": ["turnwise.engines.engine"],
     "judges": ["turnwise.judges.judge"],
     "settings": ["turnwise.config.settings"],

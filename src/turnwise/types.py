@@ -1,6 +1,6 @@
 """Defines the data types of the training pipeline, from expert trajectories to the update of the policy.
 
-    Trajectory -> State -> RolloutTree (of Turns) -> Credit -> Packed (rollouts.pack) -> LossInputs (algo.losses.loss)
+    Trajectory -> State -> RolloutTree (of Turns) -> Credit -> Packed (rollouts.pack) -> LossInputs (methods.loss)
 
 The suffix of a name gives the axis of an array: ``_S`` states, ``_G`` rollouts of a group, ``_N`` turns of a tree,
 ``_T`` tokens. Every log-probability uses the natural logarithm. A list of log-probabilities is aligned with the list of
@@ -223,6 +223,6 @@ that ended its episode has no meaning, because no turn follows it.
 """
 
 Judge = Callable[[RolloutTree], Rewards]
-"""A function that returns the named rewards of each leaf of a tree (``algo.rewards.reward.Reward``). One of them is
+"""A function that returns the named rewards of each leaf of a tree (``methods.reward.Reward``). One of them is
 ``total``. A reward is NaN for a leaf whose environment failed.
 """

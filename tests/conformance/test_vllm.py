@@ -15,14 +15,14 @@ import pytest
 import torch
 from tests.conformance.vllm_server import KEY, PYTHON, free_port, serving, start, wait
 
-from turnwise.algo.allocators.allocator import Uniform
-from turnwise.algo.gates.rules import Never
-from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.engines.vllm import VllmEngine
 from turnwise.engines.vllm_client import save
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.gate import Never
+from turnwise.methods.states import task_starts
 from turnwise.models.policy import load_policy, plain_copy
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player

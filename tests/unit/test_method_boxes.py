@@ -1,15 +1,19 @@
-"""The algorithm box above each method is what the method composes to, and leads to the files and equations that it names.
+"""The algorithm box of each method is what the method composes to, and leads to the files and equations that it names.
 
-A line of a box is ``# N. what is done (Eq. n)  files  settings``, with two blanks or more between the columns. A box that begins
-with "The algorithm is that of X, but for these steps" has the other steps of X. The tables of docs/methods are the boxes.
+The box stands in the docstring of the method's file, and that of a preset in the docstring of its class. A step is ``N. what is
+done (Eq. n)`` and on the next line ``[files] settings``. A box that begins with "The algorithm is that of X, but for these
+steps" has the other steps of X. The tables of docs/methods are the boxes.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
+import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +27,21 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from turnwise.config.schema import register
+from turnwise.methods.method import Method
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE, CONF, PAGES = ROOT / "src" / "turnwise", ROOT / "conf", ROOT / "docs" / "methods"
-BOXES = {f"{path.parent.name}={path.stem}": path for path in sorted((CONF / "method").glob("*.yaml"))}
+NAMES = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
+CLASSES = {
+    part.name: part
+    for name in ("sft", "grpo", "pivotrl", "awpo", "trace", "selective")
+    for part in vars(importlib.import_module(f"turnwise.methods.{name}")).values()
+    if isinstance(part, type) and issubclass(part, Method) and part is not Method
+}
 GROUPS = ("states", "allocator", "gate", "reward", "advantage", "loss", "judge", "predictor")
 ABSENT = {"gate": "never"}  # what stands in a group that a method does not use; ``none`` in the others
-BUT = re.compile(r"^# The algorithm is that of (\w+), but for these steps:$", re.MULTILINE)
-STEP = re.compile(r"^# (\d+)\. (.+)$", re.MULTILINE)
+BUT = re.compile(r"^The algorithm is that of (\w+), but for these steps:$", re.MULTILINE)
+STEP = re.compile(r"^(\d+)\. (.+)\n +\[([^]]+)\] (.+(?:\n {4,}.+)*)", re.MULTILINE)
 EQUATIONS = re.compile(r"Eqs?\. (\d+(?:(?:-|, | and )\d+)*)")
 
 
@@ -70,14 +81,21 @@ def composed(override: str) -> Composed:
             hydra_config.cfg = outer
 
 
+def box(name: str) -> str:
+    """Where the class has no box of its own, the box is that of its file."""
+    of_class = inspect.getdoc(CLASSES[name]) or ""
+    of_file = inspect.getdoc(inspect.getmodule(CLASSES[name]))
+    return of_class if STEP.search(of_class) else of_file or ""
+
+
 def steps(text: str) -> dict[int, Step]:
     """The steps of a box, those of the method that it extends among them."""
     extended = BUT.search(text)
-    found = steps(BOXES[f"method={extended[1]}"].read_text(encoding="utf-8")) if extended else {}
-    own = {}
-    for number, rest in STEP.findall(text):
-        does, files, settings = re.split(r"  +", rest)
-        own[int(number)] = Step(does, tuple(files.split(", ")), tuple(settings.split(", ")))
+    found = steps(box(extended[1])) if extended else {}
+    own = {
+        int(number): Step(does, tuple(files.split(", ")), tuple(re.split(r",\s+", settings)))
+        for number, does, files, settings in STEP.findall(text)
+    }
     assert not extended or own.keys() <= found.keys(), "a step that the extended method does not have"
     return dict(sorted((found | own).items()))
 
@@ -136,15 +154,24 @@ def not_the_part(group: str, option: str, files: Iterable[str], cfg: Composed) -
     return [] if own in files else [f"{group}={option} lies in {own}"]
 
 
-@pytest.mark.parametrize("override", BOXES)
-def test_a_box_is_what_its_method_composes_to(override: str) -> None:
-    text = BOXES[override].read_text(encoding="utf-8")
-    assert wrong(steps(text), composed(override)) == []
+@pytest.mark.parametrize("name", NAMES)
+def test_a_box_is_what_its_method_composes_to(name: str) -> None:
+    assert wrong(steps(box(name)), composed(f"method={name}")) == []
 
 
-@pytest.mark.parametrize("override", BOXES)
-def test_a_page_has_the_steps_of_each_box_as_a_table(override: str) -> None:
-    text = BOXES[override].read_text(encoding="utf-8")
-    found, numbered = steps(text), [int(number) for number, _ in STEP.findall(text)]
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_has_the_steps_of_each_box_as_a_table(name: str) -> None:
+    text = box(name)
+    found, numbered = steps(text), [int(number) for number, *_ in STEP.findall(text)]
     wanted = "\n".join([HEAD, *(row(number, found[number]) for number in numbered)])
     assert any(wanted in path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")), wanted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_symbols_of_a_method_are_keys_of_its_composition(name: str) -> None:
+    method = CLASSES[name]()
+    for symbol in fields(method):
+        assert differs(symbol.metadata["key"], json.dumps(symbol.default), composed(f"method={name}")) == []
+    assert method.overrides == [f"method={name}"]
+    changed = replace(method, batch=3) if name != "trace" else replace(method, pool=3)
+    assert changed.overrides == [f"method={name}", "rollout.states=3"]

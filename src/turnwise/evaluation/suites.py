@@ -15,15 +15,15 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from turnwise.algo.allocators.allocator import Uniform
-from turnwise.algo.gates.rules import Never
-from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.errors import InputError
 from turnwise.evaluation.general import Divergence
 from turnwise.evaluation.skills import SKILLS, Item, items
 from turnwise.evaluation.stats import Reply
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.gate import Never
+from turnwise.methods.states import task_starts
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player, Tally, seed_of
 from turnwise.types import Message, RolloutTree, Task

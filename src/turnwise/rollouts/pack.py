@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.algo.losses.loss import Counts
+from turnwise.methods.loss import Counts
 from turnwise.types import Credit, RolloutTree
 
 

@@ -19,11 +19,11 @@ from hashlib import blake2b
 from itertools import count as numbers
 from typing import Any
 
-from turnwise.algo.allocators.allocator import Allocator
-from turnwise.algo.gates.gate import Gate
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Begin, Engine, Request, Sample, Sampling, Schedule, schedule_of
 from turnwise.env import Environment, EnvironmentFault, Session, Step, tools_of, waits
+from turnwise.methods.allocate import Allocator
+from turnwise.methods.gate import Gate
 from turnwise.rollouts.environment_steps import Answers, Room, run_to_end
 from turnwise.rollouts.verdicts import Anchored, Episodes, Verdicts
 from turnwise.types import RolloutTree, State, Turn

@@ -18,7 +18,7 @@ from lightning import Callback, LightningModule
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from turnwise.algo.rewards.reward import Reward
+from turnwise.methods.reward import Reward
 from turnwise.models.fast_llama import Forward, forward_of_body, own_forward
 from turnwise.models.packed_logprobs import plan_of
 from turnwise.models.policy import load_backbone

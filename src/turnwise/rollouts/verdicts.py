@@ -20,13 +20,13 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from rapidfuzz.distance import Levenshtein
 
-from turnwise.algo.rewards.reward import Reward
 from turnwise.data.match_calls import accepts, equivalent, identical
 from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, split_thinking
 from turnwise.env import Environment, EnvironmentFault, Session, environment_of
 from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, Judge
+from turnwise.methods.reward import Reward
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.types import Rewards, RolloutTree, State, Task, ToolCall, Turn
 

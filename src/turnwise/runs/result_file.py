@@ -26,9 +26,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from turnwise.algo.gates.gate import symbol
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, read_yaml
+from turnwise.methods.gate import symbol
 from turnwise.runs.archive import RunPath, checked_lines, write_archive
 
 

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from turnwise.algo.states.expert_turns import expert_turns
-from turnwise.algo.states.task_starts import task_starts
 from turnwise.config.settings import RolloutSettings
 from turnwise.daemon_threads import DaemonThreads
 from turnwise.data.chat_tokens import ChatTokens, Demonstrations
@@ -23,6 +21,7 @@ from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.data.trajectories import BadTrajectory, each_trajectory, write_trajectories
 from turnwise.env import Environment, Quality, environment_of, environments_of, tried, waits
 from turnwise.errors import InputError
+from turnwise.methods.states import expert_turns, task_starts
 from turnwise.rollouts.environment_steps import Openings, guarded
 from turnwise.training.own_data import HeldOut, UserFile, check_readable
 from turnwise.training.parts import Parts, Settings

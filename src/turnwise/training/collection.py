@@ -20,11 +20,12 @@ import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
 
-from turnwise.algo.allocators.allocator import Allocator
-from turnwise.algo.states.batches import Batches
 from turnwise.daemon_threads import DaemonThreads
 from turnwise.errors import InputError
-from turnwise.rollouts.collect import Collector, Experience, demonstrated_paths, demonstration
+from turnwise.methods.allocate import Allocator
+from turnwise.methods.sft import Imitation, demonstrated_paths, demonstration
+from turnwise.methods.states import Batches
+from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.player import Player
 from turnwise.training.diagnostics import stale_mismatch
@@ -34,7 +35,7 @@ from turnwise.training.module import PolicyModule
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.profile import Reprofile
 from turnwise.training.recorder import Gathered, Recorder
-from turnwise.types import Credit, Rewards, RolloutTree, State
+from turnwise.types import Rewards, RolloutTree, State
 
 Gather = Callable[[int, float, Mapping[str, float]], Gathered]
 """A function that collects an iteration. Arguments: iteration, start time, memory of the advantage rule."""
@@ -131,13 +132,6 @@ class Ahead:
 
 
 # -- one iteration -----------------------------------------------------------------------------------------------------
-
-
-class Imitation:
-    """The advantage rule for demonstrations: every demonstrated turn has weight 1 and advantage 1."""
-
-    def __call__(self, tree: RolloutTree, rewards: object) -> Credit:
-        return Credit([1.0] * len(tree.turns), [1.0] * len(tree.turns))
 
 
 @dataclass(frozen=True, slots=True)

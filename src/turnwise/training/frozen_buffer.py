@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from turnwise.algo.allocators.allocator import Allocator
-from turnwise.algo.gates.gate import Gate
-from turnwise.algo.states.batches import Batches
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
+from turnwise.methods.allocate import Allocator
+from turnwise.methods.gate import Gate
+from turnwise.methods.states import Batches
 from turnwise.rollouts.player import Player
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.metrics import trajectories

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from turnwise.algo.states.state_rule import Profile
 from turnwise.evaluation.suites import repeat_rate
+from turnwise.methods.states import Profile
 from turnwise.rollouts.collect import Experience, Played
 from turnwise.types import Rewards, RolloutTree, State
 

@@ -1,7 +1,7 @@
 """Defines the policy and its optimiser steps as a ``LightningModule``.
 
 The module uses Lightning's manual optimisation, because a token budget decides the sizes of micro-batches. The loss of
-a micro-batch is divided by counts of the whole update (``algo.losses.loss.Counts``), so the gradients of all
+a micro-batch is divided by counts of the whole update (``methods.loss.Counts``), so the gradients of all
 micro-batches are summed.
 """
 
@@ -26,11 +26,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from turnwise.algo.losses.loss import Loss, LossInputs, Max, Mean, merge_metrics
 from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Engine
 from turnwise.engines.tree_engine import stage
 from turnwise.errors import Stopped
+from turnwise.methods.loss import Loss, LossInputs, Max, Mean, merge_metrics
 from turnwise.models.attention import unwrapped
 from turnwise.models.packed_logprobs import score
 from turnwise.models.policy import adapter_off

@@ -19,8 +19,6 @@ from typing import Any
 
 import torch
 
-from turnwise.algo.allocators.allocator import Uniform
-from turnwise.algo.gates.rules import Never
 from turnwise.config.settings import DataSettings
 from turnwise.data.chat_tokens import ChatTemplateError, Demonstrations
 from turnwise.data.dialect import (
@@ -40,8 +38,10 @@ from turnwise.env import environments_of
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import Counted, Reply, groups, likelihood, paired_change, pooled, rate
 from turnwise.evaluation.suites import Evaluation, at_once
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.gate import Never
+from turnwise.methods.sft import demonstrated_paths, demonstration
 from turnwise.models.packed_logprobs import score
-from turnwise.rollouts.collect import demonstrated_paths, demonstration
 from turnwise.rollouts.pack import pack
 from turnwise.rollouts.player import Player
 from turnwise.types import Credit, State, Trajectory

@@ -13,11 +13,6 @@ from lightning import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.algo.advantages.advantage import Advantage
-from turnwise.algo.allocators.allocator import Allocator
-from turnwise.algo.gates.gate import Gate
-from turnwise.algo.losses.loss import Loss
-from turnwise.algo.rewards.reward import Reward
 from turnwise.config.schema import build
 from turnwise.config.settings import (
     DataSettings,
@@ -33,6 +28,11 @@ from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls import Format
 from turnwise.env import check_ready
 from turnwise.errors import InputError
+from turnwise.methods.allocate import Allocator
+from turnwise.methods.credit import Advantage
+from turnwise.methods.gate import Gate
+from turnwise.methods.loss import Loss
+from turnwise.methods.reward import Reward
 from turnwise.models.attention import unwrapped
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy

@@ -21,16 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from lightning import Callback
 
-from turnwise.algo.allocators.allocator import Uniform
-from turnwise.algo.gates.rules import Never
-from turnwise.algo.states.batches import Batches
-from turnwise.algo.states.pivots import ProfileSummary, summarise
-from turnwise.algo.states.refresh import Refresh
-from turnwise.algo.states.state_rule import STD_TOLERANCE, Profile
 from turnwise.config.settings import RolloutSettings
 from turnwise.env import Environment, environment_of
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.gate import Never
+from turnwise.methods.pivotrl import ProfileSummary, summarise
+from turnwise.methods.states import STD_TOLERANCE, Batches, Profile, Refresh
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.player import Player
 from turnwise.training.distributed import DistributedContext, is_sharded

@@ -15,8 +15,8 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
-from turnwise.algo.gates.rules import Never
 from turnwise.errors import Stopped
+from turnwise.methods.gate import Never
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update
 from turnwise.runs.archive import append_lines, cut_lines, each_line

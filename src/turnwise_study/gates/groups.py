@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from turnwise.algo.gates.gate import SIGNALS, prefixes
-from turnwise.algo.gates.rules import mixed_probability
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import wilson
+from turnwise.methods.gate import mixed_probability, prefixes
+from turnwise.methods.selective import SIGNALS
 from turnwise.runs.archive import checked_lines, paths_of
 
 Row = dict[str, Any]
@@ -139,7 +139,7 @@ Label = Literal["all_fail", "mixed", "all_succeed"]
 LABELS: tuple[Label, ...] = ("all_succeed", "mixed", "all_fail")
 # Name of a baseline signal, which is computed only from the rewards of finished rollouts.
 KNOWN = "rewards_known"
-TOLERANCE = 1e-6  # rewards with at most this std count as equal, as in turnwise.algo.advantages.group
+TOLERANCE = 1e-6  # rewards with at most this std count as equal, as in turnwise.methods.credit
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Interval, MinLen
 
-from turnwise.algo.gates.gate import DISTANCE
 from turnwise.errors import InputError
 from turnwise.files import read_yaml, written
+from turnwise.methods.selective import DISTANCE
 from turnwise.runs.result_file import Result, finished, read_result
 from turnwise_study.gates.groups import Buffer, read_arms, read_recorded, recordings, replayed_savings
 from turnwise_study.gates.tables import (

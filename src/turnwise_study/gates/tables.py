@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from turnwise.algo.gates.gate import DISTANCE, SIGNALS, TERMINATION
+from turnwise.methods.selective import DISTANCE, SIGNALS, TERMINATION
 from turnwise_study.gates.groups import (
     KNOWN,
     LABELS,

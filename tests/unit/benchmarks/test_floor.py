@@ -21,10 +21,10 @@ from household import Work
 from peers_generate import GenerateEngine
 from peers_served import Continuous, serve
 from samples import branching_tree, by_turn, credit, flat_tree, trl_inputs
-from turnwise.algo.allocators.allocator import Uniform
-from turnwise.algo.gates.rules import Never
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.gate import Never
 from turnwise.models.attention import PackedTree
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn

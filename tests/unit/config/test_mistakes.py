@@ -135,7 +135,7 @@ VALUES = [  # values of a wrong type or out of range: command line, key
     ("~eval.tasks", "eval.tasks"),
     ("method=trace predictor.prefix_share=1", "predictor.prefix_share"),
     ("env.mistakes.idle=2", "env.mistakes"),
-    ("gate._target_=turnwise.algo.gates.rules.Nver", "gate._target_"),
+    ("gate._target_=turnwise.methods.gate.Nver", "gate._target_"),
     ("trainer.max_epochs=many", "trainer.max_epochs"),
     ("trainer.max_epochs=null", "trainer.max_epochs"),
     ("trainer.devices=-1", "trainer.devices"),
@@ -286,7 +286,7 @@ def test_a_part_of_torch_is_checked_once_torch_is_loaded() -> None:
 
 
 def test_a_part_in_a_list_is_checked() -> None:
-    part = {"_target_": "turnwise.algo.gates.rules.Never", "x": 1, False: 1}
+    part = {"_target_": "turnwise.methods.gate.Never", "x": 1, False: 1}
     with pytest.raises(ConfigError) as refused:
         check_config(OmegaConf.create({"data": [{"deep": part}]}))
     assert [mistake.partition(":")[0] for mistake in refused.value.mistakes] == ["data.0.deep.x", "data.0.deep.False"]

@@ -64,8 +64,8 @@ def test_of_two_settings_the_later_in_the_list_of_precedence_wins() -> None:
 def test_build_makes_a_part_or_none_and_says_which_key_it_refused() -> None:
     cfg = OmegaConf.create(
         {
-            "advantage": {"_target_": "turnwise.algo.advantages.awpo.Awpo", "tau_low": 9},
-            "gate": {"_target_": "turnwise.algo.gates.rules.Never"},
+            "advantage": {"_target_": "turnwise.methods.awpo.Awpo", "tau_low": 9},
+            "gate": {"_target_": "turnwise.methods.gate.Never"},
             "judge": None,
             "later": {"_target_": "fractions.Fraction", "_partial_": True},
         }

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens, Spine
 from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.data.toolcalls import without_thinking
 from turnwise.data.trajectories import parse_trajectory
+from turnwise.methods.states import expert_turns
 from turnwise.types import ToolCall, Trajectory
 
 # -- steps -------------------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from turnwise.algo.gates.gate import symbol
 from turnwise.env import Environment
+from turnwise.methods.gate import symbol
 from turnwise.types import Message, Task
 from turnwise_worlds.alfworld import AlfworldEnvironment
 from turnwise_worlds.household import HouseholdEnv

@@ -187,7 +187,7 @@ def test_every_row_is_checked_before_any_runs(bench: Bench) -> None:
     def broken(overrides: Sequence[str]) -> DictConfig:
         cfg = whole(overrides)
         if "method=pivotrl" in overrides:
-            cfg.loss = {"_target_": "turnwise.algo.losses.clipped.Clipped", "clip_hihg": 0.3}
+            cfg.loss = {"_target_": "turnwise.methods.loss.Clipped", "clip_hihg": 0.3}
         return cfg
 
     bench.compose = broken  # type: ignore[method-assign]

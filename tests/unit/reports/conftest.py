@@ -36,7 +36,7 @@ def write_run(folder: Path, *, method="pivotrl", seed=0, shift=0.0, scale="tiny"
         "method": method,
         "seed": seed,
         "paths": {"out": str(folder)},
-        "states": {"_target_": "turnwise.algo.states.pivots.Pivots", "lambda_diff": 0.9, "samples": 8},
+        "states": {"_target_": "turnwise.methods.pivotrl.Pivots", "lambda_diff": 0.9, "samples": 8},
         "loss": {"clip_low": 0.2, "clip_high": 0.2, "kl": 0.01},
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))

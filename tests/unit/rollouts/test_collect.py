@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from turnwise.algo.advantages.awpo import PEAK, Awpo
-from turnwise.algo.advantages.group import GroupAdvantage
+from turnwise.methods.awpo import PEAK, Awpo
+from turnwise.methods.credit import GroupAdvantage
 from turnwise.rollouts.collect import REFILLS, Collector
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from turnwise.algo.allocators.allocator import Uniform
-from turnwise.algo.gates.rules import Never
-from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.env import TRIES, EnvironmentFault, tried
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.gate import Never
+from turnwise.methods.states import task_starts
 from turnwise.models.policy import load_policy
 from turnwise.rollouts.environment_steps import Openings, guarded
 from turnwise.rollouts.player import Player

@@ -9,15 +9,15 @@ import time
 
 import pytest
 
-from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.allocators.allocator import Uniform
-from turnwise.algo.gates.rules import Never
-from turnwise.algo.rewards.reward import Outcome
-from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.errors import InputError
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.credit import GroupAdvantage
+from turnwise.methods.gate import Never
+from turnwise.methods.reward import Outcome
+from turnwise.methods.states import task_starts
 from turnwise.models.policy import load_policy
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.environment_steps import Openings

@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from tests.configuration_files import READ
 from torch import Tensor
 
-from turnwise.algo.advantages.advantage import spread
-from turnwise.algo.advantages.trees import TreeGRPO
-from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.losses.loss import Aggregation, Loss, LossInputs, Nll
 from turnwise.config.schema import compose_config
 from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
+from turnwise.methods.credit import TreeGRPO, spread
+from turnwise.methods.loss import Aggregation, Clipped, Loss, LossInputs
+from turnwise.methods.sft import Nll
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Trie, Update, pack
 from turnwise.training.module import PolicyModule

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from turnwise.algo.allocators.allocator import TreePO
-from turnwise.algo.gates.gate import Gate
-from turnwise.algo.gates.rules import Never
-from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
+from turnwise.methods.allocate import TreePO
+from turnwise.methods.gate import Gate, Never
+from turnwise.methods.states import expert_turns
 from turnwise.models.policy import load_policy
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from turnwise.algo.allocators.allocator import TreePO, Uniform
-from turnwise.algo.gates.rules import Divergence, Never
-from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
+from turnwise.methods.allocate import TreePO, Uniform
+from turnwise.methods.gate import Never
+from turnwise.methods.selective import Divergence
+from turnwise.methods.states import task_starts
 from turnwise.models.policy import load_policy
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Branch, Player

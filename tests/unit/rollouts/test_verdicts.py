@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.unit.rollouts.episodes_after import after
 
-from turnwise.algo.rewards.graded import Graded
 from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.judges.judge import Candidate
 from turnwise.judges.offline import OfflineJudge
+from turnwise.methods.awpo import Graded
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.verdicts import Anchored, Episodes, Judged, Verdicts, candidate, similarity
 from turnwise.types import Pivot, RolloutTree, State, Task, ToolCall, Trajectory, Turn

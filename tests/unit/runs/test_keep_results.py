@@ -270,11 +270,11 @@ def test_groups_are_kept_without_texts_where_all_of_them_were_recorded_and_say_t
 
 
 def test_a_report_takes_the_step_and_the_threshold_of_the_gated_runs(tmp_path: Path) -> None:
-    divergence = "turnwise.algo.gates.rules.Divergence"
+    divergence = "turnwise.methods.selective.Divergence"
     for name, gate in (
         ("paper", f"{{_target_: {divergence}, k: 10, threshold: 0.12}}"),
         ("earlier", f"{{_target_: {divergence}, k: 5, threshold: 0.12, over: false}}"),
-        ("another", "{_target_: turnwise.algo.gates.rules.Signal, k: 20, threshold: 0.01}"),
+        ("another", "{_target_: turnwise.methods.selective.Signal, k: 20, threshold: 0.01}"),
     ):
         save(tmp_path / name / "seed3", 30)
         (tmp_path / name / "seed3" / "config.yaml").write_text(f"gate: {gate}\n")

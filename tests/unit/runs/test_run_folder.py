@@ -208,9 +208,9 @@ def part(target: str) -> DictConfig:
 
 
 def test_moved_code_is_the_same_run_and_another_part_or_default_is_not() -> None:
-    first = config_hash(part("turnwise.algo.advantages.awpo.Awpo"))
+    first = config_hash(part("turnwise.methods.awpo.Awpo"))
     assert first == config_hash(part("turnwise.methods.Awpo")) == config_hash(part("turnwise_study.deep.in.it.Awpo"))
-    others = ("turnwise.algo.advantages.awpo.Gigpo", "mine.Awpo", "other.Awpo", "turnwise_mine.Awpo")
+    others = ("turnwise.methods.awpo.Gigpo", "mine.Awpo", "other.Awpo", "turnwise_mine.Awpo")
     assert len({first, *(config_hash(part(other)) for other in others)}) == 5
     cfg = compose_config(["method=pivotrl"], CONF, read=READ)
     for override in ("states.refresh=0.5", "rollout.staleness=1", "+rollout.new_key=0"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from tests.unit.theory import pivotrl
 
-from turnwise.algo.advantages.group import GroupAdvantage
+from turnwise.methods.credit import GroupAdvantage
 from turnwise.types import RolloutTree, State, Task, Turn
 
 SEEDS = range(8)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.theory import trace
 
-from turnwise.algo.allocators.trace import prefix_allocation, root_allocation, same_outcome
+from turnwise.methods.trace import prefix_allocation, root_allocation, same_outcome
 
 SEEDS = range(12)
 

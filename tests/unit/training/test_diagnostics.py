@@ -11,11 +11,11 @@ import pytest
 import torch
 from lightning import Trainer
 
-from turnwise.algo.advantages.advantage import spread
-from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
+from turnwise.methods.credit import spread
+from turnwise.methods.loss import Clipped
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.diagnostics import MismatchAlarm, gradient_cosine, stale_mismatch, view_gradients
 from turnwise.training.module import PolicyModule

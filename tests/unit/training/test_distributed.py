@@ -9,11 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.algo.advantages.advantage import spread
-from turnwise.algo.allocators.allocator import Uniform
-from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.losses.loss import merge_metrics
 from turnwise.config.settings import UpdateSettings
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.credit import spread
+from turnwise.methods.loss import Clipped, merge_metrics
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.collection import Allocated
 from turnwise.training.distributed import DistributedContext

@@ -15,18 +15,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.allocators.allocator import Uniform
-from turnwise.algo.gates.gate import DISTANCE, Gate
-from turnwise.algo.gates.rules import Divergence, Never
-from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.rewards.reward import Outcome
-from turnwise.algo.states.batches import Batches
-from turnwise.algo.states.task_starts import task_starts
 from turnwise.config.settings import UpdateSettings
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.credit import GroupAdvantage
+from turnwise.methods.gate import Gate, Never
+from turnwise.methods.loss import Clipped
+from turnwise.methods.reward import Outcome
+from turnwise.methods.selective import DISTANCE, Divergence
+from turnwise.methods.states import Batches, task_starts
 from turnwise.models.policy import load_policy
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.environment_steps import Openings

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.algo.gates.rules import Divergence, Never
 from turnwise.errors import Stopped
+from turnwise.methods.gate import Never
+from turnwise.methods.selective import Divergence
 from turnwise.training.recorder import IN_A_ROW, Health, Recorder, likely_cause
 
 GOOD = {"train/samples": 8.0, "train/groups": 4.0, "train/reward_mean": 0.4, "train/reward_std": 0.3}

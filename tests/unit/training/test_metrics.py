@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.algo.rewards.actions import Exact, Functional, ToolCalls
+from turnwise.methods.pivotrl import Exact, Functional
+from turnwise.methods.reward import ToolCalls
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.verdicts import Episodes, Verdicts

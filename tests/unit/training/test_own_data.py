@@ -11,9 +11,6 @@ import torch
 from tests.integration import bookings
 from transformers import AutoModelForCausalLM
 
-from turnwise.algo.rewards.actions import Exact, ToolCalls
-from turnwise.algo.rewards.graded import Graded
-from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.config.settings import DataSettings
 from turnwise.data.chat_tokens import ChatTokens, Demonstrations
 from turnwise.data.dialect import dialect_of
@@ -21,6 +18,10 @@ from turnwise.data.steps import steps_of
 from turnwise.data.trajectories import BadTrajectory, each_trajectory
 from turnwise.engines.engine import Sampling
 from turnwise.errors import InputError
+from turnwise.methods.awpo import Graded
+from turnwise.methods.pivotrl import Exact
+from turnwise.methods.reward import ToolCalls
+from turnwise.methods.states import expert_turns
 from turnwise.models.policy import load_policy
 from turnwise.training.own_data import (
     HeldOut,

@@ -14,11 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from turnwise.algo.states.batches import Batches
-from turnwise.algo.states.pivots import Pivots
-from turnwise.algo.states.refresh import Refresh
 from turnwise.config.settings import RolloutSettings
 from turnwise.engines.engine import Sample, Sampling
+from turnwise.methods.pivotrl import Pivots
+from turnwise.methods.states import Batches, Refresh
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.player import Player
 from turnwise.training import profile as profiling

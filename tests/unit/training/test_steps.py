@@ -14,9 +14,9 @@ import pytest
 import torch
 from tests.unit import quiet
 
-from turnwise.algo.advantages.advantage import spread
-from turnwise.algo.losses.clipped import Clipped, Correction
 from turnwise.config.settings import UpdateSettings
+from turnwise.methods.credit import spread
+from turnwise.methods.loss import Clipped, Correction
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.collection import Rollouts

@@ -16,12 +16,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from turnwise.algo.advantages.advantage import spread
-from turnwise.algo.losses.clipped import Clipped
-from turnwise.algo.losses.loss import LossInputs, LossOutput
 from turnwise.config.schema import compose_config
 from turnwise.config.settings import UpdateSettings
 from turnwise.errors import Stopped
+from turnwise.methods.credit import spread
+from turnwise.methods.loss import Clipped, LossInputs, LossOutput
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Update, pack
 from turnwise.shipped import tiny_path

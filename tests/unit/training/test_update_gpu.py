@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from turnwise.algo.advantages.advantage import spread
-from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
+from turnwise.methods.credit import spread
+from turnwise.methods.loss import Clipped
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.packed_logprobs import LARGE
 from turnwise.rollouts.pack import Update, pack

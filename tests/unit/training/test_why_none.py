@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from turnwise.algo.states.state_rule import Profile
+from turnwise.methods.states import Profile
 from turnwise.training.profile import why_none
 
 

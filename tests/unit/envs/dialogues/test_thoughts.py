@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from turnwise.algo.rewards.graded import Graded
 from turnwise.data.steps import steps_of
 from turnwise.data.tool_schema import function_of
 from turnwise.data.toolcalls import split_thinking
 from turnwise.judges.offline import OfflineJudge
+from turnwise.methods.awpo import Graded
 from turnwise.rollouts.verdicts import candidate
 from turnwise.types import RolloutTree, State, Turn
 from turnwise_worlds.apibank import ApiBankEnv, Mistakes

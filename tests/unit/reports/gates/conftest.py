@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.algo.gates.gate import DISTANCE, SIGNALS, TERMINATION
+from turnwise.methods.selective import DISTANCE, SIGNALS, TERMINATION
 from turnwise_study.gates.groups import Buffer, Group
 
 

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from turnwise.algo.gates.gate import DISTANCE, SIGNALS, TERMINATION
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import wilson
+from turnwise.methods.selective import DISTANCE, SIGNALS, TERMINATION
 from turnwise_study.gates.groups import (
     KNOWN,
     Buffer,

@@ -1,0 +1,274 @@
+"""Selective Rollout (arXiv:2605.05802) is group-relative REINFORCE with a gate. After K = 10 turns the gate stops a
+group whose rollouts have taken nearly the same actions (d_10 < 0.12). Groups have 8 rollouts, as in the paper. The
+environment and the other sizes are those of grpo, because the gate needs episodes of more than 10 turns. The
+temperature is 0.1, because at higher temperatures the rollouts of the shipped policy differ too much for the gate to
+stop a group. Scales for large models set their own temperature (the paper: 0.7).
+
+The algorithm; a step names the files that do it, and the parts and keys that decide it:
+
+1. for each update: draw B tasks; s is the start of each
+    [methods/states.py] states=task_starts, rollout.states=16
+2. roll out G episodes from each s with pi_old, at a low temperature
+    [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=8, rollout.turns=null,
+    rollout.sampling.temperature=0.1
+3. after step K: d_K of the G prefixes; stop and drop the group where d_K < d_L (Eq. 2)
+    [methods/selective.py] gate=divergence, gate.k=10, gate.threshold=0.12
+4. r_i = 1 where episode i is won, else 0
+    [methods/reward.py] reward=outcome, reward.of=won
+5. A_i = (r_i - mean) / (std + eps) within each group that is left (Eq. 1)
+    [methods/credit.py] advantage=group, advantage.zero_variance=keep
+6. A_i log p(tau_i), summed over the tokens of all actions; no ratio, no clip (Sec. 2.1)
+    [methods/loss.py] loss=clipped, loss.ratio=none
+7. J: mean over all episodes that are left
+    [methods/loss.py] loss.aggregation=constant, loss.constant_length=1, loss.kl_beta=0.0
+8. one AdamW step on -J, with the gradient clipped
+    [training/module.py] update.steps=1, update.clip_norm=1.0
+
+The signals of a group's first turns (App. B) lie in [0, 1]. For all of them but ``termination_fraction``, the least
+value means that the rollouts are alike: 1 / G for the three unique ratios, 0 for the others. Their names are those of
+the authors' released table. Where the paper leaves a choice open, the code follows that table: the entropy is divided
+by log G, and in the signals of a single step, all rollouts that have ended count as having the same action and
+observation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from statistics import fmean
+from typing import Annotated, ClassVar, NamedTuple, TypeVar
+
+from annotated_types import Ge, Interval
+from rapidfuzz.distance import Levenshtein, Prefix
+
+from turnwise.methods.gate import AtStep, Prefixes, draw, noted, symbol
+from turnwise.methods.method import Method, key
+from turnwise.types import GateDecision, RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class SelectiveRollout(Method):
+    name: ClassVar[str] = "selective"
+
+    batch: int = key("rollout.states", 16)  # B, tasks of an update
+    group_size: int = key("allocator.group_size", 8)  # G
+    k: int = key("gate.k", 10)  # K, the step at which the gate decides
+    d_low: float = key("gate.threshold", 0.12)  # d_L (Eq. 2)
+    temperature: float = key("rollout.sampling.temperature", 0.1)  # the paper: 0.7
+
+
+T = TypeVar("T")
+
+
+def prefix_edit_distance(group: Prefixes) -> float:
+    """Returns d_K: the Levenshtein distance between the first K actions of two rollouts, divided by the longer length
+    and averaged over all pairs of rollouts.
+    """
+    return _mean_over_pairs(group.actions, Levenshtein.normalized_distance)
+
+
+def action_bigram_jaccard(group: Prefixes) -> float:
+    """Returns 1 minus the Jaccard similarity of two rollouts' sets of action bigrams, averaged over all pairs of
+    rollouts. Two empty sets have similarity 1.
+    """
+    return _mean_over_pairs([frozenset(pairwise(actions)) for actions in group.actions], _jaccard_distance)
+
+
+def unique_prefix_ratio(group: Prefixes) -> float:
+    """Different sequences of first K actions, divided by the number of rollouts G."""
+    return _unique(group.actions)
+
+
+def unique_action_ratio(group: Prefixes) -> float:
+    """Different actions at step K, divided by G."""
+    return _unique(group.last_actions)
+
+
+def obs_unique_ratio(group: Prefixes) -> float:
+    """Different observations at step K, divided by G."""
+    return _unique(group.last_observations)
+
+
+def action_entropy(group: Prefixes) -> float:
+    """Entropy of the actions at step K, divided by log G, its greatest value."""
+    shares = [count / len(group.last_actions) for count in Counter(group.last_actions).values()]
+    return abs(math.fsum(share * math.log(share) for share in shares)) / math.log(len(group.last_actions))
+
+
+def termination_fraction(group: Prefixes) -> float:
+    """tau_K, the share of rollouts that have ended by step K."""
+    return fmean(group.ended)
+
+
+DISTANCE = "prefix_edit_distance_mean"
+
+TERMINATION = "termination_fraction"
+
+SIGNALS: dict[str, Callable[[Prefixes], float]] = {
+    DISTANCE: prefix_edit_distance,
+    "action_bigram_jaccard_mean": action_bigram_jaccard,
+    "unique_prefix_ratio": unique_prefix_ratio,
+    "unique_action_ratio": unique_action_ratio,
+    "action_entropy": action_entropy,
+    "obs_unique_ratio": obs_unique_ratio,
+    TERMINATION: termination_fraction,
+}
+
+
+def _mean_over_pairs(items: Sequence[T], distance: Callable[[T, T], float]) -> float:
+    return fmean([distance(a, b) for a, b in combinations(items, 2)])
+
+
+def _jaccard_distance(a: frozenset[Hashable], b: frozenset[Hashable]) -> float:
+    shared = len(a & b)
+    return 1 - shared / (len(a) + len(b) - shared) if a or b else 0.0
+
+
+def _unique(items: Sequence[Hashable]) -> float:
+    return len(set(items)) / len(items)
+
+
+class Taken(NamedTuple):
+    """The actions of a rollout in its first ``step`` turns. ``more`` says whether the rollout may still take another
+    action within these turns.
+    """
+
+    actions: Sequence[str]
+    more: bool
+
+
+def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: float) -> bool | None:
+    """Returns whether d_K (mean edit distance of the first K actions) will be below the threshold, or None if the
+    answer still depends on the unfinished rollouts in ``behind``. K is ``step``.
+
+    The arguments are those of :meth:`turnwise.methods.gate.Gate.early`. If the result is True, the decision is
+    recorded in ``tree.looks`` with the greatest d_K that the tree could still reach.
+    """
+    last = [turn for turn in behind if turn >= 0]
+    done = [leaf for leaf in tree.valid_leaves() if leaf not in last]
+    group = [
+        Taken([symbol(tree.turns[turn].text) for turn in tree.path(leaf)[:step]], more)
+        for leaves, more in ((done, False), (last, True))
+        for leaf in leaves
+    ] + [Taken([], True)] * (len(behind) - len(last))
+    if len(done) < 2:  # if all unfinished rollouts fail, fewer than two are left, and a distance needs two
+        return None
+    bounds = [distance_bounds(one, other, step) for one, other in combinations(group, 2)]
+    low, high = (fmean(side) for side in zip(*bounds, strict=True))
+    if high < threshold:
+        return noted(tree, GateDecision(step, {DISTANCE: high}, True))
+    return False if low >= threshold else None
+
+
+def distance_bounds(one: Taken, other: Taken, step: int) -> tuple[float, float]:
+    """Returns the least and the greatest Levenshtein distance that the action sequences of two rollouts can have after
+    ``step`` turns, divided by the length of the longer sequence.
+
+    The least distance follows from the known actions: any alignment of the two sequences reaches the end of the known
+    actions of one rollout, and the cost of the alignment up to there is a lower bound. The greatest distance assumes
+    that all actions after the common prefix differ.
+    """
+    a, b = one.actions, other.actions
+    if not one.more and not other.more:
+        exact = Levenshtein.normalized_distance(a, b)
+        return exact, exact
+    paid = [Levenshtein.distance(a, b[:end]) for end in range(len(b) + 1) if one.more]
+    paid += [Levenshtein.distance(a[:end], b) for end in range(len(a) + 1) if other.more]
+    return min(paid) / step, (step - Prefix.similarity(a, b)) / step  # rounded only once, as exact distances are
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence(AtStep):
+    """Stops a tree at step K (after ``k`` turns) if d_K < d_L (arXiv:2605.05802, Eq. 2). d_K is the mean edit distance
+    between the first K actions of two rollouts. If d_K is small, the rewards of the tree will likely all be equal.
+
+    A stopped tree is not trained on, and no other rollouts replace it.
+
+    Attributes:
+        threshold: d_L, the distance below which a tree is stopped.
+        over: whether the gate also decides on a tree whose rollouts have all ended by step K, as the paper's second
+            tier does. By default it keeps this tree: stopping it would save nothing, and its rewards are known.
+    """
+
+    k: Annotated[int, Ge(1)] = 10
+    threshold: Annotated[float, Interval(ge=0, le=1)] = 0.12
+    over: bool = False
+
+    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
+        distance = prefix_edit_distance(group)
+        return GateDecision(self.k, {DISTANCE: distance}, distance < self.threshold)
+
+    def early(self, tree: RolloutTree, step: int, behind: Collection[int]) -> bool | None:
+        return certain(tree, step, behind, self.threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class Either(AtStep):
+    """Stops a tree at step K (after ``k`` turns) if d_K < d_L or tau_K >= tau_H (arXiv:2605.05802, Eq. 3). d_K is the
+    mean edit distance between the first K actions of two rollouts. tau_K is the fraction of rollouts that have ended by
+    step K.
+
+    In a group of eight, tau_K >= 0.9 means that all rollouts have ended, and then the gate decides only if ``over`` is
+    True. Without ``over``, the second condition can stop only groups of at least ten rollouts, unless tau_H is lower.
+
+    Attributes:
+        threshold: d_L, the distance below which a tree is stopped.
+        ended: tau_H; a tree is stopped if at least this fraction of its rollouts has ended.
+        over: whether the gate also decides on a group whose rollouts have all ended by step K.
+    """
+
+    k: Annotated[int, Ge(1)] = 10
+    threshold: Annotated[float, Interval(ge=0, le=1)] = 0.12
+    ended: Annotated[float, Interval(ge=0, le=1)] = 0.9
+    over: bool = False
+
+    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
+        distance, ended = prefix_edit_distance(group), termination_fraction(group)
+        stop = distance < self.threshold or ended >= self.ended
+        return GateDecision(self.k, {DISTANCE: distance, TERMINATION: ended}, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomCut(AtStep):
+    """Stops a tree at step K (after ``k`` turns) with probability ``share`` (arXiv:2605.05802, App. E.1), whatever its
+    rollouts do. The default stops about as many trees (20 %) as the divergence gate with d_10 < 0.12.
+
+    The random draw depends only on the seed, the state and the policy version. So a run stops the same groups with any
+    batch size, and also after an interruption.
+    """
+
+    share: Annotated[float, Interval(ge=0, le=1)] = 0.2
+    k: Annotated[int, Ge(1)] = 10
+    seed: int = 0
+
+    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
+        return GateDecision(self.k, {}, draw(self.seed, tree) < self.share)
+
+
+@dataclass(frozen=True, slots=True)
+class Signal(AtStep):
+    """Stops a tree at step K (after ``k`` turns) if a signal of its rollouts is below a threshold (``below=False``: at
+    or above it).
+
+    Attributes:
+        signal: a name of ``turnwise.methods.selective.SIGNALS`` (arXiv:2605.05802, App. B).
+        threshold: the value in [0, 1] with which the signal is compared.
+        below: True for signals that are low if the rollouts agree; False for ``termination_fraction``, which is high if
+            most rollouts have ended.
+    """
+
+    signal: str
+    k: Annotated[int, Ge(1)] = 10
+    threshold: Annotated[float, Interval(ge=0, le=1)] = 0.12
+    below: bool = True
+
+    def __post_init__(self) -> None:
+        if self.signal not in SIGNALS:
+            raise ValueError(f"signal must be one of {', '.join(SIGNALS)}, got {self.signal!r}")
+
+    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
+        value = SIGNALS[self.signal](group)
+        return GateDecision(self.k, {self.signal: value}, (value < self.threshold) == self.below)

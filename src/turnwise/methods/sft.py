@@ -1,0 +1,113 @@
+"""Supervised fine-tuning: the policy imitates the demonstrations, by the mean negative log-likelihood of every
+assistant turn. The tokens of a trajectory are computed once for all of its turns.
+
+The algorithm; a step names the files that do it, and the parts and keys that decide it:
+
+1. take every expert trajectory; its turns are (s_t, a*_t) (PivotRL Eq. 3)
+    [methods/states.py, training/candidates.py] states=expert_turns, reward=none
+2. for each update: draw B trajectories
+    [methods/states.py] rollout.states=24
+3. read each of them once, as a tree with one path; sample nothing
+    [methods/sft.py] allocator=none, advantage=none
+4. J: mean of log pi(a*_t | s_t) over all demonstrated tokens
+    [methods/sft.py] loss=nll, loss.aggregation=token_mean
+5. one AdamW step on -J, with the gradient clipped
+    [training/module.py] update.steps=1, update.clip_norm=1.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from turnwise.methods.loss import LossInputs, LossOutput, Mean, token_scale
+from turnwise.methods.method import Method, key
+from turnwise.types import Credit, RolloutTree, State, Turn
+
+if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked without it
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SFT(Method):
+    name: ClassVar[str] = "sft"
+
+    batch: int = key("rollout.states", 24)  # B, demonstrations of an update
+    aggregation: str = key("loss.aggregation", "token_mean")
+
+
+@dataclass(frozen=True, slots=True)
+class Nll:
+    """Computes -log pi(a*|s) of the demonstrated actions a* in their states s (PivotRL section 2).
+
+    With ``token_mean`` the loss is the mean over all demonstrated tokens of the update, and every token has the same
+    weight. With ``turn_mean_token_mean`` it is the mean over the tokens of each turn and then over turns, and every
+    turn has the same weight. The metrics are ``nll`` (in nats per token) and, if the entropy was computed, ``entropy``.
+    Both are unweighted means over tokens.
+    """
+
+    aggregation: Literal["token_mean", "turn_mean_token_mean"] = "token_mean"
+
+    needs_reference: ClassVar[bool] = False
+    needs_entropy: ClassVar[bool] = False
+
+    def __call__(self, batch: LossInputs) -> LossOutput:
+        batch = batch.trained()
+        loss = -(batch.logprobs_K * token_scale(batch, self.aggregation)).sum()
+        tokens = float(batch.logprobs_K.numel())
+        metrics = {"nll": Mean(-float(batch.logprobs_K.detach().sum()), tokens)}
+        if batch.entropy_K is not None:
+            metrics["entropy"] = Mean(float(batch.entropy_K.detach().sum()), tokens)
+        return LossOutput(loss, metrics)
+
+
+class Imitation:
+    """The advantage rule for demonstrations: every demonstrated turn has weight 1 and advantage 1."""
+
+    def __call__(self, tree: RolloutTree, rewards: object) -> Credit:
+        return Credit([1.0] * len(tree.turns), [1.0] * len(tree.turns))
+
+
+def demonstration(turns: Sequence[State]) -> RolloutTree:
+    """Returns a tree whose only path consists of the demonstrated turns at ``turns``, a list of
+    :func:`demonstrated_paths`. The tokens between two demonstrated turns are the observation of the earlier turn.
+
+    Raises:
+        ValueError: the history of a state does not begin with the history and demonstrated turn of the state before.
+    """
+    root = turns[0]
+    tree = RolloutTree(root)
+    seen = list(root.ids)
+    for i, state in enumerate(turns):
+        assert state.expert is not None
+        action = list(state.expert_ids)
+        following = list(turns[i + 1].ids) if i + 1 < len(turns) else []
+        observation = following[len(seen) + len(action) :]
+        tree.turns.append(Turn(i - 1, action, [0.0] * len(action), state.expert, observation))
+        seen += action + observation
+        if following and seen != following:
+            raise ValueError(f"state {turns[i + 1].id!r} does not continue {state.id!r}")
+    return tree
+
+
+def demonstrated_paths(states: Sequence[State]) -> Mapping[str, list[State]]:
+    """Groups the states of demonstrations into paths. Returns id of the first state of a path -> path.
+
+    A path is a list of consecutive states of one trajectory. The history of each further state begins with the history
+    and the demonstrated turn of the state before.
+    """
+    found: dict[str, list[State]] = {}
+    last: State | None = None
+    head = ""
+    for state in states:
+        continues = (
+            last is not None
+            and state.trajectory == last.trajectory
+            and state.ids[: len(last.ids) + len(last.expert_ids)] == last.ids + last.expert_ids
+        )
+        if not continues:
+            head = state.id
+        found.setdefault(head, []).append(state)
+        last = state
+    return found

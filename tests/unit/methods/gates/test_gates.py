@@ -1,0 +1,276 @@
+"""When each gate looks, what it decides, what it writes down and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rapidfuzz.distance import Levenshtein
+
+from turnwise.methods.gate import MIXED, Never, Predicted, mixed_probability
+from turnwise.methods.selective import Divergence, Either, RandomCut, Signal, Taken, certain, distance_bounds
+from turnwise.training.frozen_buffer import Shadow
+from turnwise.types import RolloutTree, State, Task, Turn
+
+# -- gates -------------------------------------------------------------------------------------------------------------
+
+Grow = Callable[..., RolloutTree]
+ALIKE = ["abcdef", "abcdef", "abcdef"]
+APART = ["abcdef", "xyzdef", "abxyef"]
+
+
+def test_a_group_that_agrees_is_stopped_at_its_step_and_only_there(grow: Grow) -> None:
+    gate = Divergence(k=3, threshold=0.1)
+    assert [gate(grow(ALIKE, step), step) for step in (1, 2, 3, 4)] == [False, False, True, False]
+    assert not gate(grow(APART, 3), 3)
+
+
+def test_a_gate_writes_down_what_it_saw(grow: Grow) -> None:
+    # abc-xyz 1, abc-abx 1/3, xyz-abx 1 (delete a b, x stays, insert y z: 4 edits; substitute all: 3): mean 7/9
+    tree = grow(APART, 3)
+    assert not Divergence(k=3, threshold=0.5)(tree, 3)
+    (look,) = tree.looks
+    assert (look.step, look.stop) == (3, False)
+    assert look.values == {"prefix_edit_distance_mean": pytest.approx(7 / 9)}
+    assert not tree.stopped  # whoever plays the tree stops it
+
+
+def test_the_threshold_is_not_reached_by_equality(grow: Grow) -> None:
+    pair = ["abcdz", "abcxz"]  # d_4 = 1/4
+    assert not Divergence(k=4, threshold=0.25)(grow(pair, 4), 4)
+    assert Divergence(k=4, threshold=0.2501)(grow(pair, 4), 4)
+
+
+def test_a_group_that_is_over_is_let_be(grow: Grow) -> None:
+    assert not Divergence(k=3)(grow(["abc", "abc"], 3), 3)
+    assert not Divergence(k=3)(grow(["ab", "ab"], 2), 3)
+    assert Divergence(k=3)(grow(["abc", "abcd"], 3), 3)
+
+
+def test_a_group_that_is_over_may_leave_the_update(grow: Grow) -> None:
+    alike, apart, longer = grow(["ab", "ab"], 2), grow(["ab", "xyz"], 3), grow(["abc", "abcd"], 4)
+    gate = Divergence(k=3, over=True)
+    assert not gate(alike, 3) and gate.at_end(alike) and not gate.at_end(apart)
+    assert [look.stop for look in (*alike.looks, *apart.looks)] == [True, False]
+    assert gate(grow(["abc", "abcd"], 3), 3)
+    Divergence(k=3, threshold=0.0, over=True)(longer, 3)
+    assert not gate.at_end(longer)  # it has decided on that one while it was under way
+    assert not Divergence(k=3).at_end(grow(["ab", "ab"], 2)) and not Never().at_end(grow(["ab", "ab"], 2))
+    half = grow(["ab", "xyz"], 3)
+    assert Either(k=3, over=True).at_end(half) and len(half.looks) == 1  # tau_K = 1
+    shadow = Shadow(gate)
+    assert not shadow.at_end(grow(["ab", "ab"], 2)) and shadow.cut == {"s"}
+
+
+def test_rollouts_of_a_failed_world_are_not_compared(grow: Grow) -> None:
+    tree = grow(["abcd", "abcd", "xyz"], 3)
+    tree.invalid.add(next(i for i, turn in enumerate(tree.turns) if turn.text == "z"))
+    assert Divergence(k=3)(tree, 3)
+    alone = grow(["abcd", "xyz"], 3)
+    alone.invalid.add(next(i for i, turn in enumerate(alone.turns) if turn.text == "z"))
+    assert not Divergence(k=3)(alone, 3)
+    assert not alone.looks
+
+
+def test_what_rollouts_did_beyond_the_step_is_not_compared(grow: Grow) -> None:
+    """One rollout is at turn three; another has gone on to turn five, and a third has ended there since."""
+    later = grow(["abc", "abcxy", "abcz"], 5)
+    last = next(turn for turn in later.turns if turn.text == "c" and turn.done)
+    last.observation_ids, last.done = [7], False  # the first goes on, and has no fourth turn yet
+    assert Divergence(k=3, threshold=0.1)(later, 3)
+    Signal("termination_fraction", k=3, threshold=0.1, below=False)(later, 3)
+    assert [look.values for look in later.looks] == [{"prefix_edit_distance_mean": 0.0}, {"termination_fraction": 0.0}]
+
+
+def test_rollouts_that_branched_below_the_root_are_not_compared(grow: Grow) -> None:
+    tree = grow(ALIKE, 2)
+    tree.turns += [Turn(0, [1], [-1.0], "c", [7]), Turn(0, [1], [-1.0], "c", [7])]
+    tree.turns.append(Turn(len(tree.turns) - 1, [1], [-1.0], "d", [7]))
+    assert not Divergence(k=3)(tree, 3)
+    assert not tree.looks
+
+
+def test_any_signal_stops_below_or_above(grow: Grow) -> None:
+    ending = ["abcd", "abcd", "abc", "ab"]  # half of it is over after three turns
+    assert Signal("termination_fraction", k=3, threshold=0.5, below=False)(grow(ending, 3), 3)
+    assert not Signal("termination_fraction", k=3, threshold=0.51, below=False)(grow(ending, 3), 3)
+    assert not Signal("termination_fraction", k=3, threshold=0.5)(grow(ending, 3), 3)
+    assert Signal("action_bigram_jaccard_mean", k=3, threshold=0.01)(grow(ALIKE, 3), 3)
+
+
+def test_either_clause_stops(grow: Grow) -> None:
+    gate = Either(k=3, threshold=0.1, ended=0.5)
+    apart_and_over = ["abcd", "xyzd", "m", "no"]
+    tree = grow(apart_and_over, 3)
+    assert gate(tree, 3)
+    assert tree.looks[0].values["termination_fraction"] == 0.5
+    assert gate(grow(ALIKE, 3), 3)
+    assert not gate(grow(APART, 3), 3)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=6), min_size=2, max_size=9), st.integers(1, 4))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_second_clause_stops_no_group_of_less_than_ten_at_its_default(
+    grow: Grow, rollouts: list[str], k: int
+) -> None:
+    assert Either(k=k)(grow(rollouts, k), k) == Divergence(k=k)(grow(rollouts, k), k)
+
+
+def test_random_cuts_are_named_by_seed_state_and_version(grow: Grow) -> None:
+    gate = RandomCut(share=0.3, k=3)
+
+    def cuts(gate: RandomCut, version: int) -> list[bool]:
+        return [gate(grow(APART, 3, f"s{i}", version), 3) for i in range(400)]
+
+    first = cuts(gate, 0)
+    assert first == cuts(gate, 0)
+    assert 90 < sum(first) < 150
+    assert first != cuts(gate, 1) != cuts(RandomCut(share=0.3, k=3, seed=1), 1)
+    assert not any(cuts(RandomCut(share=0, k=3), 0)) and all(cuts(RandomCut(share=1, k=3), 0))
+
+
+@pytest.mark.parametrize(
+    ("build", "key"),
+    [
+        (lambda: Signal("entropy"), "signal"),
+    ],
+)
+def test_what_gates_refuse(build: Callable[[], object], key: str) -> None:
+    with pytest.raises(ValueError, match=f"^{key} must"):
+        build()
+
+
+# -- never -------------------------------------------------------------------------------------------------------------
+
+
+def test_identical_rollouts_are_not_stopped() -> None:
+    state = State(id="0", task=Task("toy", "train/0", "train"), ids=(1,))
+    assert Never()(RolloutTree(state, [Turn(-1, [1], [-1.0], text="look")] * 8), 1) is False
+
+
+# -- predicted ---------------------------------------------------------------------------------------------------------
+
+
+def gate(by_text: dict[str, float], rewards: Sequence[float], **settings: float | None) -> Predicted:
+    """Predicts the success of a history by its last action, and 0.5 of the state."""
+
+    def value(trees: Sequence[RolloutTree]) -> list[list[float]]:
+        return [[0.5, *(by_text.get(turn.text, 0.0) for turn in tree.turns)] for tree in trees]
+
+    return Predicted(value, lambda tree: {"total": list(rewards)}, **settings)  # type: ignore[arg-type]
+
+
+def test_what_has_ended_counts_with_its_reward_and_what_runs_with_its_prediction(grow: Grow) -> None:
+    tree = grow(["abc", "axyz", "auvw"], 3)  # the first has ended at its third turn
+    judged = gate({"b": 0.1, "x": 0.8, "u": 0.25}, [1.0, 0.0, 0.0], k=3, threshold=0.0)
+    assert not judged(tree, 3)
+    (look,) = tree.looks
+    assert look.step == 3 and look.values == {MIXED: pytest.approx(1 - 1 * 0.8 * 0.25 - 0)}
+    stops = gate({"x": 0.8, "u": 0.25}, [1.0, 0.0, 0.0], k=3, threshold=0.81, spared=None)
+    assert stops(grow(["abc", "axyz", "auvw"], 3), 3)
+
+
+def test_invalid_rollouts_and_other_steps_are_left_out(grow: Grow) -> None:
+    tree = grow(["abcd", "axyz", "auvw"], 3)
+    tree.invalid.add(next(i for i, turn in enumerate(tree.turns) if turn.text == "v"))
+    judged = gate({"b": 0.5, "x": 0.5}, [0.0, 0.0, 0.0], k=3, threshold=0.0)
+    judged(tree, 3)
+    assert tree.looks[0].values[MIXED] == pytest.approx(0.5)
+    early = grow(["abcd", "axyz"], 2)
+    assert not gate({}, [0.0, 0.0], k=3, threshold=1.0)(early, 2) and early.looks == []
+
+
+def test_one_group_in_ten_is_played_on_so_that_the_predictor_goes_on_learning(grow: Grow) -> None:
+    def stopped(version: int, **settings: float | None) -> list[bool]:
+        judged = gate({}, [0.0, 0.0], k=3, threshold=1.0, **settings)
+        return [judged(grow(["abcd", "axyz"], 3, f"s{i}", version), 3) for i in range(400)]
+
+    assert all(stopped(0, spared=None)) and not any(stopped(0, spared=1.0))
+    assert 20 < stopped(0).count(False) < 60
+    assert stopped(0) == stopped(0) != stopped(1)
+
+
+def test_a_rollout_beyond_the_step_counts_with_what_was_predicted_there(grow: Grow) -> None:
+    tree = grow(["abcde", "axyz"], 5)  # the second has ended at its fourth turn, the first is at its fifth
+    gate({"b": 0.5, "x": 0.25}, [0.0, 1.0], k=3, threshold=0.0)(tree, 3)
+    assert tree.looks[0].values[MIXED] == pytest.approx(1 - 0.5 * 0.25 - 0.5 * 0.75)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
+def test_it_is_the_share_of_mixed_outcomes_among_all(success: list[float]) -> None:
+    """Against a sum over all 2^G outcomes of the group."""
+    total = 0.0
+    for outcome in range(1 << len(success)):
+        ends = [outcome >> i & 1 for i in range(len(success))]
+        chance = 1.0
+        for end, v in zip(ends, success, strict=True):
+            chance *= v if end else 1 - v
+        total += chance * (0 < sum(ends) < len(ends))
+    assert mixed_probability(success) == pytest.approx(total, abs=1e-9)
+
+
+# -- distance bounds ---------------------------------------------------------------------------------------------------
+
+STEP = 5  # 1 - 4/5 is not 1/5 in floating point
+known = st.builds(Taken, st.lists(st.sampled_from("ab"), max_size=STEP).map(tuple), st.booleans())
+
+
+def endings(taken: Taken) -> list[tuple[str, ...]]:
+    """All that a rollout's first actions may still become; another letter than those known is among them."""
+    left = STEP - len(taken.actions) if taken.more else 0
+    return [(*taken.actions, *more) for count in range(left + 1) for more in itertools.product("abc", repeat=count)]
+
+
+@given(known, known)
+def test_no_ending_leaves_the_bounds(one: Taken, other: Taken) -> None:
+    low, high = distance_bounds(one, other, STEP)
+    found = [Levenshtein.normalized_distance(a, b) for a in endings(one)[:200] for b in endings(other)[-200:]]
+    assert low <= min(found) and max(found) <= high  # exactly: a gate may decide at the bound itself
+
+
+def grown(rollouts: list[str], step: int) -> tuple[RolloutTree, list[int]]:
+    """A tree of these rollouts, an action a letter, and the last turns of those that have not taken ``step``."""
+    tree = RolloutTree(State("s", Task("world", "t", "train"), ()), version=0)
+    behind = []
+    for actions in rollouts:
+        parent = -1
+        for action in actions:
+            tree.turns.append(Turn(parent, [0], [0.0], action, observation_ids=[1]))
+            parent = len(tree.turns) - 1
+        if len(actions) < step:
+            behind.append(parent)
+    return tree, behind
+
+
+def test_what_is_certain_by_hand() -> None:
+    # Six pairs: those of abcd with abcd and with abcd are 0, each with the one that has taken abc at most 1/4: 3/24 = 0.125.
+    tree, behind = grown(["abcd", "abcd", "abcd", "abc"], 4)
+    assert Divergence(4, 0.12).early(tree, 4, behind) is None and not tree.looks
+    assert Divergence(4, 0.126).early(tree, 4, behind) is True
+    assert [(look.step, look.stop, list(look.values.values())) for look in tree.looks] == [(4, True, [0.125])]
+    # One pair of three is at 1, and the third rollout has not begun: at least 1/3.
+    tree, behind = grown(["aaaa", "bbbb", ""], 4)
+    assert behind == [-1]
+    assert Divergence(4, 0.33).early(tree, 4, behind) is False
+    assert Divergence(4, 0.34).early(tree, 4, behind) is None and not tree.looks
+    # Seven pairs of 28 may still be at 1/5 each: at most 0.05, which is not below 0.05. If the slowest rollout ends so,
+    # the gate keeps the group.
+    tree, behind = grown([*["abcde"] * 7, "abcd"], 5)
+    assert Divergence(5, 0.05).early(tree, 5, behind) is None
+    assert not Divergence(5, 0.05)(grown([*["abcde"] * 7, "abcdx"], 5)[0], 5)
+    # A single rollout that has come so far is no group yet: the others may fail.
+    tree, behind = grown(["abcd", "abc"], 4)
+    assert certain(tree, 4, behind, 1.0) is None
+
+
+@given(st.lists(st.text("ab", min_size=3, max_size=3), min_size=2, max_size=5), st.data())
+def test_a_decision_that_is_certain_is_the_decision(rollouts: list[str], data: st.DataObject) -> None:
+    threshold = data.draw(st.floats(0.01, 0.99))
+    taken = [rollout[: data.draw(st.integers(0, 3))] if place else rollout for place, rollout in enumerate(rollouts)]
+    gate = Divergence(3, threshold)
+    tree, behind = grown(taken, 3)
+    early, whole = gate.early(tree, 3, behind), gate(grown(rollouts, 3)[0], 3)
+    assert early is None or early == whole
