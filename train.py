@@ -65,7 +65,7 @@ def job(cfg: DictConfig) -> None:
                     return
                 print(f"This run has finished: {run_page.write_report(folder.path)} (fresh=true starts it again)")
                 return
-            from turnwise.training.main import run
+            from turnwise.training.loop import run
 
             check_config(cfg)  # again, because now the parts that need torch can be checked
             run(cfg, began, run_page)

@@ -127,7 +127,7 @@ class Clock(L.Callback):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The parts of a run, built as ``turnwise.training.main`` builds them."""
+    """The parts of a run, built as ``turnwise.training.loop`` builds them."""
 
     settings: Settings
     parts: Parts

@@ -3,7 +3,7 @@
 python scripts/follow_batch.py
 python scripts/follow_batch.py --write     also puts the numbers into docs/follow-one-batch.md, which explains them
 
-It is an ordinary run (training/main.py) with few demonstrations and one iteration, in a folder that is removed
+It is an ordinary run (training/loop.py) with few demonstrations and one iteration, in a folder that is removed
 afterwards. The group belongs to the second optimiser step, in which the policy differs from the sampling policy: the
 ratio is not 1, the KL not 0. Exit status: 0 done; 2 an argument or the page cannot be used.
 """
@@ -30,7 +30,7 @@ from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.candidates import Candidates, read_candidates
 from turnwise.training.collection import Collection, Rollouts
-from turnwise.training.main import prepare
+from turnwise.training.loop import prepare
 from turnwise.training.module import PolicyModule
 from turnwise.training.parts import BasePolicy, Settings, build_parts, player_of, trainer_of
 from turnwise.training.profile import Choice

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from turnwise.runs.result_file import read_result
 from turnwise.runs.run_folder import claim
-from turnwise.training.main import run
+from turnwise.training.loop import run
 from turnwise_study import run_page
 
 Overrides = Callable[..., list[str]]

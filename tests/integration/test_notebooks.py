@@ -18,7 +18,7 @@ import pytest
 from nbclient import NotebookClient
 
 from turnwise.config.schema import compose_config
-from turnwise.training.main import run
+from turnwise.training.loop import run
 
 ROOT = Path(__file__).resolve().parents[2]
 VERDICT = re.compile(r"^(holds|fails|undecided|untestable|not_run)[,:]? ?")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
-from turnwise.training.main import run
+from turnwise.training.loop import run
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from tests.integration import bookings
 
 from turnwise.runs.result_file import Result, read_result
-from turnwise.training.main import run
+from turnwise.training.loop import run
 from turnwise_study import run_page
 
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from turnwise.config.schema import compose_config
 from turnwise.runs.result_file import read_result
-from turnwise.training.main import run
+from turnwise.training.loop import run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")

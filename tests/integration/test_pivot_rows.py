@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from tests.integration import bookings
 
 from turnwise.runs.result_file import read_result
-from turnwise.training.main import run
+from turnwise.training.loop import run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "export_pivots.py"
 

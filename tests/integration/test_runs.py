@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from turnwise.runs.result_file import read_result
 from turnwise.training.evaluate import Measure
-from turnwise.training.main import run
+from turnwise.training.loop import run
 from turnwise_study import run_page
 
 Overrides = Callable[..., list[str]]

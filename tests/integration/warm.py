@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # metrics that two starts of one run do not share; `engine/` is counted by each start for itself
 CLOCKS = ("time", "seconds/", "cpu/", "rollout/tokens_per_s", "predictor/share", "engine/", "judge/wait")
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["turnwise.training.main", "transformers.models.qwen3.modeling_qwen3"])
+_SERVER.set_forkserver_preload(["turnwise.training.loop", "transformers.models.qwen3.modeling_qwen3"])
 
 
 class Run:

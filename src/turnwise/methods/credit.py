@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from annotated_types import Ge
 
@@ -173,6 +173,9 @@ def normalised(group: Mapping[int, float], eps: float, tolerance: float) -> dict
     return {key: (value - centre) / (spread + eps) for key, value in group.items()}
 
 
+Baseline = Literal["mean", "leave_one_out"]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupAdvantage:
     """Computes A_i = (r_i - baseline) / (std + eps) for each valid leaf i of a tree, with the population std.
@@ -195,26 +198,32 @@ class GroupAdvantage:
     eps: Annotated[float, Ge(0)] = 1e-6
     tolerance: Annotated[float, Ge(0)] = 1e-6
     scale: bool = True
-    baseline: Literal["mean", "leave_one_out"] = "mean"
+    baseline: Baseline = "mean"
     zero_variance: ZeroVariance = "keep"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         total = finite_rewards(tree, rewards, "total")
-        if self._is_uniform(total.values()):
+        if len(total) < 2 or std(total.values()) <= self.tolerance:
             return spread(tree, dict.fromkeys(total, 0.0) if self.zero_variance == "keep" else {})
-        return spread(tree, self._advantages(total))
+        advantages = group_advantages([*total.values()], self.eps, self.scale, self.baseline)
+        return spread(tree, dict(zip(total, advantages, strict=True)))
 
-    def _is_uniform(self, values: Collection[float]) -> bool:
-        return len(values) < 2 or std(values) <= self.tolerance
 
-    def _advantages(self, total: dict[int, float]) -> dict[int, float]:
-        n = len(total)
-        centre = mean(total.values())
-        # r_i minus the mean of the others equals n / (n - 1) times (r_i minus the mean of all)
-        factor = n / (n - 1) if self.baseline == "leave_one_out" else 1.0
-        if self.scale:
-            factor /= std(total.values()) + self.eps
-        return {leaf: (value - centre) * factor for leaf, value in total.items()}
+def group_advantages(
+    rewards: Sequence[float], eps: float = 1e-6, scale: bool = True, baseline: Baseline = "mean"
+) -> list[float]:
+    """Returns the advantage of each of at least two rewards, as :class:`GroupAdvantage` describes it."""
+    # r_i minus the mean of the others equals n / (n - 1) times (r_i minus the mean of all)
+    factor = len(rewards) / (len(rewards) - 1) if baseline == "leave_one_out" else 1.0
+    if scale:
+        factor /= std(rewards) + eps
+    centre = mean(rewards)
+    return [(reward - centre) * factor for reward in rewards]
+
+
+def group(tree: RolloutTree, rewards: Rewards, **options: Any) -> Credit:
+    """The credit of one tree by ``GroupAdvantage(**options)``, for a notebook."""
+    return GroupAdvantage(**options)(tree, rewards)
 
 
 @dataclass(frozen=True, slots=True)

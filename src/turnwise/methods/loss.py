@@ -4,9 +4,9 @@ for the variants of later methods. The losses of all micro-batches of an update 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
 
 from annotated_types import Ge, Gt, Interval
 
@@ -262,6 +262,14 @@ class Correction:
         return segment_sum(log_K, batch.sequence_K) if self.level == "sequence" else log_K
 
 
+def surrogate(ratio_K: Tensor, advantage_K: Tensor, low_K: Any, high_K: Any) -> Tensor:
+    """PPO's clipped loss of each token, shape (K,): -min(w A, clip(w, 1 - low, 1 + high) A).
+
+    The bounds are tensors (K,) or numbers.
+    """
+    return -(ratio_K * advantage_K).minimum(ratio_K.clamp(1 - low_K, 1 + high_K) * advantage_K)
+
+
 RatioLevel = Literal["token", "sequence", "action", "none"]
 
 KlEstimator = Literal["k1", "k2", "k3"]
@@ -351,8 +359,7 @@ class Clipped:
         low_K = _override(batch.clip_low_K, self.clip_low, ratio_K)
         high_K = _override(batch.clip_high_K, self.clip_high, ratio_K)
 
-        clipped_K = ratio_K.clamp(1 - low_K, 1 + high_K)
-        loss_K = -(ratio_K * advantage_K).minimum(clipped_K * advantage_K)
+        loss_K = surrogate(ratio_K, advantage_K, low_K, high_K)
         near_ratio_K = ratio_K
         if weights is not None:
             loss_K, ratio_K, token_ratio_K = (x * weights.weight_K for x in (loss_K, ratio_K, token_ratio_K))
@@ -443,3 +450,36 @@ def _metrics(
             metrics["ratio_max"] = Max(float(ratio_K.max()))
             metrics["mismatch_max"] = Max(float(mismatch_K.max()))
     return metrics
+
+
+def clipped(logprobs: Sequence[Tensor], update: Any, **options: Any) -> Tensor:
+    """Returns the loss of a whole update, for a notebook. A run adds up its micro-batches itself.
+
+    Args:
+        logprobs: log-probs (K,) of the items of each micro-batch under the current policy.
+        update: a ``turnwise.rollouts.pack.Update``.
+        options: fields of :class:`Clipped`, such as ``ratio="action"``. The KL and the entropy are not available here.
+    """
+    parts = [
+        inputs(each.items, logprobs_K, update.counts) for each, logprobs_K in zip(update.batches, logprobs, strict=True)
+    ]
+    return sum((Clipped(**options)(part).loss for part in parts), start=logprobs[0].new_zeros(()))
+
+
+def inputs(items: Any, logprobs_K: Tensor, counts: Counts, **known: Tensor | None) -> LossInputs:
+    """Returns what a loss reads of a micro-batch: its ``rollouts.pack.Items``, and log-probs and entropies by name."""
+    return LossInputs(
+        logprobs_K=logprobs_K,
+        old_logprobs_K=items.old_logprob_K,
+        near_logprobs_K=items.near_logprob_K,
+        advantage_K=items.advantage_K,
+        weight_K=items.weight_K,
+        turn_K=items.turn_K,
+        sequence_K=items.sequence_K,
+        share_K=items.share_K,
+        length_K=items.length_K,
+        clip_low_K=items.clip_low_K,
+        clip_high_K=items.clip_high_K,
+        counts=counts,
+        **known,
+    )

@@ -30,7 +30,7 @@ from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Engine
 from turnwise.engines.tree_engine import stage
 from turnwise.errors import Stopped
-from turnwise.methods.loss import Loss, LossInputs, Max, Mean, merge_metrics
+from turnwise.methods.loss import Loss, LossInputs, Max, Mean, inputs, merge_metrics
 from turnwise.models.attention import unwrapped
 from turnwise.models.packed_logprobs import score
 from turnwise.models.policy import adapter_off
@@ -335,21 +335,12 @@ class PolicyModule(LightningModule):
         batch = packed.to(self.device)
         items = batch.items
         logprobs_U, entropy_U = self._score(batch, entropy=True)
-        return LossInputs(
-            logprobs_K=logprobs_U[items.unique_K],
-            old_logprobs_K=items.old_logprob_K,
-            near_logprobs_K=items.near_logprob_K,
+        return inputs(
+            items,
+            logprobs_U[items.unique_K],
+            update.counts,
             ref_logprobs_K=None if reference_U is None else reference_U[items.unique_K],
             entropy_K=None if entropy_U is None else entropy_U[items.unique_K],
-            advantage_K=items.advantage_K,
-            weight_K=items.weight_K,
-            turn_K=items.turn_K,
-            sequence_K=items.sequence_K,
-            share_K=items.share_K,
-            length_K=items.length_K,
-            clip_low_K=items.clip_low_K,
-            clip_high_K=items.clip_high_K,
-            counts=update.counts,
         )
 
     def _score(self, batch: Packed, entropy: bool = False) -> tuple[Tensor, Tensor | None]:

@@ -151,8 +151,9 @@ class Parts:
         return replace(self, judged=Judged(self.reward, self.judge, steps, chat.written, self.format))
 
 
-def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
-    """Builds the parts of the method, and loads the policy and the predictor. Checks that need no weights come first.
+def build_parts(cfg: DictConfig, policy: BasePolicy | None = None) -> tuple[Settings, Parts, BasePolicy]:
+    """Builds the parts of the method, and loads the policy (unless it is given) and the predictor. Checks that need no
+    weights come first.
 
     Raises:
         InputError: the configuration of a part is not valid, or a model cannot be used.
@@ -164,7 +165,7 @@ def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
     data, chosen = settings.data, OmegaConf.select(cfg, "reward.format")
     form = call_format(chosen, env, from_file=bool(data.file))
 
-    policy = base_policy(settings)
+    policy = policy or base_policy(settings)
     settings = settings.fitting(policy.model)
     dialect = None
     if data.file is not None and built["states"].source == "expert":

@@ -1,0 +1,224 @@
+"""The functions of a notebook: a policy, an environment, rollouts, credit, a loss, and whole runs.
+
+    import turnwise as tw
+
+    policy, env = tw.load_policy("tiny"), tw.make_env("household")
+    trees = tw.play(policy, env, tw.states(policy, env, 4), group_size=16)
+    credits = [tw.credit.group(tree, tw.rewards(tree)) for tree in trees]
+    update = tw.pack(trees, credits)
+    loss = tw.loss.clipped(policy.logprobs(update), update, ratio="action")
+    run = tw.train(tw.PivotRL(k=8), policy, env, iterations=12, out="outputs/first")
+    run.show()
+
+A policy, an environment and a method keep the words of the command line that name them (``policy=tiny``,
+``env=household``, ``method=pivotrl``), so :func:`train` is ``train.py`` with these words. Any other setting is such a
+word too: ``tw.train(method, policy, env, "update.learning_rate=1e-3", iterations=4)``. The functions need ``conf/`` of
+the repository.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import DictConfig
+from torch import Tensor
+
+from turnwise.config.check import check_config
+from turnwise.config.schema import build, compose_config
+from turnwise.console import Terminal
+from turnwise.env import Environment, check_ready
+from turnwise.errors import InputError
+from turnwise.methods.allocate import Allocator, Uniform
+from turnwise.methods.gate import Gate, Never
+from turnwise.methods.method import Method
+from turnwise.methods.pivotrl import Functional
+from turnwise.methods.reward import Outcome, Reward
+from turnwise.models.packed_logprobs import score
+from turnwise.rollouts.pack import Update
+from turnwise.runs.result_file import Result, read_result
+from turnwise.runs.run_folder import claim
+from turnwise.training import loop
+from turnwise.training.candidates import read_candidates
+from turnwise.training.parts import BasePolicy, Parts, Settings, base_policy, build_parts, player_of
+from turnwise.training.progress import Phases
+from turnwise.types import Rewards, RolloutTree, State
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+PAGES = "turnwise_study.run_page"  # named, as configurations name worlds: the core imports neither
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy with its adapter. ``words`` name it on the command line; ``base`` has ``model`` (PyTorch), ``tokenizer``
+    and ``chat``, which turns messages into tokens and back.
+    """
+
+    words: tuple[str, ...]
+    base: BasePolicy
+
+    def logprobs(self, update: Update, temperature: float = 1.0) -> list[Tensor]:
+        """Returns for each micro-batch of the update the log-probs (K,) of its items, with their gradient.
+
+        Args:
+            temperature: the temperature at which the rollouts were sampled.
+        """
+        device = next(self.base.model.parameters()).device
+        return [score(self.base.model, each.to(device), temperature)[0][each.items.unique_K] for each in update.batches]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """An environment. ``words`` name it on the command line."""
+
+    words: tuple[str, ...]
+    env: Environment
+
+
+def load_policy(name: str = "tiny", *settings: str) -> Policy:
+    """Loads a policy by an option of ``policy=``, a folder, or a Hugging Face id.
+
+    Args:
+        settings: words of the command line, such as ``policy.lora.r=32``.
+    """
+    option = (CONF / "policy" / f"{name}.yaml").exists()
+    words = (f"policy={name}" if option else f"policy.model={name}", *settings)
+    return Policy(words, base_policy(Settings.of(_config(words))))
+
+
+def make_env(name: str = "household", *settings: str) -> World:
+    """Builds an environment by an option of ``env=``; ``settings`` are words such as ``env.level=full``."""
+    words = (f"env={name}", *settings)
+    env = build(_config(words), "env")
+    check_ready(env)
+    return World(words, env)
+
+
+def states(policy: Policy, world: World, count: int, of: Literal["tasks", "expert"] = "tasks") -> Sequence[State]:
+    """Returns the starts of ``count`` training tasks, or the expert turns of ``count`` demonstrations."""
+    words = (
+        ("states=task_starts", f"states.count={count}")
+        if of == "tasks"
+        else ("states=expert_turns", "reward=functional")
+    )
+    settings, parts, _ = _parts(policy, world, *words, f"data.trajectories={count}")
+    phases = Phases(Terminal(stderr=True, quiet=True))
+    return read_candidates(settings, parts, policy.base.chat, phases).fitting(settings, parts, phases)
+
+
+def play(
+    policy: Policy,
+    world: World,
+    states: Sequence[State],
+    *settings: str,
+    group_size: int = 8,
+    turns: int | None = None,
+    temperature: float = 1.0,
+    allocator: Allocator | None = None,
+    gate: Gate | None = None,
+    seed: int = 0,
+) -> list[RolloutTree]:
+    """Samples rollouts and returns a tree for each state.
+
+    Args:
+        settings: words of the command line, such as ``rollout.sampling.max_tokens=64``.
+        group_size: number of rollouts at each state, unless an ``allocator`` decides.
+        turns: number of turns of a rollout. None: to the end of the episode. 1: the verifier judges each action, which
+            the environment does not execute (PivotRL's local rollouts).
+        gate: stops groups early. None: no group.
+        seed: names the draws. The same call with the same seed samples the same rollouts.
+    """
+    words = [f"rollout.sampling.temperature={temperature}", f"rollout.turns={'null' if turns is None else turns}"]
+    prepared, parts, cfg = _parts(policy, world, *words, *settings)
+    player = player_of(cfg, prepared, parts, policy.base, lambda line: None)
+    try:
+        player.engine.load_weights(policy.base.model, 0)
+        return player.play(states, allocator or Uniform(group_size), gate or Never(), seed)
+    finally:
+        player.engine.shutdown()
+
+
+def rewards(tree: RolloutTree, reward: Reward | None = None) -> Rewards:
+    """Returns the rewards of a tree's leaves: by ``reward``, or else the verdict on single actions (``play`` with
+    ``turns=1``), or whether the episode was won.
+    """
+    judged = any("functional" in turn.info for turn in tree.turns)
+    return (reward or (Functional() if judged else Outcome()))(tree)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, by its folder (docs/metrics.md describes the files)."""
+
+    folder: Path
+
+    @property
+    def result(self) -> Result:
+        return read_result(self.folder)
+
+    @property
+    def success(self) -> dict[str, Any]:
+        """Held-out success in percent: ``base``, ``after``, ``delta``, its interval ``delta_ci95``, and ``tasks``."""
+        return self.result.in_domain.model_dump(include={"base", "after", "delta", "delta_ci95", "tasks"})
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, such as ``{"iteration": 3, "phase": "train", "train/reward_mean": 0.4, ...}``."""
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+    @property
+    def trees(self) -> list[dict[str, Any]]:
+        """The recorded rollouts, one tree an entry."""
+        path = self.folder / "rollouts" / "train.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def show(self) -> None:
+        """Displays what the run reached and its curves; outside of a notebook, prints where its page is."""
+        page, figures = import_module(PAGES), import_module("turnwise_study.figures")
+        page.print_summary(self.result, self.folder / "report.html", Terminal())
+        try:
+            from IPython import get_ipython  # only a notebook has it
+            from IPython.display import SVG, display
+        except ImportError:
+            return
+        if get_ipython() is not None:
+            for figure in figures.run_figures(import_module("turnwise_study.run_files").read_run(self.folder)):
+                display(SVG(figure.svg))
+
+
+def train(
+    method: Method, policy: Policy, world: World, *settings: str, iterations: int | None = None, out: str | Path
+) -> Run:
+    """Trains the policy and evaluates it before and after, as ``train.py`` does. ``policy`` itself stays as it is: the
+    trained weights lie in the folder ``out``. A run that was interrupted is resumed by the same call, and of a finished
+    run the results are returned.
+
+    Args:
+        settings: words of the command line, which win over the method, the policy and the environment.
+
+    Raises:
+        InputError: the configuration cannot be used, or ``out`` has another run.
+    """
+    many = [] if iterations is None else [f"trainer.max_epochs={iterations}"]
+    cfg = _config((*method.overrides, *policy.words, *world.words, *many, f"paths.out={Path(out)}", *settings))
+    check_config(cfg)
+    with claim(cfg) as folder:
+        if not folder.finished:
+            loop.run(cfg, pages=import_module(PAGES))
+    return Run(Path(cfg.paths.out))
+
+
+def _config(words: Sequence[str]) -> DictConfig:
+    if not CONF.is_dir():
+        raise InputError(f"{CONF}: there is no such folder; install the repository in place (make setup)")
+    return compose_config(words, CONF)
+
+
+def _parts(policy: Policy, world: World, *words: str) -> tuple[Settings, Parts, DictConfig]:
+    cfg = _config(("method=grpo", *policy.words, *world.words, *words))
+    settings, parts, _ = build_parts(cfg, policy.base)
+    return settings, parts, cfg
