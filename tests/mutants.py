@@ -87,10 +87,11 @@ MUTANTS = [
            "for value in values) / len(values))", "for value in values) / max(1, len(values) - 1))",
            ADVANTAGE + "test_group.py"),
     Mutant("advantage_sign", "leaves below the mean are rewarded",
-           "return {leaf: (value - centre) * factor for", "return {leaf: (centre - value) * factor for",
+           "return [(reward - centre) * factor for", "return [(centre - reward) * factor for",
            ADVANTAGE + "test_group.py"),
     Mutant("leave_one_out", "the factor of the leave-one-out baseline is inverted",
-           "factor = n / (n - 1) if", "factor = (n - 1) / n if", ADVANTAGE + "test_group.py"),
+           "factor = len(rewards) / (len(rewards) - 1) if", "factor = (len(rewards) - 1) / len(rewards) if",
+           ADVANTAGE + "test_group.py"),
     Mutant("treerpo_leaves", "values of TreeRPO weigh all leaves equally (Eq. 45)",
            "below = [value[child] for child in children[turn] if child in value]",
            "def leaves(at):\n"
