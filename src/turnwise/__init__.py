@@ -4,6 +4,7 @@ start in the same state as one tree, whose nodes are turns. ``turnwise.api`` des
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,7 @@ def __getattr__(name: str) -> Any:
     """Imports on first use, because torch takes seconds to import and most of this package does without it."""
     if name not in __all__:
         raise AttributeError(f"module 'turnwise' has no attribute {name!r}")
+    warnings.filterwarnings("ignore", "IProgress not found")  # of tqdm, which nothing here needs in a notebook
     if name in ("credit", "loss"):
         return import_module(f"turnwise.methods.{name}")
     return getattr(import_module(f"turnwise.{_WHERE.get(name, 'api')}"), name)

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from turnwise.config.check import check_config
@@ -85,6 +85,7 @@ def load_policy(name: str = "tiny", *settings: str) -> Policy:
     Args:
         settings: words of the command line, such as ``policy.lora.r=32``.
     """
+    loop.quiet()
     option = (CONF / "policy" / f"{name}.yaml").exists()
     words = (f"policy={name}" if option else f"policy.model={name}", *settings)
     return Policy(words, base_policy(Settings.of(_config(words))))
@@ -191,7 +192,13 @@ class Run:
 
 
 def train(
-    method: Method, policy: Policy, world: World, *settings: str, iterations: int | None = None, out: str | Path
+    method: Method,
+    policy: Policy,
+    world: World,
+    *settings: str,
+    iterations: int | None = None,
+    out: str | Path,
+    **parts: Any,
 ) -> Run:
     """Trains the policy and evaluates it before and after, as ``train.py`` does. ``policy`` itself stays as it is: the
     trained weights lie in the folder ``out``. A run that was interrupted is resumed by the same call, and of a finished
@@ -199,12 +206,21 @@ def train(
 
     Args:
         settings: words of the command line, which win over the method, the policy and the environment.
+        parts: parts of your own by the name of their group, such as ``advantage=MyRule(gamma=0.9)``: instances of
+            dataclasses. Their class and their fields become the configuration's.
 
     Raises:
         InputError: the configuration cannot be used, or ``out`` has another run.
     """
     many = [] if iterations is None else [f"trainer.max_epochs={iterations}"]
     cfg = _config((*method.overrides, *policy.words, *world.words, *many, f"paths.out={Path(out)}", *settings))
+    for group, part in parts.items():
+        if group not in cfg or not is_dataclass(part) or isinstance(part, type):
+            raise InputError(f"{group}={part!r}: must be a group of conf/ and an instance of a dataclass")
+        named = {"_target_": f"{type(part).__module__}.{type(part).__qualname__}"}
+        OmegaConf.update(
+            cfg, group, named | {each.name: getattr(part, each.name) for each in fields(part)}, merge=False
+        )
     check_config(cfg)
     with claim(cfg) as folder:
         if not folder.finished:

@@ -254,8 +254,11 @@ def close(session: Session | None) -> None:
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end in this thread. A signal such as Ctrl-C is raised at once, even during sampling."""
-    loop = asyncio.new_event_loop()
+    """Runs a coroutine to its end in this thread, also in a notebook, whose own event loop waits meanwhile. A signal
+    such as Ctrl-C is raised at once, even during sampling.
+    """
+    loop, of_notebook = asyncio.new_event_loop(), asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
     try:
         return loop.run_until_complete(work)
     finally:
@@ -266,6 +269,7 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
         if left:
             loop.run_until_complete(asyncio.wait(left))
         loop.close()
+        asyncio._set_running_loop(of_notebook)
 
 
 # -- the limit on running rollouts, for environments in which each of them needs a process -----------------------------

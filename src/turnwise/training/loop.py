@@ -137,14 +137,18 @@ def prepare(seed: int) -> None:
     process. Environment variables that the user has set are not changed.
     """
     give_back()
+    quiet()
+    L.seed_everything(seed, verbose=False)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def quiet() -> None:
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.raiseExceptions = False  # so that on a full disk only the run's own message appears
     warnings.filterwarnings("ignore", module="lightning|transformers|peft")
-    L.seed_everything(seed, verbose=False)
-    torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def give_back() -> None:
