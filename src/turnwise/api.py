@@ -183,12 +183,12 @@ class Run:
         page.print_summary(self.result, self.folder / "report.html", Terminal())
         try:
             from IPython import get_ipython  # only a notebook has it
-            from IPython.display import SVG, display
+            from IPython.display import display
         except ImportError:
             return
         if get_ipython() is not None:
             for figure in figures.run_figures(import_module("turnwise_study.run_files").read_run(self.folder)):
-                display(SVG(figure.svg))
+                display(figure)
 
 
 def train(

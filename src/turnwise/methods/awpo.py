@@ -56,7 +56,7 @@ class AWPO(Method):
 
     batch: int = key("rollout.states", 96)  # G, groups of an update
     group_size: int = key("allocator.group_size", 16)  # K, replies of a group
-    # e_mix (Eq. 21); the paper gives none of the next five numbers
+    # e_mix (Eq. 21); the paper gives no number for it, nor for t_low and t_high
     epsilon_mix: float = key("advantage.epsilon_mix", 0.75)
     tau_low: float = key("advantage.tau_low", 0.4)  # t_low and t_high (Eq. 22), in units of the outcome
     tau_high: float = key("advantage.tau_high", 1.6)

@@ -19,14 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from turnwise.methods.loss import LossInputs, LossOutput, Mean, token_scale
 from turnwise.methods.method import Method, key
 from turnwise.types import Credit, RolloutTree, State, Turn
-
-if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked without it
-    pass
 
 
 @dataclass(frozen=True, slots=True)
