@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -26,3 +27,9 @@ def test_a_signal_stops_a_run_with_a_word_and_loses_nothing(tmp_path: Path) -> N
         assert not (stopped / "result.json").exists()
     finish(overrides, stopped)
     assert not differences(ending(whole), ending(stopped))
+    # killed between its last evaluation and its result, when nothing is left to measure
+    expected = ending(stopped)
+    (stopped / "result.json").unlink()
+    finish(overrides, stopped)
+    assert not differences(expected, ending(stopped))
+    assert json.loads((stopped / "result.json").read_text())["faults"]["evaluations"] == 0

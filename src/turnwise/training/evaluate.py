@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -340,11 +340,22 @@ class Measure:
         self.settings, self.policy, self.player, self.module = settings, policy, player, module
         self.candidates, self.phases, self.distributed = candidates, phases, module.distributed
         self.general: General | None = None
-        self.wanted = 0  # number of episodes of an evaluation
+
+    @cached_property
+    def tasks(self) -> list[Task]:
+        """The held-out tasks, half of them of the split ``unseen``; empty if the environment is not played."""
+        settings, environment = self.settings.eval, self.player.environment
+        if not self.candidates.plays:
+            return []
+        unseen = settings.tasks // 2
+        return [
+            *fresh_tasks(environment, "seen", settings.tasks - unseen, settings.seed),
+            *fresh_tasks(environment, "unseen", unseen, settings.seed),
+        ]
 
     def __call__(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
         """Evaluates the policy with its current weights. ``advance`` is called with numbers of newly finished steps."""
-        settings, environment, held_out = self.settings.eval, self.player.environment, self.candidates.held_out
+        settings, held_out = self.settings.eval, self.candidates.held_out
         if not is_sharded(self.module):
             self.module.to(self.settings.device)
         self.module.sync_weights(self.player.engine)
@@ -357,13 +368,7 @@ class Measure:
             replies = held_out.measure(self.player, mine, nats, settings.attempts, advance)
             found.replies = self.distributed.gather(replies)
         if self.candidates.plays:
-            unseen = settings.tasks // 2
-            every = [
-                *fresh_tasks(environment, "seen", settings.tasks - unseen, settings.seed),
-                *fresh_tasks(environment, "unseen", unseen, settings.seed),
-            ]
-            self.wanted = sum(1 + self.attempts(task) for task in every)
-            tasks = self.distributed.share(every)
+            tasks = self.distributed.share(self.tasks)
             greedy = Sampling(0, max_tokens=sampling.max_tokens)
             for mode, how in (("sampled", sampling), ("greedy", greedy)):
                 counts = {id(task): self.attempts(task) if mode == "sampled" else 1 for task in tasks}
@@ -418,7 +423,7 @@ class Measure:
 
     def lost(self, found: Evaluation) -> int:
         """Returns the number of episodes that are missing in an evaluation because the environment failed."""
-        return self.wanted - len(found.episodes)
+        return sum(1 + self.attempts(task) for task in self.tasks) - len(found.episodes)
 
     def base(self, cfg: DictConfig) -> Evaluation:
         """Returns the base policy's evaluation. Runs with equal :func:`base_key` share one evaluation through a cache
