@@ -140,6 +140,10 @@ class Environment(Protocol):
         """
         ...
 
+    def solution(self, task: Task) -> str | None:
+        """The reply that gives the task's true answer; None if no single reply does."""
+        return None
+
     def is_candidate(self, observation: str) -> bool:
         """Whether a demonstrated turn to which the environment answered ``observation`` may be trained on."""
         return True

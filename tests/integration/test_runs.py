@@ -106,3 +106,30 @@ def test_batch_k_is_sampled_from_policy_k_at_its_temperature(
         assert row["train/ratio_max"] == pytest.approx(1, abs=1e-4)
         assert row["train/ratio_mean"] == pytest.approx(1, abs=1e-4)
         assert row["train/mismatch_mean"] < 1e-4 and row["train/kl_sampler"] < 1e-8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("grpo", ["advantage=turn_gae", "predictor=tiny", "loss=cispo", "env.horizon=4"]),
+        ("grpo", ["advantage=igpo", "env=search", "env.horizon=4"]),
+        ("awpo", ["advantage=gdpo"]),
+        ("grpo", ["allocator=entropy", "advantage=monte_carlo", "env.horizon=20", "rollout.sampling.max_tokens=24"]),
+        ("pivotrl", ["states=snr", "states.k=4"]),
+    ],
+    ids=lambda part: part if isinstance(part, str) else part[0],
+)
+def test_rules_of_other_papers_train(
+    method: str, words: list[str], small: Overrides, composed: Compose, tmp_path: Path
+) -> None:
+    given = [word for word in small(method, "policy.model=tiny", "update.warmup=0") if not _replaced(word, words)]
+    run(composed([*given, *words, "trainer.max_epochs=2"]))
+    rows = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
+    assert len(rows) == 2 and any(row["train/grad_norm"] > 0 for row in rows)
+
+
+def _replaced(word: str, words: list[str]) -> bool:
+    """Whether a word sets a key of a part that another one replaces."""
+    group = word.partition(".")[0]
+    return "." in word.partition("=")[0] and any(w.startswith(f"{group}=") for w in words) and group != "policy"

@@ -85,6 +85,14 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
     (lambda s: s["gate"] == "Predicted" and not s["predictor"],
      "gate=predicted: this gate needs a predictor of success, but predictor is null; set predictor=tiny, or choose "
      "another gate"),
+    (lambda s: s["advantage"] == "TurnGae" and not s["predictor"],
+     "advantage=turn_gae: this rule needs a critic, but predictor is null; set predictor=tiny, or choose another rule"),
+    (lambda s: s["advantage"] in ("TurnGae", "Igpo") and s["rollout.turns"] == 1,
+     "advantage={advantage!}: with rollout.turns=1 there are no turns to divide credit among; set rollout.turns=null, or "
+     "choose advantage=group"),
+    (lambda s: s["allocator"] == "Entropy" and s["rollout.turns"] == 1 and (s["allocator.branches"] or 0) > 0,
+     "allocator.branches: with rollout.turns=1 no rollout has a later turn to branch at; set allocator.branches=0, or "
+     "rollout.turns=null"),
     (lambda s: s["allocator"] in _PREDICTED and s["advantage.zero_variance"] == "refill",
      "advantage.zero_variance: allocator={allocator!} has spent its whole budget before a refill; set "
      "advantage.zero_variance to drop or keep"),

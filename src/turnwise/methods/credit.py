@@ -227,6 +227,48 @@ def group(tree: RolloutTree, rewards: Rewards, **options: Any) -> Credit:
 
 
 @dataclass(frozen=True, slots=True)
+class Gdpo:
+    """Normalises each reward apart before adding (GDPO, arXiv:2601.05242), instead of adding rewards first:
+
+    A_k = (r_k - mean) / (std + eps) within the group for each reward k, A = sum of weight_k A_k, and the update's
+    advantages are (A - mean) / (std + eps) over all its rollouts. A reward without spread in a group adds 0 there. A
+    leaf without one of the rewards (NaN: the judge failed) gets 0 for it, and is left out of that reward's statistics.
+
+    Attributes:
+        rewards: names and weights of the rewards (docs/metrics.md).
+        batch_norm: whether to take the last step.
+        zero_variance: what to do with a group in which every A is 0 (:data:`ZeroVariance`).
+    """
+
+    rewards: Mapping[str, float] = field(default_factory=lambda: {"outcome": 1.0, "reasoning": 1.0})
+    batch_norm: bool = True
+    eps: Annotated[float, Ge(0)] = 1e-6
+    tolerance: Annotated[float, Ge(0)] = 1e-6
+    zero_variance: ZeroVariance = "drop"
+
+    def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
+        return self.over([tree], [rewards], {}).credits[0]
+
+    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
+        sums = [self._sums(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
+        every = [value for of_tree in sums for value in of_tree.values()]
+        if self.batch_norm and every:
+            centre, norm = mean(every), std(every) + self.eps
+            sums = [{leaf: (value - centre) / norm for leaf, value in of_tree.items()} for of_tree in sums]
+        return Credited([spread(tree, of_tree) for tree, of_tree in zip(trees, sums, strict=True)], memory)
+
+    def _sums(self, tree: RolloutTree, rewards: Rewards) -> dict[int, float]:
+        if tree.stopped:
+            return {}
+        totals = dict.fromkeys(tree.valid_leaves(), 0.0)
+        for name, weight in self.rewards.items():
+            known = {leaf: r for leaf, r in leaf_rewards(tree, rewards, name).items() if not math.isnan(r)}
+            for leaf, value in (normalised(known, self.eps, self.tolerance) or {}).items():
+                totals[leaf] += weight * value
+        return totals if any(totals.values()) or self.zero_variance == "keep" else {}
+
+
+@dataclass(frozen=True, slots=True)
 class TreeGRPO:
     """Computes A_i = A_intra + A_inter for each valid leaf i with total reward r_i. A_intra and A_inter are (r_i -
     mean) / (std + eps), each with the mean and the population std of a group that contains the leaf.

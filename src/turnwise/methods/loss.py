@@ -267,7 +267,8 @@ def surrogate(ratio_K: Tensor, advantage_K: Tensor, low_K: Any, high_K: Any) -> 
 
     The bounds are tensors (K,) or numbers.
     """
-    return -(ratio_K * advantage_K).minimum(ratio_K.clamp(1 - low_K, 1 + high_K) * advantage_K)
+    clipped_K = ratio_K.clamp(1 - low_K, 1 + high_K)
+    return -(ratio_K * advantage_K).minimum(clipped_K * advantage_K)
 
 
 RatioLevel = Literal["token", "sequence", "action", "none"]
@@ -359,7 +360,7 @@ class Clipped:
         low_K = _override(batch.clip_low_K, self.clip_low, ratio_K)
         high_K = _override(batch.clip_high_K, self.clip_high, ratio_K)
 
-        loss_K = surrogate(ratio_K, advantage_K, low_K, high_K)
+        loss_K = self._surrogate(batch, ratio_K, advantage_K, low_K, high_K)
         near_ratio_K = ratio_K
         if weights is not None:
             loss_K, ratio_K, token_ratio_K = (x * weights.weight_K for x in (loss_K, ratio_K, token_ratio_K))
@@ -382,6 +383,11 @@ class Clipped:
         cut_high_K = (near_ratio_K > 1 + high_K) & (advantage_K > 0)
         return LossOutput(loss, _metrics(batch, old_K, ratio_K, cut_low_K, cut_high_K, weights))
 
+    def _surrogate(
+        self, batch: LossInputs, ratio_K: Tensor, advantage_K: Tensor, low_K: Tensor, high_K: Tensor
+    ) -> Tensor:
+        return surrogate(ratio_K, advantage_K, low_K, high_K)
+
     def _ratio(self, batch: LossInputs, old_K: Tensor) -> Tensor:
         log_ratio_K = batch.logprobs_K - (batch.logprobs_K.detach() if self.ratio == "none" else old_K)
         if self.ratio == "action":
@@ -399,6 +405,22 @@ class Clipped:
             # a length-normalised ratio is not an importance weight, so with sequences each token's own ratio is used
             kl_K = kl_K * (ratio_K if self.ratio == "action" else token_ratio_K)
         return kl_K
+
+
+@dataclass(frozen=True, slots=True)
+class Cispo(Clipped):
+    """CISPO (arXiv:2506.13585): -sg(clip(w, 1 - e_low, 1 + e_high)) A log pi, where sg stops the gradient, with all other
+    terms and options of :class:`Clipped`. Unlike there, a token whose ratio is clipped keeps its gradient. With the
+    default ``clip_low`` nothing is clipped below, as in the paper. The paper gives no number for e_high.
+    """
+
+    clip_low: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    aggregation: Aggregation = "token_mean"
+
+    def _surrogate(
+        self, batch: LossInputs, ratio_K: Tensor, advantage_K: Tensor, low_K: Tensor, high_K: Tensor
+    ) -> Tensor:
+        return -ratio_K.clamp(1 - low_K, 1 + high_K).detach() * advantage_K * batch.logprobs_K
 
 
 def _k3(x: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Advantage rules for the rewards of single turns: prime-rl's ``turn_credit``, rewards-to-go, MT-GRPO
-(arXiv:2505.11821), and GiGPO (arXiv:2505.10978), which compares a step with steps taken in the same state.
+(arXiv:2505.11821), GiGPO (arXiv:2505.10978), which compares a step with steps taken in the same state, generalised
+advantages over turns (Turn-PPO, arXiv:2512.17008), and information gain (IGPO, arXiv:2510.14967).
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Literal, TypeVar
 
 from annotated_types import Ge, Interval
 
 from turnwise.errors import InputError
 from turnwise.methods.credit import Credited, ZeroVariance, finite_rewards, mean, normalised, spread, spread_turns, std
-from turnwise.types import Credit, Rewards, RolloutTree
+from turnwise.types import Credit, Rewards, RolloutTree, Value
 
 PAID = "reward"  # names the environment's reward (Turn.reward); other names are keys of Turn.info, e.g. admissible
 
@@ -367,3 +369,107 @@ class GiGPO:
         for place, value in returns.items():
             groups[shown[tree.turns[place].parent]][place] = value
         return {turn: value for group in groups.values() for turn, value in self._relative(group).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnGae:
+    """Generalised advantages (arXiv:1506.02438) over turns as the steps, with the run's predictor as the critic
+    (Turn-PPO, arXiv:2512.17008):
+
+    delta_t = r_t + gamma V(s_t+1) - V(s_t), A_t = sum over l of (gamma lam)^l delta_t+l.
+
+    V of a history is its predicted success, and 0 after the last turn. The rewards of a rollout's turns add up to its
+    total (:func:`payments`), which must lie in [0, 1] like V. With ``lam`` at 1 the critic is only a baseline, with 0
+    its values alone give credit to all turns but the last. A turn that several leaves share receives the sum of the
+    leaves' A_t (:func:`turnwise.methods.credit.spread`).
+
+    Attributes:
+        value: predicts the success of histories.
+        whiten: whether the advantages of the update's turns are brought to mean 0 and std 1, as PPO does. Each turn of
+            each rollout has the same weight.
+    """
+
+    value: Value
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    lam: Annotated[float, Interval(ge=0, le=1)] = 0.95
+    whiten: bool = True
+    eps: Annotated[float, Ge(0)] = 1e-6
+
+    def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
+        return self.over([tree], [rewards], {}).credits[0]
+
+    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
+        every = [
+            self._paths(tree, rewarded, values)
+            for tree, rewarded, values in zip(trees, rewards, self.value(trees), strict=True)
+        ]
+        numbers = [number for paths in every for path in paths.values() for number in path]
+        if self.whiten and numbers:
+            centre, norm = mean(numbers), std(numbers) + self.eps
+            every = [{leaf: [(a - centre) / norm for a in path] for leaf, path in paths.items()} for paths in every]
+        return Credited([spread_turns(tree, paths) for tree, paths in zip(trees, every, strict=True)], memory)
+
+    def _paths(self, tree: RolloutTree, rewards: Rewards, values: Sequence[float]) -> _Paths:
+        found = {}
+        for leaf, total in finite_rewards(tree, rewards, "total").items():
+            if not 0 <= total <= 1:
+                raise InputError(
+                    f"advantage=turn_gae: state {tree.state.id!r} has a reward of {total:g}, but the predictor's values lie "
+                    "in [0, 1]; choose a reward in this range, such as reward=outcome"
+                )
+            path = tree.path(leaf)
+            v = [values[0], *(values[turn + 1] for turn in path[:-1]), 0.0]
+            deltas = [r + self.gamma * v[t + 1] - v[t] for t, r in enumerate(payments(tree, leaf, total))]
+            found[leaf] = to_go(deltas, self.gamma * self.lam)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Igpo:
+    """Information gain (IGPO, arXiv:2510.14967): the reward of a turn before the last is by how much it raised the
+    policy's probability of the true answer, p(after) - p(before), and that of the last turn is the rollout's total.
+
+    p is the geometric mean of the probabilities of the answer's tokens. All rewards of the turns of a tree's rollouts
+    are normalised together, (r - mean) / (std + eps), and A_t is the discounted sum of the normalised rewards of turn t
+    and the turns after it. Each turn of each rollout has the same weight in mean and std. A turn that several leaves
+    share receives the sum of the leaves' A_t (:func:`turnwise.methods.credit.spread`).
+
+    Attributes:
+        answer: gives p for the histories of trees (``rollouts.answers``).
+        gain: ``probability`` as above, or ``log``: log p(after) - log p(before).
+    """
+
+    answer: Value
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    gain: Literal["probability", "log"] = "probability"
+    eps: Annotated[float, Ge(0)] = 1e-6
+    tolerance: Annotated[float, Ge(0)] = 1e-6
+    zero_variance: ZeroVariance = "drop"
+
+    def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
+        return self.over([tree], [rewards], {}).credits[0]
+
+    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
+        credits = []
+        for tree, rewarded, chances in zip(trees, rewards, self.answer(trees), strict=True):
+            level = [math.log(max(p, 1e-12)) for p in chances] if self.gain == "log" else chances
+            paid = {}
+            for leaf, total in finite_rewards(tree, rewarded, "total").items():
+                path = tree.path(leaf)
+                seen = [level[0], *(level[turn + 1] for turn in path[:-1])]
+                paid[leaf] = [*(after - before for before, after in pairwise(seen)), total]
+            credits.append(self._credit(tree, paid))
+        return Credited(credits, memory)
+
+    def _credit(self, tree: RolloutTree, paid: _Paths) -> Credit:
+        numbers = [reward for path in paid.values() for reward in path]
+        norm = std(numbers) if numbers else 0.0
+        if norm <= self.tolerance:
+            return spread_turns(
+                tree, {leaf: [0.0] * len(p) for leaf, p in paid.items()} if self.zero_variance == "keep" else {}
+            )
+        centre = mean(numbers)
+        return spread_turns(
+            tree,
+            {leaf: to_go([(r - centre) / (norm + self.eps) for r in path], self.gamma) for leaf, path in paid.items()},
+        )

@@ -36,6 +36,7 @@ from turnwise.methods.reward import Reward
 from turnwise.models.attention import unwrapped
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
+from turnwise.rollouts.answers import AnswerProbability
 from turnwise.rollouts.player import Player
 from turnwise.rollouts.predictor import OnlinePredictor, load_predictor
 from turnwise.rollouts.probe import check_exact, probe_backbone
@@ -159,7 +160,7 @@ def build_parts(cfg: DictConfig, policy: BasePolicy | None = None) -> tuple[Sett
         InputError: the configuration of a part is not valid, or a model cannot be used.
     """
     settings = Settings.of(cfg)
-    built: dict[str, Any] = {name: build(cfg, name) for name in ("states", "reward", "judge", "advantage", "loss")}
+    built: dict[str, Any] = {name: build(cfg, name) for name in ("states", "reward", "judge", "loss")}
     callbacks = tuple(build(cfg, f"callbacks.{name}") for name, node in (cfg.callbacks or {}).items() if node)
     check_ready(env := build(cfg, "env"))
     data, chosen = settings.data, OmegaConf.select(cfg, "reward.format")
@@ -173,8 +174,9 @@ def build_parts(cfg: DictConfig, policy: BasePolicy | None = None) -> tuple[Sett
         form = dialect.format
     reward = built["reward"] = in_format(built["reward"], form)
     predictor = _predictor(settings, policy.tokenizer)
-    known = {"value": predictor.values, "reward": predictor.success(reward)} if predictor and reward else {}
-    built |= {name: build(cfg, name, **known) for name in ("allocator", "gate")}
+    known: dict[str, Any] = {"answer": AnswerProbability(policy.model, policy.chat, env)}
+    known |= {"value": predictor.values, "reward": predictor.success(reward)} if predictor and reward else {}
+    built |= {name: build(cfg, name, **known) for name in ("allocator", "gate", "advantage")}
     parts = Parts(**built, env=env, format=form, dialect=dialect, predictor=predictor, callbacks=callbacks)
     return settings, parts, policy
 

@@ -138,6 +138,10 @@ class QuestionEnv(ToolEnv[Q]):
         elif self.pages is not None:
             self.find = Bm25(self.pages)
 
+    def solution(self, task: Task) -> str:
+        session = self.reset(task)
+        return session.write("answer", session.question.answers[0])
+
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         questions = self._ordered(split, seed)
         found = first_tasks(questions, count, f"split {split} of {self.source}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,17 @@ from tests.unit.methods.advantages.trees import flat, mirrored, trees
 from turnwise.methods.awpo import Awpo
 from turnwise.methods.credit import GroupAdvantage, MonteCarlo, TreeGRPO
 from turnwise.methods.trace import TreeRPO
-from turnwise.methods.turn_credit import MTGRPO, GiGPO, TurnCredit
+from turnwise.methods.turn_credit import MTGRPO, GiGPO, Igpo, TurnCredit, TurnGae
+from turnwise.types import RolloutTree
 
 Make = Callable[..., Any]
+
+
+def by_depth(trees: Sequence[RolloutTree]) -> list[list[float]]:
+    """A critic that knows only how many turns were taken."""
+    return [[0.5, *(0.5 / (1 + len(tree.path(turn))) for turn in range(len(tree.turns)))] for tree in trees]
+
+
 RULES: dict[str, Make] = {
     "group": GroupAdvantage,
     "leave_one_out": partial(GroupAdvantage, baseline="leave_one_out"),
@@ -31,7 +39,9 @@ RULES: dict[str, Make] = {
     "smeared": TurnCredit,
     "to_go": partial(TurnCredit, form="to_go"),
 }
-every = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
+CRITICS: dict[str, Make] = {"turn_gae": partial(TurnGae, by_depth), "igpo": partial(Igpo, by_depth)}
+every = pytest.mark.parametrize("make", (RULES | CRITICS).values(), ids=RULES | CRITICS)
+by_outcome = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
 SCALELESS = ("group", "monte_carlo", "treerpo", "tree_grpo", "mt_grpo")  # outcomes count only by their z-scores
 FLAT: list[tuple[Any, dict[str, Any]]] = [  # a rule, and the group advantage that it is where no rollout shares a turn
     (Awpo(difficulty=False, dynamic_clip=False, zero_variance="drop"), {}),
@@ -61,7 +71,7 @@ def test_the_order_of_rollouts_changes_nothing(make: Make, drawn: Any) -> None:
 
 
 @every
-def test_what_failed_and_what_teaches_nothing(make: Make) -> None:
+def test_what_failed_is_left_out(make: Make) -> None:
     tree = flat(1, 2, 1, paid=[[0], [5, 0], [0]])
     tree.invalid = {2}
     rewards = {"total": [1.0, math.nan, 0.0]}
@@ -70,6 +80,10 @@ def test_what_failed_and_what_teaches_nothing(make: Make) -> None:
     assert out.weight == [1, 0, 0, 1]
     tree.stopped = True
     assert make()(tree, rewards).weight == [0] * 4
+
+
+@by_outcome
+def test_what_teaches_nothing(make: Make) -> None:
     equal = flat(2, 1), {"total": [0.0, 0.0]}
     for rule, weight in (("drop", 0), ("refill", 0), ("keep", 1)):
         out = make(zero_variance=rule)(*equal)
