@@ -12,6 +12,7 @@ from typing import Any
 _LOCAL_REWARDS = {"Exact", "Functional", "Graded", "ToolCalls"}
 _GROUP_RULES = {"GroupAdvantage", "Awpo", "GiGPO", "MTGRPO", "TurnCredit", "MonteCarlo"}
 _PREDICTED = {"Trace", "Pcl"}  # allocators that need a predictor
+_JUDGED = {"Awpo", "Gdpo"}  # advantage rules that read a judge's reward
 _DEMONSTRATED = {"ExpertTurns", "Pivots"}  # states that have a demonstrated action
 
 
@@ -154,10 +155,10 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
      "policy.lora.dropout: with dropout the trained policy would differ from the policy that sampled the rollouts, and a "
      "resumed run would use other masks; set it to 0"),
     # judges
-    (lambda s: s["judge"] is None and s["advantage"] == "Awpo",
-     "judge: advantage=awpo weighs a judge's score of the reasoning, but judge is null; choose judge=offline or "
+    (lambda s: s["judge"] is None and s["advantage"] in _JUDGED,
+     "judge: advantage={advantage!} weighs a judge's score of the reasoning, but judge is null; choose judge=offline or "
      "judge=endpoint, or set advantage=group"),
-    (lambda s: s["judge"] is not None and s["advantage"] != "Awpo",
+    (lambda s: s["judge"] is not None and s["advantage"] not in _JUDGED,
      "judge: {judge} would score every rollout, but advantage={advantage!} never uses the scores; set judge=none, or choose "
      "advantage=awpo"),
     (lambda s: s["judge"] is not None and s["advantage"] == "Awpo"
