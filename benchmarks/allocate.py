@@ -17,7 +17,7 @@ from rich.table import Table
 
 from common import finish, program
 from turnwise.methods.allocate import Array, Counts
-from turnwise.methods.trace import mixed_probability, prefix_allocation, root_allocation
+from turnwise.methods.trace import prefix_allocation, root_allocation
 
 TOLERANCE = 1e-9  # tolerance of the objective, which is a sum of up to B probabilities
 
@@ -68,6 +68,11 @@ def optimal(rng: np.random.Generator, instances: int) -> bool:
         if (1 - values**prefixes).sum() < programme(same)[1] - TOLERANCE:
             return False
     return True
+
+
+def mixed_probability(values_B: Array, counts_B: Counts) -> Array:
+    """The probability that the rollouts of each prompt contain a success and a failure (TRACE Eq. 12)."""
+    return np.where(counts_B < 2, 0.0, 1 - values_B**counts_B - (1 - values_B) ** counts_B)
 
 
 def root_gains(values: Array, budget: int) -> Array:

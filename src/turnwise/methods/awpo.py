@@ -1,30 +1,32 @@
 """AWPO (arXiv:2512.19126): a judge's reward for the reasoning is mixed into the advantage of groups in which that
 reward can be trusted (Eqs. 18-25). It extends ToolRL, in the same environment.
 
-The algorithm; a step names the files that do it, and the parts and keys that decide it:
+The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
+a part is named in conf/GROUP/OPTION.yaml.
 
 1. cut each dialogue into its assistant turns: states s with the expert's calls
-    [data/steps.py, methods/states.py] states=expert_turns
-2. for each update: draw G states (the paper's groups g)
+    [training/candidates.py, methods/states.py] states=expert_turns
+2. for each update: draw G states (in the paper G is the number of groups), from about 24 trajectories
     [methods/states.py] rollout.states=96, rollout.trajectories=24
 3. draw K replies at each of them from pi_old
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
 4. R_out = S_format + S_exec in [0, 2] (Eqs. 11-16)
     [methods/awpo.py] reward=graded
 5. ask the judge for R_reasoning in [0, 1]
-    [judges/offline.py, rollouts/verdicts.py] judge=offline
+    [data/steps.py, judges/offline.py, rollouts/verdicts.py] judge=offline
 6. R_mix = R_out + R_reasoning (Eq. 17)
     [methods/awpo.py] advantage=awpo
-7. mean, std and A of R_out and of R_mix in each group (Eqs. 18-19)
+7. mean, std and A of R_out and of R_mix in each group, also where rewards are equal (Eqs. 18-19)
     [methods/awpo.py] advantage.zero_variance=keep
-8. rho from the two stds; w = rho below R_max and below e_mix, else 0 (Eqs. 20-21)
+8. rho from the two stds; w = rho where mean R_out < R_max, the highest so far, and rho < e_mix, else 0 (Eqs. 20-21)
     [methods/awpo.py] advantage.gate=ratio, advantage.saturation=true, advantage.epsilon_mix=0.75
 9. d = a_prio where t_low < mean R_out < t_high, else a_base (Eq. 22)
-    [methods/awpo.py] advantage.difficulty=true, advantage.tau_low=0.4, advantage.tau_high=1.6, advantage.alpha_prio=1.5
+    [methods/awpo.py] advantage.difficulty=true, advantage.tau_low=0.4, advantage.tau_high=1.6, advantage.alpha_prio=1.5,
+    advantage.alpha_base=0.5
 10. A = d [(1 - w) A_out + w A_mix] (Eq. 23)
-    [methods/awpo.py] advantage.alpha_base=0.5
-11. clip radius from e_max down to e_min as the mean of w grows (Eq. 24)
-    [methods/awpo.py] advantage.dynamic_clip=true, advantage.clip_min=0.18, advantage.clip_max=0.2
+    [methods/awpo.py] advantage=awpo
+11. clip radius from e_max down to e_min as the mean of w grows (Eq. 24); it acts only with several steps
+    [methods/awpo.py, rollouts/pack.py] advantage.dynamic_clip=true, advantage.clip_min=0.18, advantage.clip_max=0.2
 12. J: mean over replies of min(r A, clip(r) A), r the ratio of a whole reply (Eq. 25)
     [methods/loss.py] loss=clipped, loss.ratio=action, loss.aggregation=turn_mean_token_mean
 13. one AdamW step on -J, with the gradient clipped
@@ -60,9 +62,9 @@ class AWPO(Method):
     epsilon_mix: float = key("advantage.epsilon_mix", 0.75)
     tau_low: float = key("advantage.tau_low", 0.4)  # t_low and t_high (Eq. 22), in units of the outcome
     tau_high: float = key("advantage.tau_high", 1.6)
-    alpha_base: float = key("advantage.alpha_base", 0.5)  # a_base and a_prio (Eq. 22)
+    alpha_base: float = key("advantage.alpha_base", 0.5)  # a_base and a_prio (Eq. 22), of the paper's Table 6
     alpha_prio: float = key("advantage.alpha_prio", 1.5)
-    clip_min: float = key("advantage.clip_min", 0.18)  # e_min and e_max (Eq. 24)
+    clip_min: float = key("advantage.clip_min", 0.18)  # e_min and e_max (Eq. 24), of the paper's Table 6
     clip_max: float = key("advantage.clip_max", 0.2)
 
 
@@ -75,17 +77,17 @@ class ToolRL(Method):
     The algorithm:
 
     1. cut each dialogue into its assistant turns: states s with the expert's calls
-        [data/steps.py, methods/states.py] states=expert_turns
-    2. for each update: draw B states s
+        [training/candidates.py, methods/states.py] states=expert_turns
+    2. for each update: draw B states s, from about 24 trajectories
         [methods/states.py] rollout.states=96, rollout.trajectories=24
     3. draw K replies at each s from pi_old
         [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
     4. R_out = S_format + S_exec in [0, 2] (AWPO Eqs. 11-16)
         [methods/awpo.py] reward=graded
-    5. A = (R_out - mean) / (std + eps) within the group
+    5. A = (R_out - mean) / (std + eps) within the group; groups of equal rewards leave the mean
         [methods/credit.py] advantage=group, advantage.zero_variance=drop
-    6. J: mean of min(w A, clip(w) A), w the ratio of each token
-        [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.kl_beta=0.0,
+    6. J: mean over replies of the mean over tokens of min(w A, clip(w) A), w the ratio of each token
+        [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.2, loss.kl_beta=0.0,
         loss.aggregation=seq_mean_token_mean
     7. one AdamW step on -J, with the gradient clipped
         [training/module.py] update.steps=1, update.clip_norm=1.0
@@ -108,7 +110,7 @@ class Mixed(ToolRL):
 
     5. ask the judge for R_reasoning; A = (R_mix - mean) / (std + eps), R_mix = R_out + R_reasoning (AWPO Eqs. 17-19)
         [judges/offline.py, rollouts/verdicts.py, methods/awpo.py] judge=offline, advantage=awpo, advantage.gate=open,
-        advantage.dynamic_clip=false
+        advantage.saturation=false, advantage.difficulty=false, advantage.dynamic_clip=false, advantage.zero_variance=keep
     """
 
     name: ClassVar[str] = "mixed"
@@ -218,9 +220,9 @@ class Awpo:
       of a group so far in the run, including this batch (kept in the rule's memory). A mean within ``tolerance`` of
       R_max counts as equal to R_max;
     - the difficulty factor is d = alpha_base + (alpha_prio - alpha_base) 1[tau_low < mean_out < tau_high] (Eq. 22);
-    - clip radius = clip_min + (1 - mean w) (clip_max - clip_min) (Eq. 24), with the mean over all groups of the update
-      (Algorithm 1). A tree does not count as a group if it has fewer than two valid leaves, if a gate stopped it, or if
-      another tree replaces it (``zero_variance=refill``).
+    - clip radius = clip_min + (1 - mean w) (clip_max - clip_min) (Eq. 24), with the mean over all groups of the
+      iteration (Algorithm 1; the text at Eq. 24 speaks of the minibatch). A tree does not count as a group if it has
+      fewer than two valid leaves, if a gate stopped it, or if another tree replaces it (``zero_variance=refill``).
 
     A group uses A_out alone (w = 0) if there is no reward ``reasoning``, or if the judge failed on a leaf of the group
     (whose ``reasoning`` is then NaN). The metric ``unjudged_groups`` counts these groups.
@@ -316,9 +318,7 @@ class Awpo:
         return _Group(centre, s_out, ratio, a_out, self._normalised(mixed), self._agreement(outcome, reasoning))
 
     def _agreement(self, outcome: _Leaves, reasoning: _Leaves) -> float | None:
-        """The correlation, which Assumption 3.2 of the paper takes to be at least 0; None if one of the two does not
-        vary.
-        """
+        """The correlation, at least 0 under Assumption 3.2 of the paper; None if one of the two does not vary."""
         s_out, s_judge = std(outcome.values()), std(reasoning.values())
         if min(s_out, s_judge) <= self.tolerance:
             return None
@@ -364,7 +364,7 @@ class Awpo:
             return {}
         trained = [group for group, _, trained in found if trained]
         ratios = [group.ratio for group in trained if group.ratio is not None]
-        # Groups with equal outcomes are left out. Their A_out is 0 and their rho is 1 or 0, so the gate has no effect.
+        # Groups with equal outcomes are left out: their rho is 1 or 0 whatever the judge says.
         varied = [group.ratio for group, _, _ in found if group.ratio is not None and group.spread > self.tolerance]
         agreed = [group.agreement for group, _, _ in found if group.agreement is not None]
         return {

@@ -1,9 +1,10 @@
 """GRPO (arXiv:2402.03300) on whole episodes: the policy plays each task from its start, and the outcome is the reward.
 An iteration plays 8 tasks 16 times each in the household, whose episodes take up to 30 turns; 12 iterations take
-minutes on two cores. Scales for large models set both numbers. The lines of its steps are shared with other methods:
-the files that the steps name have them.
+minutes on two cores. Scales for large models set their own numbers. GRPO has no code of its own: each step names the
+file that has it.
 
-The algorithm; a step names the files that do it, and the parts and keys that decide it:
+The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
+a part is named in conf/GROUP/OPTION.yaml.
 
 1. for each update: draw B tasks; s is the start of each
     [methods/states.py] states=task_starts, rollout.states=8
@@ -13,7 +14,7 @@ The algorithm; a step names the files that do it, and the parts and keys that de
     [methods/gate.py] gate=never
 4. r_i = 1 where episode i is won, else 0
     [methods/reward.py] reward=outcome, reward.of=won
-5. A_i = (r_i - mean) / (std + eps) within the group (PivotRL Eq. 1)
+5. A_i = (r_i - mean) / (std + eps) within the group; groups of equal rewards leave the mean (PivotRL Eq. 1)
     [methods/credit.py] advantage=group, advantage.zero_variance=drop
 6. w_t = pi / pi_old of each token; min(w_t A_i, clip(w_t) A_i)
     [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.2

@@ -267,8 +267,11 @@ def surrogate(ratio_K: Tensor, advantage_K: Tensor, low_K: Any, high_K: Any) -> 
 
     The bounds are tensors (K,) or numbers.
     """
-    clipped_K = ratio_K.clamp(1 - low_K, 1 + high_K)
-    return -(ratio_K * advantage_K).minimum(clipped_K * advantage_K)
+    return -(ratio_K * advantage_K).minimum(clipped_ratio(ratio_K, low_K, high_K) * advantage_K)
+
+
+def clipped_ratio(ratio_K: Tensor, low_K: Any, high_K: Any) -> Tensor:
+    return ratio_K.clamp(1 - low_K, 1 + high_K)
 
 
 RatioLevel = Literal["token", "sequence", "action", "none"]
@@ -420,7 +423,7 @@ class Cispo(Clipped):
     def _surrogate(
         self, batch: LossInputs, ratio_K: Tensor, advantage_K: Tensor, low_K: Tensor, high_K: Tensor
     ) -> Tensor:
-        return -ratio_K.clamp(1 - low_K, 1 + high_K).detach() * advantage_K * batch.logprobs_K
+        return -clipped_ratio(ratio_K, low_K, high_K).detach() * advantage_K * batch.logprobs_K
 
 
 def _k3(x: Tensor) -> Tensor:

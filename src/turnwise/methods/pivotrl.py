@@ -2,33 +2,35 @@
 equivalent to the expert's is rewarded (Eqs. 5-7). A group-normalised method learns only from such turns, the pivots: if
 all samples of a state have the same reward, each advantage is 0.
 
-The algorithm; a step names the files that do it, and the parts and keys that decide it:
+The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
+a part is named in conf/GROUP/OPTION.yaml.
 
-1. D_cand: every assistant turn of every expert trajectory, (s, a*) (Eq. 3)
+1. D_cand: every assistant turn of every expert trajectory, (s, a*), that the environment admits (Eq. 3)
     [methods/states.py, training/candidates.py] data.trajectories=500
 2. draw K actions at each s from pi_0; mu and sigma^2 of their rewards (Eq. 4)
     [training/profile.py, methods/states.py] states.k=8
-3. D_pivot: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5)
-    [methods/pivotrl.py] states=pivots, states.keep=adv, states.lambda_diff=0.4
-4. for each update: draw B states s from D_pivot
+3. D_pivot = D_adv: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5); of equal terminal commands, one
+    [methods/pivotrl.py, training/profile.py] states=pivots, states.keep=adv, states.lambda_diff=0.4
+4. for each update: draw B states s from D_pivot, from about 24 trajectories
     [methods/states.py] rollout.states=96, rollout.trajectories=24
 5. draw G actions a_i at each s from pi_old
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
 6. r_i = 1 where the verifier accepts a_i as equivalent to a*, else 0 (Eq. 6)
-    [rollouts/verdicts.py, methods/pivotrl.py] reward=functional, env.verifier=demonstrated
-7. A_i = (r_i - mean) / (std + eps_std) within the group (Eq. 1)
+    [env.py, rollouts/verdicts.py, methods/pivotrl.py] reward=functional, env.verifier=demonstrated
+7. A_i = (r_i - mean) / (std + eps_std) within the group; groups of equal rewards stay, with A_i = 0 (Eq. 1)
     [methods/credit.py] advantage=group, advantage.scale=true, advantage.zero_variance=keep
 8. w_i = pi(a_i|s) / pi_old(a_i|s), the ratio of the whole action (Eq. 8)
     [methods/loss.py] loss=clipped, loss.ratio=action
-9. J: mean over actions of min(w_i A_i, clip(w_i) A_i) - beta KL(pi, pi_0) (Eq. 7)
-    [methods/loss.py] loss.clip_low=0.2, loss.clip_high=0.2, loss.kl_beta=0.2, loss.aggregation=turn_mean_token_mean
+9. J: mean over actions of min(w_i A_i, clip(w_i) A_i) - beta KL(pi, pi_0) (Eq. 7); KL: w_i times k3 of each token
+    [methods/loss.py, training/module.py] loss.clip_low=0.2, loss.clip_high=0.2, loss.kl_beta=0.2, loss.kl_estimator=k3,
+    loss.kl_importance=true, loss.aggregation=turn_mean_token_mean
 10. one AdamW step on -J, with the gradient clipped
     [training/module.py] update.steps=1, update.clip_norm=1.0
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -36,7 +38,7 @@ from annotated_types import Ge, Interval
 
 from turnwise.methods.method import Method, key
 from turnwise.methods.reward import recorded_locally
-from turnwise.methods.states import STD_TOLERANCE, Profile, Refresh
+from turnwise.methods.states import Profile, Refresh
 from turnwise.types import Rewards, RolloutTree, State
 
 
@@ -47,9 +49,9 @@ class PivotRL(Method):
     k: int = key("states.k", 8)  # K, actions sampled at each turn before training (Eq. 4); the paper gives no number
     # most success of a turn that is kept (Eq. 5); the paper gives no number
     lambda_diff: float = key("states.lambda_diff", 0.4)
-    batch: int = key("rollout.states", 96)  # B, turns of an update
-    group_size: int = key("allocator.group_size", 16)  # G, actions at a turn
-    clip_low: float = key("loss.clip_low", 0.2)  # epsilon (Eq. 7)
+    batch: int = key("rollout.states", 96)  # B, turns of an update; the paper: 64 (App. A.2, software)
+    group_size: int = key("allocator.group_size", 16)  # G, actions at a turn; the paper: 16 (App. A.2, software)
+    clip_low: float = key("loss.clip_low", 0.2)  # epsilon (Eq. 7); the paper gives no number
     clip_high: float = key("loss.clip_high", 0.2)
     kl_beta: float = key("loss.kl_beta", 0.2)  # beta (Eq. 7); the paper gives no number
 
@@ -63,7 +65,7 @@ class LocalRL(Method):
 
     1. D_cand: every assistant turn of every expert trajectory, (s, a*) (PivotRL Eq. 3)
         [methods/states.py, training/candidates.py] data.trajectories=500, states=expert_turns
-    2. for each update: draw B states s from D_cand
+    2. for each update: draw B states s from D_cand, from about 24 trajectories
         [methods/states.py] rollout.states=96, rollout.trajectories=24
     3. draw G actions a_i at each s from pi_old
         [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
@@ -72,7 +74,8 @@ class LocalRL(Method):
     5. A_i = (r_i - mean) / (std + eps_std) within the group (PivotRL Eq. 1)
         [methods/credit.py] advantage=group, advantage.zero_variance=keep
     6. J and its ratio w_i as in pivotrl (PivotRL Eqs. 7-8)
-        [methods/loss.py] loss=clipped, loss.ratio=action, loss.kl_beta=0.2, loss.aggregation=turn_mean_token_mean
+        [methods/loss.py] loss=clipped, loss.ratio=action, loss.clip_low=0.2, loss.clip_high=0.2, loss.kl_beta=0.2,
+        loss.aggregation=turn_mean_token_mean
     7. one AdamW step on -J, with the gradient clipped
         [training/module.py] update.steps=1, update.clip_norm=1.0
     """
@@ -126,7 +129,7 @@ class Pivots:
     source: ClassVar[Literal["expert"]] = "expert"
 
     k: Annotated[int, Interval(ge=2, le=2**16)] = 8  # the rewards of a single sample cannot differ
-    lambda_diff: Annotated[float, Interval(gt=0, le=1)] = 0.8
+    lambda_diff: Annotated[float, Interval(gt=0, le=1)] = 0.4
     keep: Keep = "adv"
     refresh: Annotated[float, Interval(gt=0, lt=1)] | None = None
     refresh_window: Annotated[int, Ge(1)] = 3
@@ -151,37 +154,3 @@ class Pivots:
                 f"{len(missing)} of {len(states)} states have no profile; the first of them is {missing[0]!r}"
             )
         return [state for state in states if self.keeps(profiles[state.id])]
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileSummary:
-    """A summary of the profiles of all candidate states before training. Fractions are in [0, 1]."""
-
-    states: int
-    zero_signal: float  # fraction of states whose samples all have the same reward
-    solved: float  # fraction of states at which every sample has the greatest reward, 1
-    # share of functionally correct samples that the strict rule refuses; None if no sample is functionally correct
-    miss_rate: float | None
-
-    def result(self, kept: int) -> dict[str, float]:
-        shares = {"without_signal": self.zero_signal, "solved": self.solved, "failed": self.zero_signal - self.solved}
-        return {"candidates": self.states, "kept": kept, **{name: round(value, 4) for name, value in shares.items()}}
-
-
-def summarise(profiles: Iterable[Profile]) -> ProfileSummary:
-    states = mixed = solved = functional = misses = 0
-    for profile in profiles:
-        states += 1
-        mixed += profile.mixed
-        solved += not profile.mixed and profile.mean >= 1 - STD_TOLERANCE
-        strict_of_functional = [strict for paid, strict in zip(profile.functional, profile.strict) if paid >= 1]
-        functional += len(strict_of_functional)
-        misses += sum(strict <= 0 for strict in strict_of_functional)
-    if not states:
-        raise ValueError("there are no profiles to summarise")
-    return ProfileSummary(
-        states=states,
-        zero_signal=1 - mixed / states,
-        solved=solved / states,
-        miss_rate=misses / functional if functional else None,
-    )

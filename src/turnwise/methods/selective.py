@@ -1,21 +1,23 @@
 """Selective Rollout (arXiv:2605.05802) is group-relative REINFORCE with a gate. After K = 10 turns the gate stops a
-group whose rollouts have taken nearly the same actions (d_10 < 0.12). Groups have 8 rollouts, as in the paper. The
-environment and the other sizes are those of grpo, because the gate needs episodes of more than 10 turns. The
-temperature is 0.1, because at higher temperatures the rollouts of the shipped policy differ too much for the gate to
-stop a group. Scales for large models set their own temperature (the paper: 0.7).
+group whose rollouts have taken nearly the same actions (d_10 < 0.12). The environment is that of grpo, because the gate
+needs episodes of more than 10 turns; an update has 16 groups of 8 rollouts. The temperature is 0.1, because at higher
+temperatures the rollouts of the shipped policy differ too much for the gate to stop a group. Scales for large models
+set their own temperature (the paper: 0.7).
 
-The algorithm; a step names the files that do it, and the parts and keys that decide it:
+The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
+a part is named in conf/GROUP/OPTION.yaml.
 
 1. for each update: draw B tasks; s is the start of each
     [methods/states.py] states=task_starts, rollout.states=16
 2. roll out G episodes from each s with pi_old, at a low temperature
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=8, rollout.turns=null,
     rollout.sampling.temperature=0.1
-3. after step K: d_K of the G prefixes; stop and drop the group where d_K < d_L (Eq. 2)
-    [methods/selective.py] gate=divergence, gate.k=10, gate.threshold=0.12
+3. after step K: d_K of the G prefixes, without reasoning; stop and drop a running group where d_K < d_L (Eq. 2)
+    [methods/selective.py, methods/gate.py, rollouts/player.py] gate=divergence, gate.k=10, gate.threshold=0.12,
+    gate.over=false
 4. r_i = 1 where episode i is won, else 0
     [methods/reward.py] reward=outcome, reward.of=won
-5. A_i = (r_i - mean) / (std + eps) within each group that is left (Eq. 1)
+5. A_i = (r_i - mean) / (std + eps) within each group that is left; equal rewards stay, with A_i = 0 (Eq. 1)
     [methods/credit.py] advantage=group, advantage.zero_variance=keep
 6. A_i log p(tau_i), summed over the tokens of all actions; no ratio, no clip (Sec. 2.1)
     [methods/loss.py] loss=clipped, loss.ratio=none
@@ -53,8 +55,8 @@ from turnwise.types import GateDecision, RolloutTree
 class SelectiveRollout(Method):
     name: ClassVar[str] = "selective"
 
-    batch: int = key("rollout.states", 16)  # B, tasks of an update
-    group_size: int = key("allocator.group_size", 8)  # G
+    batch: int = key("rollout.states", 16)  # B, tasks of an update; the paper: 10
+    group_size: int = key("allocator.group_size", 8)  # G, of the paper's Table 6, as K and d_L
     k: int = key("gate.k", 10)  # K, the step at which the gate decides
     d_low: float = key("gate.threshold", 0.12)  # d_L (Eq. 2)
     temperature: float = key("rollout.sampling.temperature", 0.1)  # the paper: 0.7

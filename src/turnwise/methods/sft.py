@@ -1,14 +1,15 @@
 """Supervised fine-tuning: the policy imitates the demonstrations, by the mean negative log-likelihood of every
 assistant turn. The tokens of a trajectory are computed once for all of its turns.
 
-The algorithm; a step names the files that do it, and the parts and keys that decide it:
+The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
+a part is named in conf/GROUP/OPTION.yaml.
 
 1. take every expert trajectory; its turns are (s_t, a*_t) (PivotRL Eq. 3)
-    [methods/states.py, training/candidates.py] states=expert_turns, reward=none
-2. for each update: draw B trajectories
+    [methods/states.py, training/candidates.py] data.trajectories=500, states=expert_turns, reward=none
+2. for each update: draw B paths: whole trajectories, unless the template shortens what later turns see
     [methods/states.py] rollout.states=24
 3. read each of them once, as a tree with one path; sample nothing
-    [methods/sft.py] allocator=none, advantage=none
+    [methods/sft.py, training/collection.py] allocator=none, advantage=none
 4. J: mean of log pi(a*_t | s_t) over all demonstrated tokens
     [methods/sft.py] loss=nll, loss.aggregation=token_mean
 5. one AdamW step on -J, with the gradient clipped
@@ -30,13 +31,14 @@ from turnwise.types import Credit, RolloutTree, State, Turn
 class SFT(Method):
     name: ClassVar[str] = "sft"
 
-    batch: int = key("rollout.states", 24)  # B, demonstrations of an update
+    batch: int = key("rollout.states", 24)  # B, paths of an update
     aggregation: str = key("loss.aggregation", "token_mean")
 
 
 @dataclass(frozen=True, slots=True)
 class Nll:
-    """Computes -log pi(a*|s) of the demonstrated actions a* in their states s (PivotRL section 2).
+    """Computes -log pi(a*|s) of the demonstrated actions a* in their states s. (PivotRL, section 2, sums over the tokens of
+    a turn; ``token_mean`` divides that by the mean length of a turn.)
 
     With ``token_mean`` the loss is the mean over all demonstrated tokens of the update, and every token has the same
     weight. With ``turn_mean_token_mean`` it is the mean over the tokens of each turn and then over turns, and every

@@ -1,26 +1,27 @@
 """TRACE (arXiv:2606.11119) spends rollouts where success and failure are both likely, branches where the outcome may
 still change, and compares siblings. The default environment of method=trace has multi-hop questions (env=search, with
-the shipped policy that knows tools), the paper's first domain, whose episodes are short. An iteration has 64 rollouts
-and 128 continuations, which count as 128 trajectories.
+the shipped policy that knows tools), one of the paper's three domains, whose episodes are short. An iteration has 64
+rollouts and 128 continuations, which count as 128 trajectories: a continuation counts as half (App. E.5).
 
-The algorithm; a step names the files that do it, and the parts and keys that decide it:
+The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
+a part is named in conf/GROUP/OPTION.yaml.
 
 1. for each update: draw a pool of candidate prompts
     [methods/states.py] states=task_starts, rollout.states=32
 2. V of each prompt, and later of each prefix (Eq. 17)
     [rollouts/predictor.py] predictor=tiny, predictor.layers=1
 3. M rollouts: m a prompt, so that mixed groups are most likely (Eqs. 12-13)
-    [methods/trace.py] allocator=trace, allocator.root=predicted, allocator.budget=null
+    [methods/trace.py, methods/allocate.py] allocator=trace, allocator.root=predicted, allocator.budget=null
 4. roll them out with pi_old to their end
     [rollouts/player.py] rollout.turns=null
-5. once a prompt's m have ended: q of each prefix from V and r (Eqs. 14-15)
+5. once a prompt's m have ended: q = r V + (1 - r) (1 - V) of each prefix, that a continuation ends alike (Eq. 15)
     [methods/trace.py, methods/reward.py] reward=outcome, reward.of=won
-6. N continuations a rollout, where another outcome is most likely (Eq. 16)
-    [methods/trace.py] allocator.prefix=predicted, allocator.expansion=2
-7. fit V to the mean reward of the leaves below each history (Eqs. 18-19)
+6. m N continuations of each prompt, where another outcome is most likely (Eqs. 14-16)
+    [methods/trace.py, rollouts/player.py] allocator.prefix=predicted, allocator.expansion=2
+7. fit V to the mean reward of the leaves below each root and below some shared histories (Eqs. 18-19)
     [rollouts/predictor.py] predictor.epochs=2, predictor.prefix_share=0.06
-8. value of a node: the mean of its children's; siblings form the group (Eqs. 45-46)
-    [methods/trace.py] advantage=treerpo, advantage.zero_variance=drop
+8. R of a node: the mean of its children's; A_c = (R_c - mean) / (std + eps) among siblings (Eqs. 45-46)
+    [methods/trace.py, methods/credit.py] advantage=treerpo, advantage.zero_variance=drop
 9. w_t = pi / pi_old of each token; min(w_t A, clip(w_t) A)
     [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.28, loss.kl_beta=0.0
 10. J: mean over prompts of the mean over branches of the mean over tokens (Eqs. 43, 47)
@@ -50,13 +51,15 @@ from turnwise.types import Credit, Judge, Rewards, RolloutTree, State, Value
 class TRACE(Method):
     name: ClassVar[str] = "trace"
 
-    pool: int = key("rollout.states", 32)  # candidate prompts of an update
+    pool: int = key("rollout.states", 32)  # candidate prompts of an update; the paper: 256 or 512
     # M, rollouts from the roots; None: twice the pool, the paper's ratio
     budget: int | None = key("allocator.budget", None)
-    expansion: int = key("allocator.expansion", 2)  # N, continuations of a rollout
-    prefix_share: float = key("predictor.prefix_share", 0.06)  # share of later histories that V is fitted to
+    expansion: int = key("allocator.expansion", 2)  # N, continuations of a rollout, of App. E.5
+    prefix_share: float = key(
+        "predictor.prefix_share", 0.06
+    )  # of later histories among those that V is fitted to (App. E.6)
     clip_low: float = key("loss.clip_low", 0.2)
-    clip_high: float = key("loss.clip_high", 0.28)  # App. E.3
+    clip_high: float = key("loss.clip_high", 0.28)  # both of App. E.3
 
 
 def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
@@ -67,7 +70,7 @@ def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
     f(m) = 1 - v^m - (1 - v)^m and v is the predicted success. The first two rollouts together gain f(2), so each of
     them gains v (1 - v). The third gains the same, and later ones gain less. So f equals its concave hull except at m =
     1, which is not allowed. The greedy choice on the hull is optimal unless it leaves one prompt with a single rollout.
-    In that case, by the duality of the hull, one rollout must be moved: either the single rollout goes to the prompt
+    In that case one rollout must be moved, the least loss on the hull: either the single rollout goes to the prompt
     that gains most from one more, or the prompt with the single rollout gets a second one from the prompt that loses
     least.
 
@@ -129,15 +132,6 @@ def _complete(counts_B: Counts, lone: int, pair_B: Array, high_B: Array, low_B: 
     else:
         counts_B[others[best]] += 1
         counts_B[lone] = 0
-
-
-def mixed_probability(values: Sequence[float] | Array, counts: Sequence[int] | Counts) -> Array:
-    """Returns for each prompt the predicted probability that its ``counts`` rollouts contain both a success and a
-    failure (Eq. 12).
-    """
-    v_B = probabilities(values, "values")
-    m_B = np.asarray(counts)
-    return np.where(m_B < 2, 0.0, 1 - v_B**m_B - (1 - v_B) ** m_B)
 
 
 def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,6 @@ from turnwise.errors import InputError
 from turnwise.files import atomic_write
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.gate import Never
-from turnwise.methods.pivotrl import ProfileSummary, summarise
 from turnwise.methods.states import STD_TOLERANCE, Batches, Profile, Refresh
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.player import Player
@@ -372,3 +371,40 @@ def mixed_share(experience: Experience) -> float | None:
     totals = totals_of(experience)
     groups = len(totals) + len(experience.replaced)
     return sum(statistics.pstdev(total) > STD_TOLERANCE for total in totals) / groups if groups else None
+
+
+# -- a summary of the first profile -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSummary:
+    """A summary of the profiles of all candidate states before training. Fractions are in [0, 1]."""
+
+    states: int
+    zero_signal: float  # fraction of states whose samples all have the same reward
+    solved: float  # fraction of states at which every sample has the greatest reward, 1
+    # share of functionally correct samples that the strict rule refuses; None if no sample is functionally correct
+    miss_rate: float | None
+
+    def result(self, kept: int) -> dict[str, float]:
+        shares = {"without_signal": self.zero_signal, "solved": self.solved, "failed": self.zero_signal - self.solved}
+        return {"candidates": self.states, "kept": kept, **{name: round(value, 4) for name, value in shares.items()}}
+
+
+def summarise(profiles: Iterable[Profile]) -> ProfileSummary:
+    states = mixed = solved = functional = misses = 0
+    for profile in profiles:
+        states += 1
+        mixed += profile.mixed
+        solved += not profile.mixed and profile.mean >= 1 - STD_TOLERANCE
+        strict_of_functional = [strict for paid, strict in zip(profile.functional, profile.strict) if paid >= 1]
+        functional += len(strict_of_functional)
+        misses += sum(strict <= 0 for strict in strict_of_functional)
+    if not states:
+        raise ValueError("there are no profiles to summarise")
+    return ProfileSummary(
+        states=states,
+        zero_signal=1 - mixed / states,
+        solved=solved / states,
+        miss_rate=misses / functional if functional else None,
+    )

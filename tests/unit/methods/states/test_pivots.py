@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.methods.pivotrl import Pivots, summarise
+from turnwise.methods.pivotrl import Pivots
 from turnwise.methods.states import Batches, ExpertTurns, Profile, Refresh, TaskStarts, expert_turns, task_starts
+from turnwise.training.profile import summarise
 from turnwise.types import State, Task, Trajectory
 
 # -- pivots ------------------------------------------------------------------------------------------------------------
