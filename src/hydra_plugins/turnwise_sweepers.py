@@ -1,7 +1,7 @@
 """Hydra's sweepers of this project: ``rows`` starts the rows of a sweep file, ``runs`` those of ``-m``.
 
-Hydra reads this file at every start, so nothing heavy is imported before runs are started. It reads it outside of
-``sys.modules``, in which a dataclass of keys would not work.
+Hydra reads this file at every start, so nothing heavy is imported before runs are started. Hydra
+does not add the module to ``sys.modules``, where a dataclass would look for its annotations: there is none here.
 """
 
 from __future__ import annotations

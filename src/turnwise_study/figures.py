@@ -53,7 +53,7 @@ DIAGNOSTICS = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing: inline SVG, a text that describes it, and an explanation of its marks for the drawing alone."""
+    """A drawing as inline SVG, with an alternative text, and a legend (``key``) for where it stands without a page."""
 
     title: str
     svg: str

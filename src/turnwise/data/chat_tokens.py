@@ -215,7 +215,8 @@ class ChatTokens:
     ) -> list[Spine]:
         """Splits a trajectory into spines (see :meth:`spines`).
 
-        With ``each``, the histories of all turns are compared with the spine, else those that ``compared`` selects.
+        A spine is the token sequence of a whole dialogue, from which the histories of its turns are cut. They are checked
+        against the template's own tokens: with ``each`` at all turns, else at those that ``compared`` selects.
         With ``thinking=keep``, only the first history is rendered; otherwise ``last`` selects only the last turn.
         """
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]

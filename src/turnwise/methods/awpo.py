@@ -227,8 +227,8 @@ class Awpo:
     A group uses A_out alone (w = 0) if there is no reward ``reasoning``, or if the judge failed on a leaf of the group
     (whose ``reasoning`` is then NaN). The metric ``unjudged_groups`` counts these groups.
 
-    R_mix contains the outcome. If the judge agrees with the outcome, then s_mix >= s_out and rho >= 1/2. With
-    ``epsilon_mix`` at 1/2 or less, the scores of a judge that agrees with the outcome would therefore never be used.
+    R_mix contains the outcome. If the judge agrees with the outcome, then s_mix >= s_out and rho >= 1/2, and Eq. 21 asks
+    for rho < ``epsilon_mix``: at 1/2 or less, it would never use the scores of a judge that agrees.
 
     Attributes:
         gate: ``ratio`` is Eq. 21. ``inverse`` uses the judge's scores where ``ratio`` ignores them, at rho >=

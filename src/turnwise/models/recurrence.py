@@ -121,7 +121,7 @@ class Flow:
 
     @cached_property
     def ends(self) -> Tensor:
-        """Returns the place (flat index) of the last token of each piece."""
+        """Returns the flat index of the last token of each piece."""
         return self._tensor(np.array(self.first) + np.array(self.length) - 1)
 
     def convolve(

@@ -140,8 +140,8 @@ class Collector:
 def _some(states: Sequence[State], count: int, seed: int) -> list[State]:
     """Returns at most ``count`` of the states, chosen at random with ``seed``, in their order.
 
-    A batch holds the states of one trajectory in the order of their turns. Its first states would therefore be early
-    turns more often than the states of the run are.
+    A batch holds the states of one trajectory in the order of their turns, so its first states are early turns more
+    often than its states as a whole.
     """
     places = random.Random(seed).sample(range(len(states)), min(count, len(states)))
     return [states[place] for place in sorted(places)]

@@ -183,7 +183,7 @@ def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
 
 
 def _of_rows(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
-    """A row from whose policy another row starts is left out, because it may record demonstrations."""
+    """A row is left out if another row starts from its policy: it may be an SFT run, which records demonstrations."""
     found: dict[str, tuple[Path, Path]] = {}
     starts = {made.begins(asked.scale) for made in asked.sweep.rows.values()}
     for row in picked(asked):

@@ -105,7 +105,8 @@ _GROWS = {"cp", "mv", "mkdir", "touch"}
 
 
 class Apis:
-    """The simulated APIs of one episode. Of functions with one name, that of the later class is called. With
+    """The simulated APIs of one episode. If two classes have a function of the same name, that
+    of the class that stands later in the list is called. With
     ``long_context``, data are padded as in BFCL's subset of this name.
     """
 
