@@ -40,6 +40,7 @@ WORLDS = {
     "search-boxed": ["env=search", "env.calls=boxed"],
     "search-full": ["env=search", "env.level=full"],
     "browse": ["env=browse"],
+    "corridor": ["env=corridor"],
     "math": ["env=math"],
     "software": ["env=software"],
     "terminal": ["env=terminal"],
