@@ -1,0 +1,224 @@
+"""Measures what turns were worth, by continuations from forks, and how well each credit rule estimates it.
+
+python scripts/credit_audit.py env=household
+python scripts/credit_audit.py env=search --tasks 12 --se 0.07 --page docs/results/credit_audit.md --section search
+python scripts/credit_audit.py env=corridor env.density=0.5 --skill 0.7
+python scripts/credit_audit.py env=corridor --skill 0.7 --exact --over env.density=0.1,0.25,0.5,1
+python scripts/credit_audit.py env=household --trees outputs/grpo/seed0 policy.start=outputs/grpo/seed0/adapter
+
+The policy is that of the configuration (the shipped one by default), with its sampling settings; with --skill, the
+scripted policy of env=corridor, which needs no model. For each task, one episode is played (or taken from --trees), a
+few of its turns are drawn, and their values are measured. The folder --out gets audit.json (all numbers), turns.jsonl
+(each turn, with the credit of every rule), trees.jsonl (for scripts/rescore.py), page.md and figure.svg.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from turnwise.console import Terminal, number, until_stopped
+from turnwise.errors import InputError
+from turnwise.files import atomic_write
+from turnwise.programs import options, program
+
+ROOT = Path(__file__).resolve().parent.parent
+CONF = ROOT / "conf"
+
+
+@program()
+def main(arguments: list[str]) -> int:
+    """Returns the exit status: 0 done; 2 an argument cannot be used."""
+    args = parser().parse_intermixed_args(arguments)
+    if args.section and not args.page:
+        raise InputError("--section: give the page with --page")
+    if args.exact and args.skill is None:
+        raise InputError("--exact: only the values of the scripted policy are known; add --skill")
+    over, values = of_setting(args.over) if args.over else ("", [None])
+    results = {}
+    for value in values:
+        overrides = [*args.overrides, *([f"{over}={value:g}"] if value is not None else [])]
+        folder = args.out / f"{over}={value:g}" if value is not None else args.out
+        results[value] = one(args, overrides, folder, shlex.join(["python", "scripts/credit_audit.py", *arguments]))
+    from turnwise_study.credit_page import against, figure, leaderboard
+    from turnwise_study.figures import standalone
+    from turnwise_study.tables import to_markdown, write_page, write_section
+
+    if over:
+        table, drawing = against(results, over)  # type: ignore[arg-type]
+    else:
+        table, drawing = leaderboard(results[None]), figure(results[None])
+    write_page(args.out / "page.md", to_markdown([table]))
+    picture = args.figure or args.out / "figure.svg"
+    write_page(picture, standalone(drawing))
+    if args.page:
+        write_section(args.page, to_markdown([table]), args.section, {picture: drawing.title})
+    print(f"{args.out / 'page.md'}\n{picture}")
+    return 0
+
+
+def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict[str, Any]:
+    """Audits all seeds with one configuration and writes the files of ``folder``."""
+    from turnwise.training.evaluate import commit
+    from turnwise_study.credit_audit import RULES, audit
+    from turnwise_study.credit_page import as_json, result_of, turn_row
+    from turnwise_study.recorded_trees import Measured, record_of
+    from turnwise_worlds.corridor import after, skilled, value
+
+    def exact(path: Any, turns: int) -> float:
+        begun = player.environment.reset(path.state.task)
+        return value(after(begun, *(turn.text for turn in path.turns[:turns])), skilled(args.skill), {})
+
+    console = Terminal(stderr=True)
+    rules = {name: RULES[name] for name in chosen(args.rules, RULES)}
+    player, about = player_of(args, overrides)
+    parts, seeds = [], [int(seed) for seed in args.seeds.split(",")]
+    for seed in seeds:
+        console.print(f"seed {seed}")
+        paths = recorded_paths(args, player, seed) if args.trees else episodes(args, player, seed)
+        parts.append(
+            audit(player, paths, rules, (seed, "credit audit"), turns=args.turns, error=args.se,
+                  replicates=args.replicates, exact=exact if args.exact else None, say=console.print)
+        )  # fmt: skip
+    player.engine.shutdown()
+    if sum(len(part.turns) for part in parts) < 2:
+        raise InputError("fewer than two turns could be audited; raise --tasks")
+    result = result_of(parts, {**about, "seeds": seeds, "split": args.split, "command": command, "commit": commit()})
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_write(folder / "audit.json") as file:
+        file.write_text(as_json(result))
+    with atomic_write(folder / "turns.jsonl") as file, file.open("w") as lines:
+        for seed, part in zip(seeds, parts, strict=True):
+            for at, turn in enumerate(part.turns):
+                credits = {rule: credit[at].tolist() for rule, credit in part.credits.items()}
+                lines.write(json.dumps(turn_row(turn, seed, credits)) + "\n")
+    with atomic_write(folder / "trees.jsonl") as file, file.open("w") as lines:
+        for tree, rewards, place, turn in (row for part in parts for row in part.trees):
+            low, high = turn.interval()
+            measured = {place: Measured(advantage=turn.advantage, low=low, high=high)}
+            lines.write(json.dumps(record_of(tree, rewards, measured)) + "\n")
+    return result
+
+
+def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """The player with the policy to be audited, and what the result says about it."""
+    from turnwise.config.overrides import build_alone
+    from turnwise.engines.engine import Sampling
+    from turnwise.rollouts.player import Player
+
+    panel = " ".join(overrides)
+    if args.skill is not None:
+        from turnwise_study.scripted_policy import Characters, ScriptedEngine
+        from turnwise_worlds.corridor import skilled
+
+        environment = build_alone("env", ["method=grpo", *overrides], CONF)
+        if environment.name != "corridor":
+            raise InputError("--skill: the scripted policy only plays env=corridor; leave it out to use a model")
+        policy = f"scripted, follows a sign with probability {args.skill:g}"
+        player = Player(ScriptedEngine(skilled(args.skill)), environment, Characters(), Sampling())  # type: ignore[arg-type]
+        return player, {"panel": panel, "policy": policy, "temperature": 1.0}
+    from turnwise.config.check import check_config
+    from turnwise.config.overrides import explain
+    from turnwise.config.schema import compose_config
+    from turnwise.training.main import prepare
+    from turnwise.training.parts import build_parts
+    from turnwise.training.parts import player_of as run_player
+
+    whole = ["method=grpo", "engine.lanes=1", "engine.schedule=rounds", "rollout.turns=null", *overrides]
+    whole += [f"paths.out={args.out}", "paths.cache=outputs/cache"]
+    try:
+        cfg = compose_config(whole, CONF)
+    except Exception as error:
+        raise explain(error, whole, CONF) from error
+    check_config(cfg)
+    prepare(0)
+    settings, parts, policy_ = build_parts(cfg)
+    player = run_player(cfg, settings, parts, policy_, print)
+    player.engine.load_weights(policy_.model.eval(), 0)
+    name = str(settings.policy.start or settings.policy.model)
+    return player, {"panel": panel, "policy": name, "temperature": settings.rollout.sampling.temperature}
+
+
+def episodes(args: Any, player: Any, seed: int) -> list[Any]:
+    """One episode of each task of a seed, sampled from the policy."""
+    from turnwise.algo.allocators.allocator import Uniform
+    from turnwise_study.credit_audit import in_parts
+
+    tasks = player.environment.tasks(args.split, args.tasks, seed)
+    return in_parts(player, starts(player, tasks), Uniform(1), 1, (seed, "credit audit", "episodes"))
+
+
+def starts(player: Any, tasks: Sequence[Any]) -> list[Any]:
+    from turnwise.algo.states.task_starts import task_starts
+    from turnwise.rollouts.environment_steps import Openings
+
+    opening = Openings(player.environment, player.chat, player.environment_threads)
+    opening.read(tasks)
+    return task_starts(tasks, lambda task: opening(task)[1])
+
+
+def recorded_paths(args: Any, player: Any, seed: int) -> list[Any]:
+    """The first rollout of recorded trees that begin at the start of a task of this seed."""
+    from turnwise_study.credit_audit import restored
+    from turnwise_study.recorded_trees import read_trees
+
+    tasks = {task.id: task for task in player.environment.tasks(args.split, args.known, seed)}
+    trees = {one.tree.state.task.id: one.tree for one in read_trees(args.trees) if not one.tree.stopped}
+    there = [name for name in trees if name in tasks][: args.tasks]
+    if not there:
+        raise InputError(
+            f"--trees {args.trees}: none of its tasks is among the first {args.known} of seed {seed} ({args.split}); "
+            "give --seeds of the run, or a larger --known"
+        )
+    found = []
+    for state in starts(player, [tasks[name] for name in there]):
+        tree = trees[state.task.id]
+        turns = [tree.turns[i] for i in tree.path(tree.first_leaves()[0])]
+        found.append(restored([(t.text, t.observation) for t in turns], state, player.environment, player.chat))
+    return found
+
+
+def of_setting(text: str) -> tuple[str, list[float | None]]:
+    key, _, values = text.partition("=")
+    try:
+        return key, [float(value) for value in values.split(",")]
+    except ValueError:
+        raise InputError(f"--over {text}: write KEY=NUMBER,NUMBER,..., such as env.density=0.1,0.5") from None
+
+
+def chosen(names: str | None, known: Sequence[str] | Any) -> list[str]:
+    wanted = [name.strip() for name in names.split(";")] if names else list(known)
+    if strange := [name for name in wanted if name not in known]:
+        raise InputError(f"--rules: there is no rule {strange[0]!r}; the rules are {'; '.join(known)}")
+    return wanted
+
+
+def parser() -> Any:
+    parser = options(__doc__)
+    add = parser.add_argument
+    add("overrides", nargs="*", metavar="KEY=VALUE", help="overrides as for train.py")
+    add("--tasks", type=number(1, 10_000, whole=True), default=16, help="tasks of each seed (16)")
+    add("--turns", type=number(1, 1000, whole=True), default=4, help="audited turns of each episode (4)")
+    add("--se", type=number(0.005, 0.25), default=0.1, help="wanted standard error of a value (0.1)")
+    add("--replicates", type=number(2, 1000, whole=True), default=3, help="trees in which a turn is repeated (3)")
+    add("--seeds", default="0,1,2", help="seeds of tasks and draws (0,1,2)")
+    add("--split", default="train", help="train, seen or unseen (train)")
+    add("--skill", type=number(0, 1), help="the scripted policy of env=corridor follows a sign with this probability")
+    add("--exact", action="store_true", help="with --skill: values by dynamic programming in place of continuations")
+    add("--rules", help="names of rules, with ; between them (all)")
+    add("--over", metavar="KEY=A,B", help="repeat the audit for values of a setting, and draw signal to noise over it")
+    add("--trees", type=Path, help="audit recorded trees: a run's folder or a file, with the run's overrides")
+    add("--known", type=number(1, 10**6, whole=True), default=300, help="tasks among which those of --trees are found")
+    add("--out", type=Path, default=Path("outputs/credit_audit"), help="folder of the results (outputs/credit_audit)")
+    add("--page", type=Path, help="also write the leaderboard to this Markdown file")
+    add("--section", help="only replace this section of the page")
+    add("--figure", type=Path, help="the figure's file (figure.svg in --out)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(until_stopped(main))

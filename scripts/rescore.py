@@ -1,0 +1,87 @@
+"""Computes the credit that an advantage rule gives to recorded rollout trees, and says where it agrees with the rule that
+the run used, and with an audit if the file has one.
+
+python scripts/rescore.py outputs/grpo/seed0 advantage=gigpo
+python scripts/rescore.py trees.jsonl advantage=mt_grpo advantage.turn_reward=admissible --out credit.jsonl
+python scripts/rescore.py results/turnwise/credit/gigpo_search/seed0 advantage=gigpo --used advantage=group
+
+The first argument is the folder of a run, or a file with one tree a line (docs/methods/credit.md has its form, which
+other programs can write); the others are overrides as those of train.py. A run keeps rollout.recorded trees of each
+iteration, and advantage rules that compare trees see only those. The last line of the output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from turnwise.algo.advantages.advantage import Advantage
+from turnwise.config.overrides import build_alone
+from turnwise.errors import InputError
+from turnwise.files import atomic_write
+from turnwise.programs import options, program
+from turnwise_study.recorded_trees import beside, beside_audit, by_place, credits_of, read_trees
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+@program()
+def main(arguments: list[str]) -> int:
+    """Returns the exit status: 0 done; 2 an argument or the file cannot be used."""
+    args = parser().parse_args(arguments)
+    rule = rule_of(args.overrides)
+    recorded = read_trees(args.trees)
+    try:
+        credits = credits_of(rule, recorded)
+    except ValueError as error:
+        raise InputError(f"{args.trees}: {error}") from error
+    turns = [weight for credit in credits for weight in credit.weight]
+    silent = sum(not any(credit.advantage) for credit in credits)
+    print(
+        f"{len(recorded):,} trees, {len(turns):,} turns; {sum(map(bool, turns)):,} turns get weight; "
+        f"in {silent:,} trees every advantage is 0"
+    )
+    found: dict[str, Any] = {"trees": len(recorded), "turns": len(turns), "silent_trees": silent}
+    used = credits_of(rule_of(args.used.split()), recorded) if args.used else None
+    for name, pairs in (("used", beside(credits, recorded, used)), ("audit", beside_audit(credits, recorded))):
+        compared = by_place(pairs)
+        what = (args.used or "the rule that the run used") if name == "used" else "the true advantages of an audit"
+        print(f"beside {what}:{'' if compared else ' not in these trees'}")
+        for place, numbers in compared.items():
+            print(f"  {place}: {numbers.text()}")
+        found[name] = {place: asdict(numbers) for place, numbers in compared.items()}
+    if args.out:
+        with atomic_write(args.out) as part, part.open("w", encoding="utf-8") as file:
+            for one, credit in zip(recorded, credits, strict=True):
+                row = {"state": one.tree.state.id, "advantage": credit.advantage, "weight": credit.weight}
+                file.write(json.dumps(row) + "\n")
+    print(json.dumps(found))
+    return 0
+
+
+def rule_of(overrides: Sequence[str]) -> Advantage:
+    if not any(word.startswith("advantage=") for word in overrides):
+        raise InputError("no rule is given: add advantage=NAME, one of the files in conf/advantage")
+    rule: Advantage | None = build_alone("advantage", ["method=grpo", *overrides], CONF)
+    if rule is None:
+        raise InputError("advantage=none gives no credit; choose another rule")
+    return rule
+
+
+def parser() -> Any:
+    parser = options(__doc__)
+    parser.add_argument("trees", type=Path, help="folder of a run, or file of trees")
+    parser.add_argument("overrides", nargs="*", help="advantage=NAME and its settings")
+    parser.add_argument(
+        "--used", metavar="'advantage=NAME ...'", help="compare with this rule, for trees without advantages"
+    )
+    parser.add_argument("--out", type=Path, help="write the credit of every turn, one tree a line")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

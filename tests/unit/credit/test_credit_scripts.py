@@ -1,0 +1,77 @@
+"""scripts/credit_audit.py and scripts/rescore.py, from the command line to the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from scripts.credit_audit import main as audit
+from scripts.rescore import main as rescore
+
+from turnwise_study.credit_audit import RULES
+
+SMALL = ["--tasks", "3", "--turns", "2", "--replicates", "2", "--se", "0.25", "--seeds", "0,1"]
+
+
+def test_an_audit_of_the_corridor_and_the_score_of_its_trees(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Mine\n<!-- table:a -->\nearlier text\n<!-- /table:a -->\n")
+    told = ["env=corridor", "env.horizon=6", "env.density=0.6", "--skill", "0.7", *SMALL]
+    assert audit([*told, "--out", str(tmp_path / "out"), "--page", str(page), "--section", "a"]) == 0
+    result = json.loads((tmp_path / "out" / "audit.json").read_text())
+    assert (result["turns"], result["episodes"], result["continuations"]) == (12, 6, 4)
+    assert set(result["rules"]) == set(RULES)
+    assert "earlier text" not in page.read_text() and page.read_text().count("\n| ") == len(RULES) + 2
+    rows = [json.loads(line) for line in (tmp_path / "out" / "turns.jsonl").read_text().splitlines()]
+    assert len(rows) == 12 and all(row["low"] <= row["advantage"] <= row["high"] for row in rows)
+    capsys.readouterr()
+    assert rescore([str(tmp_path / "out" / "trees.jsonl"), "advantage=gigpo"]) == 0
+    scored = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert scored["audit"]["all turns"]["turns"] == 12 * 3 and scored["used"] == {}  # a tree of each form
+
+
+def test_known_values_over_a_setting(tmp_path: Path) -> None:
+    rules = "group; Monte Carlo"
+    told = ["env=corridor", "env.horizon=5", "env.noise=0", "--skill", "0.7", "--exact", "--rules", rules]
+    assert audit([*told, "--over", "env.density=0,1", *SMALL, "--out", str(tmp_path)]) == 0
+    shares = [json.loads((tmp_path / f"env.density={d}" / "audit.json").read_text())["matter"] for d in (0, 1)]
+    assert shares[0] == 0 and shares[1] > 0.5
+    assert (tmp_path / "figure.svg").exists() and "| group |" in (tmp_path / "page.md").read_text()
+
+
+@pytest.mark.slow
+def test_an_audit_of_the_shipped_policy_and_of_recorded_episodes(tmp_path: Path) -> None:
+    first, again = tmp_path / "first", tmp_path / "again"
+    small = ["env=search", "--tasks", "2", "--turns", "1", "--replicates", "2", "--se", "0.25", "--seeds", "0"]
+    assert audit([*small, "--rules", "group;TreeRPO", "--out", str(first)]) == 0
+    assert audit([*small, "--rules", "group", "--trees", str(first / "trees.jsonl"), "--out", str(again)]) == 0
+    assert json.loads((again / "audit.json").read_text())["episodes"] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["env=household", "--skill", "0.5"],
+        ["env=corridor", "--exact"],
+        ["env=corridor", "--skill", "0.5", "--rules", "nothing"],
+        ["env=corridor", "--skill", "0.5", "--over", "env.density"],
+        ["env=corridor", "--skill", "0.5", "--section", "a"],
+    ],
+)
+def test_what_cannot_be_audited_is_refused(arguments: list[str], tmp_path: Path) -> None:
+    assert audit([*arguments, "--out", str(tmp_path)]) == 2
+
+
+def test_what_cannot_be_scored_is_refused(tmp_path: Path) -> None:
+    assert rescore([str(tmp_path), "advantage=group"]) == 2
+    (tmp_path / "trees.jsonl").write_text('{"rollouts": [{"reward": 1, "turns": [{}, {}]}]}\n')
+    assert rescore([str(tmp_path / "trees.jsonl")]) == 2
+    told = [str(tmp_path / "trees.jsonl"), "advantage=mt_grpo", "advantage.turn_reward=admissible"]
+    assert rescore(told) == 2  # no turn says whether it was admissible
+    assert rescore([str(tmp_path / "trees.jsonl"), "advantage=group", "--out", str(tmp_path / "credit.jsonl")]) == 0
+    assert json.loads((tmp_path / "credit.jsonl").read_text()) == {
+        "state": "tree", "advantage": [0.0, 0.0], "weight": [0.0, 0.0],
+    }  # fmt: skip

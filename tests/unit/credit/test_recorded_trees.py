@@ -1,0 +1,87 @@
+"""Trees read from records give the credit that the trees themselves give."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.credit.played import paths_of, player_of
+
+from turnwise.algo.advantages.group import GroupAdvantage
+from turnwise.algo.advantages.trees import TreeRPO
+from turnwise.algo.advantages.turns import GiGPO
+from turnwise.algo.allocators.allocator import TreePO
+from turnwise.errors import InputError
+from turnwise_study.credit_audit import WON, in_parts, restored
+from turnwise_study.recorded_trees import Measured, beside, beside_audit, by_place, credits_of, read_trees, record_of
+from turnwise_worlds.corridor import CorridorEnv
+
+
+def written(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("rule", [GroupAdvantage(), TreeRPO(), GiGPO()])
+def test_a_recorded_tree_gives_the_credit_of_the_tree(rule: object, tmp_path: Path) -> None:
+    player = player_of(CorridorEnv(horizon=6))
+    states = [path.state for path in paths_of(player, 4)]
+    trees = in_parts(player, states, TreePO(3, 1), 6, "k")
+    audits = {2: Measured(advantage=0.25, low=0.0, high=0.5)}
+    rows = [record_of(tree, WON(tree), audits) for tree in trees]
+    recorded = read_trees(written(tmp_path / "trees.jsonl", *rows))
+    credits = credits_of(rule, recorded)
+    assert credits == [rule(tree, WON(tree)) for tree in trees]
+    assert [true for _, _, true in beside_audit(credits, recorded)] == [0.25] * 4
+
+
+def test_rollouts_of_other_programs(tmp_path: Path) -> None:
+    """Three rollouts of 1, 2 and 1 turns; the environment of the last one failed."""
+    row = {
+        "id": "mine",
+        "rollouts": [
+            {"reward": 1, "turns": [{"tokens": 3}]},
+            {"reward": 0, "turns": [{"tokens": 2}, {"tokens": 4, "advantage": -1.5}]},
+            {"reward": None, "turns": [{}]},
+        ],
+    }
+    (one,) = read_trees(written(tmp_path / "rollouts.jsonl", row))
+    assert [turn.parent for turn in one.tree.turns] == [-1, -1, 1, -1]
+    (credit,) = credits_of(GroupAdvantage(eps=0), [one])
+    assert credit.advantage == [1.0, -1.0, -1.0, 0.0] and credit.weight == [1, 1, 1, 0]
+    assert beside([credit], [one]) == [(1, -1.0, -1.5)]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"turns": [{"parent": 0}], "rewards": {"total": [1]}},
+        {"turns": [{"parent": -1}], "rewards": {"total": [1, 0]}},
+        {"turns": [{"parent": -1, "tokens": -3}], "rewards": {"total": [1]}},
+        {"rollouts": [{"reward": 1, "turns": []}]},
+    ],
+)
+def test_lines_without_a_tree_are_refused(row: object, tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        read_trees(written(tmp_path / "bad.jsonl", row))
+
+
+def test_agreement_by_hand() -> None:
+    found = by_place([(0, 1.0, 2.0), (3, -1.0, 3.0), (0, 0.0, 1.0), (2, 2.0, 4.0)])
+    assert [(name, one.turns) for name, one in found.items()] == [("all turns", 4), ("turn 1", 2), ("turns 3 to 4", 2)]
+    whole = found["all turns"]
+    # ranks 3 1 2 4 and 2 3 1 4: 1 - 6 (1 + 4 + 1 + 0) / (4 * 15)
+    assert (whole.sign, whole.rank, whole.largest) == (pytest.approx(2 / 3), pytest.approx(0.4), 4.0)
+    assert by_place([]) == {}
+
+
+def test_a_recorded_episode_is_restored_with_its_tokens() -> None:
+    player = player_of(CorridorEnv(horizon=6))
+    for path in paths_of(player, 3):
+        told = [(turn.text, turn.observation) for turn in path.turns]
+        again = restored(told, path.state, player.environment, player.chat)
+        assert [again.history(i) for i in range(6)] == [path.history(i) for i in range(6)]
+        assert WON(again) == WON(path)
+        with pytest.raises(InputError):
+            restored([(told[0][0], "elsewhere")], path.state, player.environment, player.chat)
