@@ -3,7 +3,7 @@
 python scripts/credit_audit.py env=household
 python scripts/credit_audit.py env=search --tasks 12 --se 0.07 --page docs/results/credit_audit.md --section search
 python scripts/credit_audit.py env=corridor env.density=0.5 --skill 0.7
-python scripts/credit_audit.py env=corridor --skill 0.7 --exact --over env.density=0.1,0.25,0.5,1
+python scripts/credit_audit.py env=corridor --skill 0.7 --exact --over env.density=1,0.5,0.25 env.horizon=5,9,17
 python scripts/credit_audit.py env=household --trees outputs/grpo/seed0 policy.start=outputs/grpo/seed0/adapter
 
 The policy is that of the configuration (the shipped one by default), with its sampling settings; with --skill, the
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +38,21 @@ def main(arguments: list[str]) -> int:
         raise InputError("--section: give the page with --page")
     if args.exact and args.skill is None:
         raise InputError("--exact: only the values of the scripted policy are known; add --skill")
-    over, values = of_setting(args.over) if args.over else ("", [None])
+    command = shlex.join(["python", "scripts/credit_audit.py", *arguments])
+    over = of_settings(args.over) if args.over else {}
     results = {}
-    for value in values:
-        overrides = [*args.overrides, *([f"{over}={value:g}"] if value is not None else [])]
-        folder = args.out / f"{over}={value:g}" if value is not None else args.out
-        results[value] = one(args, overrides, folder, shlex.join(["python", "scripts/credit_audit.py", *arguments]))
-    from turnwise_study.credit_page import against, figure, leaderboard
+    for values in zip(*over.values(), strict=True) if over else [()]:
+        settings = [f"{key}={value}" for key, value in zip(over, values, strict=True)]
+        folder = args.out.joinpath(*settings[:1])
+        results[" ".join(values[:1])] = one(args, [*args.overrides, *settings], folder, command)
+    from turnwise_study.credit_page import figure, leaderboard
     from turnwise_study.figures import standalone
     from turnwise_study.tables import to_markdown, write_page, write_section
 
     if over:
-        table, drawing = against(results, over)  # type: ignore[arg-type]
+        table, drawing = against({float(value): result for value, result in results.items()}, next(iter(over)))
     else:
-        table, drawing = leaderboard(results[None]), figure(results[None])
+        table, drawing = leaderboard(results[""]), figure(results[""])
     write_page(args.out / "page.md", to_markdown([table]))
     picture = args.figure or args.out / "figure.svg"
     write_page(picture, standalone(drawing))
@@ -65,8 +66,8 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
     """Audits all seeds with one configuration and writes the files of ``folder``."""
     from turnwise.training.evaluate import commit
     from turnwise_study.credit_audit import RULES, audit
-    from turnwise_study.credit_page import as_json, result_of, turn_row
-    from turnwise_study.recorded_trees import Measured, record_of
+    from turnwise_study.credit_page import result_of
+    from turnwise_study.recorded_trees import record_of
     from turnwise_worlds.corridor import after, skilled, value
 
     def exact(path: Any, turns: int) -> float:
@@ -90,7 +91,7 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
     result = result_of(parts, {**about, "seeds": seeds, "split": args.split, "command": command, "commit": commit()})
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / "audit.json") as file:
-        file.write_text(as_json(result))
+        file.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     with atomic_write(folder / "turns.jsonl") as file, file.open("w") as lines:
         for seed, part in zip(seeds, parts, strict=True):
             for at, turn in enumerate(part.turns):
@@ -98,9 +99,7 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
                 lines.write(json.dumps(turn_row(turn, seed, credits)) + "\n")
     with atomic_write(folder / "trees.jsonl") as file, file.open("w") as lines:
         for tree, rewards, place, turn in (row for part in parts for row in part.trees):
-            low, high = turn.interval()
-            measured = {place: Measured(advantage=turn.advantage, low=low, high=high)}
-            lines.write(json.dumps(record_of(tree, rewards, measured)) + "\n")
+            lines.write(json.dumps(record_of(tree, rewards, {place: turn.advantage})) + "\n")
     return result
 
 
@@ -163,7 +162,6 @@ def starts(player: Any, tasks: Sequence[Any]) -> list[Any]:
 
 def recorded_paths(args: Any, player: Any, seed: int) -> list[Any]:
     """The first rollout of recorded trees that begin at the start of a task of this seed."""
-    from turnwise_study.credit_audit import restored
     from turnwise_study.recorded_trees import read_trees
 
     tasks = {task.id: task for task in player.environment.tasks(args.split, args.known, seed)}
@@ -182,12 +180,78 @@ def recorded_paths(args: Any, player: Any, seed: int) -> list[Any]:
     return found
 
 
-def of_setting(text: str) -> tuple[str, list[float | None]]:
-    key, _, values = text.partition("=")
+def restored(path: Sequence[tuple[str, str]], state: Any, environment: Any, chat: Any) -> Any:
+    """A recorded episode as a path, by repeating its actions. ``path`` has the text of each action and of the
+    environment's answer, ``state`` is the start of the task.
+
+    Raises:
+        InputError: the environment answers otherwise than it did, so the episode belongs to another environment.
+    """
+    from turnwise.types import RolloutTree, Turn
+
+    session, tree = environment.reset(state.task), RolloutTree(state)
+    for place, (action, observation) in enumerate(path):
+        step = session.step(action)
+        if step.observation != observation:
+            raise InputError(
+                f"{state.id}: turn {place} got {step.observation[:80]!r} instead of the recorded "
+                f"{observation[:80]!r}; give the overrides of env with which the trees were recorded"
+            )
+        ids = chat.action(action)
+        turn = Turn(place - 1, ids, [0.0] * len(ids), action, observation=observation, done=step.done)
+        turn.info = {**step.info, "won": step.won}
+        tree.turns.append(turn)
+        if step.done:
+            break
+        turn.observation_ids = chat.bridge(step.shown)
+    return tree
+
+
+def turn_row(turn: Any, seed: int, credits: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """A line of ``turns.jsonl``."""
+    low, high = turn.interval()
+    values = {name: {"wins": worth.wins, "trials": worth.trials} for name, worth in (("q", turn.q), ("v", turn.v))}
+    told = {"seed": seed, "state": turn.path.state.id, "place": turn.place, "action": turn.path.turns[turn.place].text}
+    return told | values | {"advantage": turn.advantage, "low": low, "high": high, "credits": dict(credits)}
+
+
+def against(results: Mapping[float, Mapping[str, Any]], key: str) -> tuple[Any, Any]:
+    """A table and a figure of the signal to noise of every rule, over the values of the setting ``key``."""
+    from turnwise_study.credit_page import HOW, SHOWN, ordered, shown
+    from turnwise_study.figures import SERIES, STROKES, Figure, canvas, label, to_svg
+    from turnwise_study.tables import Table
+
+    metric = "snr"
+    values = sorted(results)
+    rules = ordered(results[values[0]]["rules"])
+    rows = [[rule, *(shown(metric, results[v]["rules"][rule][metric], True) for v in values)] for rule in rules]
+    rows.append(["turns that matter, %", *(f"{100 * results[v]['matter']:.0f}" for v in values)])
+    title = f"{SHOWN[metric].capitalize()} against {key}"
+    first = results[values[0]]
+    table = Table(title, ["rule", *(f"{v:g}" for v in values)], rows, [HOW, f"    {first['command']}"])
+    with canvas(9.4, 3.8) as drawing:
+        axes = drawing.add_subplot(xlabel=key, ylabel=SHOWN[metric])
+        for number, rule in enumerate(rules):
+            points = [(v, results[v]["rules"][rule][metric]["value"]) for v in values]
+            known = [(x, y) for x, y in points if y is not None]
+            if known:
+                x, y = zip(*known, strict=True)
+                style = STROKES[number // len(SERIES) % len(STROKES)]
+                axes.plot(x, y, style, marker="o", ms=3, color=SERIES[number % len(SERIES)], label=label(rule, 40))
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
+        return table, Figure(title, to_svg(drawing, "against", title), title, wide=True)
+
+
+def of_settings(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Key -> its values. Several keys have as many values and change together."""
+    over = {key: values.split(",") for key, _, values in (text.partition("=") for text in texts)}
     try:
-        return key, [float(value) for value in values.split(",")]
+        [float(value) for value in next(iter(over.values()))]
     except ValueError:
-        raise InputError(f"--over {text}: write KEY=NUMBER,NUMBER,..., such as env.density=0.1,0.5") from None
+        raise InputError(f"--over {texts[0]}: write KEY=NUMBER,NUMBER,..., such as env.density=0.1,0.5") from None
+    if len({len(values) for values in over.values()}) > 1:
+        raise InputError(f"--over {' '.join(texts)}: all keys need the same number of values")
+    return over
 
 
 def chosen(names: str | None, known: Sequence[str] | Any) -> list[str]:
@@ -210,7 +274,8 @@ def parser() -> Any:
     add("--skill", type=number(0, 1), help="the scripted policy of env=corridor follows a sign with this probability")
     add("--exact", action="store_true", help="with --skill: values by dynamic programming in place of continuations")
     add("--rules", help="names of rules, with ; between them (all)")
-    add("--over", metavar="KEY=A,B", help="repeat the audit for values of a setting, and draw signal to noise over it")
+    told = "repeat the audit for values of a setting, and draw signal to noise over it; further settings change along"
+    add("--over", nargs="+", metavar="KEY=A,B", help=told)
     add("--trees", type=Path, help="audit recorded trees: a run's folder or a file, with the run's overrides")
     add("--known", type=number(1, 10**6, whole=True), default=300, help="tasks among which those of --trees are found")
     add("--out", type=Path, default=Path("outputs/credit_audit"), help="folder of the results (outputs/credit_audit)")

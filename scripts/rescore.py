@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,9 @@ def main(arguments: list[str]) -> int:
         what = (args.used or "the rule that the run used") if name == "used" else "the true advantages of an audit"
         print(f"beside {what}:{'' if compared else ' not in these trees'}")
         for place, numbers in compared.items():
-            print(f"  {place}: {numbers.text()}")
-        found[name] = {place: asdict(numbers) for place, numbers in compared.items()}
+            shown = (f"{what} {'-' if number is None else f'{number:.4g}'}" for what, number in numbers.items())
+            print(f"  {place}: {', '.join(shown)}")
+        found[name] = compared
     if args.out:
         with atomic_write(args.out) as part, part.open("w", encoding="utf-8") as file:
             for one, credit in zip(recorded, credits, strict=True):

@@ -6,10 +6,9 @@ The rules never see these continuations. They see trees that are played anew, in
 up to the audited turn and everything else is drawn afresh. Several such trees for each turn separate a rule's bias (what
 the mean of its credit gets wrong) from its variance (what changes from tree to tree).
 
-1. play one episode of each task with the policy, and draw the turns to be audited        audited_turns
-2. N continuations after and before each of these turns                                   measure
-3. trees with the audited turn in them, by each allocator; the credit of the turn there   replay, credit_of
-4. signal, bias, variance, sign and rank agreement of every rule, resampled by task       scores
+1. N continuations after and before some turns of played episodes                         measure
+2. trees with the audited turn in them, by each allocator; the credit of the turn there   replay, credit_of
+3. signal, bias, variance, sign and rank agreement of every rule, resampled by task       scores
 """
 
 from __future__ import annotations
@@ -35,38 +34,30 @@ from turnwise.algo.rewards.reward import Outcome
 from turnwise.engines.engine import Engine, Sample, Sampling, Told
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import Estimate, wilson
+from turnwise.evaluation.suites import TOGETHER
 from turnwise.rollouts.player import Player, Tally, seed_of
-from turnwise.types import Credit, Rewards, RolloutTree, State, Turn
+from turnwise.types import Credit, Rewards, RolloutTree, State
 from turnwise_study.gates.groups import difference
 
 Array = NDArray[np.float64]
 WON = Outcome()
-TOGETHER = 512  # rollouts that are played at once, which bounds memory
-FALSE_DISCOVERIES = 0.05
-
-# -- the rules, by name ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class EveryTurn:
-    """Starts ``roots`` rollouts, and ``branches`` continuations after each of their turns but the last (VinePPO's
-    values of every step, arXiv:2410.01679).
+    """Starts one rollout, and three more at its start and after each of its turns (VinePPO's values of every step,
+    arXiv:2410.01679).
     """
 
-    roots: int = 2
-    branches: int = 1
-
     def __call__(self, states: Sequence[State]) -> list[int]:
-        return [self.roots] * len(states)
+        return [1] * len(states)
 
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
-        parents = [{turn.parent for turn in tree.turns} for tree in trees]
-        return [dict.fromkeys(sorted(inner - {-1}), self.branches) for inner in parents]
+        return [dict.fromkeys(sorted({turn.parent for turn in tree.turns}), 3) for tree in trees]
 
 
 FORMS: Mapping[str, Allocator] = {"group": Uniform(8), "tree": TreePO(4, 2), "vine": EveryTurn()}
 """Name -> how a tree is played: eight rollouts; four, each with two continuations of random turns (the same cost in
-TRACE's accounting); or a continuation of every turn.
+TRACE's accounting); or one with three continuations of every turn.
 """
 
 RULES: Mapping[str, tuple[str, Advantage]] = {
@@ -78,13 +69,10 @@ RULES: Mapping[str, tuple[str, Advantage]] = {
     "GiGPO, no discount": ("group", GiGPO(gamma=1.0)),
     "GiGPO, whole history": ("group", GiGPO(anchor="history")),
     "GiGPO, no std": ("group", GiGPO(scale=False)),
-    "turn credit, cost of refused actions": ("group", TurnCredit(turn_reward="admissible", turn_offset=-1.0)),
+    "turn credit": ("group", TurnCredit(turn_reward="admissible", turn_offset=-1.0)),
     "turn credit, rewards to go": ("group", TurnCredit(form="to_go")),
     "MT-GRPO": ("group", MTGRPO(turn_reward="admissible")),
-    "MT-GRPO unbiased, cost of refused actions": (
-        "group",
-        MTGRPO(form="unbiased", turn_reward="admissible", turn_offset=-1.0),
-    ),
+    "MT-GRPO unbiased": ("group", MTGRPO(form="unbiased", turn_reward="admissible", turn_offset=-1.0)),
     "group on trees": ("tree", GroupAdvantage()),
     "GiGPO on trees": ("tree", GiGPO()),
     "TreeRPO": ("tree", TreeRPO()),
@@ -95,9 +83,9 @@ RULES: Mapping[str, tuple[str, Advantage]] = {
     "Monte Carlo at every turn (VinePPO)": ("vine", MonteCarlo(scale=False)),
     "group at every turn": ("vine", GroupAdvantage()),
 }
-"""Name -> the form of tree, and the rule, with the settings of ``conf/advantage`` where the name says nothing else."""
-
-# -- the true advantages -----------------------------------------------------------------------------------------------
+"""Name -> the form of tree, and the rule. A turn whose action is refused costs 1 in the rules for rewards of turns, or earns
+nothing in MT-GRPO; all other settings are those of ``conf/advantage`` unless the name says otherwise.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +149,7 @@ class AuditedTurn:
 
 def trials_for(error: float) -> int:
     """The number of continuations for which no value has a larger standard error than ``error``."""
-    if not 0.005 <= error <= 0.25:
-        raise InputError(f"se={error:g}: give a standard error from 0.005 (10,000 continuations) to 0.25 (4)")
     return math.ceil(0.25 / error**2)
-
-
-def audited_turns(path: RolloutTree, count: int, key: object) -> list[int]:
-    """The places of at most ``count`` turns of a path, drawn without replacement."""
-    turns = len(path.turns)
-    return sorted(random.Random(seed_of(key, path.state.id, "turns")).sample(range(turns), min(count, turns)))
 
 
 def state_after(path: RolloutTree, turns: int) -> State:
@@ -203,8 +183,7 @@ def measure(
     states = [state_after(paths[number], turns) for number, turns in wanted]
     worth: dict[tuple[int, int], Worth] = {}
     for node, tree in zip(wanted, in_parts(player, states, Uniform(trials), trials, (key, "values")), strict=True):
-        outcomes = wins_of(tree)
-        if outcomes:
+        if outcomes := wins_of(tree):
             worth[node] = Worth(sum(outcomes), len(outcomes))
     for number, path in enumerate(paths):
         if outcome := wins_of(path):
@@ -220,9 +199,6 @@ def measure(
 def wins_of(tree: RolloutTree) -> list[int]:
     totals = zip(tree.leaves(), WON(tree)["total"], strict=True) if tree.turns else ()
     return [int(total) for leaf, total in totals if leaf not in tree.invalid]
-
-
-# -- trees in which a turn is repeated ---------------------------------------------------------------------------------
 
 
 class Repeating:
@@ -295,9 +271,6 @@ def credit_of(credit: Credit, tree: RolloutTree, turn: int) -> float:
     return credit.advantage[turn] / sharing
 
 
-# -- statistics --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Truth:
     """The true advantages of T turns: measured value, variance of its error, whether it differs from 0 at a false
@@ -317,8 +290,8 @@ def truth_of(turns: Sequence[AuditedTurn], tasks: Sequence[int]) -> Truth:
     from scipy.stats import false_discovery_control
 
     adjusted = false_discovery_control([turn.p_value() for turn in turns])
-    columns = [np.array([getattr(turn, name) for turn in turns]) for name in ("advantage", "variance")]
-    return Truth(columns[0], columns[1], adjusted <= FALSE_DISCOVERIES, np.array(tasks))
+    advantage_T, variance_T = np.array([(turn.advantage, turn.variance) for turn in turns]).T
+    return Truth(advantage_T, variance_T, adjusted <= 0.05, np.array(tasks))
 
 
 def score(credit_TR: Array, truth: Truth, tokens: float) -> dict[str, float]:
@@ -348,7 +321,7 @@ def score(credit_TR: Array, truth: Truth, tokens: float) -> dict[str, float]:
     pairs = turns**2 - float((np.bincount(truth.task_T) ** 2).sum())
     crossed = (product_T.sum() ** 2 - float((of_task**2).sum())) / pairs if pairs else math.nan
     signal = crossed / power if power > 0 else math.nan
-    noise = square - signal
+    snr = signal / (square - signal) * 1000 / tokens if square > signal else math.nan
     agrees_TR = (np.sign(credit_TR) * np.sign(truth.advantage_T)[:, None] + 1) / 2
     varied = bool(np.ptp(credit_TR)) and bool(np.ptp(truth.advantage_T))
     rank = spearmanr(credit_TR.ravel(), np.repeat(truth.advantage_T, replicates)).statistic if varied else math.nan
@@ -359,10 +332,9 @@ def score(credit_TR: Array, truth: Truth, tokens: float) -> dict[str, float]:
         "variance": variance / square if square else math.nan,
         "sign": float(agrees_TR[truth.matters_T].mean()) if truth.matters_T.any() else math.nan,
         "rank": float(rank),
-        "snr": signal / noise * 1000 / tokens if noise > 0 else math.nan,
+        "snr": -snr if signal > 0 > product_T.mean() else snr,  # credit of the wrong sign is no signal
         "silent": float((credit_TR == 0).mean()),
         "mean_error": float((mean_T - truth.advantage_T).mean()),
-        "mean_variance": variance,
     }
 
 
@@ -374,24 +346,19 @@ def scores(
     """
     rng = np.random.default_rng(seed)
     members = [np.flatnonzero(truth.task_T == task) for task in np.unique(truth.task_T)]
-    drawn = [
-        np.concatenate([members[i] for i in rng.integers(0, len(members), len(members))]) for _ in range(resamples)
-    ]
+    rows = rng.integers(0, len(members), (resamples, len(members)))
+    drawn = [np.concatenate([members[i] for i in row]) for row in rows]
     found: dict[str, dict[str, dict[str, float | None]]] = {}
     for rule, credit_TR in credits.items():
         whole = score(credit_TR, truth, tokens[rule])
         again = [score(credit_TR[turns], truth.some(turns), tokens[rule]) for turns in drawn]
         found[rule] = {}
         for metric, number in whole.items():
-            values = np.array([one[metric] for one in again])
-            values = values[np.isfinite(values)]
-            ends = np.quantile(values, [0.025, 0.975]) if len(values) else (math.nan, math.nan)
-            parts = {"value": number, "low": float(ends[0]), "high": float(ends[1])}
+            values = [one[metric] for one in again if math.isfinite(one[metric])] or [math.nan]
+            ends = dict(zip(("low", "high"), np.quantile(values, [0.025, 0.975]).tolist(), strict=True))
+            parts = {"value": number, **ends}
             found[rule][metric] = {name: part if math.isfinite(part) else None for name, part in parts.items()}
     return found
-
-
-# -- a whole audit -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -414,7 +381,6 @@ def audit(
     turns: int = 4,
     error: float = 0.1,
     replicates: int = 4,
-    forms: Mapping[str, Allocator] = FORMS,
     exact: Callable[[RolloutTree, int], float] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Part:
@@ -428,20 +394,17 @@ def audit(
         replicates: number of trees in which each turn is repeated, for each form of tree; at least 2.
         exact: returns the value of a path after its first turns, in a world whose values are known; nothing is measured.
     """
-    if replicates < 2:
-        raise InputError(f"replicates={replicates}: a variance needs at least 2")
     cost: dict[str, dict[str, float]] = {}
 
     def paid(step: str, began: float, tally: Tally) -> None:
-        cost[step] = {
-            "turns": tally.turns,
-            "tokens": tally.tokens,
-            "cpu_seconds": round(time.process_time() - began, 2),
-        }
-        say(f"{step}: {tally.turns:,} turns, {tally.tokens:,} tokens, {cost[step]['cpu_seconds']} CPU seconds")
+        seconds = round(time.process_time() - began, 2)
+        cost[step] = {"turns": tally.turns, "tokens": tally.tokens, "cpu_seconds": seconds}
+        say(f"{step}: {tally.turns:,} turns, {tally.tokens:,} tokens, {seconds} CPU seconds")
 
     began, counting = time.process_time(), player.using(player.sampling, None)
-    places = [audited_turns(path, turns, key) for path in paths]
+    draws = [random.Random(seed_of(key, path.state.id, "turns")) for path in paths]
+    lengths = [len(path.turns) for path in paths]
+    places = [sorted(rng.sample(range(n), min(turns, n))) for rng, n in zip(draws, lengths, strict=True)]
     if exact is None:
         audited = measure(counting, paths, places, trials_for(error), key)
     else:
@@ -454,15 +417,12 @@ def audit(
     part = Part(audited, {}, {}, cost)
     for form in dict.fromkeys(form for form, _ in rules.values()):
         began, counting = time.process_time(), player.using(player.sampling, None)
-        longest = max((len(path.turns) for path in paths), default=1)
-        each = 12 if form != "vine" else 2 * longest
-        trees = replay(counting, audited, forms[form], each, replicates, (key, form))
+        each = 12 if form != "vine" else 3 * max(lengths)
+        trees = replay(counting, audited, FORMS[form], each, replicates, (key, form))
         paid(f"trees: {form}", began, counting.tally)
-        began = time.process_time()
         credits, tokens = _credited(part, trees, {name: rule for name, (of, rule) in rules.items() if of == form})
         part.credits |= credits
         part.tokens |= dict.fromkeys(credits, tokens)
-        cost[f"rules: {form}"] = {"cpu_seconds": round(time.process_time() - began, 2)}
     return part
 
 
@@ -483,38 +443,9 @@ def _credited(
 
 def joined(parts: Sequence[Part]) -> tuple[Truth, dict[str, Array], dict[str, float]]:
     """The true advantages, and each rule's credit and mean tokens, of the audits of several seeds together."""
-    names: dict[str, int] = {}
-    tasks = [
-        names.setdefault(f"{number}/{turn.path.state.id}", len(names))
-        for number, part in enumerate(parts)
-        for turn in part.turns
-    ]
+    ids = [f"{number}/{turn.path.state.id}" for number, part in enumerate(parts) for turn in part.turns]
+    tasks = np.unique(ids, return_inverse=True)[1].tolist()
     truth = truth_of([turn for part in parts for turn in part.turns], tasks)
     rules = parts[0].credits
     credits = {rule: np.concatenate([part.credits[rule] for part in parts]) for rule in rules}
     return truth, credits, {rule: float(np.mean([part.tokens[rule] for part in parts])) for rule in rules}
-
-
-def restored(path: Sequence[tuple[str, str]], state: State, environment: Any, chat: Any) -> RolloutTree:
-    """A recorded episode as a path, by repeating its actions. ``path`` has the text of each action and of the
-    environment's answer, ``state`` is the start of the task.
-
-    Raises:
-        InputError: the environment answers otherwise than it did, so the episode belongs to another environment.
-    """
-    session, tree = environment.reset(state.task), RolloutTree(state)
-    for number, (action, observation) in enumerate(path):
-        step = session.step(action)
-        if step.observation != observation:
-            raise InputError(
-                f"{state.id}: turn {number} got {step.observation[:80]!r} instead of the recorded "
-                f"{observation[:80]!r}; give the overrides of env with which the trees were recorded"
-            )
-        ids = chat.action(action)
-        turn = Turn(number - 1, ids, [0.0] * len(ids), action, observation=observation, done=step.done)
-        turn.info = {**step.info, "won": step.won}
-        tree.turns.append(turn)
-        if step.done:
-            break
-        turn.observation_ids = chat.bridge(step.shown)
-    return tree

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from turnwise_study.credit_audit import RULES, AuditedTurn, Part, joined, scores
-from turnwise_study.figures import SERIES, STROKES, Figure, Panel, Point, canvas, dots, label, to_svg
+from turnwise_study.credit_audit import RULES, Part, joined, scores
+from turnwise_study.figures import Figure, Panel, Point, dots
 from turnwise_study.tables import Table, count, duration
 
 SHOWN = {"snr": "signal to noise", "rank": "rank correlation", "sign": "same sign, %"}
@@ -28,12 +27,10 @@ def result_of(parts: Sequence[Part], about: Mapping[str, Any]) -> dict[str, Any]
     truth, credits, tokens = joined(parts)
     turns = [turn for part in parts for turn in part.turns]
     paths = {id(turn.path): turn.path for turn in turns}.values()
-    cost: dict[str, dict[str, float]] = {}
-    for part in parts:
-        for step, numbers in part.cost.items():
-            whole = cost.setdefault(step, {})
-            for name, number in numbers.items():
-                whole[name] = round(whole.get(name, 0) + number, 2)
+    cost = {
+        step: {name: round(sum(part.cost[step][name] for part in parts), 2) for name in numbers}
+        for step, numbers in parts[0].cost.items()
+    }
     power = float((truth.advantage_T**2 - truth.variance_T).mean())
     metrics = scores(credits, tokens, truth)
     return {
@@ -53,15 +50,7 @@ def result_of(parts: Sequence[Part], about: Mapping[str, Any]) -> dict[str, Any]
     }  # fmt: skip
 
 
-def turn_row(turn: AuditedTurn, seed: int, credits: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """A line of ``turns.jsonl``."""
-    low, high = turn.interval()
-    values = {name: {"wins": worth.wins, "trials": worth.trials} for name, worth in (("q", turn.q), ("v", turn.v))}
-    told = {"seed": seed, "state": turn.path.state.id, "place": turn.place, "action": turn.path.turns[turn.place].text}
-    return told | values | {"advantage": turn.advantage, "low": low, "high": high, "credits": dict(credits)}
-
-
-def _cell(metric: str, numbers: Mapping[str, Any], interval: bool) -> str:
+def shown(metric: str, numbers: Mapping[str, Any], interval: bool) -> str:
     unit, digits = (100, 0) if metric in PERCENT else (1, 2)
 
     def show(number: float | None) -> str:
@@ -71,7 +60,7 @@ def _cell(metric: str, numbers: Mapping[str, Any], interval: bool) -> str:
     return show(numbers["value"]) + ends
 
 
-def _order(rules: Mapping[str, Any]) -> list[str]:
+def ordered(rules: Mapping[str, Any]) -> list[str]:
     """From the highest signal to noise down; rules without a number come last."""
     numbers = {rule: found["snr"]["value"] for rule, found in rules.items()}
     return sorted(rules, key=lambda rule: (numbers[rule] is None, -(numbers[rule] or 0.0)))
@@ -80,10 +69,10 @@ def _order(rules: Mapping[str, Any]) -> list[str]:
 def leaderboard(result: Mapping[str, Any]) -> Table:
     heads = ["rule", "trees", *SHOWN.values(), *SHARES.values(), "tokens of a tree"]
     rows = []
-    for rule in _order(result["rules"]):
+    for rule in ordered(result["rules"]):
         found = result["rules"][rule]
-        cells = [_cell(metric, found[metric], True) for metric in SHOWN]
-        cells += [_cell(metric, found[metric], False) for metric in SHARES]
+        cells = [shown(metric, found[metric], True) for metric in SHOWN]
+        cells += [shown(metric, found[metric], False) for metric in SHARES]
         rows.append([rule, found["form"], *cells, count(found["tokens"])])
     tokens = sum(step.get("tokens", 0) for step in result["cost"].values())
     seconds = sum(step["cpu_seconds"] for step in result["cost"].values())
@@ -100,45 +89,10 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
 
 
 def figure(result: Mapping[str, Any]) -> Figure:
-    rules = result["rules"]
-    panels = [
-        Panel(title, [Point(rule, **_ends(rules[rule][metric])) for rule in _order(rules) if _known(rules[rule][metric])],
-              zero=True)
-        for metric, title in SHOWN.items() if metric != "sign"
-    ]  # fmt: skip
+    order, panels = ordered(result["rules"]), []
+    for metric in ("snr", "rank"):
+        found = {rule: result["rules"][rule][metric] for rule in order}
+        points = [Point(rule, n["value"], n["low"], n["high"]) for rule, n in found.items() if n["value"] is not None]
+        panels.append(Panel(SHOWN[metric], points, zero=True))
     title = f"How well credit rules estimate true advantages, {result['panel']}"
-    return dots(title, "credit", panels, "Dots: estimates; bars: 95 % bootstrap intervals over tasks.", _order(rules))
-
-
-def _known(numbers: Mapping[str, Any]) -> bool:
-    return numbers["value"] is not None
-
-
-def _ends(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    return {"value": numbers["value"], "low": numbers["low"], "high": numbers["high"]}
-
-
-def against(results: Mapping[float, Mapping[str, Any]], key: str, metric: str = "snr") -> tuple[Table, Figure]:
-    """A table and a figure of one metric of every rule, over the values of the setting ``key``."""
-    values = sorted(results)
-    rules = _order(results[values[0]]["rules"])
-    rows = [[rule, *(_cell(metric, results[v]["rules"][rule][metric], True) for v in values)] for rule in rules]
-    rows.append(["turns that matter, %", *(f"{100 * results[v]['matter']:.0f}" for v in values)])
-    title = f"{SHOWN[metric].capitalize()} against {key}"
-    first = results[values[0]]
-    table = Table(title, ["rule", *(f"{v:g}" for v in values)], rows, [HOW, f"    {first['command']}"])
-    with canvas(9.4, 3.8) as drawing:
-        axes = drawing.add_subplot(xlabel=key, ylabel=SHOWN[metric])
-        for number, rule in enumerate(rules):
-            points = [(v, results[v]["rules"][rule][metric]["value"]) for v in values]
-            known = [(x, y) for x, y in points if y is not None]
-            if known:
-                x, y = zip(*known, strict=True)
-                style = STROKES[number // len(SERIES) % len(STROKES)]
-                axes.plot(x, y, style, marker="o", ms=3, color=SERIES[number % len(SERIES)], label=label(rule, 40))
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
-        return table, Figure(title, to_svg(drawing, "against", title), title, wide=True)
-
-
-def as_json(result: Mapping[str, Any]) -> str:
-    return json.dumps(result, indent=1, allow_nan=False) + "\n"
+    return dots(title, "credit", panels, "Dots: estimates; bars: 95 % bootstrap intervals over tasks.", order)

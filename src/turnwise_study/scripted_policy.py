@@ -1,22 +1,18 @@
-"""An engine whose action probabilities are known, and a tokenizer of characters: rollouts without a language model, for
-audits in worlds whose values are known.
-"""
+"""Rollouts without a language model: an engine with known action probabilities, and a tokenizer of characters."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.types import Message
+from turnwise_worlds.corridor import Policy
 
 END = 0  # the token that ends an action
-
-Policy = Callable[[str], Mapping[str, float]]
-"""Returns the probability of each action, given the last line of the history."""
 
 
 class Characters:
@@ -38,7 +34,8 @@ class Characters:
 
 
 class ScriptedEngine:
-    """Draws each action from ``policy``, which sees the last line of the history (``engines.engine.Engine``).
+    """Draws each action from ``policy``, which sees the last line of the history, as the part of
+    ``engines.engine.Engine`` that rollouts need.
 
     The first token of an action has the action's log-prob, all others have 0: only the first is drawn.
     """
@@ -80,11 +77,5 @@ class ScriptedEngine:
     def close(self, nodes: Sequence[int]) -> None:
         for node in nodes:
             self._histories.pop(node, None)
-
-    def load_weights(self, model: Any, version: int) -> None:
-        self.version = version
-
-    def report(self) -> Mapping[str, float]:
-        return {}
 
     def shutdown(self) -> None: ...

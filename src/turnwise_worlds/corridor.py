@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge, Interval
 
@@ -22,7 +22,6 @@ from turnwise_worlds.scripted import Chances, Clumsy, Expert, ScriptedEnv
 
 WAYS = ("left", "right", "on")
 DOORS = tuple(map(str, range(10)))
-NOTHING = "Nothing happens."
 
 
 class CorridorSession(Session):
@@ -42,7 +41,7 @@ class CorridorSession(Session):
         return "" if self.at_doors else self.signs[self.room]
 
     def view(self) -> str:
-        """The whole state: a policy that acts on this text acts on the state of the decision process."""
+        """The whole state, if every reply could be read."""
         seen = f"the sign says {self.sign}" if self.sign else "the corridor goes on"
         wrong = f"{self.wrong} wrong turn{'s' * (self.wrong != 1)}"
         return f"Room {self.room + 1} of {self.horizon}, {wrong}: {'ten doors, 0 to 9' if self.at_doors else seen}."
@@ -63,7 +62,7 @@ class CorridorSession(Session):
         self.turns += 1
         word = self.read(action)
         if word is None:
-            return self._answer(f"{NOTHING} {self.view()}", admissible=False)
+            return self._answer(f"Nothing happens. {self.view()}", admissible=False)
         if self.at_doors:
             self.done = True
             self.won = word in self.unlocked and self.wrong <= self.slips
@@ -82,25 +81,17 @@ class CorridorSession(Session):
             return self.unlocked
         return (self.sign,) if self.sign else WAYS
 
-    def admissible(self) -> list[str]:
-        return [] if self.done else [*(DOORS if self.at_doors else WAYS)]
-
-
-# -- exact values ------------------------------------------------------------------------------------------------------
 
 Policy = Callable[[str], Mapping[str, float]]
 """Returns the probability of each action of a turn, given the text that the environment has last shown."""
 
-Known = dict[tuple[int, int, int], float]
-"""Values of one task by (turns, room, wrong turns), which decide everything that follows."""
 
-
-def value(session: CorridorSession, policy: Policy, known: Known) -> float:
+def value(session: CorridorSession, policy: Policy, known: dict[Any, float]) -> float:
     """Returns V of the session's state, the probability of winning, by dynamic programming over the states after it.
     Q(s, a) is the V of the state after a, because a step has one result (:func:`after`).
 
     Args:
-        known: values that earlier calls for the same task and policy have computed; new ones are added.
+        known: values of states that earlier calls for the same task and policy have computed; new ones are added.
     """
     if session.done:
         return float(session.won)
@@ -121,8 +112,6 @@ def after(session: CorridorSession, *actions: str) -> CorridorSession:
 
 def skilled(skill: float) -> Policy:
     """Returns a policy that follows a sign with probability ``skill``, and chooses uniformly where no sign is."""
-    if not 0 <= skill <= 1:
-        raise ValueError(f"skill: must be a probability, got {skill}")
 
     def policy(text: str) -> Mapping[str, float]:
         view = text.rstrip(".")
@@ -135,14 +124,9 @@ def skilled(skill: float) -> Policy:
     return policy
 
 
-# -- the environment ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """The probability of the clumsy expert's mistake at a fork, as long as a wrong turn is forgiven."""
-
-    astray: float = 0.3  # goes against the sign
+    astray: float = 0.3  # goes against the sign of a fork, as long as a wrong turn is forgiven
 
 
 class GoodExpert(Expert[CorridorSession]):

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from scripts.credit_audit import restored
 from tests.unit.credit.played import paths_of, player_of
 
 from turnwise.algo.advantages.group import GroupAdvantage
@@ -13,8 +14,8 @@ from turnwise.algo.advantages.trees import TreeRPO
 from turnwise.algo.advantages.turns import GiGPO
 from turnwise.algo.allocators.allocator import TreePO
 from turnwise.errors import InputError
-from turnwise_study.credit_audit import WON, in_parts, restored
-from turnwise_study.recorded_trees import Measured, beside, beside_audit, by_place, credits_of, read_trees, record_of
+from turnwise_study.credit_audit import WON, in_parts
+from turnwise_study.recorded_trees import beside, beside_audit, by_place, credits_of, read_trees, record_of
 from turnwise_worlds.corridor import CorridorEnv
 
 
@@ -28,8 +29,7 @@ def test_a_recorded_tree_gives_the_credit_of_the_tree(rule: object, tmp_path: Pa
     player = player_of(CorridorEnv(horizon=6))
     states = [path.state for path in paths_of(player, 4)]
     trees = in_parts(player, states, TreePO(3, 1), 6, "k")
-    audits = {2: Measured(advantage=0.25, low=0.0, high=0.5)}
-    rows = [record_of(tree, WON(tree), audits) for tree in trees]
+    rows = [record_of(tree, WON(tree), {2: 0.25}) for tree in trees]
     recorded = read_trees(written(tmp_path / "trees.jsonl", *rows))
     credits = credits_of(rule, recorded)
     assert credits == [rule(tree, WON(tree)) for tree in trees]
@@ -69,10 +69,14 @@ def test_lines_without_a_tree_are_refused(row: object, tmp_path: Path) -> None:
 
 def test_agreement_by_hand() -> None:
     found = by_place([(0, 1.0, 2.0), (3, -1.0, 3.0), (0, 0.0, 1.0), (2, 2.0, 4.0)])
-    assert [(name, one.turns) for name, one in found.items()] == [("all turns", 4), ("turn 1", 2), ("turns 3 to 4", 2)]
+    assert [(name, one["turns"]) for name, one in found.items()] == [
+        ("all turns", 4),
+        ("turn 1", 2),
+        ("turns 3 to 4", 2),
+    ]
     whole = found["all turns"]
     # ranks 3 1 2 4 and 2 3 1 4: 1 - 6 (1 + 4 + 1 + 0) / (4 * 15)
-    assert (whole.sign, whole.rank, whole.largest) == (pytest.approx(2 / 3), pytest.approx(0.4), 4.0)
+    assert [*whole.values()] == [4, pytest.approx(2 / 3), pytest.approx(0.4), 4.0]
     assert by_place([]) == {}
 
 
