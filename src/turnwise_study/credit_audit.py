@@ -41,6 +41,7 @@ from turnwise_study.gates.groups import difference
 
 Array = NDArray[np.float64]
 WON = Outcome()
+KEPT = 16  # audited turns whose trees are in memory at once
 
 
 class EveryTurn:
@@ -418,27 +419,23 @@ def audit(
     for form in dict.fromkeys(form for form, _ in rules.values()):
         began, counting = time.process_time(), player.using(player.sampling, None)
         each = 12 if form != "vine" else 3 * max(lengths)
-        trees = replay(counting, audited, FORMS[form], each, replicates, (key, form))
+        chosen = {name: rule for name, (of, rule) in rules.items() if of == form}
+        credits = {name: np.zeros((len(audited), replicates)) for name in chosen}
+        tokens = 0
+        for start in range(0, len(audited), KEPT):
+            again = replay(counting, audited[start : start + KEPT], FORMS[form], each, replicates, (key, form))
+            for t, trees in enumerate(again, start):
+                for r, tree in enumerate(trees):
+                    rewards, turn = WON(tree), repeated_turn(tree, audited[t])
+                    tokens += sum(len(node.action_ids) for node in tree.turns)
+                    for name, rule in chosen.items():
+                        credits[name][t, r] = credit_of(rule(tree, rewards), tree, turn)
+                    if r == 0 and form != "vine":
+                        part.trees.append((tree, rewards, turn, audited[t]))
         paid(f"trees: {form}", began, counting.tally)
-        credits, tokens = _credited(part, trees, {name: rule for name, (of, rule) in rules.items() if of == form})
         part.credits |= credits
-        part.tokens |= dict.fromkeys(credits, tokens)
+        part.tokens |= dict.fromkeys(credits, tokens / max(1, len(audited) * replicates))
     return part
-
-
-def _credited(
-    part: Part, trees_TR: Sequence[Sequence[RolloutTree]], rules: Mapping[str, Advantage]
-) -> tuple[dict[str, Array], float]:
-    credits = {name: np.zeros((len(trees_TR), len(trees_TR[0]))) for name in rules} if trees_TR else {}
-    tokens = [sum(len(turn.action_ids) for turn in tree.turns) for trees in trees_TR for tree in trees]
-    for t, (audited, trees) in enumerate(zip(part.turns, trees_TR, strict=True)):
-        for r, tree in enumerate(trees):
-            rewards, turn = WON(tree), repeated_turn(tree, audited)
-            for name, rule in rules.items():
-                credits[name][t, r] = credit_of(rule(tree, rewards), tree, turn)
-            if r == 0:
-                part.trees.append((tree, rewards, turn, audited))
-    return credits, sum(tokens) / max(1, len(tokens))
 
 
 def joined(parts: Sequence[Part]) -> tuple[Truth, dict[str, Array], dict[str, float]]:

@@ -30,7 +30,7 @@ def test_an_audit_of_the_corridor_and_the_score_of_its_trees(
     capsys.readouterr()
     assert rescore([str(tmp_path / "out" / "trees.jsonl"), "advantage=gigpo"]) == 0
     scored = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert scored["audit"]["all turns"]["turns"] == 12 * 3 and scored["used"] == {}  # a tree of each form
+    assert scored["audit"]["all turns"]["turns"] == 12 * 2 and scored["used"] == {}  # a group and a tree
 
 
 def test_known_values_over_a_setting(tmp_path: Path) -> None:
