@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.console import Terminal, number, until_stopped
+from turnwise.env import SPLITS
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
 from turnwise.programs import options, program
@@ -40,19 +41,19 @@ def main(arguments: list[str]) -> int:
         raise InputError("--exact: only the values of the scripted policy are known; add --skill")
     command = shlex.join(["python", "scripts/credit_audit.py", *arguments])
     over = of_settings(args.over) if args.over else {}
-    results = {}
+    results = []
     for values in zip(*over.values(), strict=True) if over else [()]:
         settings = [f"{key}={value}" for key, value in zip(over, values, strict=True)]
-        folder = args.out.joinpath(*settings[:1])
-        results[" ".join(values[:1])] = one(args, [*args.overrides, *settings], folder, command)
+        results.append(one(args, [*args.overrides, *settings], args.out.joinpath(*settings[:1]), command))
     from turnwise_study.credit_page import figure, leaderboard
     from turnwise_study.figures import standalone
     from turnwise_study.tables import to_markdown, write_page, write_section
 
     if over:
-        table, drawing = against({float(value): result for value, result in results.items()}, next(iter(over)))
+        key, values = next(iter(over.items()))
+        table, drawing = against(dict(zip(map(float, values), results, strict=True)), key)
     else:
-        table, drawing = leaderboard(results[""]), figure(results[""])
+        table, drawing = leaderboard(results[0]), figure(results[0])
     write_page(args.out / "page.md", to_markdown([table]))
     picture = args.figure or args.out / "figure.svg"
     write_page(picture, standalone(drawing))
@@ -77,8 +78,8 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
     console = Terminal(stderr=True)
     rules = {name: RULES[name] for name in chosen(args.rules, RULES)}
     player, about = player_of(args, overrides)
-    parts, seeds = [], [int(seed) for seed in args.seeds.split(",")]
-    for seed in seeds:
+    parts = []
+    for seed in args.seeds:
         console.print(f"seed {seed}")
         paths = recorded_paths(args, player, seed) if args.trees else episodes(args, player, seed)
         parts.append(
@@ -88,12 +89,14 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
     player.engine.shutdown()
     if sum(len(part.turns) for part in parts) < 2:
         raise InputError("fewer than two turns could be audited; raise --tasks")
-    result = result_of(parts, {**about, "seeds": seeds, "split": args.split, "command": command, "commit": commit()})
+    result = result_of(
+        parts, {**about, "seeds": args.seeds, "split": args.split, "command": command, "commit": commit()}
+    )
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / "audit.json") as file:
         file.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     with atomic_write(folder / "turns.jsonl") as file, file.open("w") as lines:
-        for seed, part in zip(seeds, parts, strict=True):
+        for seed, part in zip(args.seeds, parts, strict=True):
             for at, turn in enumerate(part.turns):
                 credits = {rule: credit[at].tolist() for rule, credit in part.credits.items()}
                 lines.write(json.dumps(turn_row(turn, seed, credits)) + "\n")
@@ -120,6 +123,9 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
         policy = f"scripted, follows a sign with probability {args.skill:g}"
         player = Player(ScriptedEngine(skilled(args.skill)), environment, Characters(), Sampling())  # type: ignore[arg-type]
         return player, {"panel": panel, "policy": policy, "temperature": 1.0}
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
     from turnwise.config.check import check_config
     from turnwise.config.overrides import explain
     from turnwise.config.schema import compose_config
@@ -131,7 +137,7 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
     whole += [f"paths.out={args.out}", "paths.cache=outputs/cache"]
     try:
         cfg = compose_config(whole, CONF)
-    except Exception as error:
+    except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, whole, CONF) from error
     check_config(cfg)
     prepare(0)
@@ -165,7 +171,8 @@ def recorded_paths(args: Any, player: Any, seed: int) -> list[Any]:
     from turnwise_study.recorded_trees import read_trees
 
     tasks = {task.id: task for task in player.environment.tasks(args.split, args.known, seed)}
-    trees = {one.tree.state.task.id: one.tree for one in read_trees(args.trees) if not one.tree.stopped}
+    recorded = [one.tree for one in read_trees(args.trees) if "#t0" in one.tree.state.id and not one.tree.stopped]
+    trees = {tree.state.task.id: tree for tree in recorded}
     there = [name for name in trees if name in tasks][: args.tasks]
     if not there:
         raise InputError(
@@ -242,6 +249,10 @@ def against(results: Mapping[float, Mapping[str, Any]], key: str) -> tuple[Any, 
         return table, Figure(title, to_svg(drawing, "against", title), title, wide=True)
 
 
+def whole_numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
 def of_settings(texts: Sequence[str]) -> dict[str, list[str]]:
     """Key -> its values. Several keys have as many values and change together."""
     over = {key: values.split(",") for key, _, values in (text.partition("=") for text in texts)}
@@ -269,8 +280,8 @@ def parser() -> Any:
     add("--turns", type=number(1, 1000, whole=True), default=4, help="audited turns of each episode (4)")
     add("--se", type=number(0.005, 0.25), default=0.1, help="wanted standard error of a value (0.1)")
     add("--replicates", type=number(2, 1000, whole=True), default=3, help="trees in which a turn is repeated (3)")
-    add("--seeds", default="0,1,2", help="seeds of tasks and draws (0,1,2)")
-    add("--split", default="train", help="train, seen or unseen (train)")
+    add("--seeds", type=whole_numbers, default=[0, 1, 2], help="seeds of tasks and draws (0,1,2)")
+    add("--split", choices=SPLITS, default="train", help="whose tasks are played (train)")
     add("--skill", type=number(0, 1), help="the scripted policy of env=corridor follows a sign with this probability")
     add("--exact", action="store_true", help="with --skill: values by dynamic programming in place of continuations")
     add("--rules", help="names of rules, with ; between them (all)")
