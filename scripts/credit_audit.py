@@ -50,8 +50,8 @@ def main(arguments: list[str]) -> int:
     from turnwise_study.tables import to_markdown, write_page, write_section
 
     if over:
-        key, values = next(iter(over.items()))
-        table, drawing = against(dict(zip(map(float, values), results, strict=True)), key)
+        key, numbers = next(iter(over.items()))
+        table, drawing = against(dict(zip(map(float, numbers), results, strict=True)), key)
     else:
         table, drawing = leaderboard(results[0]), figure(results[0])
     write_page(args.out / "page.md", to_markdown([table]))
