@@ -129,7 +129,7 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
     from turnwise.config.check import check_config
     from turnwise.config.overrides import explain
     from turnwise.config.schema import compose_config
-    from turnwise.training.main import prepare
+    from turnwise.training.loop import prepare
     from turnwise.training.parts import build_parts
     from turnwise.training.parts import player_of as run_player
 
@@ -150,7 +150,7 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
 
 def episodes(args: Any, player: Any, seed: int) -> list[Any]:
     """One episode of each task of a seed, sampled from the policy."""
-    from turnwise.algo.allocators.allocator import Uniform
+    from turnwise.methods.allocate import Uniform
     from turnwise_study.credit_audit import in_parts
 
     tasks = player.environment.tasks(args.split, args.tasks, seed)
@@ -158,7 +158,7 @@ def episodes(args: Any, player: Any, seed: int) -> list[Any]:
 
 
 def starts(player: Any, tasks: Sequence[Any]) -> list[Any]:
-    from turnwise.algo.states.task_starts import task_starts
+    from turnwise.methods.states import task_starts
     from turnwise.rollouts.environment_steps import Openings
 
     opening = Openings(player.environment, player.chat, player.environment_threads)

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.algo.advantages.advantage import Advantage
 from turnwise.config.overrides import build_alone
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
+from turnwise.methods.credit import Advantage
 from turnwise.programs import options, program
 from turnwise_study.recorded_trees import beside, beside_audit, by_place, credits_of, read_trees
 

@@ -23,18 +23,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.algo.advantages.advantage import Advantage
-from turnwise.algo.advantages.awpo import Awpo
-from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.advantages.trees import MonteCarlo, TreeGRPO, TreeRPO
-from turnwise.algo.advantages.turns import MTGRPO, GiGPO, TurnCredit
-from turnwise.algo.allocators.allocator import Allocator, TreePO, Uniform
-from turnwise.algo.gates.rules import Never
-from turnwise.algo.rewards.reward import Outcome
 from turnwise.engines.engine import Engine, Sample, Sampling, Told
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import Estimate, wilson
 from turnwise.evaluation.suites import TOGETHER
+from turnwise.methods.allocate import Allocator, TreePO, Uniform
+from turnwise.methods.awpo import Awpo
+from turnwise.methods.credit import Advantage, GroupAdvantage, MonteCarlo, TreeGRPO
+from turnwise.methods.gate import Never
+from turnwise.methods.reward import Outcome
+from turnwise.methods.trace import TreeRPO
+from turnwise.methods.turn_credit import MTGRPO, GiGPO, TurnCredit
 from turnwise.rollouts.player import Player, Tally, seed_of
 from turnwise.types import Credit, Rewards, RolloutTree, State
 from turnwise_study.gates.groups import difference

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from turnwise.algo.advantages.advantage import Advantage, credit_all
 from turnwise.errors import InputError
+from turnwise.methods.credit import Advantage, credit_all
 from turnwise.runs.archive import RunPath, checked_lines
 from turnwise.types import Credit, Rewards, RolloutTree, State, Task, Turn
 from turnwise_study.credit_audit import credit_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from turnwise.algo.allocators.allocator import Uniform
-from turnwise.algo.states.task_starts import task_starts
 from turnwise.engines.engine import Sampling
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.states import task_starts
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import RolloutTree

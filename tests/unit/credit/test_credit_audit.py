@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import chi2_contingency
 from tests.unit.credit.played import exact, paths_of, player_of
 
-from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.allocators.allocator import Uniform
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.credit import GroupAdvantage
 from turnwise.types import RolloutTree, Turn
 from turnwise_study.credit_audit import (
     RULES,

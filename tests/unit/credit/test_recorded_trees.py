@@ -9,11 +9,11 @@ import pytest
 from scripts.credit_audit import restored
 from tests.unit.credit.played import paths_of, player_of
 
-from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.advantages.trees import TreeRPO
-from turnwise.algo.advantages.turns import GiGPO
-from turnwise.algo.allocators.allocator import TreePO
 from turnwise.errors import InputError
+from turnwise.methods.allocate import TreePO
+from turnwise.methods.credit import GroupAdvantage
+from turnwise.methods.trace import TreeRPO
+from turnwise.methods.turn_credit import GiGPO
 from turnwise_study.credit_audit import WON, in_parts
 from turnwise_study.recorded_trees import beside, beside_audit, by_place, credits_of, read_trees, record_of
 from turnwise_worlds.corridor import CorridorEnv
