@@ -100,9 +100,9 @@ def planned_peak(overrides: Sequence[str]) -> int | None:
 def changes(args: argparse.Namespace) -> list[str]:
     """Returns the overrides that make a row small enough for this machine, on which no server runs."""
     # with random weights, all rewards of a group are equal, and these groups would otherwise be left out of the update
-    always = [f"trainer.max_epochs={args.iterations}", "advantage.zero_variance=keep"]
+    always = [f"iterations={args.iterations}", "advantage.zero_variance=keep"]
     if args.device == "cpu":
-        return [*(item for item in SHRUNK if not item.startswith("trainer.max_epochs")), *always]
+        return [*(item for item in SHRUNK if not item.startswith("iterations")), *always]
     devices = torch.cuda.device_count()
     smaller = [
         *always,

@@ -66,7 +66,7 @@ def seconds(args: argparse.Namespace, folder: Path, way: str, n: int) -> dict[st
     out = folder / f"{way}{n}"
     command = [
         *(sys.executable, str(ROOT / "train.py"), f"method={args.method}", f"seed={args.seed}"),
-        *(f"rollout.staleness={WAYS[way]}", f"trainer.max_epochs={args.epochs}"),
+        *(f"rollout.staleness={WAYS[way]}", f"iterations={args.epochs}"),
         *(f"paths.out={out}", f"paths.cache={folder / 'cache'}"),
         *("eval.tasks=2", "eval.attempts=0", "eval.items=1", "logger.wandb=null", *args.overrides),
     ]

@@ -1,7 +1,7 @@
 """Compares one run with each of two engines, the tree engine and vLLM, to check that the runs learn equally well.
 
 python benchmarks/same_run.py --url http://127.0.0.1:8000
-python benchmarks/same_run.py --tasks 24 --overrides trainer.max_epochs=2
+python benchmarks/same_run.py --tasks 24 --overrides iterations=2
 
 A vLLM server for the shipped policy must run at --url (docs/engines.md).
 Both runs have the same seed, hence the same tasks and demonstrations; the random draws of the engines differ. Held-out
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ENGINES = {"tree": ["engine.lanes=1"], "vllm": ["engine=vllm"]}
 SMALL = [
     *("method=pivotrl", "data.trajectories=30", "states.k=4", "states.keep=mixed", "rollout.states=8"),
-    *("rollout.trajectories=null", "allocator.group_size=8", "trainer.max_epochs=4"),
+    *("rollout.trajectories=null", "allocator.group_size=8", "iterations=4"),
 ]
 
 

@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "follow-one-batch.md"
 OVERRIDES = (
     "method=pivotrl", "seed=0", "data.trajectories=24", "rollout.states=16", "rollout.trajectories=8", "update.steps=2",
-    "update.warmup=0", "trainer.max_epochs=1", "eval.every=0", "engine.lanes=1",
+    "update.warmup=0", "iterations=1", "eval.every=0", "engine.lanes=1",
 )  # fmt: skip
 SHOWN = 14  # number of tokens shown of the packed row after the state
 

@@ -34,7 +34,7 @@ CLOCKS = ("time", "seconds/", "cpu/", "judge/wait_seconds", "rollout/tokens_per_
 RELATIVE, ABSOLUTE = 2e-3, 2e-3
 
 SMALL = [
-    "trainer.max_epochs=2",
+    "iterations=2",
     "data.trajectories=8",
     "rollout.states=6",
     "rollout.trajectories=null",
@@ -61,10 +61,10 @@ RUNS: dict[str, list[str]] = {
     ],
     "two_processes": ["method=pivotrl", GROUP, "trainer.devices=2", "trainer.strategy=ddp"],
     "two_steps": ["method=grpo", GROUP, "env=apibank", "advantage=turn_credit", "update.steps=2", "loss.ratio=action"],
-    "staleness": ["method=pivotrl", GROUP, "states.keep=mixed", "rollout.staleness=1", "trainer.max_epochs=4"],
+    "staleness": ["method=pivotrl", GROUP, "states.keep=mixed", "rollout.staleness=1", "iterations=4"],
     "refill": ["method=dapo", GROUP, "rollout.sampling.temperature=0.4", "loss=corrected", "update.steps=2"],
     "gated_tree": ["method=trace", "env=household", "allocator.budget=16", "gate=predicted", "gate.threshold=0.7"],
-    "frozen": ["method=grpo", GROUP, "env=mixture", "rollout.frozen=8", "advantage=gigpo", "trainer.max_epochs=3"],
+    "frozen": ["method=grpo", GROUP, "env=mixture", "rollout.frozen=8", "advantage=gigpo", "iterations=3"],
 }
 
 

@@ -212,7 +212,7 @@ def train(
     Raises:
         InputError: the configuration cannot be used, or ``out`` has another run.
     """
-    many = [] if iterations is None else [f"trainer.max_epochs={iterations}"]
+    many = [] if iterations is None else [f"iterations={iterations}"]
     cfg = _config((*method.overrides, *policy.words, *world.words, *many, f"paths.out={Path(out)}", *settings))
     for group, part in parts.items():
         if group not in cfg or not is_dataclass(part) or isinstance(part, type):

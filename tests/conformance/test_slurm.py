@@ -44,11 +44,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def command(folder: Path, *more: str) -> list[str]:
-    settings = [o for o in SMALL if not o.startswith(("eval.", "trainer.max_epochs"))]
+    settings = [o for o in SMALL if not o.startswith(("eval.", "iterations"))]
     return [
         *(sys.executable, str(ROOT / "train.py"), *more, "method=grpo", f"paths.out={folder}", "name=slurm"),
         *(f"paths.cache={folder.parent / 'cache'}", "eval.tasks=2", "eval.attempts=0", "eval.items=0", *settings),
-        "trainer.max_epochs=6",
+        "iterations=6",
     ]
 
 

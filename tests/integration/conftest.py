@@ -32,7 +32,7 @@ SMALL = [
     "eval.tasks=4",
     "eval.attempts=2",
     "eval.items=3",
-    "trainer.max_epochs=3",
+    "iterations=3",
     "update.learning_rate=0.01",
     "update.allow_empty=true",  # random weights win nothing, and no update of whole episodes has a sample
 ]

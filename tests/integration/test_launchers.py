@@ -15,7 +15,7 @@ from torch import Tensor
 
 SHORT = [
     *("method=pivotrl", "states.keep=all", "states.k=2", "logger.wandb=null", "seed=0,1"),
-    *("trainer.max_epochs=2", "eval.tasks=2", "eval.attempts=0", "eval.items=1"),
+    *("iterations=2", "eval.tasks=2", "eval.attempts=0", "eval.items=1"),
 ]
 LAUNCHERS = {
     "joblib_2": [],
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 def launched(folder: Path, policy: Path, *launcher: str) -> dict[str, Tensor]:
     """The trained weights of both seeds, by seed and name."""
     places = [f"paths.out={folder}/seed${{seed}}", f"paths.cache={folder}/cache${{seed}}", f"policy.model={policy}"]
-    kept = [o for o in SMALL if not o.startswith(("trainer.max_epochs", "eval."))]
+    kept = [o for o in SMALL if not o.startswith(("iterations", "eval."))]
     command = [sys.executable, str(ROOT / "train.py"), "-m", f"hydra.sweep.dir={folder}/sweep", *launcher]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
     done = subprocess.run(

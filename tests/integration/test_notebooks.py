@@ -28,7 +28,7 @@ SMALL = [
     "eval.tasks=2",
     "eval.attempts=1",
     "eval.items=1",
-    "trainer.max_epochs=2",
+    "iterations=2",
 ]
 RUNS = {
     "pivotrl/tab4/full": ["method=pivotrl", "states.keep=all", "states.k=2", "allocator.group_size=4"],

@@ -54,7 +54,7 @@ def played(
             "eval.tasks=4",
             "eval.attempts=1",
             "eval.items=0",
-            "trainer.max_epochs=1",
+            "iterations=1",
             "logger.wandb=null",
             *acts,
             *pivots,
@@ -97,7 +97,7 @@ def test_every_method_that_acts_once_judges_own_dialogues_on_themselves(
 def test_the_tool_call_reward_goes_with_a_profile_and_the_environment_is_measured_where_asked_for(
     played: Callable[..., tuple[Result, list[dict[str, Any]]]],
 ) -> None:
-    more = ["reward=toolcalls", "eval.environment=true", "eval.every=1", "trainer.max_epochs=2", "env.horizon=4"]
+    more = ["reward=toolcalls", "eval.environment=true", "eval.every=1", "iterations=2", "env.horizon=4"]
     result, rows = played("pivotrl", "qwen2", *more)
     assert result.environment is not None and result.environment.tasks == 4
     assert result.held_out is not None and result.in_domain.tasks == result.held_out.replies

@@ -17,7 +17,7 @@ from turnwise.training.loop import run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-QUICK = ["trainer.max_epochs=1", "eval.tasks=2", "eval.attempts=0", "eval.items=1", "logger.wandb=null"]
+QUICK = ["iterations=1", "eval.tasks=2", "eval.attempts=0", "eval.items=1", "logger.wandb=null"]
 
 
 @pytest.mark.slow

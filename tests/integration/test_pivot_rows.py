@@ -52,7 +52,7 @@ def test_rows_train_get_pass_rates_and_go_back_out(
             "eval.tasks=4",
             "eval.attempts=1",
             "eval.items=0",
-            "trainer.max_epochs=1",
+            "iterations=1",
             "logger.wandb=null",
         ]
         run(composed(overrides))

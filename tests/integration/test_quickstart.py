@@ -24,7 +24,7 @@ SMALL = [  # so that the page's runs take seconds
     "eval.tasks=4",
     "eval.attempts=1",
     "eval.items=0",
-    "trainer.max_epochs=1",
+    "iterations=1",
     "logger.wandb=null",
 ]
 ACTS = ["allocator.group_size=2", "states.k=2", "states.keep=all", "rollout.sampling.max_tokens=8"]

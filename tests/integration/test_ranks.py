@@ -22,7 +22,7 @@ SETTINGS = (
     "eval.tasks=4",
     "eval.attempts=1",
     "eval.items=2",
-    "trainer.max_epochs=2",
+    "iterations=2",
 )
 RATE = "update.learning_rate=0.001"  # Adam divides by the gradient's size: what rounding leaves of a zero grows with the rate
 
@@ -131,7 +131,7 @@ def test_shards_are_the_whole_and_go_on_in_another_number(
     rank: int, small: Callable[..., list[str]], random_policy: Path, tmp_path: Path
 ) -> None:
     """FSDP2 over two processes against one that has no shards. All are killed, and one process goes on."""
-    settings = ("name=shards", "eval.attempts=0", "eval.items=1", "eval.tasks=2", "trainer.max_epochs=3", RATE)
+    settings = ("name=shards", "eval.attempts=0", "eval.items=1", "eval.tasks=2", "iterations=3", RATE)
     sharded = "trainer.strategy={_target_:turnwise.training.distributed.FullySharded,offload:false}"
     overrides = {out: small("sft", *settings, f"policy.lora.r={rank}", out=out) for out in ("one", "shards")}
     finish(overrides["one"])

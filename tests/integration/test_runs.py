@@ -64,7 +64,7 @@ def test_a_run_leaves_what_it_promises_and_looking_at_it_in_between_changes_noth
 
 @pytest.mark.slow
 def test_a_base_row_is_measured_and_not_trained(small: Overrides, composed: Compose, tmp_path: Path) -> None:
-    run(composed(small("sft", "trainer.max_epochs=0")))
+    run(composed(small("sft", "iterations=0")))
     result = read_result(tmp_path / "run")
     assert result.in_domain.base == result.in_domain.after is not None and result.ood.base == result.ood.after
     assert not [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
@@ -83,7 +83,7 @@ def test_a_run_starts_where_another_ended(small: Overrides, composed: Compose, t
     assert rows[0]["train/kl_ref"] < 1e-6 < 1e-3 < rows[-1]["train/kl_ref"]
     assert not (second / "model").exists()  # the second adapter contains the first and belongs to the base model
     third = tmp_path / "third"
-    run(composed(small("sft", f"paths.out={third}", f"policy.start={second}/adapter", "trainer.max_epochs=0", *tiny)))
+    run(composed(small("sft", f"paths.out={third}", f"policy.start={second}/adapter", "iterations=0", *tiny)))
     greedy = [
         [(e["task"], e["messages"]) for e in lines(path / "evaluation" / "after.jsonl") if e.get("mode") == "greedy"]
         for path in (second, third)
@@ -124,7 +124,7 @@ def test_rules_of_other_papers_train(
     method: str, words: list[str], small: Overrides, composed: Compose, tmp_path: Path
 ) -> None:
     given = [word for word in small(method, "policy.model=tiny", "update.warmup=0") if not _replaced(word, words)]
-    run(composed([*given, *words, "trainer.max_epochs=2"]))
+    run(composed([*given, *words, "iterations=2"]))
     rows = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
     assert len(rows) == 2 and any(row["train/grad_norm"] > 0 for row in rows)
 

@@ -47,7 +47,7 @@ def run(small: Callable[..., list[str]], url: str) -> Callable[..., list[str]]:
 @pytest.mark.parametrize(("staleness", "more"), [(0, []), (1, []), (2, []), (1, [SHARDED]), (2, [SHARDED])])
 def test_versions_of_the_turns(run: Callable[..., list[str]], tmp_path: Path, staleness: int, more: list[str]) -> None:
     """Iteration i learns from turns of policy i - k, and the first k + 1 iterations from turns of policy 0."""
-    finish(run(staleness, f"trainer.max_epochs={EPOCHS}", "trainer.devices=2", *more, out="two"))
+    finish(run(staleness, f"iterations={EPOCHS}", "trainer.devices=2", *more, out="two"))
     trees = rows(tmp_path / "two", "rollouts/train.jsonl")
     assert {tree["iteration"] for tree in trees} == set(range(EPOCHS))
     for tree in trees:

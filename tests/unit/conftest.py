@@ -20,7 +20,7 @@ seeds: [0, 1]
 columns: {score: in_domain.after, other: null}
 scales: {paper: scale=paper_p}
 rows:
-  base: {label: Base, overrides: method=sft trainer.max_epochs=0, numbers: {score: 10.0}}
+  base: {label: Base, overrides: method=sft iterations=0, numbers: {score: 10.0}}
   ours: {overrides: method=pivotrl, at: {tiny: rollout.states=32}, numbers: {score: 20.0, other: 1.0}}
   big: {overrides: method=grpo, needs: {tiny: one size is shipped, paper: "the corpus: data.file=..."}}
   theirs: {numbers: {score: 30.0}}

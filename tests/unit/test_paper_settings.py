@@ -53,12 +53,12 @@ JUDGED = {
 }  # fmt: skip
 SELECTIVE = {  # Table 6, tier 3
     "policy.model": "Qwen/Qwen2.5-7B-Instruct", "policy.lora.r": 16, "policy.lora.alpha": 32, "update.learning_rate": 5e-5,
-    "rollout.states": 10, "allocator.group_size": 8, "rollout.sampling.temperature": 0.7, "trainer.max_epochs": 60,
+    "rollout.states": 10, "allocator.group_size": 8, "rollout.sampling.temperature": 0.7, "iterations": 60,
     "eval.every": 10, "env.horizon": 30, "env.prompt": "react",
 }  # fmt: skip
 GATE = {"gate.k": 10, "gate.threshold": 0.12}
 PIVOTRL = {  # App. A.2
-    "policy.model": "Qwen/Qwen3-30B-A3B-Thinking-2507", "rollout.states": 64, "trainer.max_epochs": 130, "eval.attempts": 3,
+    "policy.model": "Qwen/Qwen3-30B-A3B-Thinking-2507", "rollout.states": 64, "iterations": 130, "eval.attempts": 3,
 }  # fmt: skip
 TURNS = {"allocator.group_size": 16, "rollout.turns": 1}
 # the ratio of a whole action or response, and the mean over all of them: PivotRL Eqs. 7-8, AWPO Eq. 25 and Algorithm 1
@@ -83,11 +83,11 @@ ROWS = {  # sweep/row at the paper's scale
     "selective_tab5/gated": SELECTIVE | REINFORCE | GATE,
     "selective_tab5/baseline": SELECTIVE | REINFORCE,
     "selective_tab4/gated": REINFORCE | GATE | {
-        "policy.lora.r": 8, "policy.lora.alpha": 16, "rollout.states": 4, "trainer.max_epochs": 20,
+        "policy.lora.r": 8, "policy.lora.alpha": 16, "rollout.states": 4, "iterations": 20,
     },
     "pivotrl_tab4/full": PIVOTRL | TURNS | RESPONSES | {"states.k": 16},
-    "pivotrl_tab4/sft": PIVOTRL | {"trainer.max_epochs": -(-281_774 // 64), "data.trajectories": 281_774},  # all, once
-    "pivotrl_fig1/e2e": PIVOTRL | {"rollout.states": 16, "allocator.group_size": 32, "trainer.max_epochs": 72},
+    "pivotrl_tab4/sft": PIVOTRL | {"iterations": -(-281_774 // 64), "data.trajectories": 281_774},  # all, once
+    "pivotrl_fig1/e2e": PIVOTRL | {"rollout.states": 16, "allocator.group_size": 32, "iterations": 72},
 }  # fmt: skip
 
 BY_NAME = {

@@ -34,12 +34,12 @@ def test_parameters_are_those_of_the_model_that_a_run_loads() -> None:
 
 
 def test_parts_add_up_to_the_peak_and_grow_with_their_causes() -> None:
-    one = planned("trainer.max_epochs=4")
+    one = planned("iterations=4")
     parts = {name: size for name, size in one.memory.items() if name != "peak"}
     passing = max(parts.pop("drawing"), parts.pop("activations"))
     assert one.memory["peak"] == sum(parts.values()) + passing
-    assert planned("trainer.max_epochs=0").memory["optimiser"] == 0
-    twice = planned("trainer.max_epochs=8")
+    assert planned("iterations=0").memory["optimiser"] == 0
+    twice = planned("iterations=8")
     assert twice.gpu_hours["sampling"] == pytest.approx(2 * one.gpu_hours["sampling"])
     assert sum(v for k, v in one.gpu_hours.items() if k != "total") == pytest.approx(one.gpu_hours["total"])
 

@@ -108,7 +108,7 @@ def test_a_sweep_says_where_its_rows_stand(tmp_path: Path, monkeypatch: pytest.M
     """A finished row is one that `train.py` itself would call finished: the same folder, the same configuration."""
     monkeypatch.chdir(tmp_path)
     row = ["name=pivotrl/tab4/sft", "method=sft", "scale=tiny_pivotrl", "data.trajectories=300"]
-    row += ["eval.seed=1", "env.verifier=demonstrated", "trainer.max_epochs=24"]
+    row += ["eval.seed=1", "env.verifier=demonstrated", "iterations=24"]
     cfg = compose_config(row, ROOT / "conf")
     with claim(cfg):
         plain = {"method": "sft", "env": "household", "scale": "tiny", "seed": 0, "in_domain": {}}

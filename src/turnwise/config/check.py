@@ -193,7 +193,7 @@ _ELSEWHERE = {
     "update.clip_norm": "max_grad_norm grad_clip gradient_clip_val",
     "update.batch_tokens": "per_device_train_batch_size micro_batch_size gradient_accumulation_steps accumulate_grad_batches",
     "update.recompute": "gradient_checkpointing",
-    "trainer.max_epochs": "epochs num_epochs num_train_epochs total_epochs steps max_steps total_steps iterations num_iterations",
+    "iterations": "max_epochs epochs num_epochs num_train_epochs total_epochs steps max_steps total_steps num_iterations",
     "trainer.devices": "gpus n_gpus num_gpus n_gpus_per_node num_processes nproc_per_node",
     "trainer.num_nodes": "nodes nnodes",
     "trainer.precision": "bf16 fp16",
@@ -212,6 +212,7 @@ _ELSEWHERE = {
     "policy.lora.alpha": "lora_alpha",
     "policy.lora.dropout": "lora_dropout",
     "data.file": "dataset dataset_name dataset_path data_path train_file train_files data_files",
+    "eval.items": "ood out_of_domain",
     "eval.every": "eval_steps eval_every eval_interval test_freq val_check_interval",
     "paths.out": "output_dir out_dir save_dir default_local_dir",
     "logger.wandb.project": "project project_name wandb_project",
@@ -234,10 +235,10 @@ def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
     """
     plain = word.lower().replace("-", "_")
     known = _HERE.get(plain, "")
-    if known and (not holder or known.startswith(f"{holder}.")):
+    if known and (not holder or "." not in known or known.startswith(f"{holder}.")):
         above, _, last = known.rpartition(".")
         if last in _at(tree, above):
-            counts = " It counts iterations, not passes over the data." if known == "trainer.max_epochs" else ""
+            counts = " It counts iterations, not passes over the data." if known == "iterations" else ""
             return f"; did you mean '{known}'?{counts}"
         return f"; this setting is called '{known}' here and belongs to a part that this run does not use"
     names = [str(name) for name in _at(tree, holder) if not str(name).startswith("_")]

@@ -79,6 +79,10 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
      "slashes that is empty, . or .. (to write elsewhere, set paths.out=...)"),
     (lambda s: isinstance(s["seed"], int) and not 0 <= s["seed"] < 2**32,
      "seed: the random generators accept only seeds from 0 to 2^32 - 1, got {seed}; set one in this range"),
+    (lambda s: isinstance(s["iterations"], int) and not 0 <= s["iterations"] <= 10**7,
+     "iterations: must be from 0 to 10^7, got {iterations}"),
+    (lambda s: "iterations" in s and s["trainer.max_epochs"] != s["iterations"],
+     "trainer.max_epochs: one epoch of the trainer is one iteration; set iterations={trainer.max_epochs}"),
     # predictors and allocators
     (lambda s: s["allocator"] in _PREDICTED and not s["predictor"],
      "allocator={allocator!}: this allocator needs a predictor of success, but predictor is null; set predictor=tiny, or "
@@ -123,7 +127,7 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
     (lambda s: s["rollout.max_length"] <= s["rollout.sampling.max_tokens"],
      "rollout.max_length: it must be above rollout.sampling.max_tokens={rollout.sampling.max_tokens}; set a larger one, "
      "got {rollout.max_length}"),
-    (lambda s: s["data.file"] and s["states"] == "TaskStarts" and s["trainer.max_epochs"] != 0,
+    (lambda s: s["data.file"] and s["states"] == "TaskStarts" and s["iterations"] != 0,
      "data.file: method={method} plays tasks of env from their start and reads no file; choose method=pivotrl, sft, local, "
      "toolrl, awpo or mixed, or leave out data.file"),
     # the loss

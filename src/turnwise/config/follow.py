@@ -178,14 +178,14 @@ RULES: Mapping[str, Rule] = {
     "scale": lambda run, shipped: (OWN, "not a shipped policy"),
     "policy.dtype": _dtype,
     "update.learning_rate": _rate,
-    "trainer.max_epochs": _iterations,
+    "iterations": _iterations,
     "rollout.sampling.max_tokens": _reply,
     "rollout.max_length": _history,
     "update.row_tokens": _on_gpu(lambda run: run["rollout.max_length"], "a whole history"),
     "update.batch_tokens": _on_gpu(lambda run: max(16384, run["update.row_tokens"]), "a GPU"),
     "update.recompute": _on_gpu(lambda run: True, "a GPU's memory"),
     "eval.items": lambda run, shipped: (0, "the toy questions are for shipped policies"),
-    "eval.every": lambda run, shipped: (max(shipped, ceil(run["trainer.max_epochs"] / 3)), "three times"),
+    "eval.every": lambda run, shipped: (max(shipped, ceil(run["iterations"] / 3)), "three times"),
 }
 
 

@@ -59,6 +59,7 @@ class RunConfig:
     scale: str = MISSING
     seed: int = MISSING
     fresh: bool = False
+    iterations: int = MISSING
     paths: Paths = field(default_factory=Paths)
     # these parts decide at which states rollouts start, how many are sampled, and when they are stopped
     env: Any = None
@@ -88,18 +89,22 @@ class RunConfig:
 LONGEST_NAME = 120  # largest length of a folder's name in characters; file systems allow 255 bytes
 
 
+_PLAIN = re.compile(r"[+~\w./@]+=[\w.+~/-]*")  # an override of which a folder's name loses nothing
+
+
 def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
-    """The preset's name, then a subfolder named after the overrides of this run, without ``method=x`` if the preset is
-    named x, and without the override of the group ``dropped``. Slashes in values become ``+``. A name that is too long
-    for a folder is cut, and a hash of the whole name is added.
+    """The preset's name, then a subfolder named after the overrides of this run, such as ``seed-3_lr-0.1``, without
+    ``method=x`` if the preset is named x, and without the override of the group ``dropped``. The name needs no quotes on
+    a command line. One that is too long for a folder is cut. A hash of the whole is added if something is lost.
     """
     gone = (f"method={preset}", f"{dropped}=")
     kept = [
         item for item in overrides.split(",") if item and item != gone[0] and not (dropped and item.startswith(gone[1]))
     ]
-    tail = ",".join(kept).replace("/", "+")
-    if len(tail) > LONGEST_NAME:
-        digest = hashlib.sha256(tail.encode()).hexdigest()[:10]
+    whole = ",".join(kept).replace("/", "+")
+    tail = re.sub(r"[^\w.+~-]", "_", whole.replace("=", "-"))
+    if len(tail) > LONGEST_NAME or not all(map(_PLAIN.fullmatch, kept)):
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:10]
         tail = f"{tail[: LONGEST_NAME - 11]}~{digest}"
     return f"{preset}/{tail}" if tail else preset
 

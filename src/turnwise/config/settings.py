@@ -167,7 +167,7 @@ class TrainerSettings:
     # Float16 scales the loss, so update.clip_norm would be the limit of scaled gradients. Lightning's bf16-true fails
     # on the data of an update; policy.dtype=bfloat16 sets the type of the weights.
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    max_epochs: Count = 1
+    max_epochs: int = 1  # the key iterations, which has the range
     log_every_n_steps: Count = 1
     reload_dataloaders_every_n_epochs: Literal[1] = 1  # each iteration collects new rollouts
     num_sanity_val_steps: Literal[0] = 0  # the run itself evaluates the base policy

@@ -34,6 +34,7 @@ from turnwise.files import PART, atomic_write, no_room
 _SHOWN_ONLY = (
     "name",
     "fresh",
+    "iterations",  # trainer.max_epochs is the same number
     "paths",
     "logger",
     "table",
@@ -125,6 +126,7 @@ RECORD, RESULT = "config.yaml", "result.json"
 _OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every result (runs/result_file.py)
 _REMADE = {RECORD, "report.html", "status.json", "wandb", "engine"}  # files and folders that every start makes again
 _ABSENT = "not set"
+_NAMED = {"trainer.max_epochs": "iterations"}  # a recorded setting -> the key with which it is set
 _SHOWN = 30  # greatest number of differences that a message lists
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
     In a line such as ``loss.clip_high: 0.2 in the other run, 0.3 in this run``, the value in ``old`` comes first.
     """
-    there, here = flat(old), flat(new)
+    there, here = ({_NAMED.get(key, key): value for key, value in flat(side).items()} for side in (old, new))
     lines = [
         f"{key}: {there.get(key, _ABSENT)} in the other run, {here.get(key, _ABSENT)} in this run"
         for key in sorted(there.keys() | here.keys())
@@ -265,7 +267,7 @@ def _prepare(cfg: DictConfig, path: Path, anew: bool) -> bool:
 def _refusal(cfg: DictConfig, path: Path, differing: list[str]) -> str:
     lines = "\n".join(f"  - {line}" for line in differing)
     more = ""
-    if len(differing) == 1 and differing[0].startswith("trainer.max_epochs:"):
+    if len(differing) == 1 and differing[0].startswith("iterations:"):
         whole = OmegaConf.select(cfg, "policy.lora.r") == 0
         start = f"policy.model={path / 'model'}" if whole else f"policy.start={path / 'adapter'}"
         more = f". To train the other run's policy further, set name=... and {start}"

@@ -50,6 +50,10 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
             given[key] = value
         elif not sign and not key.startswith("~"):
             raise InputError(f"{argument}: this argument is not of the form key=value")
+        elif key == "check":
+            raise InputError(
+                f"{argument}: --dry-run checks the rows of a sweep; check=true checks one run or those of -m"
+            )
         elif key in ("name", "paths.out"):
             raise InputError(f"{argument}: a sweep sets the names and folders of its runs; leave out this argument")
         elif re.search(r"^(choice|range|interval|glob)\(|^[^\[{'\"(]*,", value):
@@ -178,7 +182,7 @@ _NAMELESS = (
 # These overrides concern only training, so they are not passed to rows that are only evaluated.
 _OF_TRAINING = (
     *("states", "allocator", "gate", "reward", "advantage", "loss", "update", "judge", "predictor", "callbacks"),
-    *("data.trajectories", "data.good", "data.strict", "trainer.max_epochs", "trainer.max_steps"),
+    *("data.trajectories", "data.good", "data.strict", "iterations", "trainer.max_steps"),
     *("rollout.states", "rollout.turns", "rollout.trajectories", "rollout.max_refills", "rollout.staleness"),
     "rollout.frozen",
 )
@@ -225,14 +229,14 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
     tail += sorted(item for item in extra if not _nameless(_key(item)))
     preset = f"{PILOT}/{_preset(owner, owned)}" if asked.pilot else _preset(owner, owned)
-    name = run_name(preset, ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
+    name = run_name(preset, ",".join(tail))
     begins = source.begins(asked.scale)
     alone = owner.start_seed is not None  # whether there is one common starting run, for pilot runs too
     first = job_of(replace(asked, sweep=owner, pilot=() if alone else asked.pilot), begins, seed) if begins else None
     begin = _begin(owner, asked.scale, first) if first else None
     own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
     pilot = tuple(item for item in asked.pilot if source.trains or not _of_training(_key(item)))
-    still = () if source.trains else ("trainer.max_epochs=0",)  # the scale of the sweep may have set iterations
+    still = () if source.trains else ("iterations=0",)  # the scale of the sweep may have set iterations
     overrides = (*own, *still, *((begin,) if begin else ()), *extra, *pilot, f"name='{name}'", f"seed={seed}")
     begun = seed if owner.start_seed is None else owner.start_seed
     return Job(row, seed, name, overrides, cannot, first.name if first else None, begun if first else None, begin)

@@ -60,7 +60,7 @@ def test_with_a_file_lengths_and_iterations_follow_the_file(model: str, dialogue
     own = f"policy.model={model} data.file={dialogues}"
     sft, pivotrl = composed(f"method=sft {own}"), composed(f"method=pivotrl {own}")
     assert sft.rollout.sampling.max_tokens == 512 and sft.rollout.max_length == 2048
-    assert sft.trainer.max_epochs == 338 and pivotrl.trainer.max_epochs == 85
+    assert sft.iterations == 338 and pivotrl.iterations == 85
     assert sft["update"].learning_rate == pytest.approx(10 * pivotrl["update"].learning_rate)
     assert pivotrl.rollout.sampling.max_tokens == (1024 if "Qwen3" in model else 512)  # it thinks
     started = composed(f"method=pivotrl {own} policy.start=outputs/mine/sft/seed0/adapter")
@@ -79,7 +79,7 @@ def test_what_is_set_wins_and_the_others_are_told_with_their_reasons() -> None:
     assert (cfg["update"].learning_rate, cfg.rollout.sampling.max_tokens) == (3e-5, 77)
     keys = [line.strip().partition("=")[0] for line in told(cfg)[1:]]
     assert set(keys) < set(RULES) and not {"update.learning_rate", "rollout.sampling.max_tokens"} & set(keys)
-    assert "trainer.max_epochs" in keys
+    assert "iterations" in keys
 
 
 @pytest.mark.parametrize("set_", ["rollout.states=0", "rollout.states=abc", "data.held_out=x", "policy.model=null"])

@@ -21,9 +21,9 @@ CONF = Path(__file__).parents[3] / "conf"
     [
         ("grpo", "", "grpo"),
         ("pivotrl", "method=pivotrl", "pivotrl"),
-        ("pivotrl", "loss.clip_high=0.3,method=pivotrl", "pivotrl/loss.clip_high=0.3"),
-        ("pivotrl/tab4/full", "method=sft", "pivotrl/tab4/full/method=sft"),
-        ("sft", "data.file=/a/b.jsonl,method=sft", "sft/data.file=+a+b.jsonl"),
+        ("pivotrl", "loss.clip_high=0.3,method=pivotrl", "pivotrl/loss.clip_high-0.3"),
+        ("pivotrl/tab4/full", "method=sft", "pivotrl/tab4/full/method-sft"),
+        ("sft", "data.file=/a/b.jsonl,method=sft", "sft/data.file-+a+b.jsonl"),
     ],
 )
 def test_a_run_is_named_by_its_preset_and_what_differs_from_it(preset: str, overrides: str, expected: str) -> None:
@@ -43,7 +43,7 @@ def test_names_fit_a_folder_and_stay_apart(first: str, second: str) -> None:
 def test_composing_names_the_run_and_leaves_hydra_as_it_was() -> None:
     before = HydraConfig.instance().cfg
     cfg = compose_config(["method=pivotrl", "loss.clip_high=0.3", "seed=4"], CONF, read=READ)
-    assert cfg.paths.out == "outputs/pivotrl/loss.clip_high=0.3/seed4"
+    assert cfg.paths.out == "outputs/pivotrl/loss.clip_high-0.3/seed4"
     assert "hydra" not in cfg
     assert HydraConfig.instance().cfg is before
 

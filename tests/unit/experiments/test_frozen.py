@@ -47,14 +47,19 @@ def runs_of(name: str, pilot: bool) -> Iterator[tuple[str, Result]]:
             yield job.row, read_result(folder)
 
 
+def shown(commit: str, file: str) -> str:
+    """A file as it was, with the present name of the key of iterations."""
+    return (git("show", f"{commit}:conf/{file}.yaml") or "").replace("trainer.max_epochs", "iterations")
+
+
 @cache
 def git_yaml(commit: str, paper: str) -> Any:
-    return yaml.load(git("show", f"{commit}:conf/sweep/{paper}.yaml") or "", Loader=yaml.CSafeLoader)
+    return yaml.load(shown(commit, f"sweep/{paper}"), Loader=yaml.CSafeLoader)
 
 
 def file_at(commit: str, name: str) -> Sweep:
     paper, _, entry = name.partition("_")
-    text = git("show", f"{commit}:conf/sweep/{name}.yaml")  # as it was until all sweeps of a paper were one file
+    text = shown(commit, f"sweep/{name}")  # as it was until all sweeps of a paper were one file
     given = yaml.safe_load(text) if text else (git_yaml(commit, paper) or {}).get(entry)
     assert given is not None, f"sweep={name} is not there at {commit}"
     sweep = Sweep.model_validate({"name": name, **given})
@@ -79,7 +84,7 @@ def written_out(commit: str, overrides: Sequence[str]) -> tuple[str, ...]:
         for choice in given.pop("defaults"):
             words += [f"{key.removeprefix('override /')}={option}" for key, option in choice.items()]
         del given["name"]  # the folder, which names the row and not what it is
-        words += [f"{key}={value}" for key, value in leaves(given)]
+        words += [f"{key}={value}".replace("trainer.max_epochs", "iterations") for key, value in leaves(given)]
     return tuple(words)
 
 

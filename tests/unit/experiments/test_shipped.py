@@ -50,7 +50,7 @@ def test_a_sweeps_rows_lead_somewhere(name: str) -> None:
 def test_rows_that_train_nothing_say_so(name: str) -> None:
     for row in find_sweep(name, CONF).rows.values():
         words = row.overrides or ()
-        base = "trainer.max_epochs=0" in words
+        base = "iterations=0" in words
         assert row.trains == (not base), row.label
 
 
@@ -108,7 +108,7 @@ _, RESULTS = ROOT / "conf", RunPath(ROOT / "results")
 # kept runs of rows with overrides of their own, which docs/results tells
 BESIDE = [
     ["sweep=trace_tab5", "rows=trace_8b,trace_fc_8b", "rollout.states=16"],
-    ["sweep=trace_tab5", "rows=trace_8b,treepo_8b", "base=tiny", "env=household", "trainer.max_epochs=6"],
+    ["sweep=trace_tab5", "rows=trace_8b,treepo_8b", "base=tiny", "env=household", "iterations=6"],
 ]
 
 
@@ -127,7 +127,7 @@ def test_overrides_that_no_row_takes_are_refused_with_the_nearest() -> None:
         hashes.takes(ask(["sweep=pivotrl_tab4", "trainer.max_epoch=3"], CONF))
     with pytest.raises(ConfigError, match="foo=1: there is no key 'foo'"):
         hashes.takes(ask(["sweep=pivotrl_tab4", "foo=1"], CONF))
-    hashes.takes(ask(["sweep=pivotrl_tab4", "trainer.max_epochs=3"], CONF))
+    hashes.takes(ask(["sweep=pivotrl_tab4", "iterations=3"], CONF))
 
 
 def test_configurations_that_share_what_was_read_share_no_node() -> None:

@@ -50,7 +50,7 @@ def test_a_bad_claim_is_told(text: str) -> None:
 
 def test_words_in_a_string_are_a_list(conf: Path) -> None:
     sweep = find_sweep("p_tab1", conf)
-    assert sweep.rows["base"].overrides == ("method=sft", "trainer.max_epochs=0")
+    assert sweep.rows["base"].overrides == ("method=sft", "iterations=0")
     assert sweep.shared("tiny") == ("scale=tiny",)
     assert sweep.shared("paper") == ("scale=paper_p",)
 
@@ -171,7 +171,7 @@ def test_all_rows_of_a_seed_come_before_the_next_seed(conf: Path) -> None:
 def test_the_command_line_comes_last_and_makes_another_folder(conf: Path) -> None:
     plain, changed = (job_of(ask(["sweep=p_tab1", *more], conf), "ours", 1) for more in ([], ["env.horizon=4"]))
     assert plain.overrides == ("scale=tiny", "method=pivotrl", "rollout.states=32", "name='p/tab1/ours'", "seed=1")
-    assert changed.overrides[-3:] == ("env.horizon=4", "name='p/tab1/ours/env.horizon=4'", "seed=1")
+    assert changed.overrides[-3:] == ("env.horizon=4", "name='p/tab1/ours/env.horizon-4'", "seed=1")
 
 
 def test_scales_have_folders_of_their_own_and_ways_of_running_do_not(conf: Path) -> None:
@@ -180,7 +180,7 @@ def test_scales_have_folders_of_their_own_and_ways_of_running_do_not(conf: Path)
         conf,
     )
     job = job_of(asked, "ours", 0)
-    assert job.name == "p/tab1/ours/scale=paper"
+    assert job.name == "p/tab1/ours/scale-paper"
     assert job.overrides[0] == "scale=paper_p"
     assert "rollout.states=32" not in job.overrides  # that was the tiny scale's
     assert asked.fresh
@@ -203,7 +203,7 @@ def test_a_row_may_be_the_same_as_another_one_at_a_scale(conf: Path) -> None:
     path.write_text(path.read_text() + "  either: {same: p_tab1/ours, same_at: {paper: p_tab1/base}}\n")
     tiny, paper = (ask(["sweep=p_fig1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
     assert job_of(tiny, "either", 0).name == "p/tab1/ours"
-    assert job_of(paper, "either", 0).name == "p/tab1/base/scale=paper"
+    assert job_of(paper, "either", 0).name == "p/tab1/base/scale-paper"
     path.write_text(path.read_text() + "  none: {same_at: {paper: p_tab1/base}}\n")
     with pytest.raises(InputError, match="there is no `same`"):
         ask(["sweep=p_fig1"], conf)
@@ -215,8 +215,8 @@ def test_a_row_starts_from_what_the_other_leaves(conf: Path) -> None:
     path.write_text(path.read_text().replace("directions:", after) + "leaves: {paper: model}\n")
     tiny, paper = (job_of(ask(["sweep=p_tab1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper"))
     assert tiny.starts == "p/tab1/ours" and tiny.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
-    assert paper.starts == "p/tab1/ours/scale=paper"
-    assert paper.begin == "policy.model='outputs/p/tab1/ours/scale=paper/seed${seed}/model'"  # all weights were trained
+    assert paper.starts == "p/tab1/ours/scale-paper"
+    assert paper.begin == "policy.model='outputs/p/tab1/ours/scale-paper/seed${seed}/model'"  # all weights were trained
     assert tiny.begin in tiny.overrides and paper.begin in paper.overrides
 
 
@@ -230,7 +230,7 @@ def test_a_row_starts_from_one_that_started_from_another(conf: Path) -> None:
     assert job_of(tiny, "then", 0).begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
     assert job_of(tiny, "last", 0).begin == "policy.start='outputs/p/tab1/then/seed${seed}/adapter'"
     assert job_of(paper, "then", 0).begin is None
-    assert job_of(paper, "last", 0).begin == "policy.start='outputs/p/tab1/then/scale=paper/seed${seed}/adapter'"
+    assert job_of(paper, "last", 0).begin == "policy.start='outputs/p/tab1/then/scale-paper/seed${seed}/adapter'"
 
 
 def test_a_row_may_start_at_one_scale_from_the_runs_of_another_file(conf: Path) -> None:
@@ -304,7 +304,7 @@ def test_lists_are_one_value(conf: Path) -> None:
 def test_what_is_said_of_training_does_not_reach_a_row_that_trains_nothing(conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
     path.write_text(path.read_text().replace("{label: Base,", "{label: Base, trains: false,"))
-    training = ["trainer.max_epochs=3", "update.learning_rate=1e-3", "loss.clip_high=0.3", "allocator=trace"]
+    training = ["iterations=3", "update.learning_rate=1e-3", "loss.clip_high=0.3", "allocator=trace"]
     both = ["env.horizon=4", "rollout.sampling.temperature=0.7", "trainer.accelerator=gpu"]
     plain = job_of(ask(["sweep=p_tab1"], conf), "base", 0)
     assert job_of(ask(["sweep=p_tab1", *training], conf), "base", 0) == plain
@@ -317,11 +317,11 @@ def test_what_is_said_of_training_does_not_reach_a_row_that_trains_nothing(conf:
 
 def test_a_row_that_trains_nothing_has_no_iterations_whatever_its_scale_sets(conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
-    rows = "  still: {trains: false, overrides: method=grpo trainer.max_epochs=2}\ndirections:"
+    rows = "  still: {trains: false, overrides: method=grpo iterations=2}\ndirections:"
     path.write_text(path.read_text().replace("directions:", rows))
     still, ours = (job_of(ask(["sweep=p_tab1"], conf), row, 0).overrides for row in ("still", "ours"))
-    assert [item for item in still if item.startswith("trainer.max_epochs")][-1] == "trainer.max_epochs=0"
-    assert "trainer.max_epochs=0" not in ours
+    assert [item for item in still if item.startswith("iterations")][-1] == "iterations=0"
+    assert "iterations=0" not in ours
 
 
 def test_hydra_keeps_its_own_arguments(conf: Path) -> None:

@@ -494,9 +494,9 @@ def test_a_precondition_may_be_of_the_claims_on_one_metric(tmp_path: Path, pilot
 
 def test_pilot_runs_may_leave_out_what_no_precondition_reads(pilot_conf: Path) -> None:
     path = pilot_conf / "sweep" / "p_tab1.yaml"
-    path.write_text(path.read_text().replace("[100, 101]", "[100], overrides: eval.tasks=2 trainer.max_epochs=1"))
+    path.write_text(path.read_text().replace("[100, 101]", "[100], overrides: eval.tasks=2 iterations=1"))
     (job,) = jobs(ask(["sweep=p_tab1", "pilots=true"], pilot_conf))
-    assert job.overrides[-5:-2] == ("eval.tasks=2", "trainer.max_epochs=1", "eval.seed=0")
+    assert job.overrides[-5:-2] == ("eval.tasks=2", "iterations=1", "eval.seed=0")
 
 
 # -- entry figures -----------------------------------------------------------------------------------------------------
@@ -507,7 +507,7 @@ entry: Table 1
 title: P Table 1
 columns: {score: in_domain.after, other: null}
 rows:
-  base: {label: Base, overrides: method=sft trainer.max_epochs=0, numbers: {score: 10}}
+  base: {label: Base, overrides: method=sft iterations=0, numbers: {score: 10}}
   ours: {label: Ours & more, overrides: method=pivotrl, numbers: {score: 20, other: 3}}
   late: {label: Not run, overrides: method=grpo, numbers: {score: 15}}
   bare: {label: Without numbers, overrides: method=local}

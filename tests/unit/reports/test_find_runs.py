@@ -31,7 +31,7 @@ SWEEP = {
     "columns": {"tau2": "in_domain.after", "swe": "in_domain.after"},
     "directions": {"in_domain.after": ["full > base", "sft > base", "base > full"]},
     "rows": {
-        "base": {"label": "Base", "overrides": "method=sft trainer.max_epochs=0", "numbers": {"tau2": 44.35}},
+        "base": {"label": "Base", "overrides": "method=sft iterations=0", "numbers": {"tau2": 44.35}},
         "sft": {"label": "SFT", "overrides": "method=sft", "numbers": {"tau2": 58.44, "swe": 37.4}},
         "full": {"label": "Full | ours", "overrides": "method=pivotrl", "numbers": {"tau2": 63.81}},
     },

@@ -33,7 +33,7 @@ entry: Table 1
 title: P Table 1
 columns: {score: in_domain.after}
 rows:
-  base: {overrides: method=sft trainer.max_epochs=0}
+  base: {overrides: method=sft iterations=0}
   ours: {overrides: method=pivotrl}
 directions: {in_domain.after: [ours > base], train/reward_std: [ours > 0.1]}
 """

@@ -76,7 +76,7 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(tmp_path: Pa
     text = str(caught.value)
     assert f"{out} contains a run of another configuration" in text
     assert "loss.clip_high: 0.2 in the other run, 0.3 in this run" in text
-    assert "trainer.max_epochs: 4 in the other run, 8 in this run" in text
+    assert "iterations: 4 in the other run, 8 in this run" in text
     assert "name=" in text
     assert "fresh=true" in text and "policy.start" not in text
     with pytest.raises(ConfigError, match=f"policy.start={out / 'adapter'}"), claim(config(out, trainer__max_epochs=8)):
