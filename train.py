@@ -13,7 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-import hydra
+try:
+    import hydra
+except ModuleNotFoundError:
+    print("train.py: this Python lacks its libraries; `make setup` installs them, `. .venv/bin/activate` enters them")
+    raise SystemExit(2) from None
 from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -23,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from turnwise.config.check import check_config
-from turnwise.config.machine import check_machine
+from turnwise.config.machine import check_inputs, check_machine, opening
 from turnwise.config.overrides import (
     explain,
     help_text,
@@ -37,7 +41,7 @@ from turnwise.config.overrides import (
 )
 from turnwise.config.schema import ConfigError, register
 from turnwise.env import EnvironmentFault
-from turnwise.errors import InputError, RowsFailed, Stopped
+from turnwise.errors import Checked, InputError, RowsFailed, Stopped
 from turnwise.files import no_room, out_of_reach
 from turnwise.runs.run_folder import claim, is_first, rank
 
@@ -52,6 +56,8 @@ def job(cfg: DictConfig) -> None:
         if HydraConfig.get().mode == RunMode.RUN and HydraConfig.get().sweeper.get("params"):
             raise ConfigError(["hydra.sweeper.params: these are the values of several runs; start the runs with -m"])
         check_config(cfg)
+        if is_first():  # about a second after the start; what follows takes longer
+            print(opening(cfg), flush=True)
         check_machine(cfg)
         import psutil  # only here, because it delays the help and refusals
 
@@ -65,10 +71,16 @@ def job(cfg: DictConfig) -> None:
                     return
                 print(f"This run has finished: {run_page.write_report(folder.path)} (fresh=true starts it again)")
                 return
+            env = check_inputs(cfg)
             from turnwise.training.loop import run
 
             check_config(cfg)  # again, because now the parts that need torch can be checked
-            run(cfg, began, run_page)
+            run(cfg, began, run_page, env)
+    except Checked:
+        with suppress(OSError):
+            os.removedirs(cfg.paths.out)
+        if is_first():
+            print("Every check passed and nothing was trained. Without check=true, the same command starts the run.")
     except InputError as error:
         if _developer():
             raise
@@ -126,7 +138,10 @@ def main() -> None:
     if {"--help", "-h"} & set(sys.argv[1:]):
         from turnwise_study.sweeps.sweep_file import sweep_names  # slow to import, like what a sweep needs below
 
-        print(help_text(CONF, sweep_names(CONF)))
+        try:
+            print(help_text(CONF, sweep_names(CONF)), flush=True)
+        except BrokenPipeError:  # the reader, such as head, has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     register(CONF)
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")

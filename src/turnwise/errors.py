@@ -37,6 +37,10 @@ class Stopped(RuntimeError):
     """
 
 
+class Checked(Exception):
+    """Ends a run with ``check=true`` whose checks have all passed."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Raised if a signal ended the run during training. Everything that the run has saved so far is kept."""
 

@@ -133,6 +133,18 @@ def test_a_row_that_fails_is_told_and_kept_and_its_folder_given_back(tmp_path: P
     assert not (note.parent / "seed0").exists()
 
 
+@pytest.mark.slow
+def test_check_makes_every_check_and_leaves_nothing(tmp_path: Path) -> None:
+    run = train("method=sft", "check=true", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert not list(tmp_path.rglob("config.yaml")) and not list(tmp_path.rglob("result.json"))
+
+
+def test_a_dry_run_names_the_files_that_are_missing(tmp_path: Path) -> None:
+    run = train("sweep=pivotrl_tab4", "rows=sft,base", "data.file=none.jsonl", "--dry-run", cwd=tmp_path)
+    assert run.returncode == 2 and "row sft: data.file=none.jsonl" in run.stderr
+
+
 def test_help_says_what_can_be_chosen(tmp_path: Path) -> None:
     run = train("--help", cwd=tmp_path)
     assert run.returncode == 0

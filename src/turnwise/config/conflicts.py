@@ -83,6 +83,8 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
      "iterations: must be from 0 to 10^7, got {iterations}"),
     (lambda s: "iterations" in s and s["trainer.max_epochs"] != s["iterations"],
      "trainer.max_epochs: one epoch of the trainer is one iteration; set iterations={trainer.max_epochs}"),
+    (lambda s: s["check"] and s["fresh"],
+     "check: it starts no run, so it renames none; leave out fresh=true or check=true"),
     # predictors and allocators
     (lambda s: s["allocator"] in _PREDICTED and not s["predictor"],
      "allocator={allocator!}: this allocator needs a predictor of success, but predictor is null; set predictor=tiny, or "

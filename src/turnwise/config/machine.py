@@ -1,22 +1,31 @@
-"""Checks whether this machine can run a configuration: whether GPUs, models and writable folders are available."""
+"""Checks whether this machine can run a configuration: GPUs, folders, files, models, and what the environment needs. All
+of it is answered before torch is imported.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.config.schema import ConfigError
+from turnwise.config.conflicts import Settings
+from turnwise.config.schema import ConfigError, build
+from turnwise.env import check_ready
 from turnwise.errors import InputError
-from turnwise.models.hub import at_hand
+from turnwise.models.hub import at_hand, check_adapter
 from turnwise.shipped import BASES, weights_of
 
 _ON_GPU = ("gpu", "cuda")
 _PROCESSES = 16  # number of processes that a run may start on any machine, also on a machine with fewer cores
 _LONGEST = 255  # largest length of a file name in bytes
+_LOOKED_AT = 2000  # number of records of a file that are checked before the run reads all of them
+_SECONDS = 3.0  # time in which a server must take a connection
 
 
 def check_machine(cfg: DictConfig) -> None:
@@ -25,9 +34,48 @@ def check_machine(cfg: DictConfig) -> None:
     This check is made when a run starts and not when its configuration is composed, because a plan or a sweep may be
     composed on another machine.
     """
-    mistakes = [*_gpus(cfg), *_cores(cfg), *_folders(cfg), *_data(cfg), *_models(cfg)]
+    mistakes = [*_gpus(cfg), *_cores(cfg), *_folders(cfg), *missing_files(cfg), *_models(cfg)]
     if mistakes:
         raise ConfigError(mistakes)
+
+
+def opening(cfg: DictConfig) -> str:
+    """The first line of a run."""
+    devices, cores = cfg.trainer.devices, os.cpu_count() or 1
+    shared = ""
+    if cfg.trainer.accelerator == "cpu" and isinstance(devices, int) and devices > cores:
+        shared = f" in {devices} processes that share {cores} cores, which is slower than trainer.devices={cores}"
+    return f"{cfg.method}: the settings are fine; checking files and models, then loading PyTorch{shared}"
+
+
+def check_inputs(cfg: DictConfig) -> Any:
+    """Returns the environment, which is ready.
+
+    Raises:
+        InputError: no record of the file can be used, no judge answers, or the environment lacks a file or a program.
+    """
+    if cfg.data.file is not None:
+        from turnwise.data.trajectories import each_trajectory  # here, because it is slow to import
+
+        each_trajectory(lambda trajectory: None, cfg.data.file, bool(cfg.data.strict), _LOOKED_AT)
+    _judge(cfg)
+    check_ready(environment := build(cfg, "env"))
+    return environment
+
+
+def _judge(cfg: DictConfig) -> None:
+    """Behind a proxy, only the request itself can tell whether a server answers."""
+    url = OmegaConf.select(cfg, "judge.client.url")
+    if url is None or any(name.lower().endswith("_proxy") for name in os.environ):
+        return
+    at = urlsplit(url)
+    try:
+        socket.create_connection(
+            (at.hostname or "", at.port or (443 if at.scheme == "https" else 80)), _SECONDS
+        ).close()
+    except OSError as error:
+        why = f"nothing answers there ({error.strerror or error})"
+        raise InputError(f"judge.client.url={url}: {why}; start a server, or choose judge=offline") from error
 
 
 def _gpus(cfg: DictConfig) -> list[str]:
@@ -89,17 +137,23 @@ def _folders(cfg: DictConfig) -> list[str]:
     return mistakes
 
 
-def _data(cfg: DictConfig) -> Iterator[str]:
-    file = OmegaConf.select(cfg, "data.file")
-    if file is not None and not Path(file).is_file():
-        yield f"data.file={file}: no such file; correct data.file (the current folder is {Path.cwd()})"
+def missing_files(cfg: DictConfig) -> Iterator[str]:
+    """Yields a message for each file of data that a setting names and that does not exist."""
+    tree = {key: OmegaConf.to_container(cfg[key], resolve=True) for key in ("data", "env") if cfg.get(key)}
+    for key, file in Settings(tree).items():
+        of_data = key == "data.file" or str(file).endswith((".json", ".jsonl", ".parquet", ".csv", ".tsv"))
+        if file is not None and of_data and not Path(str(file)).expanduser().is_file():
+            yield f"{key}={file}: no such file; correct {key} (the current folder is {Path.cwd()})"
 
 
 def _models(cfg: DictConfig) -> Iterator[str]:
+    start = OmegaConf.select(cfg, "policy.start")
     for key in ("policy.model", "predictor.model"):
         model = OmegaConf.select(cfg, key)
-        if isinstance(model, str) and model not in BASES:
-            try:
+        try:
+            if isinstance(model, str) and model not in BASES:
                 at_hand(weights_of(model), key)
-            except InputError as error:
-                yield str(error)
+            if start and key == "policy.model":
+                check_adapter(Path(start), weights_of(model))
+        except InputError as error:
+            yield str(error)

@@ -215,6 +215,8 @@ def _misused(argument: str, groups: Mapping[str, Sequence[str]]) -> Iterator[str
         yield f"{argument[:40]}...: this argument is nested too deeply; flatten it, or write it into a file"
     elif key in _OF_HYDRA and equals:
         yield f"{key}: {_OF_HYDRA[key]}"
+    elif key == "data.file" and value.startswith("["):
+        yield f"{key}: a run reads one file; join several: python scripts/prepare_data.py A B --out all.jsonl"
     elif key == "hydra.searchpath" and (gone := [place for place in _folders(value) if not place.is_dir()]):
         yield f"hydra.searchpath: there is no folder {gone[0]}; correct it, or leave it out"
     elif re.fullmatch(r"hydra\.(launcher|sweeper)\._target_", key) and equals:

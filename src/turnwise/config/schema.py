@@ -59,6 +59,7 @@ class RunConfig:
     scale: str = MISSING
     seed: int = MISSING
     fresh: bool = False
+    check: bool = False
     iterations: int = MISSING
     paths: Paths = field(default_factory=Paths)
     # these parts decide at which states rollouts start, how many are sampled, and when they are stopped

@@ -46,8 +46,16 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
     """
     record = checked_record(record)
     record = _without_nulls(record_of(record, source) if is_row(record) else record)
-    has = f"only the keys {sorted(map(str, record))}"
-    need("messages" in record, "no messages", f"there are no 'messages', {has}; put the conversation under 'messages'")
+    if "messages" not in record:
+        convertible = {"conversations", "conversation", "query"} & set(record)  # as turnwise.data.foreign reads them
+        name = source.rpartition(":")[0]
+        remedy = (
+            f"convert the file: python scripts/prepare_data.py {name} --out {Path(name).stem}-messages.jsonl"
+            if convertible
+            else 'write {"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
+        )
+        has = f"only the keys {sorted(map(str, record))}"
+        raise UnusableError("no messages", f"there are no 'messages', {has}; {remedy}")
     identity, success = record.get("id", source), record.get("success")
     need(
         isinstance(identity, str) and identity,
@@ -258,7 +266,6 @@ def parse_field(text: str, what: str) -> Any:
 
 
 _ROWS = 256  # number of trajectories in a row group of Parquet
-_SHOWN = 20  # largest number of problems that an error message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +287,16 @@ class DataError(InputError):
     """
 
     def __init__(self, message: str, problems: Sequence[BadTrajectory] = ()) -> None:
-        shown = [f"  {problem}" for problem in problems[:_SHOWN]]
-        if len(problems) > _SHOWN:
-            shown.append(f"  and {len(problems) - _SHOWN} more")
-        super().__init__("\n".join([message, *shown]))
+        super().__init__("\n".join([message, *(f"  {line}" for line in by_kind(problems))]))
         self.problems = tuple(problems)
+
+
+def by_kind(problems: Sequence[BadTrajectory]) -> list[str]:
+    """One line for each kind of mistake: the first trajectory that has it, and how many more have it."""
+    kinds: dict[str, list[BadTrajectory]] = {}
+    for problem in problems:
+        kinds.setdefault(problem.reason, []).append(problem)
+    return [f"{same[0]}{f' ({len(same) - 1} more like it)' if len(same) > 1 else ''}" for same in kinds.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,12 +331,16 @@ def read_trajectories(paths: str | Path | Sequence[str | Path], strict: bool = F
 
 
 def each_trajectory(
-    take: Callable[[Trajectory], None], paths: str | Path | Sequence[str | Path], strict: bool = False
+    take: Callable[[Trajectory], None],
+    paths: str | Path | Sequence[str | Path],
+    strict: bool = False,
+    most: int | None = None,
 ) -> tuple[BadTrajectory, ...]:
     """Passes every usable trajectory of the files to ``take``, one at a time in file order.
 
-    Returns a description of each unusable trajectory. The arguments except ``take`` are those of
-    :func:`read_trajectories`. ``take`` may raise UnusableError to refuse a trajectory.
+    Returns a description of each unusable trajectory. ``take`` may raise UnusableError to refuse a trajectory. ``most``
+    is the number of records that are read of each file (None: all). The other arguments are those of
+    :func:`read_trajectories`.
 
     Raises:
         DataError: as in :func:`read_trajectories`.
@@ -335,7 +351,7 @@ def each_trajectory(
     problems: list[BadTrajectory] = []
     good = 0
     for name in names:
-        for source, record in _named_records(Path(name)):
+        for source, record in islice(_named_records(Path(name)), most):
             try:
                 take(parse_trajectory(record, source))
                 good += 1

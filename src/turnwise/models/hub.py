@@ -1,13 +1,23 @@
-"""Finds a model's files, on the Hugging Face hub or in its cache. Without internet, this takes only seconds."""
+"""Finds a model's files, on the Hugging Face hub or in its cache, and checks what their small files say, without torch.
+Without internet, this takes only seconds.
+"""
 
 from __future__ import annotations
 
+import json
+from importlib.util import find_spec
 from pathlib import Path
 
 from turnwise.errors import InputError
 
 _LIMIT = 4.0  # time limit in seconds for the hub's first answer; the hub's own client would retry for a minute
 _WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+# keys of an adapter's configuration with which it is no plain LoRA; megatron_core names a module to import
+_UNLIKE_PLAIN = (
+    *("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "target_parameters", "modules_to_save", "bias"),
+    "megatron_config",
+)
 
 
 def at_hand(model: str, key: str) -> str:
@@ -20,6 +30,7 @@ def at_hand(model: str, key: str) -> str:
         InputError: there is no folder ``model``, the model is not in the local cache, and the hub cannot be reached.
     """
     if Path(model).exists():
+        check_model(model, key)
         return model
     from huggingface_hub import constants, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -58,3 +69,63 @@ def _answers(address: str) -> bool:
         return True
     except (OSError, ValueError):  # ValueError: HF_ENDPOINT is not a valid address
         return False
+
+
+def check_model(model: str | Path, key: str) -> None:
+    """Raises an InputError if a folder or file cannot be a model. An id of the hub passes."""
+    path, named = Path(model), f"{key}={model}"
+    if str(model).endswith(".gguf") and find_spec("gguf") is None:
+        raise InputError(f"{named}: reading a GGUF file needs the package gguf: make gguf")
+    if (path / ADAPTER_CONFIG).is_file():  # transformers would load the adapter's base model instead
+        raise InputError(f"{named}: this is an adapter; set policy.start to it and {key} to its base model")
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise InputError(f"{named}: there is no config.json in this folder; {_inside(path)}")
+
+
+def check_adapter(adapter: Path, base: str | Path) -> None:
+    """Raises an InputError if the folder ``adapter`` has no plain LoRA with one rank and one alpha, which a later
+    adapter could be added to (:func:`turnwise.models.policy.save_adapter`), or one that was trained on another model.
+    """
+    named = f"policy.start={adapter}"
+    if not (adapter / ADAPTER).is_file():  # peft would look for the file on the hub
+        raise InputError(f"{named}: there is no {ADAPTER}; {_inside(adapter)}")
+    try:
+        about = dict(json.loads((adapter / ADAPTER_CONFIG).read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{named}: {ADAPTER_CONFIG} cannot be read ({error}); give another adapter") from error
+    if about.get("peft_type") != "LORA":
+        raise InputError(f"{named}: {ADAPTER_CONFIG}: only plain LoRA adapters (peft_type=LORA) can be merged")
+    for key in _UNLIKE_PLAIN:
+        if about.get(key) not in (None, False, "none", {}, []):
+            raise InputError(
+                f"{named}: {key}={about[key]!r} in {ADAPTER_CONFIG}; only plain LoRA adapters can be merged"
+            )
+    if (start := about.get("init_lora_weights")) not in (None, True, False, "gaussian", "orthogonal"):
+        raise InputError(
+            f"{named}: {ADAPTER_CONFIG} has init_lora_weights={start!r}, with which peft changes the base model's weights; "
+            "save the adapter with path_initial_model_for_weight_conversion"
+        )
+    recorded = about.get("base_model_name_or_path")
+    if recorded and _base_name(str(recorded)) != _base_name(str(base)):
+        raise InputError(
+            f"{named}: the adapter was trained on {recorded}, not on {base}; set policy.model={recorded}, or if both are "
+            f"one model, correct base_model_name_or_path in {ADAPTER_CONFIG}"
+        )
+
+
+def _inside(folder: Path) -> str:
+    """What to set instead of the folder, such as the folder of a run."""
+    if (folder / "adapter" / ADAPTER).is_file():
+        return f"set policy.start={folder / 'adapter'}"
+    if whole := next((path for path in (folder, folder / "model") if (path / "config.json").is_file()), None):
+        return f"this is a whole model: set policy.model={whole} and leave out policy.start"
+    return (
+        "name a folder with a Hugging Face model (policy.model), or the folder adapter of a finished run (policy.start)"
+    )
+
+
+def _base_name(model: str) -> str:
+    parts = Path(model).parts
+    if len(parts) > 2 and parts[-2] == "snapshots":
+        return parts[-3].rpartition("--")[2].lower()
+    return parts[-1].lower() if parts else ""

@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from transformers.utils import logging as hf_logging
 from turnwise.errors import InputError
 from turnwise.models.attention import unwrapped, use_tree_attention
 from turnwise.models.head import Head
+from turnwise.models.hub import ADAPTER, ADAPTER_CONFIG, check_adapter, check_model
 
 logger = logging.getLogger(__name__)
-ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 class PolicyError(InputError):
@@ -167,13 +166,8 @@ def _under_tree_attention(model: Any, named: str, longest: int | None = None) ->
 
 
 def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
-    if not (adapter / ADAPTER).is_file():  # otherwise peft would look for the file on the hub
-        raise PolicyError(
-            f"policy.start={adapter}: there is no adapter_model.safetensors; give the adapter folder of a finished run "
-            "on the same policy.model"
-        )
     try:
-        _check_base(adapter, model)
+        check_adapter(adapter, model)
         adapted = PeftModel.from_pretrained(policy, adapter)
         with safe_open(adapter / ADAPTER, "pt") as stream:
             strange = set(stream.keys()) ^ get_peft_model_state_dict(adapted).keys()
@@ -183,6 +177,8 @@ def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
         check_finite(merged.named_parameters())
     except (MemoryError, torch.OutOfMemoryError):
         raise
+    except InputError as error:
+        raise PolicyError(str(error)) from error
     except Exception as error:  # a broken configuration can make peft raise anything
         raise PolicyError(
             f"policy.start={adapter}: this adapter cannot be merged into policy.model={model} ({_first_line(error)})"
@@ -217,43 +213,6 @@ def save_adapter(model: Any, folder: Path, start: str | Path | None = None) -> N
 def _lora_scale(adapter: Path) -> float:
     about = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     return float(about["lora_alpha"]) / float(about["r"])
-
-
-# keys of an adapter's configuration with which it is no plain LoRA; megatron_core names a module to import
-_UNLIKE_PLAIN = (
-    *("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "target_parameters", "modules_to_save", "bias"),
-    "megatron_config",
-)
-
-
-def _check_base(adapter: Path, base: str | Path) -> None:
-    """Raises a ValueError if an adapter is no plain LoRA with one rank and one alpha, which a later adapter could be
-    added to (:func:`save_adapter`), or was trained on another model.
-    """
-    about = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    if about.get("peft_type") != "LORA":
-        raise ValueError(f"{ADAPTER_CONFIG}: only plain LoRA adapters (peft_type=LORA) can be merged")
-    for key in _UNLIKE_PLAIN:
-        if about.get(key) not in (None, False, "none", {}, []):
-            raise ValueError(f"{ADAPTER_CONFIG} has {key}={about[key]!r}; only plain LoRA adapters can be merged")
-    if (start := about.get("init_lora_weights")) not in (None, True, False, "gaussian", "orthogonal"):
-        raise ValueError(
-            f"{ADAPTER_CONFIG} has init_lora_weights={start!r}, with which peft changes the base model's weights; save "
-            "the adapter with path_initial_model_for_weight_conversion"
-        )
-    recorded = about.get("base_model_name_or_path")
-    if recorded and _base_name(str(recorded)) != _base_name(str(base)):
-        raise ValueError(
-            f"the adapter was trained on {recorded}; if this is the same model, correct base_model_name_or_path in its "
-            f"{ADAPTER_CONFIG}"
-        )
-
-
-def _base_name(model: str) -> str:
-    parts = Path(model).parts
-    if len(parts) > 2 and parts[-2] == "snapshots":
-        return parts[-3].rpartition("--")[2].lower()
-    return parts[-1].lower() if parts else ""
 
 
 # last parts of layers' names that peft reads as names of experts or routers in models with a mixture of experts
@@ -314,13 +273,13 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
 
 
 def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]:
-    if (Path(model) / ADAPTER_CONFIG).is_file():  # transformers would load the adapter's base model instead
-        raise PolicyError(f"{key}={model}: this is an adapter; set policy.start to it and {key} to its base model")
+    try:
+        check_model(model, key)
+    except InputError as error:
+        raise PolicyError(str(error)) from error
     source: str | Path = model
     options: dict[str, Any] = {"trust_remote_code": False}  # set explicitly: transformers would ask on the terminal
     if str(model).endswith(".gguf"):
-        if find_spec("gguf") is None:
-            raise PolicyError(f"{key}={model}: reading a GGUF file needs the package gguf: make gguf")
         source, options["gguf_file"] = Path(model).parent, Path(model).name
     try:
         with _quiet():

@@ -34,6 +34,7 @@ from turnwise.files import PART, atomic_write, no_room
 _SHOWN_ONLY = (
     "name",
     "fresh",
+    "check",
     "iterations",  # trainer.max_epochs is the same number
     "paths",
     "logger",

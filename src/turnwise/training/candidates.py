@@ -18,7 +18,7 @@ from turnwise.config.settings import RolloutSettings
 from turnwise.daemon_threads import DaemonThreads
 from turnwise.data.chat_tokens import ChatTokens, Demonstrations
 from turnwise.data.steps import TurnInContext, steps_of
-from turnwise.data.trajectories import BadTrajectory, each_trajectory, write_trajectories
+from turnwise.data.trajectories import BadTrajectory, by_kind, each_trajectory, write_trajectories
 from turnwise.env import Environment, Quality, environment_of, environments_of, tried, waits
 from turnwise.errors import InputError
 from turnwise.methods.states import expert_turns, task_starts
@@ -238,8 +238,8 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
     needed = demonstrations if parts.judge is not None or own is not None else ()
     steps = {step.id: step for trajectory, _ in needed for step in steps_of(trajectory)}
     check_readable(parts.reward, turns)
-    for problem in problems:
-        phases.log(f"left out: {problem}")
+    for line in by_kind(problems):
+        phases.log(f"left out: {line}")
     read = (opening, demonstrations, problems, steps)
     if own is None or not own.dialogues:
         return Candidates(short_prompts(turns, data.prompt_tokens, phases), *read)

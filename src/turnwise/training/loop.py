@@ -27,7 +27,7 @@ from omegaconf import DictConfig
 from turnwise.config.follow import told
 from turnwise.console import Terminal
 from turnwise.env import environments_of
-from turnwise.errors import Interrupted, Stopped
+from turnwise.errors import Checked, Interrupted, Stopped
 from turnwise.runs.result_file import read_result, write_result
 from turnwise.shipped import BASES, unknown_to
 from turnwise.training.candidates import read_candidates
@@ -45,9 +45,13 @@ from turnwise.training.recorder import Health, Recorder
 SERVED = {"turnwise.engines.vllm.VllmEngine"}  # engines that run in servers, outside the run's processes
 
 
-def run(cfg: DictConfig, began: float | None = None, pages: Pages | None = None) -> None:
+def run(cfg: DictConfig, began: float | None = None, pages: Pages | None = None, env: Any = None) -> None:
     """Runs a configuration. Work that an earlier start of the run has finished is not repeated. The duration of the run
     is counted from ``began``, a Unix time (None: from now on). ``pages`` shows the run to people (None: nothing does).
+    ``env`` is the run's environment if it has been built and is ready.
+
+    Raises:
+        Checked: all checks have passed, and ``check`` is set.
     """
     prepare(int(cfg.seed))
     with ExitStack() as ends:
@@ -61,7 +65,7 @@ def run(cfg: DictConfig, began: float | None = None, pages: Pages | None = None)
         for line in told(cfg):
             phases.log(line)
 
-        settings, parts, policy = build_parts(cfg)
+        settings, parts, policy = build_parts(cfg, env=env)
         # Demonstrations are not samples of the policy, so imitation maximises their likelihood at temperature 1.
         sampled = parts.allocator is not None
         temperature = (settings.rollout.sampling.temperature or 1.0) if sampled else 1.0
@@ -82,6 +86,8 @@ def run(cfg: DictConfig, began: float | None = None, pages: Pages | None = None)
         else:  # a resumed run asks only if it has an iteration left
             callbacks.append(LambdaCallback(on_train_start=lambda *_: ask()))
         states = candidates.fitting(settings, parts, phases)
+        if cfg.get("check"):
+            raise Checked
 
         most, recorded = getattr(parts.reward, "most", None), settings.rollout.recorded
         recorder = Recorder(settings.folder, candidates.messages, recorded, first, loggers, most)
@@ -175,7 +181,7 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
     held_out = f"at most {cfg.eval.tasks} held-out dialogues or tasks" if file else f"{cfg.eval.tasks} held-out tasks"
     lines = [
         f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: {cfg.trainer.max_epochs} "
-        f"iterations of {cfg.rollout.states} states; evaluation on {held_out}"
+        f"iterations of {cfg.rollout.states} states at most; evaluation on {held_out}"
     ]
     if cfg.predictor is not None and cfg.predictor.model in BASES and cfg.policy.model not in BASES:
         lines.append(

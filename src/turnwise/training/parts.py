@@ -152,9 +152,11 @@ class Parts:
         return replace(self, judged=Judged(self.reward, self.judge, steps, chat.written, self.format))
 
 
-def build_parts(cfg: DictConfig, policy: BasePolicy | None = None) -> tuple[Settings, Parts, BasePolicy]:
+def build_parts(
+    cfg: DictConfig, policy: BasePolicy | None = None, env: Any = None
+) -> tuple[Settings, Parts, BasePolicy]:
     """Builds the parts of the method, and loads the policy (unless it is given) and the predictor. Checks that need no
-    weights come first.
+    weights come first. ``env`` is the environment if it has been built and is ready.
 
     Raises:
         InputError: the configuration of a part is not valid, or a model cannot be used.
@@ -162,7 +164,8 @@ def build_parts(cfg: DictConfig, policy: BasePolicy | None = None) -> tuple[Sett
     settings = Settings.of(cfg)
     built: dict[str, Any] = {name: build(cfg, name) for name in ("states", "reward", "judge", "loss")}
     callbacks = tuple(build(cfg, f"callbacks.{name}") for name, node in (cfg.callbacks or {}).items() if node)
-    check_ready(env := build(cfg, "env"))
+    if env is None:
+        check_ready(env := build(cfg, "env"))
     data, chosen = settings.data, OmegaConf.select(cfg, "reward.format")
     form = call_format(chosen, env, from_file=bool(data.file))
 

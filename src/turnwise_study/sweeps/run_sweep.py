@@ -19,6 +19,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from turnwise.config.check import check_config
+from turnwise.config.machine import missing_files
 from turnwise.config.overrides import explain, took_no_job
 from turnwise.config.schema import ConfigError
 from turnwise.console import Terminal
@@ -166,6 +167,11 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     console.print(states_table(title, standings))
     told = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in standings).items())
     console.print(f"Runs: {told}; {len(todo)} runs still have to be executed.")
+    if asked.dry:
+        missing = {one.job.row: missing_files(configs[one.job.name]) for one in todo}
+        mistakes = [f"row {row}: {mistake}" for row, found in missing.items() for mistake in found]
+        if mistakes:
+            raise ConfigError(mistakes)
     if asked.dry or not todo:
         return standings
     trouble = ""

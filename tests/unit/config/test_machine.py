@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -82,3 +85,63 @@ def test_more_processes_than_a_machine_should_start(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=key):
             check_machine(config(tmp_path, **{key.replace(".", "__"): 100_000}))
     check_machine(config(tmp_path, trainer__devices=4, engine__lanes=2))
+
+
+INPUTS = [  # command line, what the message names: the key and the remedy
+    ("method=sft data.file=none.jsonl", "data.file=none.jsonl"),
+    ("method=sft data.file=sharegpt.jsonl", "sharegpt.jsonl:1 scripts/prepare_data.py"),
+    ("method=sft data.file=alpaca.jsonl", 'alpaca.jsonl:1 "messages"'),
+    ("method=sft data.file=broken.jsonl", "broken.jsonl:1"),
+    ("method=sft data.file=half.jsonl data.strict=true", "half.jsonl:2 data.strict"),
+    ("method=sft data.file=empty.jsonl", "empty.jsonl"),
+    ("method=grpo env=math env.files={seen:none.jsonl}", "env.files.seen=none.jsonl"),
+    ("method=grpo env=terminal", "bubblewrap"),
+    ("method=grpo policy.model=run", "policy.model=run policy.start=run/adapter"),
+    ("method=grpo policy.model=run/adapter", "policy.model=run/adapter policy.start"),
+    ("method=grpo policy.start=none", "policy.start=none"),
+    ("method=grpo policy.start=run", "policy.start=run policy.start=run/adapter"),
+    ("method=grpo policy.start=run/adapter", "policy.start=run/adapter policy.model=org/Other-4B"),
+    ("method=grpo policy.start=whole", "policy.start=whole policy.model=whole"),
+    ("method=awpo judge=endpoint judge.client.url=http://127.0.0.1:9/v1", "judge.client.url judge=offline"),
+]
+
+
+def test_inputs_are_refused_with_the_remedy_before_torch_is_imported(tmp_path: Path) -> None:
+    for name, lines in {
+        "sharegpt": [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}] * 30,
+        "alpaca": [{"instruction": "a", "output": "b"}] * 30,
+        "half": [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}, {}],
+    }.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "broken.jsonl").write_text("{")
+    (tmp_path / "empty.jsonl").write_text("")
+    for folder, files in {"run/adapter": ["adapter_model.safetensors"], "whole": ["config.json"]}.items():
+        (tmp_path / folder).mkdir(parents=True)
+        for file in files:
+            (tmp_path / folder / file).write_text("{}")
+    about = {"peft_type": "LORA", "base_model_name_or_path": "org/Other-4B"}
+    (tmp_path / "run/adapter/adapter_config.json").write_text(json.dumps(about))
+    code = f"""
+import json, pathlib, sys
+from turnwise.config.check import check_config
+from turnwise.config.machine import check_inputs, check_machine
+from turnwise.config.schema import compose_config
+from turnwise.errors import InputError
+told = []
+for line in {[line for line, _ in INPUTS]!r}:
+    cfg = compose_config([*line.split(), "name=x"], pathlib.Path({str(CONF)!r}))
+    try:
+        check_config(cfg), check_machine(cfg), check_inputs(cfg)
+        told.append("")
+    except InputError as error:
+        told.append(str(error))
+assert not {{"torch", "transformers", "lightning"}} & set(sys.modules)
+print(json.dumps(told))
+"""
+    no_programs = {**os.environ, "PATH": ""}
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, cwd=tmp_path, env=no_programs, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    for (line, words), told in zip(INPUTS, json.loads(run.stdout), strict=True):
+        assert all(word in told for word in words.split()), (line, told)
+        assert told.count("\n") <= 1, told  # equal mistakes of a file are one line

@@ -172,6 +172,7 @@ VALUES = [  # values of a wrong type or out of range: command line, key
 CONFLICTS = [  # command line, keys
     ("rollout.trajectories=99", "rollout.trajectories"),
     ("trainer.max_epochs=3", "trainer.max_epochs"),
+    ("check=true fresh=true", "check"),
     ("rollout.max_length=24", "rollout.max_length"),
     ("update.offload=true", "update.offload"),
     ("policy.lora.dropout=0.1", "policy.lora.dropout"),
