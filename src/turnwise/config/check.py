@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from importlib.util import find_spec
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 from urllib.parse import urlsplit
@@ -103,11 +104,12 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
     if slow and not target.startswith(_LIGHT) and target not in _IN_PLACE_OF:
         return
     try:
+        if find_spec(module := target.partition(".")[0]) is None:  # Hydra's message would not name the remedy
+            raise ImportError(f"there is no module '{module}'; for one of your own, start with PYTHONPATH=its folder")
         part = _IN_PLACE_OF.get(target) or get_object(target)
         parameters = inspect.signature(part).parameters
     except Exception as error:  # whatever the import of a module may raise
-        own = " (a module of your own: start with PYTHONPATH=its folder)" if "no module" in str(error).lower() else ""
-        yield f"{path}._target_: {first_line(error)}{own}"
+        yield f"{path}._target_: {first_line(error)}"
         return
     given = {
         key: value for key, value in node.items() if key not in ("_target_", "_partial_", "_convert_", "_recursive_")

@@ -192,6 +192,8 @@ def group_options(folder: Path) -> dict[str, list[str]]:
 
 
 def _line(error: BaseException) -> str:
+    if "add --multirun" in str(error):
+        return "one run takes one value; add -m for a run of each, or put a list in brackets"
     return " ".join(str(error).split("\n    full_key")[0].split())
 
 

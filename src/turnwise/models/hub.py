@@ -31,6 +31,17 @@ def at_hand(model: str, key: str) -> str:
     """
     if Path(model).exists():
         check_model(model, key)
+        if key == "policy.model" and (folder := Path(model)).is_dir():
+            about = folder / "tokenizer_config.json"
+            if not about.is_file():
+                raise InputError(
+                    f"{key}={model}: there is no {about.name} in this folder; save the tokenizer there too"
+                )
+            if not any(folder.glob("chat_template*")) and b'"chat_template"' not in about.read_bytes():
+                raise InputError(
+                    f"{key}={model}: the tokenizer has no chat template; copy chat_template.jinja of the instruction-tuned "
+                    "model of the same family into the folder, or choose an instruction-tuned model"
+                )
         return model
     from huggingface_hub import constants, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError

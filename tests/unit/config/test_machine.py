@@ -98,6 +98,8 @@ INPUTS = [  # command line, what the message names: the key and the remedy
     ("method=grpo env=terminal", "bubblewrap"),
     ("method=grpo policy.model=run", "policy.model=run policy.start=run/adapter"),
     ("method=grpo policy.model=run/adapter", "policy.model=run/adapter policy.start"),
+    ("method=grpo policy.model=whole", "policy.model=whole tokenizer"),
+    ("method=grpo policy.model=base", "policy.model=base chat_template"),
     ("method=grpo policy.start=none", "policy.start=none"),
     ("method=grpo policy.start=run", "policy.start=run policy.start=run/adapter"),
     ("method=grpo policy.start=run/adapter", "policy.start=run/adapter policy.model=org/Other-4B"),
@@ -115,7 +117,11 @@ def test_inputs_are_refused_with_the_remedy_before_torch_is_imported(tmp_path: P
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "broken.jsonl").write_text("{")
     (tmp_path / "empty.jsonl").write_text("")
-    for folder, files in {"run/adapter": ["adapter_model.safetensors"], "whole": ["config.json"]}.items():
+    for folder, files in {
+        "run/adapter": ["adapter_model.safetensors"],
+        "whole": ["config.json"],
+        "base": ["config.json", "tokenizer_config.json"],
+    }.items():
         (tmp_path / folder).mkdir(parents=True)
         for file in files:
             (tmp_path / folder / file).write_text("{}")

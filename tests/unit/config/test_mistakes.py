@@ -140,6 +140,8 @@ VALUES = [  # values of a wrong type or out of range: command line, key
     ("method=trace predictor.prefix_share=1", "predictor.prefix_share"),
     ("env.mistakes.idle=2", "env.mistakes"),
     ("gate._target_=turnwise.methods.gate.Nver", "gate._target_"),
+    ("gate._target_=mine.Gate", "gate._target_"),
+    ("gate._target_=.Gate", "gate._target_"),
     ("trainer.max_epochs=many", "trainer.max_epochs"),
     ("trainer.max_epochs=null", "trainer.max_epochs"),
     ("iterations=many", "iterations=many"),
