@@ -1,4 +1,5 @@
-"""Prints what a run, or every row of a sweep, would need: tokens, memory of a GPU, and GPU-hours. No run is started.
+"""Prints what a run, or every row of a sweep, would need: tokens, memory of a GPU, GPU-hours, and for a sweep the total of
+all rows and seeds. No run is started.
 
 python scripts/plan.py sweep=trace_tab1 scale=paper
 python scripts/plan.py sweep=awpo_tab2 scale=paper rows=awpo_8b,awpo_4b --gpu h200
@@ -12,15 +13,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
+from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.console import number, sized
 from turnwise.programs import options, program
 
+if TYPE_CHECKING:
+    from turnwise_study.planning import RunPlan
+
 CONF = Path(__file__).resolve().parents[1] / "conf"
+JOB_HOURS = 12  # as the jobs of conf/hydra/launcher and scripts/slurm
 LENGTHS = {
     "reply": "mean tokens of a reply",
     "opening": "mean tokens before the first turn",
@@ -41,43 +49,80 @@ def main(arguments: list[str]) -> int:
 
     from turnwise.config.overrides import is_sweep
     from turnwise.errors import InputError
-    from turnwise_study.planning import GPUS, plan
+
+    swept = is_sweep(args.overrides)
+    rows, cannot, runs = of_sweep(args.overrides) if swept else ({"run": args.overrides}, {}, {"run": 1})
+
+    from turnwise_study.planning import GPUS, plan  # imports torch
     from turnwise_study.tables import Table, to_rich
 
     if args.gpu not in GPUS:
         raise InputError(f"--gpu {args.gpu}: choose one of {', '.join(GPUS)}")
     gpu = GPUS[args.gpu]
     given = {name: getattr(args, name) for name in LENGTHS}
-    rows, cannot = of_sweep(args.overrides) if is_sweep(args.overrides) else ({"run": args.overrides}, {})
     plans = {name: plan(composed(overrides), gpu, given) for name, overrides in rows.items()}
     whole = {name: asdict(one) for name, one in plans.items()}
     for part, unit in (("tokens", 1), ("memory", 1e9), ("gpu_hours", 1)):
         heads = next((list(one[part]) for one in whole.values() if one[part]), [])
-        cells = {name: [f"{one[part][head] / unit:,.4g}" for head in heads if one[part]] for name, one in whole.items()}
+        cells = {name: [figure(one[part][head] / unit) for head in heads if one[part]] for name, one in whole.items()}
         title = {"memory": f"GB on a GPU ({args.gpu}: {gpu.memory_gb:g} GB)", "gpu_hours": "GPU-hours"}.get(part, part)
         console = sized(220)
         console.print(to_rich(Table(title, ["row", *heads], [[name, *numbers] for name, numbers in cells.items()])))
+    print_total(plans, runs, args.gpu)
     for name, one in plans.items():
         print(f"{name}: lengths {', '.join(f'{key} ({source})' for key, source in one.lengths.source.items())}")
         if one.unknown or name in cannot:
             print(f"{name}: {one.unknown or cannot[name]}")
         if one.memory and one.memory["peak"] > gpu.memory_gb * 1e9:
             print(f"{name}: does not fit; the largest part is {max(list(one.memory)[:-1], key=one.memory.__getitem__)}")
-    print(json.dumps({"command": args.overrides, "gpu": args.gpu, "cannot": cannot, "rows": whole}))
+    print(json.dumps({"command": args.overrides, "gpu": args.gpu, "cannot": cannot, "runs": runs, "rows": whole}))
     return 0
 
 
-def of_sweep(arguments: Sequence[str]) -> tuple[dict[str, Sequence[str]], dict[str, str]]:
-    """Returns row -> overrides of its runs, without the weights of another run, and row -> why it cannot run yet."""
+def figure(number: float) -> str:
+    return f"{number / 1e6:,.1f}M" if number >= 1e6 else f"{number:,.0f}" if number >= 1e3 else f"{number:.4g}"
+
+
+def print_total(plans: Mapping[str, RunPlan], runs: Mapping[str, int], gpu: str) -> None:
+    """Prints what all runs together would take. A run's own time is that of its GPUs side by side."""
+    from turnwise_study.tables import Table, to_rich
+
+    heads = [
+        "row",
+        "runs",
+        "GPUs of a run",
+        "hours of a run",
+        f"jobs of {JOB_HOURS} h for a run",
+        "GPU-hours of all runs",
+    ]
+    cells, total = [], 0.0
+    for name, one in plans.items():
+        if one.gpu_hours:
+            hours, whole = one.gpu_hours["total"] / one.gpus, runs[name] * one.gpu_hours["total"]
+            jobs = ceil(hours / JOB_HOURS)
+            cells.append([name, f"{runs[name]}", f"{one.gpus}", figure(hours), f"{jobs}", figure(whole)])
+            total += whole
+    if cells:
+        counted = sum(runs[cell[0]] for cell in cells)
+        title = f"{counted} runs in all: about {figure(total)} GPU-hours on {gpu}, computed and not measured"
+        sized(220).print(to_rich(Table(title, heads, cells)))
+
+
+def of_sweep(arguments: Sequence[str]) -> tuple[dict[str, Sequence[str]], dict[str, str], dict[str, int]]:
+    """Returns row -> overrides of its runs, without the weights of another run; row -> why it cannot run yet; and row ->
+    number of its runs.
+    """
     from turnwise_study.sweeps.jobs import ask, jobs, played
 
     asked = played(ask(arguments, CONF))
-    first = {job.row: job for job in reversed(jobs(asked))}
+    found = jobs(asked)
+    first = {job.row: job for job in reversed(found)}
     runs = {row: job for row, job in first.items() if asked.sweep.rows[row].overrides or asked.sweep.rows[row].same}
     overrides: dict[str, Sequence[str]] = {
         row: [item for item in job.overrides if item != job.begin] for row, job in runs.items()
     }
-    return overrides, {row: job.cannot for row, job in first.items() if job.cannot}
+    cannot = {row: job.cannot for row, job in first.items() if job.cannot}
+    return overrides, cannot, Counter(job.row for job in found)
 
 
 def composed(overrides: Sequence[str]) -> Any:
@@ -85,6 +130,7 @@ def composed(overrides: Sequence[str]) -> Any:
     from omegaconf.errors import OmegaConfBaseException
 
     from turnwise.config.check import check_config
+    from turnwise.config.machine import missing_files
     from turnwise.config.overrides import explain
     from turnwise.config.schema import compose_config
 
@@ -93,7 +139,14 @@ def composed(overrides: Sequence[str]) -> Any:
         check_config(cfg)
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, overrides, CONF) from error
+    for mistake in missing_files(cfg):  # a plan may be made without the data
+        warn(mistake)
     return cfg
+
+
+@cache
+def warn(mistake: str) -> None:
+    print(f"warning: {mistake}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -68,5 +68,9 @@ def test_an_unknown_model_is_planned_as_far_as_it_goes() -> None:
 def test_every_row_of_a_sweep_is_planned_at_paper_scale() -> None:
     command = [sys.executable, "scripts/plan.py", "sweep=trace_tab1", "scale=paper"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+    told = json.loads(done.stdout.splitlines()[-1])
+    rows, runs = told["rows"], told["runs"]
     assert rows and all(row["memory"]["peak"] > row["memory"]["weights"] > 0 for row in rows.values())
+    assert set(runs) == set(rows) and set(runs.values()) == {6}  # the seeds of the sweep
+    total = sum(6 * row["gpu_hours"]["total"] for row in rows.values())
+    assert f"{6 * len(rows)} runs in all: about {total:,.0f} GPU-hours" in done.stdout
