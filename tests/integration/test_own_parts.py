@@ -12,8 +12,10 @@ import pytest
 from omegaconf import DictConfig
 
 from turnwise.config.schema import compose_config
+from turnwise.env import EnvironmentFault
 from turnwise.runs.result_file import read_result
 from turnwise.training.loop import run
+from turnwise_worlds.household.state import HouseholdSession
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -44,3 +46,16 @@ def test_a_world_a_reward_and_an_allocator_of_ones_own_train(
             assert total == pytest.approx(won - 0.02 * turns)
     for module in ("thermostat", "brief", "doubters"):
         sys.modules.pop(module, None)
+
+
+@pytest.mark.slow
+def test_a_world_that_always_fails_ends_the_run_before_it_trains(
+    small: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: object, action: str) -> None:
+        raise KeyError("missing")
+
+    monkeypatch.setattr(HouseholdSession, "step", fails)
+    with pytest.raises(EnvironmentFault):
+        run(compose_config([*small("grpo"), *QUICK], ROOT / "conf"))
+    assert not (tmp_path / "run" / "result.json").exists() and not (tmp_path / "run" / "rollouts").exists()

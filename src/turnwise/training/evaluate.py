@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.settings import PolicySettings
 from turnwise.engines.engine import Sampling
+from turnwise.env import EnvironmentFault
 from turnwise.evaluation.general import Divergence, General, counted, general_answers
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.stats import (
@@ -398,6 +399,9 @@ class Measure:
     def named(self, name: str) -> Evaluation:
         """Returns the evaluation ``name``. If no earlier start of the run has finished this evaluation, the policy is
         evaluated with its current weights.
+
+        Raises:
+            EnvironmentFault: the environment failed in every episode, so nothing was measured.
         """
         settings, held_out = self.settings.eval, self.candidates.held_out
         path = self.settings.folder / "evaluation" / f"{name}.jsonl"
@@ -407,11 +411,20 @@ class Measure:
         acted = settings.tasks * self.candidates.plays + (len(held_out.states) if held_out else 0)
         suites = len(SKILLS) * (settings.skills is not False) + len(settings.suites or {})
         total = acted * (1 + settings.attempts) + suites * settings.items
+        if name == "base":
+            outside = (
+                f", and {suites} x {settings.items} questions outside the trained domain" if settings.items else ""
+            )
+            what = f"{acted} held-out {'replies' if held_out else 'tasks'}, each {settings.attempts} times sampled"
+            self.phases.log(f"an evaluation is {total} items: {what} and once greedy{outside}")
         with self.phases.phase(f"evaluate {name}", total) as advance:
             found = self(lambda done: advance(done * (1 if self.distributed.served else self.distributed.world)))
+        lost = self.lost(found)
+        if lost and not found.episodes:
+            raise EnvironmentFault(f"evaluate {name}: all {lost} episodes failed; the first messages above say how")
         if self.distributed.first:
             save_evaluation(path, found)
-        if lost := self.lost(found):
+        if lost:
             self.phases.log(
                 f"warning: evaluate {name}: the environment failed in {lost} of {len(found.episodes) + lost} episodes in "
                 "every attempt (rollout.retries); these episodes are left out"
