@@ -6,6 +6,7 @@ does not add the module to ``sys.modules``, where a dataclass would look for its
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from math import prod
@@ -66,6 +67,20 @@ class RowsSweeper(Sweeper):
         )
 
 
+def _compare(folders: Sequence[Path]) -> None:
+    """Prints a table of the runs that have a result, and the command that writes it as a page."""
+    from turnwise.console import Terminal
+    from turnwise_study.comparison import run_table
+    from turnwise_study.runs import collect
+    from turnwise_study.tables import to_rich
+
+    ended = sorted({str(folder.parent) for folder in folders if (folder / "result.json").exists()})
+    if ended:
+        for (env, scale), rows in collect(ended).sections.items():
+            Terminal().print(to_rich(run_table(env, scale, rows)))
+        print(f"python scripts/report.py {shlex.join(ended)} --html compared.html")
+
+
 class _Reporting:
     """A launcher whose failed runs are reported together, when all runs have ended."""
 
@@ -77,6 +92,7 @@ class _Reporting:
 
         results = self.launcher.launch(job_overrides, initial_job_idx=initial_job_idx)
         failed = [f"  - {one._return_value}" for one in results if one.status == JobStatus.FAILED]
+        _compare([Path(one.cfg.paths.out) for one in results if one.cfg is not None])
         if failed:
             told = (
                 f"{len(failed)} of {len(results)} runs did not finish; the same command starts only these runs again:"

@@ -17,6 +17,8 @@ from turnwise.files import parse_yaml
 from turnwise.runs.archive import RunPath, json_object
 from turnwise.runs.result_file import Result, ResultError, Status, read_result, read_status
 
+REPLY = "reply"
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -41,7 +43,9 @@ class SampledLines:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two episodes of one task, one before and one after training, with equal decoding mode and attempt number."""
+    """Two episodes of one task, one before and one after training, with equal decoding mode and attempt number. With
+    own dialogues, two replies of the policy at one turn: ``split`` is then ``reply``.
+    """
 
     split: str
     task: str
@@ -72,7 +76,7 @@ class ReportedRun:
     profile: Profile | None = None
     rollouts: SampledLines = field(default_factory=lambda: SampledLines([], 0))
     pairs: dict[str, int] = field(default_factory=dict)  # :attr:`Pair.kind` -> number of pairs of episodes
-    pair_mode: str = "greedy"  # decoding mode of the pairs (greedy or sampled)
+    pair_mode: str = "greedy episodes"  # what the pairs are
     episodes: list[Pair] = field(default_factory=list)  # the pairs whose transcripts the report shows
     notes: list[str] = field(default_factory=list)
     # warnings logged during training, each with its likely cause
@@ -113,7 +117,9 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Repo
     run.profile = _profile(folder / "profile.parquet", run.notes)
     run.rollouts = _rollouts(sorted((folder / "rollouts").glob("*.jsonl")), trees, run.notes)
     run.pairs, run.episodes = _pairs(folder / "evaluation", episodes, run.notes)
-    run.pair_mode = run.episodes[0].mode if run.episodes else "greedy"
+    if run.episodes:
+        first = run.episodes[0]
+        run.pair_mode = "greedy replies" if first.split == REPLY else f"{first.mode} episodes"
     return run
 
 
@@ -198,12 +204,13 @@ def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Ite
 
 def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int], list[Pair]]:
     """Returns :attr:`Pair.kind` -> number of pairs of episodes, and a few pairs of each kind with their transcripts.
-    Sampled episodes are used only if there are no greedy episodes.
+    Sampled episodes are used only if there are no greedy episodes, and no episodes if there are replies.
     """
     sides: list[Mapping[tuple[Any, ...], tuple[int, bool]]] = []
     for name in ("base", "after"):
         rows: dict[tuple[Any, ...], tuple[int, bool]] = {}
         for offset, row in _json_lines(folder / f"{name}.jsonl", notes):
+            row = _episode(row)
             if {"split", "task", "success"} <= row.keys():
                 attempt = str(row.get("attempt", 0))
                 key = (row.get("mode", "greedy") != "greedy", str(row["split"]), str(row["task"]), attempt)
@@ -211,7 +218,8 @@ def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int
         sides.append(rows)
     base, after = sides
     keys = sorted(base.keys() & after.keys(), key=repr)
-    greedy = [key for key in keys if not key[0]] or keys
+    replies = [key for key in keys if key[1] == REPLY]
+    greedy = replies or [key for key in keys if not key[0]] or keys
     by_kind: dict[str, list[tuple[Any, ...]]] = {"solved": [], "lost": [], "kept": [], "failed": []}
     for key in greedy:
         kind = Pair("", "", "", {"success": base[key][1]}, {"success": after[key][1]}).kind
@@ -222,10 +230,20 @@ def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int
         for at in _spread(len(by_kind[kind]), max(1, episodes * share // sum(shares.values()))):
             key = by_kind[kind][at]
             before, now = (
-                _line_at(folder / f"{n}.jsonl", side[key][0]) for n, side in (("base", base), ("after", after))
+                _episode(_line_at(folder / f"{n}.jsonl", side[key][0]))
+                for n, side in (("base", base), ("after", after))
             )
             shown.append(Pair(key[1], key[2], "sampled" if key[0] else "greedy", before, now))
     return {kind: len(found) for kind, found in by_kind.items() if greedy}, shown
+
+
+def _episode(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns ``row``, or for a held-out reply, what an episode would have: the demonstrated reply, then the policy's."""
+    if not {"reply", "greedy", "expert", "said"} <= row.keys():
+        return row
+    said = [("demonstrated", row["expert"]), ("assistant", row["said"])]
+    messages = [{"role": role, "content": content} for role, content in said]
+    return {"split": REPLY, "task": row["reply"], "success": bool(row["greedy"][0][0]), "messages": messages}
 
 
 def _spread(total: int, most: int) -> list[int]:
@@ -274,6 +292,8 @@ def pair_views(pairs: Iterable[Pair]) -> list[PairView]:
             same += 1
         turns = [side.get("turns", "?") for side in (pair.base, pair.after)]
         title = f"{pair.task} ({pair.split}, {pair.mode}): {turns[0]} turns before, {turns[1]} after"
+        if pair.split == REPLY:
+            title, same = pair.task, 1  # the demonstrated reply
         view = PairView(title, pair.kind, base[:same], base[same:], after[same:])
         spent += sum(_size(text) + 60 for part in (view.opening, view.base, view.after) for _, text in part)
         if views and spent > BUDGET:

@@ -56,6 +56,12 @@ KINDS = {
     "kept": "solved both times",
     "failed": "failed both times",
 }
+REPLY_KINDS = {
+    "solved": "refused before, accepted after",
+    "lost": "accepted before, refused after",
+    "kept": "accepted both times",
+    "failed": "refused both times",
+}
 STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow", "unfinished": "bold yellow"}
 
 
@@ -115,7 +121,10 @@ def print_summary(result: Result, report: Path | str | None = None, console: Ter
     console = console or Terminal()
     console.print(Rule(plain(f"{result.method} on {result.env}, seed {result.seed}"), align="left"))
     rows = [*summary(result).items(), *(("warning", text) for text in result.warnings)]
-    rows += [("report", str(report))] if report is not None else []
+    if report is not None:
+        rows.append(("report", str(report)))
+        if (browser := Path(report).with_name(BROWSER)).exists():
+            rows.append(("every rollout", str(browser)))
     block = RichTable.grid(padding=(0, 2))
     for number, (name, value) in enumerate(rows):
         style = STYLES[verdict(result.in_domain)] if number == 0 else ""
@@ -151,7 +160,7 @@ def render(run: ReportedRun) -> str:
         replies=reply_rows(result.held_out) if result and result.held_out else [],
         figures=run_figures(run),
         pairs=pair_views(run.episodes),
-        kinds=KINDS,
+        kinds=KINDS if run.pair_mode.endswith("episodes") else REPLY_KINDS,
         command=_command(run),
         config=run.config_text[:CONFIG_LIMIT],
         browser=(run.folder / BROWSER).exists(),

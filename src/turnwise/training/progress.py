@@ -170,7 +170,7 @@ class Phases:
             resumed += steps if already else 0.0  # steps of an earlier start do not count for the time per step
             paced = done - resumed
             # the first step also compiles kernels, and side by side with others takes as long as all: wait for a tenth
-            known = paced > 0 and 10 * paced >= total - resumed
+            known = paced > 0 and 10 * paced >= total - resumed and done < total
             left = (time.monotonic() - began) / paced * max(total - done, 0) if known else None
             status = Status(phase=name, done=done, total=total, left=left)
             self._bar.update(task, completed=done, note=plain(note))
@@ -200,8 +200,9 @@ class Advance(L.Callback):
             self.advance(trainer.current_epoch, already=True)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        reward = self.recorder.last.get("train/reward_mean")
-        self.advance(1, note="" if reward is None else f"reward {reward:.3f}")
+        reward, most = self.recorder.last.get("train/reward_mean"), self.recorder.most
+        of = "" if most is None else f" of {most:g}"
+        self.advance(1, note="" if reward is None else f"reward {reward:.3f}{of}")
 
 
 # -- loggers -----------------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ function choose(tree) {
   if (tree.looks.length) parts.push(looks(tree.looks));
   if (tree.messages.length) {
     const state = make("details");
-    state.append(make("summary", "", `State: ${tree.messages.length} messages`), ...tree.messages.map(message));
+    state.append(make("summary", "", `State: ${tree.messages.length} message${tree.messages.length === 1 ? "" : "s"}`), ...tree.messages.map(message));
     parts.push(state);
   }
   const frame = make("div", "drawing");

@@ -291,6 +291,19 @@ def test_episodes_are_paired_by_task_mode_and_attempt(tmp_path):
     assert all(pair.mode == "greedy" for pair in run.episodes)
 
 
+def test_replies_of_held_out_dialogues_are_paired_and_shown(tmp_path, write_run):
+    folder = write_run(tmp_path / "run")
+    for name, said, accepted in (("base", "no idea", 0.0), ("after", "book it", 1.0)):
+        reply = {"reply": "d7#t0", "dialogue": "d7", "expert": "book(room=4)", "said": said}
+        reply |= {"sampled": [], "greedy": [[accepted, accepted]]}
+        with (folder / "evaluation" / f"{name}.jsonl").open("a") as stream:
+            stream.write(json.dumps(reply) + "\n")
+    run = read_run(folder)
+    assert run.pairs == {"solved": 1, "lost": 0, "kept": 0, "failed": 0}
+    said = Page(render(run)).said
+    assert all(text in said for text in ("d7#t0", "book(room=4)", "no idea", "book it"))
+
+
 def test_an_unreadable_profile_is_a_note(tmp_path):
     (tmp_path / "profile.parquet").write_bytes(b"PAR1 torn")
     run = read_run(tmp_path)
