@@ -20,7 +20,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train results sandbox compiler escapes test test-fast test-extras golden properties mutants lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny smollm2 real docs audit clean
+.PHONY: help setup train results sandbox compiler escapes test test-fast test-extras golden properties mutants lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny smollm2 real docs audit cluster-check clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -126,6 +126,9 @@ real: smollm2 ## a real model learns: SFT of twelve updates, then PivotRL, and a
 results: setup ## write the tables and figures of docs/results again from the runs of results/ and outputs/ (minutes)
 	@grep -rhoE '(Written|drawn) by `python scripts/report.py (sweep|summary)[^`]*' --include='*.md' docs | cut -d'`' -f2 | sort -u \
 		| while read -r command; do echo "$$command"; $(BIN)/$$command > /dev/null || exit 1; done
+
+cluster-check: setup ## try on one node what jobs need: sharded weights, resuming, a vLLM server (docs/cluster.md); ARGS=MODEL, DRY=cpu
+	DRY=$(DRY) PYTHON=$(BIN)/python scripts/slurm/check.sh $(ARGS)
 
 docs: $(VENV)/.docs ## the documentation as a site in build/site, for a browser without a network; broken links and anchors are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml # with --quiet it would not count its warnings
