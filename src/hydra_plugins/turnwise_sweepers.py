@@ -69,7 +69,7 @@ class RowsSweeper(Sweeper):
 
 def _compare(folders: Sequence[Path]) -> None:
     """Prints a table of the runs that have a result, and the command that writes it as a page."""
-    from turnwise.console import Terminal
+    from turnwise.console import sized
     from turnwise_study.comparison import run_table
     from turnwise_study.runs import collect
     from turnwise_study.tables import to_rich
@@ -77,7 +77,7 @@ def _compare(folders: Sequence[Path]) -> None:
     ended = sorted({str(folder.parent) for folder in folders if (folder / "result.json").exists()})
     if ended:
         for (env, scale), rows in collect(ended).sections.items():
-            Terminal().print(to_rich(run_table(env, scale, rows)))
+            sized(160).print(to_rich(run_table(env, scale, rows)))
         print(f"python scripts/report.py {shlex.join(ended)} --html compared.html")
 
 

@@ -88,7 +88,8 @@ def summary(result: Result) -> dict[str, str]:
             f"{signed(ood.mean_change)} points {interval(ood.mean_change_ci95)}, {len(ood.suites)} suites"
         )
     seconds = result.wall_seconds or sum(result.seconds.values())
-    rows["cost"] = f"{count(result.rollout_turns)} turns, {count(result.rollout_tokens)} tokens, {duration(seconds)}"
+    sampled = f"{count(result.rollout_turns)} turns, {count(result.rollout_tokens)} tokens, "
+    rows["cost"] = f"{sampled if result.rollout_turns else ''}{duration(seconds)}"
     if result.profile_turns:
         rows["profiles"] = f"{count(result.profile_turns)} turns, {count(result.profile_tokens)} tokens"
     counted: dict[str, Mapping[str, Any]] = {

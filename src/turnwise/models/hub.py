@@ -31,17 +31,15 @@ def at_hand(model: str, key: str) -> str:
     """
     if Path(model).exists():
         check_model(model, key)
-        if key == "policy.model" and (folder := Path(model)).is_dir():
-            about = folder / "tokenizer_config.json"
+        about = Path(model) / "tokenizer_config.json"
+        if key == "policy.model" and Path(model).is_dir():
             if not about.is_file():
                 raise InputError(
                     f"{key}={model}: there is no {about.name} in this folder; save the tokenizer there too"
                 )
-            if not any(folder.glob("chat_template*")) and b'"chat_template"' not in about.read_bytes():
-                raise InputError(
-                    f"{key}={model}: the tokenizer has no chat template; copy chat_template.jinja of the instruction-tuned "
-                    "model of the same family into the folder, or choose an instruction-tuned model"
-                )
+            if b'"chat_template"' not in about.read_bytes() and not any(about.parent.glob("chat_template*")):
+                remedy = "copy chat_template.jinja of the family's instruction-tuned model into the folder"
+                raise InputError(f"{key}={model}: the tokenizer has no chat template; {remedy}")
         return model
     from huggingface_hub import constants, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -104,17 +102,15 @@ def check_adapter(adapter: Path, base: str | Path) -> None:
         about = dict(json.loads((adapter / ADAPTER_CONFIG).read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{named}: {ADAPTER_CONFIG} cannot be read ({error}); give another adapter") from error
-    if about.get("peft_type") != "LORA":
-        raise InputError(f"{named}: {ADAPTER_CONFIG}: only plain LoRA adapters (peft_type=LORA) can be merged")
-    for key in _UNLIKE_PLAIN:
-        if about.get(key) not in (None, False, "none", {}, []):
-            raise InputError(
-                f"{named}: {key}={about[key]!r} in {ADAPTER_CONFIG}; only plain LoRA adapters can be merged"
-            )
-    if (start := about.get("init_lora_weights")) not in (None, True, False, "gaussian", "orthogonal"):
+    unlike = [key for key in _UNLIKE_PLAIN if about.get(key) not in (None, False, "none", {}, [])]
+    unlike += [] if about.get("peft_type") == "LORA" else ["peft_type"]
+    # of other starts, such as PiSSA, peft changes the base model's weights
+    unlike += (
+        [] if about.get(start := "init_lora_weights") in (None, True, False, "gaussian", "orthogonal") else [start]
+    )
+    for key in unlike:
         raise InputError(
-            f"{named}: {ADAPTER_CONFIG} has init_lora_weights={start!r}, with which peft changes the base model's weights; "
-            "save the adapter with path_initial_model_for_weight_conversion"
+            f"{named}: only plain LoRA adapters can be merged, but {key}={about.get(key)!r} in {ADAPTER_CONFIG}"
         )
     recorded = about.get("base_model_name_or_path")
     if recorded and _base_name(str(recorded)) != _base_name(str(base)):

@@ -398,10 +398,7 @@ class Measure:
 
     def named(self, name: str) -> Evaluation:
         """Returns the evaluation ``name``. If no earlier start of the run has finished this evaluation, the policy is
-        evaluated with its current weights.
-
-        Raises:
-            EnvironmentFault: the environment failed in every episode, so nothing was measured.
+        evaluated with its current weights. Raises an EnvironmentFault if the environment failed in every episode.
         """
         settings, held_out = self.settings.eval, self.candidates.held_out
         path = self.settings.folder / "evaluation" / f"{name}.jsonl"

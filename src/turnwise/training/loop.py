@@ -48,10 +48,7 @@ SERVED = {"turnwise.engines.vllm.VllmEngine"}  # engines that run in servers, ou
 def run(cfg: DictConfig, began: float | None = None, pages: Pages | None = None, env: Any = None) -> None:
     """Runs a configuration. Work that an earlier start of the run has finished is not repeated. The duration of the run
     is counted from ``began``, a Unix time (None: from now on). ``pages`` shows the run to people (None: nothing does).
-    ``env`` is the run's environment if it has been built and is ready.
-
-    Raises:
-        Checked: all checks have passed, and ``check`` is set.
+    ``env`` is the environment if it is ready. Raises ``Checked`` if all checks have passed and ``check`` is set.
     """
     prepare(int(cfg.seed))
     with ExitStack() as ends:

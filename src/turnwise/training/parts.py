@@ -156,7 +156,7 @@ def build_parts(
     cfg: DictConfig, policy: BasePolicy | None = None, env: Any = None
 ) -> tuple[Settings, Parts, BasePolicy]:
     """Builds the parts of the method, and loads the policy (unless it is given) and the predictor. Checks that need no
-    weights come first. ``env`` is the environment if it has been built and is ready.
+    weights come first. ``env`` is the environment if it is ready.
 
     Raises:
         InputError: the configuration of a part is not valid, or a model cannot be used.
