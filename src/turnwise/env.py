@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, Self, TypeVar, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from turnwise.errors import InputError
 from turnwise.types import Message, Task, Trajectory
@@ -180,12 +180,6 @@ def check_horizon(turns: int) -> int:
     if turns < 1:
         raise ValueError(f"horizon: must be at least 1, got {turns}")
     return turns
-
-
-def check_verifier(verifier: str) -> Verifier:
-    if verifier not in get_args(Verifier):
-        raise ValueError(f"verifier: must be {' or '.join(get_args(Verifier))}, got {verifier!r}")
-    return verifier  # type: ignore[return-value]
 
 
 def check_split(split: str, key: str = "split") -> None:

@@ -224,10 +224,11 @@ def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int
     for key in greedy:
         kind = Pair("", "", "", {"success": base[key][1]}, {"success": after[key][1]}).kind
         by_kind[kind].append(key)
+    most = 4 * episodes if replies else episodes  # a reply is short
     shares = {"solved": 3, "lost": 3, "failed": 2, "kept": 1}  # pairs whose outcome changed get a larger share
     shown = []
     for kind, share in shares.items():
-        for at in _spread(len(by_kind[kind]), max(1, episodes * share // sum(shares.values()))):
+        for at in _spread(len(by_kind[kind]), max(1, most * share // sum(shares.values()))):
             key = by_kind[kind][at]
             before, now = (
                 _episode(_line_at(folder / f"{n}.jsonl", side[key][0]))

@@ -35,6 +35,7 @@ def launched(folder: Path, policy: Path, *launcher: str) -> dict[str, Tensor]:
         [*command, *kept, *places, *SHORT], env=environment, cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert f"scripts/report.py {folder} --html" in done.stdout  # the command that compares the runs, after their table
     return {
         f"{seed} {name}": weight
         for seed in (0, 1)
