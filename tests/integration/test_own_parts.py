@@ -12,7 +12,8 @@ import pytest
 from omegaconf import DictConfig
 
 from turnwise.config.schema import compose_config
-from turnwise.env import EnvironmentFault
+from turnwise.env import EnvironmentFault, Step
+from turnwise.errors import Stopped
 from turnwise.runs.result_file import read_result
 from turnwise.training.loop import run
 from turnwise_worlds.household.state import HouseholdSession
@@ -49,13 +50,23 @@ def test_a_world_a_reward_and_an_allocator_of_ones_own_train(
 
 
 @pytest.mark.slow
-def test_a_world_that_always_fails_ends_the_run_before_it_trains(
-    small: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("splits", "error"), [(("train", "seen", "unseen"), EnvironmentFault), (("train",), Stopped)])
+def test_a_world_that_always_fails_ends_the_run_without_a_result(
+    small: Callable[..., list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    splits: tuple[str, ...],
+    error: type[Exception],
 ) -> None:
-    def fails(self: object, action: str) -> None:
-        raise KeyError("missing")
+    step = HouseholdSession.step
+
+    def fails(self: HouseholdSession, action: str) -> Step:
+        if self.task.split in splits:
+            raise KeyError("missing")
+        return step(self, action)
 
     monkeypatch.setattr(HouseholdSession, "step", fails)
-    with pytest.raises(EnvironmentFault):
-        run(compose_config([*small("grpo"), *QUICK], ROOT / "conf"))
-    assert not (tmp_path / "run" / "result.json").exists() and not (tmp_path / "run" / "rollouts").exists()
+    with pytest.raises(error):
+        run(compose_config([*small("grpo"), *QUICK, "update.allow_empty=false"], ROOT / "conf"))
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert (tmp_path / "run" / "rollouts").exists() == (error is Stopped)  # the first ends before it trains

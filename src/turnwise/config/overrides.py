@@ -361,6 +361,7 @@ Turnwise, turn-level reinforcement learning for language-model agents.
   python train.py -m method=pivotrl,local,sft seed=0,1,2
   python train.py sweep=pivotrl_tab4                    a table of the paper, row by row
   python train.py debug=tiny method=pivotrl             a short run that checks every stage
+  python train.py method=sft data.file=my.jsonl policy.model=my_model check=true    all checks of a run, and no run
 
 The files of a run are in outputs/<name>/seed<seed>. The same command resumes the run. name=... chooses another folder;
 fresh=true renames the existing folder and starts the run again.

@@ -351,6 +351,9 @@ class Health(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.check(trainer.current_epoch, self.recorder.last)
+        unpaid = "train/reward_mean" not in self.recorder.last and self.recorder.last.get("rollout/faults")
+        if unpaid and self.in_a_row["empty"] == trainer.max_epochs and not self.allow_empty:
+            raise Stopped("the environment failed in every rollout; the first messages above say how")
 
     def check(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Counts the problems that the metrics of an iteration show, and warns about new kinds of problems.
