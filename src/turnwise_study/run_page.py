@@ -56,12 +56,7 @@ KINDS = {
     "kept": "solved both times",
     "failed": "failed both times",
 }
-REPLY_KINDS = {
-    "solved": "refused before, accepted after",
-    "lost": "accepted before, refused after",
-    "kept": "accepted both times",
-    "failed": "refused both times",
-}
+REPLY_KINDS = {kind: text.replace("solved", "accepted").replace("failed", "refused") for kind, text in KINDS.items()}
 STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow", "unfinished": "bold yellow"}
 
 

@@ -47,15 +47,11 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
     record = checked_record(record)
     record = _without_nulls(record_of(record, source) if is_row(record) else record)
     if "messages" not in record:
-        convertible = {"conversations", "conversation", "query"} & set(record)  # as turnwise.data.foreign reads them
-        name = source.rpartition(":")[0]
-        remedy = (
-            f"convert the file: python scripts/prepare_data.py {name} --out {Path(name).stem}-messages.jsonl"
-            if convertible
-            else 'write {"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
-        )
-        has = f"only the keys {sorted(map(str, record))}"
-        raise UnusableError("no messages", f"there are no 'messages', {has}; {remedy}")
+        file, keys = source.rpartition(":")[0], sorted(map(str, record))
+        remedy = 'write {"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
+        if {"conversations", "conversation", "query"} & set(record):  # as turnwise.data.foreign reads them
+            remedy = f"convert them: python scripts/prepare_data.py {file} --out {Path(file).stem}-messages.jsonl"
+        raise UnusableError("no messages", f"there are no 'messages', only the keys {keys}; {remedy}")
     identity, success = record.get("id", source), record.get("success")
     need(
         isinstance(identity, str) and identity,

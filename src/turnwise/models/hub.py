@@ -34,9 +34,7 @@ def at_hand(model: str, key: str) -> str:
         about = Path(model) / "tokenizer_config.json"
         if key == "policy.model" and Path(model).is_dir():
             if not about.is_file():
-                raise InputError(
-                    f"{key}={model}: there is no {about.name} in this folder; save the tokenizer there too"
-                )
+                raise InputError(f"{key}={model}: there is no {about.name} in this folder; save the tokenizer there")
             if b'"chat_template"' not in about.read_bytes() and not any(about.parent.glob("chat_template*")):
                 remedy = "copy chat_template.jinja of the family's instruction-tuned model into the folder"
                 raise InputError(f"{key}={model}: the tokenizer has no chat template; {remedy}")
@@ -103,14 +101,12 @@ def check_adapter(adapter: Path, base: str | Path) -> None:
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{named}: {ADAPTER_CONFIG} cannot be read ({error}); give another adapter") from error
     unlike = [key for key in _UNLIKE_PLAIN if about.get(key) not in (None, False, "none", {}, [])]
-    unlike += [] if about.get("peft_type") == "LORA" else ["peft_type"]
-    # of other starts, such as PiSSA, peft changes the base model's weights
-    unlike += (
-        [] if about.get(start := "init_lora_weights") in (None, True, False, "gaussian", "orthogonal") else [start]
-    )
-    for key in unlike:
+    if about.get("init_lora_weights") not in (None, True, False, "gaussian", "orthogonal"):
+        unlike.append("init_lora_weights")  # with which peft changes the base model's weights
+    if about.get("peft_type") != "LORA" or unlike:
+        key = unlike[0] if unlike else "peft_type"
         raise InputError(
-            f"{named}: only plain LoRA adapters can be merged, but {key}={about.get(key)!r} in {ADAPTER_CONFIG}"
+            f"{named}: only plain LoRA adapters can be merged, but {ADAPTER_CONFIG} has {key}={about.get(key)!r}"
         )
     recorded = about.get("base_model_name_or_path")
     if recorded and _base_name(str(recorded)) != _base_name(str(base)):
@@ -126,9 +122,7 @@ def _inside(folder: Path) -> str:
         return f"set policy.start={folder / 'adapter'}"
     if whole := next((path for path in (folder, folder / "model") if (path / "config.json").is_file()), None):
         return f"this is a whole model: set policy.model={whole} and leave out policy.start"
-    return (
-        "name a folder with a Hugging Face model (policy.model), or the folder adapter of a finished run (policy.start)"
-    )
+    return "name the folder of a Hugging Face model (policy.model), or the adapter of a finished run (policy.start)"
 
 
 def _base_name(model: str) -> str:

@@ -50,12 +50,9 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
             given[key] = value
         elif not sign and not key.startswith("~"):
             raise InputError(f"{argument}: this argument is not of the form key=value")
-        elif key == "check":
-            raise InputError(
-                f"{argument}: --dry-run checks the rows of a sweep; check=true checks one run or those of -m"
-            )
-        elif key in ("name", "paths.out"):
-            raise InputError(f"{argument}: a sweep sets the names and folders of its runs; leave out this argument")
+        elif key in ("name", "paths.out", "check"):
+            what = "--dry-run checks a sweep" if key == "check" else "a sweep sets the names and folders of its runs"
+            raise InputError(f"{argument}: {what}; leave out this argument")
         elif re.search(r"^(choice|range|interval|glob)\(|^[^\[{'\"(]*,", value):
             raise InputError(
                 f"{argument}: a sweep takes one value for each key; give one value, or use `train.py -m` without sweep="
