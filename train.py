@@ -5,6 +5,7 @@ With ``sweep=NAME``, each row of a sweep file is executed as a run (docs/sweeps.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -52,6 +53,9 @@ CONF = Path(__file__).resolve().parent / "conf"
 def job(cfg: DictConfig) -> None:
     """Executes one run. Slow libraries are imported after the configuration has been accepted."""
     now = time.time()
+    for handler in logging.getLogger().handlers:  # Hydra's, which would tag the messages of every library
+        handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     try:
         if HydraConfig.get().mode == RunMode.RUN and HydraConfig.get().sweeper.get("params"):
             raise ConfigError(["hydra.sweeper.params: these are the values of several runs; start the runs with -m"])

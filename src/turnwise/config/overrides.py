@@ -112,7 +112,9 @@ def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override 
     else:
         values = swept(override)
     lines = [f"{key}={value}" for value in values]
-    line = next((line for line in lines if line in complaint), lines[0] if lines else None)
+    missing = [f"'{line.replace('=', '/', 1)}'" in complaint for line in lines]  # an option of a group without a file
+    named = [line for line, gone in zip(lines, missing, strict=True) if gone or line in complaint]
+    line = next(iter(named or lines), None)
     return None if line is None else OverridesParser.create().parse_override(line)
 
 
