@@ -151,9 +151,10 @@ def why_none(table: pa.Table, profiles: Mapping[str, Profile], keep: str) -> str
     means = [profile.mean for profile in profiles.values()]
     if max(means, default=0.0) <= 0:
         shown = "; ".join(repr(text[:80]) for actions in table["actions"].to_pylist()[:3] for text in actions[:1])
+        longer = f" raise rollout.sampling.max_tokens ({cut} were cut off)," if cut else ""
         return (
-            f"none of {samples} sampled replies was accepted, and {cut} were cut off; train longer with method=sft first, "
-            f"raise rollout.sampling.max_tokens, or correct the format if these replies look right: {shown}"
+            f"none of {samples} sampled replies was accepted; train longer with method=sft first,{longer} or correct the "
+            f"format if these replies look right: {shown}"
         )
     if min(means) >= 1 - STD_TOLERANCE:
         return f"all {samples} sampled replies were accepted; give harder data, or keep this policy"
