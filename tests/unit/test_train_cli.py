@@ -149,7 +149,7 @@ def test_a_dry_run_names_the_files_that_are_missing(tmp_path: Path) -> None:
 def test_help_says_what_can_be_chosen(tmp_path: Path) -> None:
     run = train("--help", cwd=tmp_path)
     assert run.returncode == 0
-    assert "loss: clipped, corrected, nll" in run.stdout
+    assert "loss: cispo, clipped, corrected, nll" in run.stdout
     assert "python train.py method=pivotrl" in run.stdout
 
 
