@@ -199,6 +199,13 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split("\n    full_key")[0].split())
 
 
+def refuse_misuse(arguments: Sequence[str], folder: Path) -> None:
+    """Refuses what no command line may hold, whether it starts a run, several runs or a sweep."""
+    refuse_secrets(arguments)
+    refuse_config_of_many(arguments)
+    refuse_launcher(arguments, folder)
+
+
 def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
     """Refuses overrides that Hydra would misunderstand, or would refuse without naming the key. The ConfigError names
     all of them. In the commands that Lightning writes for all processes except the first, settings of Hydra are
