@@ -29,6 +29,7 @@ from turnwise.programs import options, program
 
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
+FORMS = ("group", "tree", "vine")
 
 
 @program()
@@ -76,7 +77,7 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
         return value(after(begun, *(turn.text for turn in path.turns[:turns])), skilled(args.skill), {})
 
     console = Terminal(stderr=True)
-    rules = {name: RULES[name] for name in chosen(args.rules, RULES)}
+    rules = {name: RULES[name] for name in chosen(args.rules, RULES) if RULES[name][0] in args.forms}
     player, about = player_of(args, overrides)
     parts = []
     for seed in args.seeds:
@@ -286,6 +287,9 @@ def parser() -> Any:
     add("--exact", action="store_true", help="with --skill: values by dynamic programming in place of continuations")
     add("--rules", help="names of rules, with ; between them (all)")
     told = "repeat the audit for values of a setting, and draw signal to noise over it; further settings change along"
+    add(
+        "--forms", nargs="+", choices=FORMS, default=FORMS, help="forms of tree (all; vine costs most in long episodes)"
+    )
     add("--over", nargs="+", metavar="KEY=A,B", help=told)
     add("--trees", type=Path, help="audit recorded trees: a run's folder or a file, with the run's overrides")
     add("--known", type=number(1, 10**6, whole=True), default=300, help="tasks among which those of --trees are found")
