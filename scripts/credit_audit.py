@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     for values in zip(*over.values(), strict=True) if over else [()]:
         settings = [f"{key}={value}" for key, value in zip(over, values, strict=True)]
         results.append(one(args, [*args.overrides, *settings], args.out.joinpath(*settings[:1]), command))
-    from turnwise_study.credit_page import figure, leaderboard
+    from turnwise_study.credit_page import figure, leaderboard, learned
     from turnwise_study.figures import standalone
     from turnwise_study.tables import to_markdown, write_page, write_section
 
@@ -55,11 +55,14 @@ def main(arguments: list[str]) -> int:
         table, drawing = against(dict(zip(map(float, numbers), results, strict=True)), key)
     else:
         table, drawing = leaderboard(results[0]), figure(results[0])
-    write_page(args.out / "page.md", to_markdown([table]))
+    shown = [table]
+    if args.learned:
+        shown.append(learned(results[0], trained_changes(args.learned), args.learned))
+    write_page(args.out / "page.md", to_markdown(shown))
     picture = args.figure or args.out / "figure.svg"
     write_page(picture, standalone(drawing))
     if args.page:
-        write_section(args.page, to_markdown([table]), args.section, {picture: drawing.title})
+        write_section(args.page, to_markdown(shown), args.section, {picture: drawing.title})
     print(f"{args.out / 'page.md'}\n{picture}")
     return 0
 
@@ -77,8 +80,9 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
         return value(after(begun, *(turn.text for turn in path.turns[:turns])), skilled(args.skill), {})
 
     console = Terminal(stderr=True)
-    rules = {name: RULES[name] for name in chosen(args.rules, RULES) if RULES[name][0] in args.forms}
     player, about = player_of(args, overrides)
+    known = RULES | about.pop("own", {})
+    rules = {name: known[name] for name in chosen(args.rules, known) if known[name][0] in args.forms}
     parts = []
     for seed in args.seeds:
         console.print(f"seed {seed}")
@@ -107,6 +111,21 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
     return result
 
 
+def trained_changes(sweep: str) -> dict[str, list[float]]:
+    """Rule -> change of held-out success of the runs of each seed, from ``outputs/`` or else the kept runs."""
+    from turnwise_study.credit_audit import TRAINED
+    from turnwise_study.entries import read_entry
+    from turnwise_study.sweeps.jobs import ask
+
+    asked = ask([f"sweep={sweep}"], CONF)
+    entry = read_entry(asked, [ROOT / "outputs", ROOT / "results"])
+    labels = {row: made.label for row, made in asked.sweep.rows.items()}
+    changes = {row: entry.by_seed(row, "in_domain.delta") for row in entry.rows}
+    return {
+        TRAINED[labels[row]]: [*found.values()] for row, found in changes.items() if found and labels[row] in TRAINED
+    }
+
+
 def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """The player with the policy to be audited, and what the result says about it."""
     from turnwise.config.overrides import build_alone
@@ -130,6 +149,8 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
     from turnwise.config.check import check_config
     from turnwise.config.overrides import explain
     from turnwise.config.schema import compose_config
+    from turnwise.methods.turn_credit import Igpo
+    from turnwise.rollouts.answers import AnswerProbability
     from turnwise.training.loop import prepare
     from turnwise.training.parts import build_parts
     from turnwise.training.parts import player_of as run_player
@@ -146,7 +167,11 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
     player = run_player(cfg, settings, parts, policy_, print)
     player.engine.load_weights(policy_.model.eval(), 0)
     name = str(settings.policy.start or settings.policy.model)
-    return player, {"panel": panel, "policy": name, "temperature": settings.rollout.sampling.temperature}
+    own = {}
+    if parts.env.solution(parts.env.tasks("train", 1)[0]) is not None:
+        own = {"IGPO": ("group", Igpo(AnswerProbability(policy_.model, policy_.chat, parts.env)))}
+    temperature = settings.rollout.sampling.temperature
+    return player, {"panel": panel, "policy": name, "temperature": temperature, "own": own}
 
 
 def episodes(args: Any, player: Any, seed: int) -> list[Any]:
@@ -294,6 +319,11 @@ def parser() -> Any:
     add("--trees", type=Path, help="audit recorded trees: a run's folder or a file, with the run's overrides")
     add("--known", type=number(1, 10**6, whole=True), default=300, help="tasks among which those of --trees are found")
     add("--out", type=Path, default=Path("outputs/credit_audit"), help="folder of the results (outputs/credit_audit)")
+    add(
+        "--learned",
+        metavar="SWEEP",
+        help="set the rules' quality beside the training runs of turnwise_credit or turnwise_credit_household",
+    )
     add("--page", type=Path, help="also write the leaderboard to this Markdown file")
     add("--section", help="only replace this section of the page")
     add("--figure", type=Path, help="the figure's file (figure.svg in --out)")

@@ -75,6 +75,9 @@ RULES: Mapping[str, tuple[str, Advantage]] = {
     "MT-GRPO unbiased": ("group", MTGRPO(form="unbiased", turn_reward="admissible", turn_offset=-1.0)),
     "group on trees": ("tree", GroupAdvantage()),
     "GiGPO on trees": ("tree", GiGPO()),
+    "turn credit on trees": ("tree", TurnCredit(turn_reward="admissible", turn_offset=-1.0)),
+    "MT-GRPO on trees": ("tree", MTGRPO(turn_reward="admissible")),
+    "MT-GRPO unbiased on trees": ("tree", MTGRPO(form="unbiased", turn_reward="admissible", turn_offset=-1.0)),
     "TreeRPO": ("tree", TreeRPO()),
     "Tree-GRPO": ("tree", TreeGRPO()),
     "Tree-GRPO, whole tree": ("tree", TreeGRPO(intra="tree")),
@@ -86,6 +89,13 @@ RULES: Mapping[str, tuple[str, Advantage]] = {
 """Name -> the form of tree, and the rule. A turn whose action is refused costs 1 in the rules for rewards of turns, or earns
 nothing in MT-GRPO; all other settings are those of ``conf/advantage`` unless the name says otherwise.
 """
+
+TRAINED: Mapping[str, str] = {
+    "Group": "group on trees", "TreeRPO": "TreeRPO", "Tree-GRPO": "Tree-GRPO", "GiGPO": "GiGPO on trees",
+    "MT-GRPO": "MT-GRPO on trees", "MT-GRPO unbiased": "MT-GRPO unbiased on trees",
+    "Turn credit": "turn credit on trees", "Monte Carlo": "Monte Carlo",
+}  # fmt: skip
+"""Label of a row of the sweeps ``turnwise_credit`` and ``turnwise_credit_household``, which train on such trees -> its rule."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,32 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
     return Table(f"Credit audit, {result['panel']}", heads, rows, [told, HOW, f"    {result['command']}"])
 
 
+def learned(result: Mapping[str, Any], changes: Mapping[str, Sequence[float]], sweep: str) -> Table:
+    """Sets the audited quality of rules beside what training with them brought.
+
+    Args:
+        changes: rule -> change of held-out success of each seed, in points.
+    """
+    from scipy.stats import spearmanr
+
+    rules = [rule for rule in ordered(result["rules"]) if rule in changes]
+    rows = []
+    for rule in rules:
+        found, points = result["rules"][rule], changes[rule]
+        seeds = f"{np.mean(points):+.1f} ({', '.join(f'{value:+.1f}' for value in points)})"
+        rows.append([rule, *(shown(metric, found[metric], True) for metric in ("snr", "rank")), seeds])
+    told = []
+    for metric in ("snr", "rank"):
+        known = [rule for rule in rules if result["rules"][rule][metric]["value"] is not None]
+        quality = [result["rules"][rule][metric]["value"] for rule in known]
+        test = spearmanr(quality, [float(np.mean(changes[rule])) for rule in known])
+        told.append(f"{SHOWN[metric]} {test.statistic:+.2f} (p = {test.pvalue:.2f})")
+    how = f"Spearman's correlation of the mean change with the audited quality, over {len(rules)} rules: {', '.join(told)}."
+    heads = ["rule", SHOWN["snr"], SHOWN["rank"], "change of held-out success, points (each seed)"]
+    title = f"Does audited quality predict learning? {result['panel']}"
+    return Table(title, heads, rows, [how, f"Changes: `sweep={sweep}`. Quality:", f"    {result['command']}"])
+
+
 def figure(result: Mapping[str, Any]) -> Figure:
     order, panels = ordered(result["rules"]), []
     for metric in ("snr", "rank"):
