@@ -32,10 +32,10 @@ from pydantic import AfterValidator, ConfigDict, PositiveInt
 
 from turnwise.data.tool_schema import arguments_of, check_tool, function_of
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
-from turnwise.env import EnvironmentFault, Quality, Step, check_tasks, first_tasks, same_text
+from turnwise.env import EnvironmentFault, Step, check_tasks, first_tasks, same_text
 from turnwise.errors import InputError
 from turnwise.files import parse_json
-from turnwise.types import Message, Task, Trajectory
+from turnwise.types import Message, Task
 from turnwise_worlds import data_files, workers
 from turnwise_worlds.boxed import Box, faults
 from turnwise_worlds.replayed import Opening, ReplayedEnv, ReplayedSession
@@ -499,12 +499,6 @@ class AgentEnv(ReplayedEnv):
         super().ready()
         self._first.clear()
         super().ready()
-
-    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        raise InputError(
-            f"task {task.id}: env=agent has no expert. Use a method that needs no expert (method=grpo, method=trace), "
-            "or set data.file to episodes of a better model"
-        )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
         """Accepts the calls of the expert's reply in their order or, if it has none, its text."""

@@ -1,4 +1,4 @@
-"""``env=mcp``: tasks that the policy solves with tools of Model Context Protocol (MCP) servers, over stdio or HTTP."""
+"""``env=mcp``: tasks that the policy solves with the tools of a Model Context Protocol (MCP) server, over stdio or HTTP."""
 
 from __future__ import annotations
 
@@ -6,238 +6,161 @@ import asyncio
 import atexit
 import json
 import os
-import random
-import re
-import shutil
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
-from decimal import Decimal
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, wait
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from turnwise.data.match_calls import equivalent, same_value
 from turnwise.data.tool_schema import check_call, check_tool
-from turnwise.data.toolcalls import PARSERS, Format, Reply, ToolCallError
-from turnwise.env import EnvironmentFault, Quality, Step, check_tasks, first_tasks
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
+from turnwise.env import EnvironmentFault, Step, check_tasks, first_tasks
 from turnwise.errors import InputError
-from turnwise.types import Message, Task, ToolCall, Trajectory
-from turnwise_worlds import mcp_boxes, workers
+from turnwise.types import Message, Task
+from turnwise_worlds import workers
+from turnwise_worlds.boxed import cut
 from turnwise_worlds.data_files import Row, read_tasks
 from turnwise_worlds.replayed import ReplayedEnv, ReplayedSession
-from turnwise_worlds.scripted import Chances, check_quality
-from turnwise_worlds.search.retrieval import normalise
-from turnwise_worlds.tools import Shown, Tools, answered, opened, played, refusal, templated
+from turnwise_worlds.tools import Shown, Tools, answered, opened, refusal, templated
 
-# -- servers -----------------------------------------------------------------------------------------------------------
-
-
-_SLACK = 10.0  # seconds after the MCP client's own time limit until this module no longer waits for a call
-
-
-class Server(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    command: tuple[str, ...] = ()
-    url: str = ""
-    variables: tuple[str, ...] = ()
-    tools: tuple[str, ...] | None = None
-
-    @model_validator(mode="after")
-    def _can_be_reached(self) -> Self:
-        if bool(self.command) == bool(self.url):
-            raise ValueError("set either command or url")
-        return self
+T = TypeVar("T")
+_SLACK = 10.0  # seconds after the MCP client's own time limit until this module no longer waits for an answer
+_ENDING = 8.0  # seconds for which the end of the program waits for the servers
 
 
 class Connection:
-    """A connection to a server, which it starts if the server has a ``command``. Unfit for calls after a ``fault``."""
+    """A connection to the server of an environment, which starts a server of its own over stdio."""
 
-    def __init__(self, name: str, server: Server, seconds: float) -> None:
-        self.name, self.server, self.seconds = name, server, seconds
-        self.fault: str | None = None
-        self.over = threading.Event()
-        self._owner = os.getpid()
+    def __init__(self, env: McpEnv) -> None:
+        self.env, self._wait = env, env.timeout + _SLACK
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (the file lives as long as the server)
-        self._up: Future[None] = Future()
-        self._stop: asyncio.Event | None = None
-        self._client: Any = None
+        self._client: Future[Any] = Future()
+        self._stop = asyncio.Event()
+        self.over = workers.start(self._hold())  # done when the server has ended
         _open.add(self)
-        workers.start(self._hold())
+        self.over.add_done_callback(lambda _: _open.discard(self))
         try:
-            self._up.result(seconds + _SLACK)
+            self._client.result(self._wait)
         except Exception as error:
-            raise self._failed(f"cannot be reached ({_first(error)})") from None
+            raise self._failed("cannot be reached", error) from None
 
     async def _hold(self) -> None:
-        from mcp import Client, StdioServerParameters, stdio_client
+        from mcp import Client
 
-        self._stop = asyncio.Event()
-        with os.fdopen(os.dup(self._log.fileno()), "w", encoding="utf-8") as stderr:
-            target: Any = self.server.url
-            if self.server.command:
-                program, *words = self.server.command
-                passed = {name: os.environ[name] for name in self.server.variables if name in os.environ}
-                program = sys.executable if program == "python" else program
-                target = stdio_client(StdioServerParameters(command=program, args=words, env=passed), errlog=stderr)
+        with os.fdopen(os.dup(self._log.fileno()), "w", encoding="utf-8") as log:
             try:
-                async with asyncio.timeout(self.seconds) as limit:
-                    async with Client(target, read_timeout_seconds=self.seconds) as self._client:
+                async with asyncio.timeout(self.env.timeout) as limit:
+                    async with Client(self.env.reach(log), read_timeout_seconds=self.env.timeout) as client:
                         limit.reschedule(None)
-                        self._up.set_result(None)
+                        self._client.set_result(client)
                         await self._stop.wait()
             except Exception as error:
-                if not self._up.done():
-                    self._up.set_exception(error)
-            finally:
-                _open.discard(self)
-                self.over.set()
+                if not self._client.done():
+                    self._client.set_exception(error)
 
-    def tools(self) -> list[dict[str, Any]]:
+    def ask(self, question: Callable[[Any], Coroutine[Any, Any, T]], what: str) -> T:
+        """Returns the server's answer. ``question`` takes the MCP client."""
         try:
-            return workers.run(_listed(self._client), self.seconds + _SLACK, f"server {self.name}")
+            return workers.run(question(self._client.result()), self._wait, "the MCP server")
         except Exception as error:
-            raise self._failed(f"cannot list its tools ({_first(error)})") from None
-
-    def call(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """Returns the text of a tool's result, and whether the tool failed."""
-        from mcp import MCPError
-        from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
-
-        if self.fault:
-            raise EnvironmentFault(self.fault)
-        try:
-            work = self._client.call_tool(tool, dict(arguments))
-            result = workers.run(work, self.seconds + _SLACK, f"server {self.name}")
-        except Exception as error:
-            if isinstance(error, MCPError) and error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
-                return str(error), True
-            raise self._failed(f"failed at the call of {tool} ({_first(error)})") from None
-        except BaseException:  # an interrupt: the server may still be working on the call
-            self.close()
-            raise
-        return "\n".join(map(_text, result.content)), bool(result.is_error)
+            raise self._failed(f"failed at {what}", error) from None
 
     def close(self) -> None:
-        self.fault = self.fault or f"server {self.name}: the connection was closed"
-        if os.getpid() == self._owner and self._stop is not None:  # a fork must not end a server of its parent
+        if self in _open:
             workers.soon(self._stop.set)
 
-    def _failed(self, what: str) -> EnvironmentFault:
-        self.fault = f"server {self.name} {what}; the last lines of its log: {workers.tail(self._log, 4)}"
+    def _failed(self, what: str, error: BaseException) -> EnvironmentFault:
         self.close()
-        return EnvironmentFault(self.fault)
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        why = f"{type(error).__name__}: {error}"
+        return EnvironmentFault(f"the MCP server {what} ({why}); the end of its log: {workers.tail(self._log, 4)}")
 
 
 _open: set[Connection] = set()  # connections whose servers may still run
+os.register_at_fork(after_in_child=_open.clear)  # a fork must not end a server of its parent
 
 
 @atexit.register
 def _end_all() -> None:
-    ending = [connection for connection in _open if connection._owner == os.getpid()]
+    ending = list(_open)
     for connection in ending:
         connection.close()
-    deadline = time.monotonic() + 8.0
-    for connection in ending:
-        connection.over.wait(max(0.0, deadline - time.monotonic()))
+    wait([connection.over for connection in ending], _ENDING)
 
 
-async def _listed(client: Any) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = []
-    cursor = None
-    while True:
-        page = await client.list_tools(cursor=cursor)
-        for tool in page.tools:
-            function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
-            listed.append({"type": "function", "function": function})
-        if not (cursor := page.next_cursor):
-            return listed
+async def list_tools(client: Any) -> dict[str, Mapping[str, Any]]:
+    """Returns the server's tools by name, as chat templates expect them."""
+    page = await client.list_tools()
+    listed = [*page.tools]
+    while page.next_cursor:
+        page = await client.list_tools(cursor=page.next_cursor)
+        listed += page.tools
+    functions = ({"name": t.name, "description": t.description or "", "parameters": t.input_schema} for t in listed)
+    return {function["name"]: {"type": "function", "function": function} for function in functions}
 
 
-def _first(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+async def call_tool(client: Any, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+    """Returns the text of a tool's result, and whether the tool failed."""
+    from mcp import MCPError
+    from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+    try:
+        result = await client.call_tool(name, dict(arguments))
+    except MCPError as error:
+        if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+            raise
+        return str(error), True
+    texts = (str(block.text) if block.type == "text" else f"[{block.type}]" for block in result.content)
+    return "\n".join(texts), bool(result.is_error)
 
 
-def _text(block: Any) -> str:
-    return str(block.text) if block.type == "text" else f"[{block.type}]"
+_AROUND = " \t\r\n*_`'\"()[]!?:;,"  # characters that may surround an answer
 
 
-# -- tasks -------------------------------------------------------------------------------------------------------------
-
-
-_NUMBER = re.compile(r"([-+\u2212]?)[$\u20ac\u00a3]?((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)\s*(%?)", re.ASCII)
-_AROUND = " \t\r\n*_`'\"()[]!?:;,"  # characters that may surround a number
-
-
-class Call(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Check(BaseModel, extra="forbid"):  # a call at the end of an episode, and its required result
     name: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-
-    def made(self) -> ToolCall:
-        return ToolCall(self.name, self.arguments)
-
-
-class Check(Call):
-    """A call at the end of an episode and its right result: equal as JSON, else equal in its words."""
-
+    arguments: dict[str, Any] = {}
     result: str
 
-    def holds(self, text: str) -> bool:
-        try:
-            return same_value(json.loads(text), json.loads(self.result))
-        except (ValueError, RecursionError):
-            return text.split() == self.result.split()
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda given: [given] if isinstance(given, str) else given or ())]
 
 
-class Problem(Row):
+class Problem(Row, extra="forbid"):
     """One record of a task file. docs/environments.md explains the fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     subset: str = ""
     prompt: str
-    setup: tuple[Call, ...] = ()
-    answer: str | tuple[str, ...] | None = None
+    answer: Texts = ()
     check: Check | None = None
-    calls: tuple[Call, ...] | None = None
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
-        if not self.answers and self.check is None:
-            raise ValueError("the task has neither answer nor check, so it cannot be judged; add one of them")
-        if not all(map(normalise, self.answers)):
-            raise ValueError("an answer contains no word or number to compare a reply with")
+        if not (self.check or self.answer) or not all(map(_bare, self.answer)):
+            raise ValueError("the task needs an answer that is not empty, or a check, so that it can be judged")
         return self
 
-    @property
-    def answers(self) -> tuple[str, ...]:
-        return () if self.answer is None else (self.answer,) if isinstance(self.answer, str) else self.answer
-
     def answered(self, text: str) -> bool:
-        """Returns whether a reply gives a right answer: a number must be alone, other texts are normalised as in SQuAD."""
-        return not self.answers or any(_says(text, answer) for answer in self.answers)
+        return not self.answer or any(same(_bare(text), _bare(answer)) for answer in self.answer)
 
 
-def _says(text: str, answer: str) -> bool:
-    expected = _number(answer)
-    return normalise(text) == normalise(answer) if expected is None else _number(text) == expected
+def same(text: str, expected: str) -> bool:
+    """Returns whether two texts are equal as JSON or else, if one of them is not JSON, in their words."""
+    try:
+        return same_value(json.loads(text), json.loads(expected))
+    except (ValueError, RecursionError):
+        return text.split() == expected.split()
 
 
-def _number(text: str) -> tuple[Decimal, str] | None:
-    match = _NUMBER.fullmatch(text.strip(_AROUND).removesuffix(".").strip(_AROUND))
-    if match is None:
-        return None
-    sign, digits, unit = match.groups()
-    value = Decimal(digits.replace(",", ""))
-    return (value if sign in ("", "+") else -value), unit
+def _bare(text: str) -> str:
+    return text.strip(_AROUND).removesuffix(".").strip(_AROUND).casefold()
 
 
 def problem_of(task: Task) -> Problem:
@@ -247,221 +170,129 @@ def problem_of(task: Task) -> Problem:
         raise InputError(f"task {task.id}: {error}") from None
 
 
-def read_reply(text: str, form: Format, tools: Tools) -> Reply:
-    """Parses a reply; raises a ``ToolCallError`` if it is empty or has a call that does not fit its tool."""
-    reply = PARSERS[form](text, tools)
-    if not (reply.calls or reply.content):
-        raise ToolCallError("the reply is empty")
-    for call in reply.calls:
-        if problems := check_call({"name": call.name, "arguments": call.arguments}, tools):
-            raise ToolCallError("; ".join(problems))
-    return reply
-
-
 class McpEpisode:
-    """A running episode, which connects to a server at the first call of one of its tools."""
+    """A running episode, which connects to the server at its first call."""
 
-    def __init__(self, env: McpEnv, problem: Problem, where: str) -> None:
-        self.env, self.problem, self.where, self.form = env, problem, where, env.format
-        self._tools = env.shown_tools()
-        self._connections: dict[str, Connection] = {}
-        self._set_up = not problem.setup
-        self._closed = False
+    def __init__(self, env: McpEnv, task: Task) -> None:
+        self.env, self.task, self.problem, self.form = env, task, problem_of(task), env.format
+        self._connection: Connection | None = None
 
     @property
     def tools(self) -> Tools:
-        return self._tools if templated(self.form) else ()
+        return self.env.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        return opened(self.env.system, self._tools, self.form, self.problem.prompt)
+        return opened(self.env.system, self.env.tools, self.form, self.problem.prompt)
 
     def act(self, text: str) -> Step:
         """Makes the calls in a reply in order. A reply without calls ends the episode."""
         try:
-            reply = read_reply(text, self.form, self._tools)
+            reply = PARSERS[self.form](text, self.env.tools)
+            for call in reply.calls:
+                if problems := check_call({"name": call.name, "arguments": call.arguments}, self.env.tools):
+                    raise ToolCallError("; ".join(problems))
+            if not (reply.calls or reply.content):
+                raise ToolCallError("the reply is empty")
         except ToolCallError as error:
             return self._told([refusal(error)], admissible=False)
         if reply.calls:
-            return self._told([self._called(call) for call in reply.calls], admissible=True)
-        right, check = self.problem.answered(reply.content), self.problem.check
-        won = right and (check is None or check.holds(self._own(check, "check")))
+            return self._told([self._shown(call.name, call.arguments) for call in reply.calls], admissible=True)
+        right = self.problem.answered(reply.content)
+        won = right and self._in_order()
         return Step("", float(won), True, won, {"admissible": True, "answered": right})
 
     def close(self) -> None:
-        self._closed = True
-        for connection in list(self._connections.values()):
-            connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def _told(self, results: list[str], admissible: bool) -> Step:
         return Step("\n".join(results), info={"admissible": admissible}, messages=answered(results, self.form))
 
-    def _called(self, call: ToolCall) -> str:
-        text, failed = self._live(call)
-        text, most = (f"Error: {text}" if failed and not text.startswith("Error") else text), self.env.shown
-        return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+    def _shown(self, name: str, arguments: Mapping[str, Any]) -> str:
+        text, failed = self._call(name, arguments)
+        return cut(f"Error: {text}" if failed and not text.startswith("Error") else text, self.env.shown)
 
-    def _live(self, call: ToolCall) -> tuple[str, bool]:
-        if not self._set_up:
-            self._set_up = True
-            for each in self.problem.setup:
-                self._own(each, "setup")
-        name = self.env.holder(call.name)
-        if name not in self._connections:
-            self._connections[name] = self.env.connect(name)
-        if self._closed:  # another thread closed the episode, perhaps before it could see the new connection
-            self.close()
-        return self._connections[name].call(call.name, call.arguments)
-
-    def _own(self, call: Call, key: str) -> str:
-        text, failed = self._live(call.made())
+    def _in_order(self) -> bool:
+        if (check := self.problem.check) is None:
+            return True
+        text, failed = self._call(check.name, check.arguments)
         if failed:
-            raise InputError(f"{self.where}: {key}: the call of {call.name} failed ({text}); correct the task")
-        return text
+            raise InputError(f"task {self.task.id}: check: the call of {check.name} failed ({text}); correct the task")
+        return same(text, check.result)
 
-
-_CLOSING = "Done."  # the expert's last reply if a task has no answer
-
-
-@dataclass(frozen=True, slots=True)
-class Mistakes(Chances):
-    """The clumsy expert's mistakes before a correct call. Such calls are refused before a server sees them."""
-
-    unknown: float = 0.1  # makes the call with a tool name that does not exist
-    missing: float = 0.1  # makes the call without one of the required arguments
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        if self._connection is None:
+            self._connection = Connection(self.env)
+        return self._connection.ask(lambda client: call_tool(client, name, arguments), f"the call of {name}")
 
 
 class McpEnv(ReplayedEnv):
-    """Tasks for the tools of MCP servers. ``conf/env/mcp.yaml`` explains the arguments."""
+    """Tasks for the tools of an MCP server. ``conf/env/mcp.yaml`` explains the arguments."""
 
     name = "mcp"
 
     def __init__(
         self,
-        servers: Mapping[str, Mapping[str, Any] | None],
         file: str | Path | None = None,
+        command: Sequence[str] | None = None,
+        url: str | None = None,
+        variables: Sequence[str] = (),
+        tools: Sequence[str] | None = None,
         horizon: PositiveInt = 10,
         format: Format = "hermes",  # noqa: A002 - the configuration uses this name
         system: str | None = None,
         shown: Shown = 2000,
         timeout: PositiveFloat = 60.0,
         together: PositiveInt | None = 64,
-        mistakes: Mistakes | None = None,
     ) -> None:
-        self._servers = {name: _server(name, given) for name, given in servers.items() if given is not None}
-        if not self._servers:
-            raise ValueError("servers: give at least one, such as +env.servers.mine.command=[python,server.py]")
-        self.together, self.horizon, self.format = together, horizon, format
-        self.system, self.shown, self.timeout = system or "", shown, timeout
-        self.mistakes = mistakes or Mistakes()
-        self.reached = repr(self._servers)
-        self.file = None if file is None else str(file)
-        self._read = None if file is None else read_tasks(file, "env.file", Problem)
-        self._holders: dict[str, str] = {}  # tool -> the server that has it
-        self._tools: Tools = ()
-        self._lock = threading.Lock()
+        if file is None or bool(command) == bool(url):
+            raise InputError("env=mcp: set env.file, and either env.command (such as [python,server.py]) or env.url")
+        self.command, self.url, self.variables, self.offered = command, url, variables, tools
+        self.horizon, self.format, self.system, self.shown = horizon, format, system or "", shown
+        self.timeout, self.together = timeout, together
+        self._rows = read_tasks(file, "env.file", Problem)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         check_tasks(split, count)
-        if self._read is None:
-            return mcp_boxes.tasks(self.name, split, count, seed)
-        own = ("id", "split", "subset")
-        found = [
-            Task(self.name, row.id, split, {key: value for key, value in record.items() if key not in own}, row.subset)
-            for row, record in self._read
-            if row.split == split
-        ]
-        return first_tasks(found, count, f"split {split} of {self.file}")
+        rows = [(row, record) for row, record in self._rows if row.split == split]
+        found = [Task(self.name, row.id, split, record, row.subset) for row, record in rows]
+        return first_tasks(found, count, f"split {split} of env.file")
 
     def open_episode(self, task: Task) -> McpEpisode:
-        return McpEpisode(self, problem_of(task), f"task {task.id}")
+        return McpEpisode(self, task)
 
-    def connect(self, name: str) -> Connection:
-        return Connection(name, self._servers[name], self.timeout)
-
-    def shown_tools(self) -> Tools:
-        """Returns the tools that the policy may call. Only the first call asks the servers."""
-        with self._lock:
-            if not self._holders:
-                self._tools = tuple(tool for name in self._servers for tool in self._listed(name))
-            return self._tools
-
-    def holder(self, tool: str) -> str:
-        if tool not in self._holders:
-            raise InputError(f"env.servers: no server has the tool {tool!r}, which a task calls")
-        return self._holders[tool]
-
-    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Makes the calls that the task lists, and answers. The clumsy expert errs before some of these calls."""
-        session = self.reset(task)
-        problem = problem_of(task)
-        if problem.calls is None:
-            raise InputError(
-                f"task {task.id}: its record lists no tool calls (`calls`), so it cannot be demonstrated; set data.file "
-                "to trajectories, or choose a method that needs no demonstrations (method=grpo, method=trace)"
-            )
-        rng = random.Random(f"{seed}/{task.id}") if check_quality(quality) == "clumsy" else None
-        return played(session, self._replies(problem, session, rng), self.format, quality, seed)
+    @cached_property
+    def tools(self) -> Tools:
+        """The tools that the policy may call. The first use asks the server."""
+        if find_spec("mcp") is None:
+            raise InputError("env=mcp needs the package mcp, which is not installed here; `make mcp` installs it")
+        connection = Connection(self)
+        tools = connection.ask(list_tools, "the list of its tools")
+        connection.close()
+        for name, tool in tools.items():
+            if problem := check_tool(tool):
+                raise InputError(f"env=mcp: the server's tool {name} cannot be used: {problem}")
+        chosen = tools if self.offered is None else self.offered
+        if missing := [name for name in chosen if name not in tools]:
+            raise InputError(f"env.tools: the server has no tool {missing[0]!r}; it has {', '.join(tools)}")
+        return tuple(tools[name] for name in chosen)
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
         """Accepts the expert's tool calls (a rule of this project) or, if neither makes one, the right answer."""
-        tools = self.shown_tools()
         try:
-            made, shown = (read_reply(text, self.format, tools) for text in (action, expert))
+            made, shown = (PARSERS[self.format](text, self.tools) for text in (action, expert))
         except ToolCallError:
             return False
         if made.calls or shown.calls:
-            return equivalent(made.calls, shown.calls, tools)
-        return problem_of(session.task).answered(made.content)
+            return equivalent(made.calls, shown.calls, self.tools)
+        return bool(made.content) and problem_of(session.task).answered(made.content)
 
-    def _listed(self, name: str) -> Tools:
-        server, place = self._servers[name], f"env.servers.{name}"
-        if find_spec("mcp") is None:
-            raise InputError("env=mcp needs the package mcp, which is not installed here; `make mcp` installs it")
-        if server.command and server.command[0] != "python" and shutil.which(server.command[0]) is None:
-            raise InputError(f"{place}.command: there is no program {server.command[0]!r} on this machine; install it")
-        try:
-            connection = self.connect(name)
-            tools = {str(tool["function"]["name"]): tool for tool in connection.tools()}
-        except EnvironmentFault as error:
-            raise InputError(f"{place}: {error}") from error
-        connection.close()
-        for tool in tools.values():
-            if problem := check_tool(tool):
-                raise InputError(f"{place}: {problem}")
-        chosen = tools if server.tools is None else server.tools
-        if missing := [word for word in chosen if word not in tools]:
-            raise InputError(f"{place}.tools: the server has no tool {missing[0]!r}; it has {', '.join(tools)}")
-        for word in tools:
-            if (other := self._holders.setdefault(word, name)) != name and word in chosen:
-                raise InputError(f"env.servers: {other} and {name} both have a tool {word!r}; limit {place}.tools")
-        return tuple(tools[word] for word in chosen)
+    def reach(self, log: IO[str]) -> Any:
+        """Returns the server's URL, or the MCP client's transport to a process that writes to ``log``."""
+        from mcp import StdioServerParameters, stdio_client
 
-    def _replies(
-        self, problem: Problem, session: ReplayedSession, rng: random.Random | None
-    ) -> Iterator[tuple[Sequence[ToolCall], str]]:
-        calls = [call.made() for call in problem.calls or ()]
-        for place, call in enumerate(calls):
-            spare = self.horizon - len(session.taken) > len(calls) + 1 - place
-            if rng is not None and spare and (wrong := self._mistake(call, rng)) is not None:
-                yield [wrong], ""
-            yield [call], ""
-        yield [], next(iter(problem.answers), _CLOSING)
-
-    def _mistake(self, call: ToolCall, rng: random.Random) -> ToolCall | None:
-        drawn = self.mistakes.drawn(rng.random())
-        if drawn == "unknown":
-            return ToolCall(f"{call.name}_all", call.arguments)
-        schemas = (each["function"] for each in self.shown_tools() if each["function"]["name"] == call.name)
-        required = [name for tool in schemas for name in tool["parameters"].get("required") or ()]
-        if drawn == "missing" and (required := [name for name in required if name in call.arguments]):
-            left_out = rng.choice(required)
-            return ToolCall(call.name, {name: value for name, value in call.arguments.items() if name != left_out})
-        return None
-
-
-def _server(name: str, given: Mapping[str, Any]) -> Server:
-    try:
-        return Server.model_validate({key: value for key, value in given.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, ('servers', name, *first['loc'])))}: {first['msg']}") from None
+        if not self.command:
+            return self.url
+        program, *words = [sys.executable, *self.command[1:]] if self.command[0] == "python" else self.command
+        passed = {name: os.environ[name] for name in self.variables if name in os.environ}
+        return stdio_client(StdioServerParameters(command=program, args=words, env=passed), errlog=log)

@@ -28,8 +28,8 @@ from turnwise_worlds.sandbox.sandbox import NoSandboxError, open_sandbox
 CONF = Path(__file__).parents[3] / "conf"
 CASES = Path(__file__).with_name("cases")
 SANDBOXED = ("math", "software", "terminal")
-EXTRA = ("mcp", "reasoning_gym", "tau2")
-SLOW = ("mcp", "tau2")
+EXTRA = ("reasoning_gym", "tau2")
+SLOW = ("tau2",)
 OWN = os.environ.get("TURNWISE_ENV")
 
 WORLDS = {
@@ -49,7 +49,6 @@ WORLDS = {
     "apibank-demonstrated": ["env=apibank", "env.verifier=demonstrated"],
     "bfcl": ["env=bfcl"],
     "tau2": ["env=tau2"],
-    "mcp": ["env=mcp"],
     "reasoning_gym": ["env=reasoning_gym", "env.horizon=3"],
     "mixture": ["env=mixture", "env.worlds.bfcl=null", "env.worlds.software=null", "env.worlds.terminal=null"],
 } | ({"own": shlex.split(OWN)} if OWN else {})

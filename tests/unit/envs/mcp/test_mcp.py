@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import random
 import socket
 import subprocess
 import sys
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.envs.demonstrations import Replayed, check_forks
+from tests.unit.envs.hostile import check_hostile
 
 from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
@@ -22,10 +26,6 @@ from turnwise_worlds.replayed import ReplayDiffersError
 
 pytestmark = pytest.mark.extra("mcp")
 
-BOXES = {
-    "command": ["python", "-m", "turnwise_worlds.mcp_boxes"],
-    "tools": ["look", "take", "put"],
-}
 COUNTER = """
 import os, sys, time
 from mcp.server.mcpserver import Image, MCPServer
@@ -81,30 +81,51 @@ def call(name: str, **arguments: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def boxes() -> McpEnv:
-    return McpEnv({"boxes": BOXES}, format="bfcl_python")
-
-
-@pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("server") / "counter.py"
     path.write_text(COUNTER)
     return path
 
 
+RECORDS = [{"id": f"{word}", "prompt": f"count {word}", "answer": "3"} for word in ("up", "on")]
+
+
+def served(command: list[str], **more: Any) -> McpEnv:
+    return McpEnv(tasks_in(Path(command[-1]).parent), command, format="bfcl_python", **more)
+
+
+def tasks_in(folder: Path) -> Path:
+    path = folder / "tasks.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    return path
+
+
 def counter(script: Path, **more: Any) -> McpEnv:
-    server = {"command": ["python", str(script)], **more}
-    return McpEnv({"counter": server}, format="bfcl_python", timeout=60)
+    return served(["python", str(script)], **more)
 
 
 def task(**data: Any) -> Task:
     return Task("mcp", "train/x", "train", {"prompt": "count", "answer": "3", **data})
 
 
+@pytest.mark.slow
+def test_forks_are_independent_and_hostile_actions_do_no_harm(script: Path) -> None:
+    env = counter(script)
+    actions = (call("add", number=1), call("add", number=2), "3")
+    tasks = env.tasks("train", 2)
+    for each in tasks:
+        session = env.reset(each)
+        seen = tuple(session.step(action).observation for action in actions)
+        episode = Replayed(each, actions, seen, session.won, True, ())
+        assert seen == ("1", "3", "") and session.won
+        assert check_forks(env, [episode], actions, random.Random(0)) == []
+    assert check_hostile(env, tasks, actions, 4) == []
+
+
 def test_a_closed_parent_and_a_call_under_way_change_no_other_episode(tmp_path: Path) -> None:
     script = tmp_path / "slow.py"
     script.write_text(SLOW)
-    env = McpEnv({"slow": {"command": ["python", str(script)]}}, format="bfcl_python", timeout=60)
+    env = served(["python", str(script)])
     parent = env.reset(task())
     parent.step(call("put", thing="a"))
     fork = parent.fork()
@@ -133,7 +154,7 @@ def test_a_server_that_ignores_the_end_of_its_input_ends_with_the_program(script
         from turnwise_worlds.mcp import McpEnv
         from turnwise.types import Task
         shell = "'{sys.executable}' '{script}'; exec -a '{script}-orphan' sleep 120"
-        env = McpEnv({{"s": {{"command": ["bash", "-c", shell]}}}}, format="bfcl_python")
+        env = McpEnv({str(tasks_in(script.parent))!r}, ["bash", "-c", shell], format="bfcl_python")
         print(env.reset(Task("mcp", "x", "train", {{"prompt": "p", "answer": "3"}})).step("add()").observation)
     """
     done = subprocess.run(
@@ -143,17 +164,19 @@ def test_a_server_that_ignores_the_end_of_its_input_ends_with_the_program(script
     assert not _running(Path(f"{script}-orphan"))
 
 
-def test_the_servers_own_tools_are_hidden_but_serve_the_check(boxes: McpEnv) -> None:
-    check = {"name": "contents", "result": '{"red": "key"}'}
-    session = boxes.reset(task(answer=None, check=check))
-    assert "Error" in session.step(call("contents")).observation
-    session.step(call("put", box="red", thing="key"))
+def test_tools_may_be_hidden_but_serve_the_check(script: Path) -> None:
+    env = counter(script, tools=["add"])
+    session = env.reset(task(answer=None, check={"name": "seen", "result": '{"count": 2.0}'}))
+    assert "Error" in session.step("seen()").observation
+    session.step(call("add", number=2))
     assert session.fork().step("done").won
-    session.step(call("take", box="red"))
+    session.step("add()")
     assert session.step("done").done and not session.won
-    wrong = boxes.reset(task(setup=[{"name": "take", "arguments": {"box": "red"}}]))
-    with pytest.raises(InputError, match="train/x: setup"):
-        wrong.step(call("look", box="red"))
+    wrong = env.reset(task(check={"name": "odd", "arguments": {"what": "error"}, "result": "1"}))
+    with pytest.raises(InputError, match="train/x: check"):
+        wrong.step("3")
+    with pytest.raises(InputError, match=r"env\.tools: .*'subtract'"):
+        counter(script, tools=["subtract"]).reset(task())
 
 
 def test_results_of_all_kinds_become_text(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +197,7 @@ def test_a_server_that_dies_is_a_fault_with_its_last_words_and_a_random_one_is_t
     env = counter(script)
     session = env.reset(task())
     session.step("add()")
-    with pytest.raises(EnvironmentFault, match=r"server counter .*out of memory"):
+    with pytest.raises(EnvironmentFault, match=r"MCP server .*out of memory"):
         session.step(call("odd", what="die"))
     assert session.step("add()").observation == "2"  # in a fresh process, after the first call was repeated
     random = env.reset(task())
@@ -187,7 +210,7 @@ def test_a_server_that_dies_is_a_fault_with_its_last_words_and_a_random_one_is_t
 
 @pytest.mark.slow
 def test_a_late_server_is_a_fault_and_servers_end_with_their_episodes(script: Path) -> None:
-    env = McpEnv({"counter": {"command": ["python", str(script)]}}, format="bfcl_python", timeout=30)
+    env = counter(script, timeout=30)
     session = env.reset(task())
     session.step("add()")
     with pytest.raises(EnvironmentFault, match="odd"):
@@ -225,13 +248,12 @@ def test_a_server_over_http_shares_its_state(script: Path) -> None:
                     break
             time.sleep(0.05)
         for place in (1, 2):
-            reached = {"url": f"http://127.0.0.1:{port}/mcp"}
-            env = McpEnv({"counter": reached}, format="bfcl_python", timeout=60)
+            env = McpEnv(tasks_in(script.parent), url=f"http://127.0.0.1:{port}/mcp", format="bfcl_python")
             one, other = env.reset(task()), env.reset(task())
             counts = [session.step("add(number=1)").observation for session in (one, other, one)]
             assert counts == [str(3 * place - 2), str(3 * place - 1), str(3 * place)]  # its state is its own matter
     finally:
         server.kill()
         server.wait()
-    with pytest.raises(EnvironmentFault, match="server counter"):
+    with pytest.raises(EnvironmentFault, match="cannot be reached"):
         env.reset(task()).step("add()")

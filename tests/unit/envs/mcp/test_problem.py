@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from turnwise.errors import InputError
-from turnwise_worlds.mcp import Check, McpEnv, Problem
+from turnwise_worlds.mcp import McpEnv, Problem, same
 
 RECORD = {"id": "a", "split": "train", "prompt": "go", "answer": "yes"}
 
@@ -21,39 +21,44 @@ def written(path: Path, *records: Any) -> Path:
 
 def test_a_file_gives_its_tasks_by_split_in_its_order(tmp_path: Path) -> None:
     records = [RECORD, {**RECORD, "id": "b", "split": "seen"}, {**RECORD, "id": "c", "subset": "x"}]
-    env = McpEnv({"s": {"command": ["x"]}}, written(tmp_path / "tasks.jsonl", *records))
+    env = McpEnv(written(tmp_path / "tasks.jsonl", *records), ["x"])
     assert [(task.id, task.subset) for task in env.tasks("train", 2)] == [("a", ""), ("c", "x")]
-    assert env.tasks("seen", 1)[0].data == {"prompt": "go", "answer": "yes"}
+    assert env.tasks("seen", 1)[0].data == records[1]
     with pytest.raises(InputError, match="has 1 tasks, but 2 are needed"):
         env.tasks("seen", 2)
 
 
-def test_answers_are_normalised_and_one_of_several_suffices() -> None:
-    problem = Problem(id="x", prompt="?", answer=["key", "7.5"])
-    texts = ("The key.", "7.50", "keys", "", "key 7.5", "75", "-7.5", "7.5%")
-    assert [problem.answered(text) for text in texts] == [True, True, *[False] * 6]
-    anything = Problem(id="x", prompt="?", check={"name": "c", "result": "1"})
-    assert anything.answered("whatever")
+def test_a_record_that_cannot_be_judged_is_refused_with_its_line(tmp_path: Path) -> None:
+    for wrong in ({**RECORD, "answer": None}, {**RECORD, "answer": ["yes", " ."]}, {**RECORD, "anwser": "no"}):
+        with pytest.raises(InputError, match=r"tasks\.jsonl:2"):
+            McpEnv(written(tmp_path / "tasks.jsonl", {**RECORD, "id": "b"}, wrong), ["x"])
+    file = written(tmp_path / "tasks.jsonl", RECORD)
+    for given in ({"file": file}, {"file": file, "command": ["x"], "url": "http://x"}, {"command": ["x"]}):
+        with pytest.raises(InputError, match=r"env\.file"):
+            McpEnv(**given)
+    with pytest.raises(InputError, match=r"data\.file"):
+        McpEnv(file, ["x"]).demonstrate(McpEnv(file, ["x"]).tasks("train", 1)[0])
 
 
 @pytest.mark.parametrize(
     ("answer", "right", "wrong"),
     [
-        ("3", ["3.", "**3**", " +3.0 ", "$3"], ["-3", "33", "3%", "three", "3 3"]),
-        ("-0.5", ["-.5", "(-0.50)"], ["0.5", "5", "-5"]),
-        ("1,200", ["1200", "1200.0"], ["1.2", "1,2,00"]),
-        ("10%", ["10 %"], ["10", "-10%"]),
-        ("3 boxes", ["3 boxes!"], ["3"]),
+        ("3", ["3.", "**3**", " 3.0 "], ["-3", "33", "3%", "three", "3 3", ""]),
+        ("-0.5", ["(-0.50)"], ["0.5", "5", "-5"]),
+        ("1,200", ["1,200."], ["1.2", "1,2,00"]),
+        ("10%", ["10%!"], ["10", "-10%"]),
+        ("3 boxes", ["3 Boxes!"], ["3"]),
+        (["key", "7.5"], ["Key.", "7.50"], ["keys", "key 7.5", "75"]),
+        (None, ["whatever"], []),
     ],
 )
-def test_numbers_are_compared_as_numbers(answer: str, right: list[str], wrong: list[str]) -> None:
-    problem = Problem(id="x", prompt="?", answer=answer)
+def test_one_of_the_answers_must_be_given(answer: Any, right: list[str], wrong: list[str]) -> None:
+    problem = Problem(id="x", prompt="?", answer=answer, check={"name": "c", "result": "1"})
     assert all(map(problem.answered, right)) and not any(map(problem.answered, wrong))
 
 
 def test_a_check_compares_json_values_or_words() -> None:
-    check = Check(name="c", result='{"a": 1, "b": [2]}')
-    assert check.holds('{"b":[2],"a":1.0}') and not check.holds('{"a": 1}') and not check.holds("a 1 b 2")
-    assert not Check(name="c", result='{"a": [1]}').holds('{"a": [true]}')
-    assert Check(name="c", result="two  words").holds(" two words\n")
-    assert not Check(name="c", result="x").holds("[" * 9999)
+    expected = '{"a": 1, "b": [2]}'
+    assert same('{"b":[2],"a":1.0}', expected) and not same('{"a": 1}', expected) and not same("a 1 b 2", expected)
+    assert not same('{"a": [true]}', '{"a": [1]}') and same(" two words\n", "two  words")
+    assert not same("[" * 9999, "x")
