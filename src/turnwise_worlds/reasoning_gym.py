@@ -6,16 +6,11 @@ and so are the data sets in ``REFUSED`` (as of reasoning-gym 0.1.25).
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
-import io
-import json
 import random
 import re
-import string
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
@@ -24,10 +19,10 @@ from annotated_types import Interval
 from pydantic import PositiveInt
 
 from turnwise.data.toolcalls import ToolCallError, split_thinking
-from turnwise.env import Session, Step, check_open, hashed_split
+from turnwise.env import Quality, Session, Step, check_open, hashed_split
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
-from turnwise_worlds.scripted import Chances, Clumsy, Expert, LastTasks, ScriptedEnv
+from turnwise_worlds.scripted import Chances, LastTasks, ScriptedEnv
 
 Settings = Mapping[str, Any]
 EASY: Mapping[str, Settings] = {"chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}}
@@ -100,11 +95,8 @@ class ReasoningSession(Session):
         name, letters = self.task.data["dataset"], len("".join(answer.split()))
         if not 0 < len(answer) <= LONGEST or (name in LETTERS and letters > len(self.entry["answer"] or "")):
             return 0.0
-        try:
-            with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                # the entry is copied, because some scorers change it
-                score = float(self.env.dataset(self.task).score_answer(answer, copy.deepcopy(self.entry)))
+        try:  # the entry is copied, because some scorers change it
+            score = float(self.env.datasets[name].score_answer(answer, copy.deepcopy(self.entry)))
         except Exception:  # the scorer could not read the answer
             return 0.0
         return max(0.0, score) if score <= 1 else 0.0  # some scorers add up points by mistake; NaN scores 0 too
@@ -121,40 +113,14 @@ class ReasoningSession(Session):
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """The clumsy expert's mistakes, which it never makes in the last turn."""
-
-    slip: float = 0.25  # gives the answer with one letter or digit changed
-    empty: float = 0.05  # gives a reply without an answer
-
-
-class GoodExpert(Expert[ReasoningSession]):
-    def best(self, session: ReasoningSession) -> str:
-        return session.write(session.entry["answer"])
-
-
-class ClumsyExpert(Clumsy[ReasoningSession], GoodExpert):
-    def has_room(self, session: ReasoningSession) -> bool:
-        return session.env.horizon - session.turns > 1
-
-    def _slip(self, session: ReasoningSession) -> str | None:
-        answer = str(session.entry["answer"])
-        places = [i for i, c in enumerate(answer) if c in string.digits or c in string.ascii_letters]
-        if not places:
-            return None
-        at = self.rng.choice(places)
-        kind = string.digits if answer[at] in string.digits else string.ascii_lowercase
-        other = self.rng.choice([c for c in kind if c != answer[at]])
-        return session.write(answer[:at] + other + answer[at + 1 :])
-
-    def _empty(self, session: ReasoningSession) -> str | None:
-        return session.write("?")
+    slip: float = 0.25  # a digit too many after the answer
+    empty: float = 0.05  # a reply without an answer
 
 
 class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
     """Questions of several data sets in turn (conf/env/reasoning_gym.yaml). A hash of a question decides its split."""
 
     name = "reasoning_gym"
-    good, clumsy = GoodExpert, ClumsyExpert
 
     def __init__(
         self,
@@ -167,47 +133,40 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
     ) -> None:
         self.horizon, self.threshold, self.form = horizon, float(threshold), reply
         self.mistakes = mistakes or Mistakes()
-        self._used = [(name, dict(given or {})) for name, given in (tasks or EASY).items()]
-        self._datasets = {_place(*each): opened(*each) for each in self._used}
+        self._settings = {name: dict(given or {}) for name, given in (tasks or EASY).items()}
+        self.datasets = {name: opened(name, settings) for name, settings in self._settings.items()}
         self._entries = LastTasks(self._entry, kept)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        streams = [self._new(*each, split, seed) for each in self._used]
+        streams = [self._new(name, split, seed) for name in self.datasets]
         return [next(streams[place % len(streams)]) for place in range(count)]
 
-    def _new(self, name: str, settings: Settings, split: str, seed: int) -> Iterator[Task]:
+    def _new(self, name: str, split: str, seed: int) -> Iterator[Task]:
         rng = random.Random(f"{self.name} {name} {seed}")
         seen: set[str] = set()
         misses = 0
         while misses < _MISSES:
             number = rng.randrange(NUMBERS)
-            question = str(self._datasets[_place(name, settings)][number]["question"])
+            question = str(self.datasets[name][number]["question"])
             misses += 1
             if question in seen or hashed_split(question) != split:
                 continue
             misses = 0
             seen.add(question)
-            data = {"dataset": name, "settings": settings, "number": number, "question": question}
+            data = {"dataset": name, "settings": self._settings[name], "number": number, "question": question}
             yield Task(self.name, f"{split}/{name}/{number}", split, data, name)
         raise InputError(
             f"env.tasks.{name}: only {len(seen)} questions of the split {split} were found at these settings; lower "
             "data.trajectories, states.count or eval.tasks, or choose harder settings"
         )
 
-    def dataset(self, task: Task) -> Any:
-        """Returns the data set of a task, which may come from a file; raises an ``InputError`` if this run has none."""
-        place = _place(task.data.get("dataset"), task.data.get("settings") or {})
-        if place not in self._datasets:
-            raise InputError(f"task {task.id}: its data set and settings {place} must be in env.tasks")
-        return self._datasets[place]
-
     def _entry(self, task: Task) -> Mapping[str, Any]:
-        number = task.data.get("number")
-        if not isinstance(number, int) or not 0 <= number < NUMBERS:
-            raise ValueError(f"task {task.id}: number: must be from 0 to {NUMBERS - 1}, got {number!r}")
-        entry: Mapping[str, Any] = self.dataset(task)[number]
-        if str(entry["question"]) != task.data.get("question", str(entry["question"])):
-            raise ValueError(
+        name, settings, number, question = (task.data.get(key) for key in ("dataset", "settings", "number", "question"))
+        if name not in self.datasets or settings != self._settings[name] or not isinstance(number, int):
+            raise InputError(f"task {task.id}: its data set {name!r} must be in env.tasks with the task's settings")
+        entry: Mapping[str, Any] = self.datasets[name][number]
+        if question not in (None, entry["question"]):
+            raise InputError(
                 f"task {task.id}: the installed version of reasoning-gym has another question under the number {number}"
             )
         return entry
@@ -220,9 +179,16 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         right = answer is not None and session.score(session.write(answer)) >= self.threshold
         return "" if right else "reasoning-gym gives no right answer"
 
+    def actor(self, session: ReasoningSession, quality: Quality, seed: int) -> Callable[[], str]:
+        """The good expert gives the package's answer. The clumsy one errs before some turns, but never in the last one."""
+        rng, answer = random.Random(f"{self.name} expert {seed} {session.task.id}"), session.entry["answer"]
+
+        def act() -> str:
+            errs = quality == "clumsy" and session.turns + 1 < self.horizon
+            drawn = self.mistakes.drawn(rng.random()) if errs else None
+            return session.write({"slip": f"{answer}{rng.randrange(10)}", "empty": "?"}.get(drawn or "", answer))
+
+        return act
+
     def accepts(self, session: ReasoningSession, action: str, expert: str) -> bool:
         return session.score(action) >= self.threshold
-
-
-def _place(name: object, settings: Settings) -> str:
-    return json.dumps([name, settings], sort_keys=True, default=str)
