@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from aiohttp import web
-from pydantic import AfterValidator, ConfigDict, PositiveInt
+from pydantic import AfterValidator, ConfigDict, Field, PositiveInt
 
 from turnwise.data.tool_schema import arguments_of, check_tool, function_of
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
@@ -48,7 +48,6 @@ from turnwise_worlds.tools import read_calls
 
 ANSWERS = ("tool", "user")  # roles of the messages that may follow the policy's reply
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-MODEL = "policy"
 CHAT = "/v1/chat/completions"
 BODY = 16 << 20  # maximum size of a request in bytes
 
@@ -73,14 +72,13 @@ def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: 
     if not tools or reply is None or not reply.calls:
         return {"role": "assistant", "content": text}
     calls = [
-        {
-            "id": f"call_{number}_{place}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": dict(call.arguments)},
-        }
-        for place, call in enumerate(reply.calls)
+        _called(f"call_{number}_{place}", call.name, dict(call.arguments)) for place, call in enumerate(reply.calls)
     ]
     return {"role": "assistant", "content": reply.content, "tool_calls": calls}
+
+
+def _called(identity: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def continuation(before: Conversation, reply: Message, after: Conversation) -> tuple[Message, ...] | None:
@@ -140,12 +138,7 @@ def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     plain: dict[str, Any] = {"role": ROLES[message["role"]], "content": content}
     if calls := message.get("tool_calls"):
         plain["tool_calls"] = [
-            {
-                "id": str(call.get("id", "")),
-                "type": "function",
-                "function": {"name": str(call["function"]["name"]), "arguments": arguments_of(call)},
-            }
-            for call in calls
+            _called(str(call.get("id", "")), str(call["function"]["name"]), arguments_of(call)) for call in calls
         ]
     return plain | {key: message[key] for key in ("tool_call_id", "name") if isinstance(message.get(key), str)}
 
@@ -164,7 +157,7 @@ def completion(reply: Message, stream: bool) -> dict[str, Any]:
     kind, key = ("chat.completion.chunk", "delta") if stream else ("chat.completion", "message")
     choice = {"index": 0, key: message, "logprobs": None, "finish_reason": "tool_calls" if calls else "stop"}
     name, now = f"chatcmpl-{secrets.token_hex(8)}", int(time.time())
-    return {"id": name, "object": kind, "created": now, "model": MODEL, "choices": [choice]}
+    return {"id": name, "object": kind, "created": now, "model": "policy", "choices": [choice]}
 
 
 @dataclass(slots=True, eq=False)
@@ -293,14 +286,15 @@ def _inside(files: Mapping[str, str]) -> Mapping[str, str]:
     return files
 
 
+Files = Annotated[Mapping[str, str], AfterValidator(_inside), Field(default_factory=dict)]
+
+
 class Row(data_files.Row):
     """One line of the tasks file. ``task.json`` passes on further keys to the agent program."""
 
     model_config = ConfigDict(extra="allow")
-    files: Annotated[Mapping[str, str], AfterValidator(_inside)] = {}  # path -> text of a file in the program's folder
-    hidden: Annotated[
-        Mapping[str, str], AfterValidator(_inside)
-    ] = {}  # the same for files that are added before scoring
+    files: Files  # path -> text of a file in the program's folder
+    hidden: Files  # the same for files that are added before scoring
 
 
 PORT = 8000  # the gateway's port inside the sandbox, where no other program listens
