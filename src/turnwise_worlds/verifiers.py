@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -22,12 +22,11 @@ from pydantic import PositiveFloat, PositiveInt
 
 from turnwise.data.tool_schema import signature
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
-from turnwise.env import EnvironmentFault, Quality, Step, check_tasks, first_tasks, same_text
+from turnwise.env import EnvironmentFault, Step, check_tasks, first_tasks, same_text
 from turnwise.errors import InputError
-from turnwise.types import Message, Task, Trajectory
+from turnwise.types import Message, Task
 from turnwise_worlds import workers
 from turnwise_worlds.replayed import ReplayedEnv, ReplayedSession
-from turnwise_worlds.scripted import check_quality, demonstration
 from turnwise_worlds.tools import HOW, Tools, templated
 
 _FOLD = 10  # without an evaluation set, the first of every ten rows is in the split seen, and the sixth in unseen
@@ -46,7 +45,6 @@ class VerifiersEnv(ReplayedEnv):
         horizon: PositiveInt | None = None,
         format: Format = "hermes",  # noqa: A002 - the configuration uses this name
         threshold: float | None = None,
-        expert: str | None = None,
         timeout: PositiveFloat = 60.0,
     ) -> None:
         if not id:
@@ -58,8 +56,7 @@ class VerifiersEnv(ReplayedEnv):
         self.horizon = self._environment.max_turns = turns
         own = getattr(self._environment, "pass_threshold", _PASS)
         self.threshold = float(own if threshold is None else threshold)
-        self.id, self.format, self.expert, self.timeout = id, format, expert, timeout
-        self.settings = json.dumps(args or {}, sort_keys=True, default=str)
+        self.id, self.format, self.timeout = id, format, timeout
         self._rows = cache(self._listed)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
@@ -75,25 +72,12 @@ class VerifiersEnv(ReplayedEnv):
     def open_episode(self, task: Task) -> VerifiersEpisode:
         return VerifiersEpisode(self, self._environment, task)
 
-    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        check_quality(quality)
-        column = None if self.expert is None else task.data.get(self.expert)
-        replies = [column] if isinstance(column, str) else column
-        if not isinstance(replies, list) or not replies or not all(isinstance(reply, str) for reply in replies):
-            raise InputError(
-                f"env.expert: {self.expert!r} is no column of {self.id} with a reply or a list of replies (task "
-                f"{task.id}); name one, set data.file to trajectories, or choose a method that needs none (method=grpo)"
-            )
-        turns = iter(replies)
-        return demonstration(self.reset(task), lambda: next(turns, None), quality, seed)
-
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
         """Returns whether the policy's reply equals the expert's reply, or wins at once by the environment's rubric."""
         return same_text(action, expert) or session.fork().step(action).won
 
 
-Request = tuple[Sequence[Any], Sequence[Any]]
-"""The messages and tools of a request of the library's rollout for a reply."""
+Request = tuple[Sequence[Any], Sequence[Any]]  # the messages and tools with which the library requests a reply
 
 
 @cache
@@ -119,41 +103,15 @@ def _client() -> type:
     return Policy
 
 
-class _Rollout:
-    """The library's rollout, with the queues between it and the episode. It must be made in the event loop."""
-
-    def __init__(self, environment: Any, row: Mapping[str, Any]) -> None:
-        self.prompts: asyncio.Queue[Request] = asyncio.Queue()
-        self.replies: asyncio.Queue[Any] = asyncio.Queue()
-        self.task = asyncio.create_task(self._run(environment, row))
-
-    @classmethod
-    async def start(cls, environment: Any, row: Mapping[str, Any]) -> _Rollout:
-        return cls(environment, row)
-
-    async def _run(self, environment: Any, row: Mapping[str, Any]) -> Any:
-        state = await environment.rollout(dict(row), _client()(self), "policy", {})
-        await environment.rubric.score_rollout(state)
-        await environment.rubric.cleanup(state)
-        return state
-
-    async def next(self) -> Request | None:
-        prompt = asyncio.ensure_future(self.prompts.get())
-        try:
-            await asyncio.wait({prompt, self.task}, return_when=asyncio.FIRST_COMPLETED)
-            return prompt.result() if prompt.done() else None
-        finally:
-            prompt.cancel()
-
-
 class VerifiersEpisode:
-    """A rollout of the verifiers library as an episode (``turnwise_worlds.replayed.Episode``)."""
+    """The library's own rollout, which runs in the event loop and waits there for the policy's replies."""
 
     def __init__(self, env: VerifiersEnv, environment: Any, task: Task) -> None:
         self.form, self.threshold, self.seconds = env.format, env.threshold, env.timeout
         self.where = f"env.id={env.id}, task {task.id}"
-        self._owner = os.getpid()
-        self._rollout = workers.run(_Rollout.start(environment, task.data), self.seconds, self.where)
+        self.prompts: asyncio.Queue[Request | None] = asyncio.Queue()  # None: the rollout has ended
+        self.replies: asyncio.Queue[Any] = asyncio.Queue()
+        self._state = workers.start(self._rollout(environment, dict(task.data)))
         try:
             asked = self._wait()
         except BaseException:
@@ -181,7 +139,7 @@ class VerifiersEpisode:
 
     def act(self, text: str) -> Step:
         before = len(self._prompt)
-        workers.soon(lambda: self._rollout.replies.put_nowait(self._response(text)))
+        workers.soon(partial(self.replies.put_nowait, self._response(text)))
         asked = self._wait()
         if asked is None:
             return self._ended()
@@ -192,18 +150,27 @@ class VerifiersEpisode:
         return self._shown(self._plain(prompt[before + 1 :]))
 
     def close(self) -> None:
-        if os.getpid() == self._owner:
-            workers.soon(self._rollout.task.cancel)
+        self._state.cancel()
+
+    async def _rollout(self, environment: Any, row: dict[str, Any]) -> Any:
+        try:
+            state = await environment.rollout(row, _client()(self), "policy", {})
+            await environment.rubric.score_rollout(state)
+            await environment.rubric.cleanup(state)
+            return state
+        finally:
+            self.prompts.put_nowait(None)
 
     def _wait(self) -> Request | None:
-        return workers.run(self._rollout.next(), self.seconds, self.where)
+        return workers.run(self.prompts.get(), self.seconds, self.where)
 
     def _ended(self) -> Step:
         from verifiers.errors import ToolError
+        from verifiers.utils.message_utils import maybe_normalize_messages
 
         try:
-            state = self._rollout.task.result()
-        except (Exception, asyncio.CancelledError) as error:  # cancelled: the rollout was closed
+            state = self._state.result(self.seconds)
+        except Exception as error:  # a CancelledError too: the rollout was closed
             raise EnvironmentFault(f"{self.where}: {type(error).__name__}: {error}") from error
         if (failed := state.get("error")) is not None and not isinstance(failed, ToolError):
             raise EnvironmentFault(f"{self.where}: {type(failed).__name__}: {failed.__cause__ or failed}")
@@ -211,7 +178,8 @@ class VerifiersEpisode:
         if not math.isfinite(reward):
             raise EnvironmentFault(f"{self.where}: the rubric returned the reward {reward}, which is not finite")
         won = reward >= self.threshold
-        last = self._shown(self._plain(_final(state)))
+        told = state.get("final_env_response") or []
+        last = self._shown(self._plain(maybe_normalize_messages(told, field_name="final_env_response")))
         metrics = {name: float(value) for name, value in (state.get("metrics") or {}).items()}
         info = {"stopped": state.get("stop_condition"), **metrics}
         return Step(last.observation, reward, True, won, info, last.messages)
@@ -259,13 +227,6 @@ class VerifiersEpisode:
         if not all(part.get("type") == "text" for part in content):
             raise InputError(f"{self.where}: a message has a picture or a sound; choose a text environment")
         return "".join(str(part["text"]) for part in content)
-
-
-def _final(state: Any) -> Sequence[Any]:
-    from verifiers.utils.message_utils import maybe_normalize_messages
-
-    said = state.get("final_env_response")
-    return maybe_normalize_messages(said, field_name="final_env_response") if said else ()
 
 
 def load(name: str, arguments: Mapping[str, Any]) -> Any:

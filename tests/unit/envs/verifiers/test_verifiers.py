@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.envs.demonstrations import replay
 
 from turnwise.env import Environment, EnvironmentFault, check_ready
 from turnwise.errors import InputError
@@ -25,13 +24,12 @@ def played(kind: str, **more: Any) -> VerifiersEnv:
     return VerifiersEnv("count-on", {"kind": kind, "count": 20}, **more)
 
 
-def test_a_single_turn_is_scored_by_the_rubric_and_experts_come_from_a_column() -> None:
-    env = played("single", expert="answer")
+def test_a_single_turn_is_scored_by_the_rubric() -> None:
+    env = played("single")
     assert isinstance(env, Environment) and env.horizon == 1
     check_ready(env)
     for task in (*env.tasks("train", 5), *env.tasks("unseen", 5)):
-        done = replay(env, task)
-        assert done.won and done.alike and all(done.accepted)
+        assert env.reset(task).step(task.data["answer"]).won
     session = env.reset(task)
     number = task.data["info"]["start"]
     assert session.opening() == [{"role": "user", "content": f"what comes after {number}"}]
@@ -107,10 +105,8 @@ def test_what_cannot_be_played_is_told_and_signals_stay_ours() -> None:
     before = signal.getsignal(signal.SIGTERM)
     env = played("single")
     assert signal.getsignal(signal.SIGTERM) is before
-    with pytest.raises(InputError, match=r"env\.expert"):
+    with pytest.raises(InputError, match=r"data\.file"):
         env.demonstrate(env.tasks("train", 1)[0])
-    with pytest.raises(InputError, match=r"env\.expert"):
-        played("single", expert="info").demonstrate(env.tasks("train", 1)[0])
     with pytest.raises(InputError, match="no-such-environment"):
         VerifiersEnv("no-such-environment")
     with pytest.raises(InputError, match=r"env\.id"):
