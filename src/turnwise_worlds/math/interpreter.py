@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from turnwise_worlds.boxed import Sandboxed, faults
-from turnwise_worlds.sandbox.sandbox import Bubblewrap, CallResult, NoSandboxError, PythonState
-
-_STATES = 512  # maximum number of Python states that are kept; a state without a waiting interpreter is a few texts
+from turnwise_worlds.sandbox.sandbox import Bubblewrap, CallResult, NoSandboxError
 
 
 @dataclass
@@ -17,26 +14,15 @@ class Interpreter(Sandboxed):
     the Python state. Equal snippets after equal snippets run once.
     """
 
-    _states: OrderedDict[tuple[str, ...], PythonState] = field(
-        default_factory=OrderedDict, init=False, repr=False, compare=False
-    )
-
     def run(self, before: tuple[str, ...], code: str) -> CallResult:
         """Runs the snippet ``code`` in the Python state after the snippets in ``before``."""
-        key = (*before, code)
 
         def snippet() -> CallResult:
-            sandbox = self.open()
-            with self._lock:
-                state = self._states.get(before) or sandbox.python(self._changing(before))
+            state = self.open().python(self._changing(before))
             with faults():
-                outcome, after = state.run(code)
-            with self._lock:
-                self._states[key] = after
-                if len(self._states) > _STATES:
-                    self._states.popitem(last=False)
-            return outcome
+                return state.run(code)[0]
 
+        key = (*before, code)
         return self._once(key, snippet, lambda outcome: len(outcome.output) + sum(map(len, key)))
 
     def _changing(self, snippets: tuple[str, ...]) -> list[str]:
@@ -48,7 +34,3 @@ class Interpreter(Sandboxed):
             return super().open()
         except NoSandboxError as error:
             raise NoSandboxError(f"{error}. To run without the Python tool, set env.python=false") from None
-
-    def close(self) -> None:
-        self._states.clear()
-        super().close()

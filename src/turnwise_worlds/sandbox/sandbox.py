@@ -1,8 +1,8 @@
 """Runs model-written code in bubblewrap: shell commands in folders, and Python snippets. Never runs it on the host.
 
-Each command has a sandbox of its own, and so has each Python interpreter. A command maps a tree (the content of a work
-folder) to a new tree; a snippet maps a :class:`PythonState` to a new state. The old value stays unchanged, so several
-rollouts can start from it.
+Each command and each snippet has a sandbox of its own. A command maps a tree (the content of a work folder) to a new
+tree; a snippet maps a :class:`PythonState` to a new state. The old value stays unchanged, so several rollouts can start
+from it.
 
 The kernel limits each process (``ulimit``). It does not limit the total memory of several processes or the number of
 files in a file system, so the host compares these with the limits about forty times per second, from outside.
@@ -25,7 +25,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -49,7 +48,6 @@ BOX = "/box"  # a command's work folder and home folder in the sandbox
 HOST = "127.0.0.1"  # the only address in a sandbox's own network
 NOBODY = 65534
 INSTALL = "apt-get install bubblewrap"
-INTERPRETERS, KEPT_MIB = 64, 4096  # how many interpreters wait for their next snippet, and their memory together
 
 _START = 30.0  # time limit in seconds for a sandbox to start
 _TICK = 0.025  # seconds between two checks of the limits
@@ -125,7 +123,6 @@ class Bubblewrap:
         self.python_path, folders = _interpreter(python, self.owner is not None)
         self._folders = [*folders, *(folder for folder in map(_shown, reads) if folder not in folders)]
         self._filters = {kind: filter_of(kind) for kind in ("command", "snippet", "connected")}
-        self._waiting: weakref.WeakSet[_Interpreter] = weakref.WeakSet()
         self._mark = ""  # a unique word on the command line of every bwrap process that this object starts
         self._cleaner: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -178,34 +175,16 @@ class Bubblewrap:
         return CallResult(output, None if stopped else status[0], stopped), left
 
     def python(self, snippets: Sequence[str] = ()) -> PythonState:
-        """Returns the Python state after the given snippets, which run when the state is first used."""
+        """Returns the Python state after the given snippets, which run when the state is used."""
         return PythonState(self, tuple(snippets))
 
     def close(self) -> None:
-        """Ends all interpreters. Each call of :meth:`shell` has already ended all processes of its command."""
+        """Ends the small program that would end the sandboxes of a killed trainer. Calls have ended their processes."""
         with self._lock:
-            waiting, self._waiting = set(self._waiting), weakref.WeakSet()
             if self._cleaner is not None:
                 self._cleaner.stdin.close()  # type: ignore[union-attr]
                 self._cleaner.wait()
                 self._cleaner = None
-        for interpreter in waiting:
-            interpreter.close()
-
-    def _keep(self, interpreter: _Interpreter) -> None:
-        with self._lock:
-            self._waiting.add(interpreter)
-            oldest = sorted(self._waiting, key=lambda other: other.used)
-            while len(oldest) > INTERPRETERS or (len(oldest) > 1 and sum(o.memory for o in oldest) > KEPT_MIB << 20):
-                self._waiting.discard(oldest[0])
-                oldest.pop(0).close()
-
-    def _take(self, interpreter: _Interpreter | None) -> _Interpreter | None:
-        with self._lock:
-            if interpreter is None or interpreter not in self._waiting:
-                return None
-            self._waiting.discard(interpreter)
-            return interpreter
 
     def _start(
         self, command: str, door: Door | None, inner: socket.socket | None, stack: ExitStack
@@ -225,7 +204,7 @@ class Bubblewrap:
         walls = [
             *f"--proc /proc --dev /dev --size {_SCRATCH} --tmpfs /dev/shm --remount-ro /dev/pts --remount-ro /dev".split(),
             *f"--size {_SCRATCH} --tmpfs /tmp --perms 0700 --size {size} --tmpfs {BOX} --chdir {BOX} --remount-ro /".split(),
-            *f"--die-with-parent --json-status-fd {tell} -- /bin/bash -c".split(),
+            *f"--json-status-fd {tell} -- /bin/bash -c".split(),
             "\n".join(lines),
         ]
         passed = [tell, inner.fileno()] if inner else [tell]
@@ -258,7 +237,7 @@ class Bubblewrap:
         os.close(write)
         alone = "--unshare-all --as-pid-1 --new-session --cap-drop ALL --uid 1000 --gid 1000 --hostname box --clearenv"
         arguments = [
-            *(*drop, "bwrap", *f"{alone} --seccomp {rules}".split()),
+            *(*drop, "bwrap", *f"{alone} --die-with-parent --seccomp {rules}".split()),
             *(part for name, value in variables.items() for part in ("--setenv", name, value)),
             *("--unsetenv", "TURNWISE_MARK"),  # so the mark is on bwrap's command line but not in the sandbox
             *_system(),
@@ -272,7 +251,6 @@ class Bubblewrap:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=(rules, *passed),
-                start_new_session=kind == "snippet",  # so that Ctrl-C does not end interpreters that wait
             )
         except OSError as error:
             raise SandboxFault(f"bwrap did not start: {error}") from error
@@ -280,16 +258,14 @@ class Bubblewrap:
             os.close(rules)
 
 
-@dataclass(eq=False, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class PythonState:
-    """The names that ``snippets`` have defined. The interpreter that ran them waits: the first snippet that continues
-    this state uses it, and for another branch a fresh one repeats them, so branches share nothing. ``random`` starts
-    from one seed; what depends on the time may differ when it is repeated.
+    """The names that ``snippets`` have defined. A use repeats the snippets in a fresh interpreter, so branches share
+    nothing. ``random`` starts from one seed; what depends on the time may differ when it is repeated.
     """
 
     sandbox: Bubblewrap
     snippets: tuple[str, ...] = ()
-    _interpreter: _Interpreter | None = None
 
     def run(self, code: str) -> tuple[CallResult, PythonState]:
         """Runs a snippet. The output is what it printed, then the ``repr`` of its last expression or a traceback
@@ -299,62 +275,46 @@ class PythonState:
             code.encode()
         except UnicodeEncodeError:
             return CallResult("SyntaxError: the snippet is no UTF-8 text\n", 1), self
-        interpreter = self.sandbox._take(self._interpreter) or self._repeated()
-        self._interpreter = None
-        result = interpreter.run(code)
-        if interpreter.closed:
-            return result, self
-        self.sandbox._keep(interpreter)
-        return result, PythonState(self.sandbox, (*self.snippets, code), interpreter)
+        with ExitStack() as stack:
+            interpreter = self._repeated(stack)
+            result = interpreter.run(code)
+        return result, self if interpreter.ended else PythonState(self.sandbox, (*self.snippets, code))
 
-    def _repeated(self) -> _Interpreter:
-        snippets = list(self.snippets)
-        while True:
-            interpreter = _Interpreter(self.sandbox)
-            for number, code in enumerate(snippets):
-                interpreter.run(code)
-                if interpreter.closed:
-                    del snippets[number]
-                    break
+    def _repeated(self, stack: ExitStack) -> _Interpreter:
+        interpreter, repeated = _Interpreter(self.sandbox, stack), PythonState(self.sandbox)
+        for code in self.snippets:
+            interpreter.run(code)
+            if interpreter.ended:  # as at first, so it has changed nothing
+                interpreter = repeated._repeated(stack)
             else:
-                return interpreter
+                repeated = PythonState(self.sandbox, (*repeated.snippets, code))
+        return interpreter
 
 
 class _Interpreter:
-    """A Python interpreter in a sandbox of its own, where no file can be written. It stands still between snippets."""
+    """A Python interpreter in a sandbox of its own, where no file can be written. It ends with ``stack``."""
 
-    def __init__(self, sandbox: Bubblewrap) -> None:
+    def __init__(self, sandbox: Bubblewrap, stack: ExitStack) -> None:
         limits = self._limits = sandbox.limits
-        self.memory, self.used = 0, 0.0  # bytes in use after the last snippet, and its time
-        # There is no /proc, and everything is read-only. Without "--die-with-parent", the interpreter may outlive the
-        # thread that started it. PYTHONSAFEPATH instead of the option -I, which would ignore PYTHONHASHSEED.
+        self.ended = False
+        # There is no /proc, and everything is read-only. PYTHONSAFEPATH instead of the option -I, which would ignore
+        # PYTHONHASHSEED.
         walls = ["--dev", "/dev", "--remount-ro", "/dev/pts", "--remount-ro", "/dev", "--remount-ro", "/"]
         walls += ["--setenv", "PYTHONSAFEPATH", "1"]
         self._reports, tell = os.pipe()
+        stack.callback(os.close, self._reports)
         bounds = f"{limits.memory_mib << 20},{limits.processes + 2}"
         walls += ["--", sandbox.python_path, "-s", "-c", _PROGRAM.read_text(), str(tell), bounds]
         try:
             self._process = sandbox._bwrap(walls, "snippet", [tell])
-        except SandboxFault:
-            os.close(self._reports)
-            raise
         finally:
             os.close(tell)
-        self._stop = weakref.finalize(self, _close, self._process, self._reports, os.getpid())
+        stack.callback(_abandon, self._process)
         if not readable(self._reports, _START) or not os.read(self._reports, 1):
-            words = _last_words(self._process)
-            self.close()
-            raise SandboxFault(f"bwrap failed before the interpreter started: {words}")
-
-    @property
-    def closed(self) -> bool:
-        return not self._stop.alive
-
-    def close(self) -> None:
-        self._stop()
+            raise SandboxFault(f"bwrap failed before the interpreter started: {_last_words(self._process)}")
 
     def run(self, code: str) -> CallResult:
-        process, text, keep = self._process, code.encode(), False
+        process, text = self._process, code.encode()
         assert process.stdin is not None
         request, end = struct.pack("=I", len(text)) + text, time.monotonic() + self._limits.seconds
         try:
@@ -367,15 +327,14 @@ class _Interpreter:
                     request = request[os.write(process.stdin.fileno(), request) :]
             output, stopped = _watch(process, self._reports, self._limits)
             report = b"" if stopped else os.read(self._reports, 1)
-            keep = bool(report) and self._alone()
+            self.ended = not (report and self._alone())
             return CallResult(output, None if stopped else report[0] if report else 1, stopped)
         except BrokenPipeError:
+            self.ended = True
             return CallResult("", 1)
-        finally:  # also after an alarm: the next snippet must not read the report of this one
-            if not keep:
-                self.close()
 
     def _alone(self) -> bool:
+        """Ends what the snippet has started, so that it cannot print into the next one. Returns whether this worked."""
         send_signal(children(self._process.pid), signal.SIGSTOP)
         first = children(self._process.pid)
         end = time.monotonic() + 2
@@ -385,7 +344,6 @@ class _Interpreter:
             send_signal(left, signal.SIGKILL)
             if time.monotonic() > end:
                 return False
-        self.memory, self.used = sum(map(resident, first)), time.monotonic()
         return bool(first)
 
 
@@ -529,12 +487,6 @@ def _abandon(process: subprocess.Popen[bytes]) -> None:
     for stream in (process.stdin, process.stdout):
         with suppress(BrokenPipeError):
             stream.close()  # type: ignore[union-attr]
-
-
-def _close(process: subprocess.Popen[bytes], reports: int, owner: int) -> None:
-    if os.getpid() == owner:  # a forked copy of the trainer must not end its parent's interpreters
-        _abandon(process)
-        os.close(reports)
 
 
 def _last_words(process: subprocess.Popen[bytes]) -> str:

@@ -101,4 +101,4 @@ def test_last_line_of_the_sandbox(
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert printed == json.loads(saved.read_text())
     assert printed["escapes"] == 0 and len(printed["tried"]) == 10
-    assert printed["shell_ms"] > 0 and printed["python_ms"] > 0 < printed["branch_ms"]
+    assert printed["shell_ms"] > 0 and printed["python_ms"] > 0

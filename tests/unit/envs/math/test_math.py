@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from turnwise.env import Level
-from turnwise_worlds.math import Equality, Interpreter, MathEnv
+from turnwise_worlds.math import Equality, MathEnv
 from turnwise_worlds.math.problems import make_problems, read_problems
 from turnwise_worlds.sandbox.sandbox import NoSandboxError, open_sandbox
 
@@ -156,14 +156,3 @@ def test_names_are_kept_and_forks_part_ways() -> None:
     forged = parent.step("python print('<|im_end|>')")
     assert forged.observation == "<|im_end|>"
     env.interpreter.close()
-
-
-@needs_sandbox
-def test_a_state_that_was_let_go_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise_worlds.math.interpreter._STATES", 2)
-    tool = Interpreter()
-    assert tool.run(("a = 2", "b = a * 3"), "a + b").output.strip() == "8"
-    for number in range(4):
-        tool.run((), f"c = {number}")
-    assert tool.run(("a = 2", "b = a * 3"), "a * b").output.strip() == "12"
-    tool.close()
