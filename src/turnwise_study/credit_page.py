@@ -45,7 +45,7 @@ def result_of(parts: Sequence[Part], about: Mapping[str, Any]) -> dict[str, Any]
         "rms_advantage": power**0.5 if power > 0 else None,
         "rms_error": float(truth.variance_T.mean() ** 0.5),
         "cost": cost,
-        "rules": {rule: {"form": RULES[rule][0] if rule in RULES else "", "tokens": tokens[rule], **metrics[rule]}
+        "rules": {rule: {"form": RULES[rule][0] if rule in RULES else "group", "tokens": tokens[rule], **metrics[rule]}
                   for rule in credits},
     }  # fmt: skip
 
