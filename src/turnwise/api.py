@@ -215,8 +215,12 @@ def train(
     many = [] if iterations is None else [f"iterations={iterations}"]
     cfg = _config((*method.overrides, *policy.words, *world.words, *many, f"paths.out={Path(out)}", *settings))
     for group, part in parts.items():
-        if group not in cfg or not is_dataclass(part) or isinstance(part, type):
-            raise InputError(f"{group}={part!r}: must be a group of conf/ and an instance of a dataclass")
+        if group not in cfg or not (CONF / group).is_dir():
+            groups = ", ".join(sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name in cfg))
+            raise InputError(f"{group}=: there is no such part; the parts are {groups}")
+        if isinstance(part, type) or not is_dataclass(part):
+            hint = f"write {part.__name__}(...)" if isinstance(part, type) else "make its class a dataclass"
+            raise InputError(f"{group}={part!r}: must be an instance of a dataclass; {hint}")
         named = {"_target_": f"{type(part).__module__}.{type(part).__qualname__}"}
         OmegaConf.update(
             cfg, group, named | {each.name: getattr(part, each.name) for each in fields(part)}, merge=False

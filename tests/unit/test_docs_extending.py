@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +59,42 @@ def test_a_world_of_ones_own_is_checked_like_ours(mine: Path) -> None:
     actions = ["warmer", "cooler", "done", "?"]
     assert check_forks(world, episodes, actions, random.Random(0)) == []
     assert check_hostile(world, [episode.task for episode in episodes], actions, 100) == []
+
+
+@pytest.mark.slow
+def test_the_contract_suite_passes_the_pages_world(mine: Path) -> None:
+    words = "env=thermostat hydra.searchpath=[file://" + str(mine / "mine" / "conf") + "]"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-k",
+            "own",
+            "tests/unit/envs/test_contract.py",
+            "-p",
+            "no:cacheprovider",
+        ],
+        cwd=ROOT,
+        env={**os.environ, "TURNWISE_ENV": words, "PYTHONPATH": str(mine / "mine")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_rule_and_the_gate_by_hand(mine: Path) -> None:
+    cfg = composed("method=grpo", "env=thermostat", "advantage=fading", "gate=unanimous", "gate.k=2")
+    rule, gate = build(cfg, "advantage"), build(cfg, "gate")
+    task = Task("thermostat", "train/0", "train", {"now": 19, "asked": 20})
+    texts = [(-1, "warmer"), (0, "warmer"), (1, "done"), (-1, "warmer"), (3, "warmer")]
+    tree = RolloutTree(State("s", task, (1,)), [Turn(parent, [1], [0.0], text) for parent, text in texts])
+    credit = rule(tree, {"total": [1.0, 0.0]})
+    assert credit.advantage == pytest.approx([1, 0.75, 0.5, -1, -0.5], abs=1e-4)
+    assert rule(tree, {"total": [1.0, 1.0]}).weight == [0] * 5
+    assert gate(tree, 2) and tree.looks[0].values == {"different": 1.0}
 
 
 def test_the_world_does_what_its_text_says(mine: Path) -> None:

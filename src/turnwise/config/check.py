@@ -104,7 +104,8 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
     if slow and not target.startswith(_LIGHT) and target not in _IN_PLACE_OF:
         return
     try:
-        if find_spec(module := target.partition(".")[0]) is None:  # Hydra's message would not name the remedy
+        module = target.partition(".")[0]
+        if module not in sys.modules and find_spec(module) is None:  # Hydra's message would not name the remedy
             raise ImportError(f"there is no module '{module}'; for one of your own, start with PYTHONPATH=its folder")
         part = _IN_PLACE_OF.get(target) or get_object(target)
         parameters = inspect.signature(part).parameters

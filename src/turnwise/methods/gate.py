@@ -125,7 +125,8 @@ class AtStep(Gate):
 
     ``over`` says whether the gate also decides on a group whose rollouts have all ended by then. No rollout of that
     group is left to stop, but the group can still be left out of the update. The second tier of arXiv:2605.05802 does
-    this: it computes d_K (mean edit distance of the first K actions) from a buffer of finished rollouts.
+    this: it computes d_K (mean edit distance of the first K actions) from a buffer of finished rollouts. A subclass
+    declares ``k``, and ``over`` where it shall be a setting.
     """
 
     __slots__ = ()
@@ -136,7 +137,8 @@ class AtStep(Gate):
         return step == self.k
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
-        raise NotImplementedError
+        """Decides by the first turns of the group's rollouts. The decision is recorded in ``tree.looks``."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method decision(tree, group)")
 
     def __call__(self, tree: RolloutTree, step: int) -> bool:
         group = group_at(tree, step) if self.looks_at(step) else None
