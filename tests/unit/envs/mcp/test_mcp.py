@@ -193,6 +193,25 @@ def test_results_of_all_kinds_become_text(script: Path, monkeypatch: pytest.Monk
     assert session.step("3").won
 
 
+def test_the_verifier_accepts_equal_calls_and_refuses_others(script: Path) -> None:
+    env = counter(script)
+    session = env.reset(task())
+    accepted = ["add(number=2)", "[add(number=2)]", "add( number = 2 )"]
+    refused = [
+        "add(number=1)",
+        "add()",
+        "seen()",
+        "[add(number=2), seen()]",
+        "subtract(number=2)",
+        "Done.",
+        "3",
+        "add(2",
+        "",
+    ]
+    assert [action for action in accepted if not env.accepts(session, action, "add(number=2)")] == []
+    assert [action for action in refused if env.accepts(session, action, "add(number=2)")] == []
+
+
 def test_a_server_that_dies_is_a_fault_with_its_last_words_and_a_random_one_is_told(script: Path) -> None:
     env = counter(script)
     session = env.reset(task())
