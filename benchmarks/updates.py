@@ -17,7 +17,7 @@ from torch import Tensor
 from common import policy_of
 from samples import remember, trl_inputs
 from turnwise.config.settings import UpdateSettings
-from turnwise.methods.loss import Clipped, LossInputs
+from turnwise.methods.loss import Clipped, LossInputs, inputs
 from turnwise.models.attention import backbone
 from turnwise.models.head import Head
 from turnwise.models.token_logprobs import selected_logprobs_and_entropy
@@ -145,18 +145,8 @@ class Padded:
         hidden = backbone(self.model)(input_ids=batch.ids_BS, use_cache=False).last_hidden_state
         hidden_U = hidden.flatten(0, 1)[batch.source_U]
         logprobs_U, entropy_U = selected_logprobs_and_entropy(hidden_U, Head(self.model).weight, batch.target_U)
-        items = batch.items
-        return LossInputs(
-            logprobs_K=logprobs_U[items.unique_K],
-            entropy_K=entropy_U[items.unique_K],
-            old_logprobs_K=items.old_logprob_K,
-            advantage_K=items.advantage_K,
-            weight_K=items.weight_K,
-            turn_K=items.turn_K,
-            sequence_K=items.sequence_K,
-            share_K=items.share_K,
-            counts=update.counts,
-        )
+        unique_K = batch.items.unique_K
+        return inputs(batch.items, logprobs_U[unique_K], update.counts, entropy_K=entropy_U[unique_K])
 
 
 class Trl(Padded):
@@ -177,9 +167,9 @@ class Trl(Padded):
 
     def backward(self, passes: list[dict[str, Tensor]]) -> None:
         self.loss.trainer.current_gradient_accumulation_steps = len(passes)
-        for inputs in passes:
+        for one_pass in passes:
             with casting(self.device, self.dtype):
-                loss = self.loss(inputs)
+                loss = self.loss(one_pass)
             loss.backward()
 
 

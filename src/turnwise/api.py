@@ -240,5 +240,5 @@ def _config(words: Sequence[str]) -> DictConfig:
 
 def _parts(policy: Policy, world: World, *words: str) -> tuple[Settings, Parts, DictConfig]:
     cfg = _config(("method=grpo", *policy.words, *world.words, *words))
-    settings, parts, _ = build_parts(cfg, policy.base)
+    settings, parts, _ = build_parts(cfg, policy.base, world.env)
     return settings, parts, cfg

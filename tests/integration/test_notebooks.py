@@ -128,7 +128,7 @@ def test_the_quickstart_plays_and_trains_and_an_own_rule_trains_too(tmp_path: Pa
     executed("own_credit_rule", tmp_path, **variables)
     recorded = yaml.safe_load((tmp_path / "discounted" / "config.yaml").read_text())["advantage"]
     assert recorded == {"_target_": "__main__.Discounted", "gamma": 0.9, "zero_variance": "drop"}
-    assert {path.name for path in tmp_path.glob("*/result.json")} == {"result.json"}
+    assert {path.parent.name for path in tmp_path.glob("*/result.json")} == {"pivotrl", "group", "discounted"}
 
 
 def test_one_batch_is_followed(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +50,13 @@ def test_a_loss_of_a_notebook_is_the_runs(policy: tw.Policy, world: tw.World) ->
         torch.testing.assert_close(each.detach(), batch.items.old_logprob_K, atol=1e-4, rtol=0)
 
 
+def test_an_update_that_teaches_nothing_has_no_loss(policy: tw.Policy, world: tw.World) -> None:
+    (tree,) = tw.play(policy, world, tw.states(policy, world, 1), group_size=2)
+    update = tw.pack([tree], [tw.credit.group(tree, {"total": [0.0] * 2}, zero_variance="drop")])
+    with pytest.raises(InputError, match="equal"):
+        tw.loss.clipped(policy.logprobs(update), update)
+
+
 def test_plain_functions_by_hand() -> None:
     assert group_advantages([1.0, 0.0, 0.0, 1.0], eps=0.0) == [1.0, -1.0, -1.0, 1.0]
     assert group_advantages([2.0, 0.0, 1.0], scale=False) == [1.0, -1.0, 0.0]
@@ -81,6 +90,9 @@ def test_what_is_no_part_is_refused(parts: dict, policy: tw.Policy, world: tw.Wo
 
 
 def test_nothing_slow_is_imported_until_it_is_used() -> None:
-    assert set(tw.__all__) <= set(dir(tw))
+    code = "import sys, turnwise; print('torch' in sys.modules); turnwise.PivotRL(k=8); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+    assert all(getattr(tw, name) is not None for name in tw.__all__)
     with pytest.raises(AttributeError):
         tw.no_such_function  # noqa: B018

@@ -198,6 +198,11 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
     (lambda s: s["rollout.staleness"] and s["predictor"],
      "rollout.staleness: the predictor must learn from the rollouts of one iteration before those of the next one are "
      f"allocated; {_FRESH}"),
+    (lambda s: s["rollout.staleness"] and s["advantage"] == "Igpo",
+     f"rollout.staleness: advantage=igpo scores answers with the weights, which would be in training meanwhile; {_FRESH}"),
+    (lambda s: _sharded(s) and s["advantage"] == "Igpo",
+     "advantage=igpo: it scores answers with whole weights, but the weights are sharded; choose another rule, or another "
+     "trainer.strategy"),
     (lambda s: s["rollout.staleness"] and s["engine.copy"] is False,
      f"rollout.staleness: engine.copy=false samples from the weights that are being trained; {_FRESH}"),
     # states chosen anew

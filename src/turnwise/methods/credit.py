@@ -231,8 +231,9 @@ class Gdpo:
     """Normalises each reward apart before adding (GDPO, arXiv:2601.05242), instead of adding rewards first:
 
     A_k = (r_k - mean) / (std + eps) within the group for each reward k, A = sum of weight_k A_k, and the update's
-    advantages are (A - mean) / (std + eps) over all its rollouts. A reward without spread in a group adds 0 there. A
-    leaf without one of the rewards (NaN: the judge failed) gets 0 for it, and is left out of that reward's statistics.
+    advantages are (A - mean) / (std + eps) over the rollouts of its groups with a weight. A reward without spread in a
+    group adds 0 there. A leaf without one of the rewards (NaN: the judge failed) gets 0 for it, and is left out of
+    that reward's statistics.
 
     Attributes:
         rewards: names and weights of the rewards (docs/metrics.md).

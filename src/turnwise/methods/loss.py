@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
 
 from annotated_types import Ge, Gt, Interval
 
+from turnwise.errors import InputError
 from turnwise.models.segment_sum import segment_sum
 
 if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked without it
@@ -414,7 +415,7 @@ class Clipped:
 class Cispo(Clipped):
     """CISPO (arXiv:2506.13585): -sg(clip(w, 1 - e_low, 1 + e_high)) A log pi, where sg stops the gradient, with all other
     terms and options of :class:`Clipped`. Unlike there, a token whose ratio is clipped keeps its gradient. With the
-    default ``clip_low`` nothing is clipped below, as in the paper. The paper gives no number for e_high.
+    default ``clip_low`` nothing is clipped below, as in the paper.
     """
 
     clip_low: Annotated[float, Interval(ge=0, le=1)] = 1.0
@@ -484,11 +485,19 @@ def clipped(logprobs: Sequence[Tensor], update: Any, **options: Any) -> Tensor:
         logprobs: log-probs (K,) of the items of each micro-batch under the current policy.
         update: a ``turnwise.rollouts.pack.Update``.
         options: fields of :class:`Clipped`, such as ``ratio="action"``. The KL and the entropy are not available here.
+
+    Raises:
+        InputError: no turn of the update has a weight.
     """
-    parts = [
-        inputs(each.items, logprobs_K, update.counts) for each, logprobs_K in zip(update.batches, logprobs, strict=True)
-    ]
-    return sum((Clipped(**options)(part).loss for part in parts), start=logprobs[0].new_zeros(()))
+    if not update.batches:
+        raise InputError(
+            "the update has no turn to train on: the rewards of every group are equal, or a gate stopped it"
+        )
+    loss = Clipped(**options)
+    parts = zip(update.batches, logprobs, strict=True)
+    return sum(
+        (loss(inputs(each.items, own_K, update.counts)).loss for each, own_K in parts), start=logprobs[0].new_zeros(())
+    )
 
 
 def inputs(items: Any, logprobs_K: Tensor, counts: Counts, **known: Tensor | None) -> LossInputs:

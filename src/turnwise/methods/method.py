@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 def key(name: str, default: Any) -> Any:
@@ -16,13 +16,20 @@ def key(name: str, default: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class Method:
     name: ClassVar[str]
+    _given: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = object.__new__(cls)
+        names = [each.name for each in fields(cls) if each.init]
+        object.__setattr__(made, "_given", frozenset((*names[: len(args)], *kwargs)))
+        return made
 
     @property
     def overrides(self) -> list[str]:
-        """The method as words of the command line. Fields that have their default are left to the configuration, so
-        that another environment, policy or scale may set them.
+        """The method as words of the command line. Only fields that were given to the constructor are words; the others
+        are left to the configuration, where an environment, a policy or a scale may set them.
         """
-        given = {f.metadata["key"]: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        given = {f.metadata["key"]: getattr(self, f.name) for f in fields(self) if f.name in self._given}
         return [
             f"method={self.name}",
             *(f"{path}={'null' if value is None else value}" for path, value in given.items()),

@@ -447,29 +447,17 @@ class Igpo:
     zero_variance: ZeroVariance = "drop"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        return self.over([tree], [rewards], {}).credits[0]
-
-    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        credits = []
-        for tree, rewarded, chances in zip(trees, rewards, self.answer(trees), strict=True):
-            level = [math.log(max(p, 1e-12)) for p in chances] if self.gain == "log" else chances
-            paid = {}
-            for leaf, total in finite_rewards(tree, rewarded, "total").items():
-                path = tree.path(leaf)
-                seen = [level[0], *(level[turn + 1] for turn in path[:-1])]
-                paid[leaf] = [*(after - before for before, after in pairwise(seen)), total]
-            credits.append(self._credit(tree, paid))
-        return Credited(credits, memory)
-
-    def _credit(self, tree: RolloutTree, paid: _Paths) -> Credit:
-        numbers = [reward for path in paid.values() for reward in path]
-        norm = std(numbers) if numbers else 0.0
-        if norm <= self.tolerance:
-            return spread_turns(
-                tree, {leaf: [0.0] * len(p) for leaf, p in paid.items()} if self.zero_variance == "keep" else {}
-            )
-        centre = mean(numbers)
-        return spread_turns(
-            tree,
-            {leaf: to_go([(r - centre) / (norm + self.eps) for r in path], self.gamma) for leaf, path in paid.items()},
-        )
+        total = finite_rewards(tree, rewards, "total")
+        chances = self.answer([tree])[0] if total else []  # a tree that a gate stopped is not scored
+        level = [math.log(max(p, 1e-12)) for p in chances] if self.gain == "log" else chances
+        paid: _Paths = {}
+        for leaf, reward in total.items():
+            seen = [level[0], *(level[turn + 1] for turn in tree.path(leaf)[:-1])]
+            paid[leaf] = [*(after - before for before, after in pairwise(seen)), reward]
+        every = [number for path in paid.values() for number in path]
+        if not every or std(every) <= self.tolerance:
+            kept = paid if self.zero_variance == "keep" else {}
+            return spread_turns(tree, {leaf: [0.0] * len(path) for leaf, path in kept.items()})
+        centre, norm = mean(every), std(every) + self.eps
+        scaled = {leaf: [(number - centre) / norm for number in path] for leaf, path in paid.items()}
+        return spread_turns(tree, {leaf: to_go(path, self.gamma) for leaf, path in scaled.items()})

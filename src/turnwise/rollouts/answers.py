@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,9 +46,11 @@ class AnswerProbability:
             answers = [turn.parent for turn, weight in zip(tree.turns, credit.weight, strict=True) if weight]
             for batch in update.batches:
                 logprobs_U, _ = score(self.model, batch.to(device))
+                of_answer: dict[int, list[float]] = defaultdict(list)
                 logprobs_K = logprobs_U[batch.items.unique_K.to(device)].tolist()
-                for place in set(batch.items.turn_K.tolist()):
-                    own = [x for x, turn in zip(logprobs_K, batch.items.turn_K.tolist(), strict=True) if turn == place]
+                for place, logprob in zip(batch.items.turn_K.tolist(), logprobs_K, strict=True):
+                    of_answer[place].append(logprob)
+                for place, own in of_answer.items():
                     values[number][answers[place] + 1] = math.exp(math.fsum(own) / len(own))
         return values
 
