@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.integration import bookings
 
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.dialect import check_read_back, dialect_of, drops_text, format_of
+from turnwise.data.dialect import check_read_back, dialect_of, dropped, format_of
 from turnwise.data.toolcalls import (
     MAX_CALLS,
     MAX_CHARS,
@@ -360,7 +360,7 @@ def test_every_reply_can_be_read_back_and_every_word_is_shown(family: str) -> No
         spines = chat.spines(shown.messages, shown.tools)
         actions = [chat.decode(spine.ids[start:stop]) for spine in spines for start, stop in spine.turns]
         assert check_read_back(dialect, trajectory, actions) == ""
-        assert drops_text(trajectory, actions) == (family == "llama" and "One moment." in str(trajectory))
+        assert dropped(trajectory, actions, actions)[0] == (family == "llama" and "One moment." in str(trajectory))
         for message, action in zip((m for m in trajectory.messages if m["role"] == "assistant"), actions, strict=True):
             calls = [ToolCall(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", ())]
             assert list(PARSERS[dialect.format](action, trajectory.tools).calls) == calls
