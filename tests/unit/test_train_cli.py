@@ -76,14 +76,6 @@ def test_the_runs_of_a_multirun_go_on_after_one_that_fails(tmp_path: Path) -> No
     assert "Traceback" not in run.stderr + run.stdout
 
 
-@pytest.mark.parametrize("variables", [{"RANK": "abc"}, {"WORLD_SIZE": "abc"}, {"RANK": "7", "WORLD_SIZE": "2"}])
-def test_a_process_that_no_launcher_started_says_so(tmp_path: Path, variables: dict[str, str]) -> None:
-    run = train("method=sft", cwd=tmp_path, **variables)
-    assert run.returncode == 2
-    assert next(iter(variables)) in run.stderr and "Traceback" not in run.stderr and run.stderr.count("\n") == 1
-    assert not list(tmp_path.rglob("*"))
-
-
 def test_developers_get_the_traceback(tmp_path: Path) -> None:
     run = train("method=pivtorl", cwd=tmp_path, HYDRA_FULL_ERROR="1")
     assert run.returncode == 1

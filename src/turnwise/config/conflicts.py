@@ -83,29 +83,21 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
      "iterations: must be from 0 to 10^7, got {iterations}"),
     (lambda s: "iterations" in s and s["trainer.max_epochs"] != s["iterations"],
      "trainer.max_epochs: one epoch of the trainer is one iteration; set iterations={trainer.max_epochs}"),
-    (lambda s: s["check"] and s["fresh"],
-     "check: it starts no run, so it renames none; leave out fresh=true or check=true"),
     # predictors and allocators
-    (lambda s: s["allocator"] in _PREDICTED and not s["predictor"],
-     "allocator={allocator!}: this allocator needs a predictor of success, but predictor is null; set predictor=tiny, or "
-     "choose allocator=uniform"),
-    (lambda s: s["gate"] == "Predicted" and not s["predictor"],
-     "gate=predicted: this gate needs a predictor of success, but predictor is null; set predictor=tiny, or choose "
-     "another gate"),
-    (lambda s: s["advantage"] == "TurnGae" and not s["predictor"],
-     "advantage=turn_gae: this rule needs a critic, but predictor is null; set predictor=tiny, or choose another rule"),
+    *[(lambda s, part=part, names=names: s[part] in names and not s["predictor"],
+       f"{part}={{{part}!}}: it needs a predictor of success, but predictor is null; set predictor=tiny, or choose another "
+       f"{part}")
+      for part, names in (("allocator", _PREDICTED), ("gate", {"Predicted"}), ("advantage", {"TurnGae"}))],
     (lambda s: s["advantage"] in ("TurnGae", "Igpo") and s["rollout.turns"] == 1,
      "advantage={advantage!}: with rollout.turns=1 there are no turns to divide credit among; set rollout.turns=null, or "
      "choose advantage=group"),
-    (lambda s: s["allocator"] == "Entropy" and s["rollout.turns"] == 1 and (s["allocator.branches"] or 0) > 0,
-     "allocator.branches: with rollout.turns=1 no rollout has a later turn to branch at; set allocator.branches=0, or "
-     "rollout.turns=null"),
     (lambda s: s["allocator"] in _PREDICTED and s["advantage.zero_variance"] == "refill",
      "advantage.zero_variance: allocator={allocator!} has spent its whole budget before a refill; set "
      "advantage.zero_variance to drop or keep"),
     *[(lambda s, allocator=allocator, key=key: s["rollout.turns"] == 1 and s["allocator"] == allocator and (s[key] or 0) > 0,
        f"{key}: with rollout.turns=1 no rollout has a later turn to branch at; set {key}=0, or rollout.turns=null")
-      for allocator, key in (("Trace", "allocator.expansion"), ("TreePO", "allocator.branches"))],
+      for allocator, key in (("Trace", "allocator.expansion"), ("TreePO", "allocator.branches"),
+                             ("Entropy", "allocator.branches"))],
     (lambda s: s["allocator"] == "Pcl" and s["allocator.prompts"] > s["rollout.states"],
      "allocator.prompts: {allocator.prompts} prompts cannot be chosen from rollout.states={rollout.states} candidates; "
      "set rollout.states to twice as many prompts, as in TRACE's experiments"),
@@ -133,10 +125,9 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
      "data.file: method={method} plays tasks of env from their start and reads no file; choose method=pivotrl, sft, local, "
      "toolrl, awpo or mixed, or leave out data.file"),
     # the loss
-    (lambda s: s["loss"] == "Nll" and s["reward"],
-     "reward: loss=nll imitates the demonstrated tokens and uses no reward; set reward=none, or loss=clipped"),
-    (lambda s: s["loss"] == "Nll" and s["advantage"],
-     "advantage: loss=nll imitates the demonstrated tokens and uses no advantage; set advantage=none, or loss=clipped"),
+    *[(lambda s, part=part: s["loss"] == "Nll" and s[part],
+       f"{part}: loss=nll imitates the demonstrated tokens and uses no {part}; set {part}=none, or loss=clipped")
+      for part in ("reward", "advantage")],
     (lambda s: s["loss"] == "Nll" and s["states"] == "TaskStarts",
      "states=task_starts: loss=nll needs demonstrated actions; choose states=expert_turns"),
     *[(lambda s, part=part: _trains_on_samples(s) and not s[part],
@@ -152,8 +143,6 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
     (lambda s: s["update.steps"] > s["rollout.states"] > 0,
      "update.steps: {update.steps} optimiser steps need as many rollout trees in each iteration, but there are only "
      "rollout.states={rollout.states}; set update.steps to at most that number"),
-    (lambda s: s["update.offload"] and not s["update.recompute"],
-     "update.offload: it moves the layer inputs that recompute stores; set update.recompute=true as well"),
     (lambda s: (s["loss.kl_beta"] or 0) > 0 and s["policy.lora.r"] == 0,
      "loss.kl_beta: the reference policy is the policy without its adapter, but policy.lora.r is 0; set loss.kl_beta=0, "
      "or train an adapter"),

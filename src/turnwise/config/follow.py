@@ -36,7 +36,7 @@ Rule = Callable[["_Run", Any], tuple[Any, str]]
 
 @cache
 def size_of(model: str) -> tuple[float, str]:
-    """The number of a model's parameters, and the same in words, from the files of a folder or from the model's name."""
+    """The number of a model's parameters, also in words, from the files of a folder or from the model's name."""
     held, said = 0.0, ""
     if Path(model).is_dir():
         with suppress(OSError, ValueError, AttributeError):
@@ -88,8 +88,6 @@ def _own_file(path: Path, size: int, changed: int) -> OwnFile | None:
 
 
 class _Run:
-    """The facts of a run that decide."""
-
     def __init__(self, root: DictConfig) -> None:
         self.root = root
         self.model = str(self["policy.model"])
