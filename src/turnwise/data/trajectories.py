@@ -103,9 +103,8 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
         read = _Record.model_validate(record)
     except ValidationError as error:
         place, what = first_mistake(error)
-        raise UnusableError(
-            f"unusable {re.sub(r'[[].*?]', '', place)}", f"{what}; correct it (docs/data.md)"
-        ) from error
+        reason = re.sub(r"\[.*?\]", "", place)
+        raise UnusableError(f"unusable {reason}", f"{what}; correct it (docs/data.md)") from error
     tools = _tools(record.get("tools"))
     known = tools if read.pivot is None else None
     messages = tuple(_message(one, f"messages[{place}]", known) for place, one in enumerate(record["messages"]))

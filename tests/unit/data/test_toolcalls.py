@@ -247,13 +247,6 @@ def test_hostile_text_is_refused_or_read_and_soon(name: str, kind: str) -> None:
         PARSERS[name](HOSTILE[kind])
 
 
-@EACH_FORMAT
-@pytest.mark.timeout(60)
-def test_the_size_of_a_reply_costs_nothing_beyond_the_bound(name: str) -> None:
-    with pytest.raises(ToolCallError):
-        PARSERS[name](EXAMPLES[name] * 200_000)
-
-
 TAGS = "<tool_call> </tool_call> <function=f> </function> <parameter=a> </parameter> <think> </think> <|python_tag|>"
 JSON = '{"name":"f", "arguments":{ "parameters":{ "a":1 } [ ] 1 " \\ ;'
 PYTHON = "f( a= ) , ' f'{ ( * ** := lambda: \t \n # é"
@@ -270,18 +263,6 @@ def test_nothing_but_the_documented_error(name: str, text: str) -> None:
         except ToolCallError:
             continue
         json.dumps([call.arguments for call in found.calls], allow_nan=False).encode()
-
-
-@EACH_FORMAT
-@given(data=st.data())
-@patient(40)
-def test_a_damaged_call_is_refused_or_read(name: str, data: st.DataObject) -> None:
-    example = EXAMPLES[name]
-    start = data.draw(st.integers(0, len(example)))
-    stop = data.draw(st.integers(start, min(len(example), start + 6)))
-    damaged = example[:start] + data.draw(st.text(max_size=4)) + example[stop:]
-    with contextlib.suppress(ToolCallError):
-        assert isinstance(PARSERS[name](damaged), Reply)
 
 
 # -- detection ---------------------------------------------------------------------------------------------------------
