@@ -9,8 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,6 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
-
-MOST = 10_000  # largest number of runs that one command may start
 
 
 def _composed(context: HydraContext, base: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -106,13 +102,6 @@ class _Reporting:
         return results
 
 
-def _values(override: Override) -> int:
-    """The number of values of a sweep, at most ``MOST`` + 1; none of an interval, or of a range whose step is 0."""
-    with suppress(ValueError):
-        return len(list(islice(override.sweep_string_iterator(), MOST + 1))) if override.is_discrete_sweep() else 0
-    return 0
-
-
 class RunsSweeper(BasicSweeper):
     """Hydra's own sweeper of ``-m``, one run for each combination of values, which starts at least one run, checks all
     runs before the first one, goes on after a run that fails, and leaves no file beside the runs.
@@ -127,11 +116,10 @@ class RunsSweeper(BasicSweeper):
             raise ConfigError(
                 ["hydra.sweeper.max_batch_size: all runs are checked and started as one batch; leave out this setting"]
             )
-        counts = {one.input_line: _values(one) for one in overrides if one.is_sweep_override()}
-        if empty := [line for line, count in counts.items() if not count]:
+        sweeps = [one for one in overrides if one.is_sweep_override()]
+        values = {one.input_line: one.is_discrete_sweep() and any(one.sweep_string_iterator()) for one in sweeps}
+        if empty := [line for line, some in values.items() if not some]:
             raise ConfigError([f"{line}: it names no values, so that no run would start" for line in empty])
-        if prod(counts.values()) > MOST:
-            raise ConfigError([f"{' '.join(map(str, counts))}: more than {MOST} runs; name fewer values"])
         split: list[list[list[str]]] = BasicSweeper.split_arguments(overrides, None)
         return split
 

@@ -42,7 +42,6 @@ MISTAKES = [  # command line, keys that the message names, near miss
     ("-m seed=0,x", "seed=x", ""),
     ("-m method=glob(zzz*)", "method=glob(zzz*)", ""),
     ("-m method=grpo,grpoo", "method=grpoo", "'grpo'"),
-    ("-m seed=range(0,2e9)", "seed=range(0,2e9)", ""),
     ("-m method=grpo,pivotrl rollout.states=4", "rollout.trajectories", ""),
     ("-m method=grpo seed=0,1 loss.ratio=x", "loss.ratio", "'token'"),
     ("-m method=grpo --cfg job", "--cfg", ""),

@@ -126,11 +126,9 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
             sound = False
             yield f"{path}.{name}: {mistake}, got {value!r}"
     for name, parameter in parameters.items():
-        optional = parameter.default is not parameter.empty or parameter.kind in (
-            parameter.VAR_KEYWORD,
-            parameter.VAR_POSITIONAL,
-        )
-        if not optional and name not in given and not node.get("_partial_"):
+        several = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        needed = parameter.default is parameter.empty and not several and not node.get("_partial_")
+        if needed and name not in given:
             sound = False
             yield f"{path}.{name}: {target.rpartition('.')[2]} requires this parameter; set {path}.{name}=..."
     if sound and hasattr(part, "__post_init__") and not node.get("_partial_") and _UNSET not in given.values():

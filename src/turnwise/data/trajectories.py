@@ -185,33 +185,28 @@ def _normal_call(call: Mapping[str, Any]) -> dict[str, Any]:
     return _without_nulls({**outer, "type": "function", "function": function})
 
 
+_ORDER = re.compile("s*(?:u(?:a(?:u|t+))*a?)?")  # by the first letters of the roles
+
+
 def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
     """Checks the order of a conversation's messages: system messages if there are any, one user message, then assistant
     turns and observations in alternation. Several tool messages may answer one assistant turn.
     """
-    needs_turn = "add the missing assistant turn, or leave out the trajectory"
     roles = [message["role"] for message in messages]
-    need("assistant" in roles, "no assistant turn", f"the conversation has no assistant turn; {needs_turn}")
-    opening = next(place for place, role in enumerate(roles) if role != "system")
-    what = (
-        f"messages[{opening}] has the role {roles[opening]}, but the first message after the system messages must be a "
-        "user message; add one"
-    )
-    need(roles[opening] == "user", "no user message first", what)
-    answers = 0  # number of tool messages that may still follow the last assistant turn
-    for place in range(opening + 1, len(messages)):
-        role, before = roles[place], roles[place - 1]
-        late = f"messages[{place}] is a system message after the start of the conversation; move it to the start"
-        need(role != "system", "late system message", late)
-        if role == "assistant":
-            what = f"messages[{place}] is an assistant turn that follows another one; add the message between them"
-            need(before != "assistant", "turns do not alternate", what)
-            answers = max(1, len(messages[place].get("tool_calls", ())))
-            continue
-        answers -= role == "tool"
-        follows = before == "assistant" or (role == before == "tool" and answers >= 0)
-        what = f"an assistant turn is missing between messages[{place - 1}] and messages[{place}]; {needs_turn}"
-        need(follows, "turns do not alternate", what)
+    what = "the conversation has no assistant turn; add the missing assistant turn, or leave out the trajectory"
+    need("assistant" in roles, "no assistant turn", what)
+    fits = _ORDER.match("".join(role[0] for role in roles))
+    end, answers = fits.end() if fits else 0, 0
+    for place, role in enumerate(roles[:end]):
+        answers = answers - 1 if role == "tool" else max(1, len(messages[place].get("tool_calls", ())))
+        end = min(end, place) if answers < 0 else end
+    if end < len(messages):
+        raise UnusableError(
+            "turns do not alternate",
+            f"messages[{end}] is a {roles[end]} message in the wrong place: system messages come first, then a user "
+            "message, then assistant turns and observations (one user message, or a tool message for each call) in turn; "
+            "add the missing message, or merge messages",
+        )
 
 
 def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
