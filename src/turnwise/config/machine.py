@@ -15,11 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config.conflicts import Settings
 from turnwise.config.schema import ConfigError, build
 from turnwise.env import check_ready
-from turnwise.errors import InputError, first_line
+from turnwise.errors import InputError
 from turnwise.models.hub import at_hand, check_adapter
 from turnwise.shipped import BASES, weights_of
 
 _ON_GPU = ("gpu", "cuda")
+_LONGEST = 255  # largest length of a file name in bytes
 _LOOKED_AT = 2000  # number of records of a file that are checked before the run reads all of them
 
 
@@ -78,12 +79,10 @@ def _folders(cfg: DictConfig) -> Iterator[str]:
         if not given.strip():
             yield f"{key}: the value is empty; name a folder to write to"
             continue
-        try:
-            above = (Path(given), *Path(given).absolute().parents)
-            path = next(path for path in above if path.is_symlink() or path.exists())
-        except OSError as error:  # a name that is too long
-            yield f"{key}: not a folder's name ({first_line(error)}); give another name=..."
+        if any(len(os.fsencode(part)) > _LONGEST for part in Path(given).parts):
+            yield f"{key}: a folder's name may have at most {_LONGEST} bytes; give another name=..."
             continue
+        path = next(path for path in (Path(given), *Path(given).absolute().parents) if os.path.lexists(path))
         if not path.is_dir():
             yield f"{key}={given}: {path} is not a folder; remove {path}, or name another folder"
         elif not os.access(path, os.W_OK | os.X_OK):
