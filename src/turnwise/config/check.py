@@ -111,13 +111,13 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
     except Exception as error:  # whatever the import of a module may raise
         yield f"{path}._target_: {first_line(error)}"
         return
-    given = {
+    values = {
         key: value for key, value in node.items() if key not in ("_target_", "_partial_", "_convert_", "_recursive_")
     }
     hints = _annotations(part)
     reported = {mistake.split(":")[0] for mistake in within}
     sound = not within
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in parameters:
             if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
                 sound = False
@@ -128,10 +128,10 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
     for name, parameter in parameters.items():
         several = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         needed = parameter.default is parameter.empty and not several and not node.get("_partial_")
-        if needed and name not in given:
+        if needed and name not in values:
             sound = False
             yield f"{path}.{name}: {target.rpartition('.')[2]} requires this parameter; set {path}.{name}=..."
-    if sound and hasattr(part, "__post_init__") and not node.get("_partial_") and _UNSET not in given.values():
+    if sound and hasattr(part, "__post_init__") and not node.get("_partial_") and _UNSET not in values.values():
         try:  # checks that concern several parameters are in the part itself
             build_node(node, path)
         except ConfigError as error:

@@ -75,18 +75,18 @@ def _gpus(cfg: DictConfig) -> list[str]:
 
 def _folders(cfg: DictConfig) -> Iterator[str]:
     for key in ("paths.out", "paths.cache"):
-        given = str(OmegaConf.select(cfg, key) or "")
-        if not given.strip():
+        folder = str(OmegaConf.select(cfg, key) or "")
+        if not folder.strip():
             yield f"{key}: the value is empty; name a folder to write to"
             continue
-        if any(len(os.fsencode(part)) > _LONGEST for part in Path(given).parts):
+        if any(len(os.fsencode(part)) > _LONGEST for part in Path(folder).parts):
             yield f"{key}: a folder's name may have at most {_LONGEST} bytes; give another name=..."
             continue
-        path = next(path for path in (Path(given), *Path(given).absolute().parents) if os.path.lexists(path))
+        path = next(path for path in (Path(folder), *Path(folder).absolute().parents) if os.path.lexists(path))
         if not path.is_dir():
-            yield f"{key}={given}: {path} is not a folder; remove {path}, or name another folder"
+            yield f"{key}={folder}: {path} is not a folder; remove {path}, or name another folder"
         elif not os.access(path, os.W_OK | os.X_OK):
-            yield f"{key}={given}: {path} is not writable; name another folder"
+            yield f"{key}={folder}: {path} is not writable; name another folder"
     out, cache = (Path(os.path.realpath(str(OmegaConf.select(cfg, f"paths.{name}")))) for name in ("out", "cache"))
     if cache.is_relative_to(out):
         yield f"paths.cache={cache}: all runs share the cache; name a folder outside the run's folder, which may be renamed"

@@ -77,28 +77,28 @@ def _blame(error: Exception, overrides: Sequence[Override]) -> Override | None:
 
 
 def _message(override: Override, error: Exception, cfg: DictConfig | None, folder: Path) -> str:
-    given, key = override.input_line, override.key_or_group
+    line, key = override.input_line, override.key_or_group
     if isinstance(error, MissingConfigException):
-        return f"{given}: {_no_option(key, str(override.value()), folder)}"
+        return f"{line}: {_no_option(key, str(override.value()), folder)}"
     cause = error.__cause__ or error
     if isinstance(cause, ValidationError | InterpolationResolutionError):
-        return f"{given}: {_line(cause)}"
+        return f"{line}: {_line(cause)}"
     if cfg is None:
-        return f"{given}: there is no key '{key}'"
+        return f"{line}: there is no key '{key}'"
     *parents, last = key.lstrip("+~").split(".")
     if parents[:1] == ["hydra"]:  # cfg does not hold Hydra's own settings
-        return f"{given}: {_line(error)}"
+        return f"{line}: {_line(error)}"
     depth = 0
     while depth < len(parents) and isinstance(OmegaConf.select(cfg, ".".join(parents[: depth + 1])), DictConfig):
         depth += 1
     holder = ".".join(parents[:depth])
     wrong = [*parents, last][depth]
     if wrong in (OmegaConf.select(cfg, holder) if holder else cfg):
-        return f"{given}: {_line(error)}"  # for example +key=... for a key that exists already
+        return f"{line}: {_line(error)}"  # for example +key=... for a key that exists already
     where = f"{holder} has no key '{wrong}'" if holder else f"there is no key '{wrong}'"
     elsewhere = last.lower() in HERE and wrong.lower() not in HERE
     near = meant(last if elsewhere else wrong, OmegaConf.to_container(cfg), "" if elsewhere else holder)  # type: ignore[arg-type]
-    return f"{given}: {where}{near}"
+    return f"{line}: {where}{near}"
 
 
 def _in_a_file(error: Exception, folder: Path) -> str:

@@ -46,7 +46,7 @@ def disarming(
 
     def plain(value: Any) -> Any:
         if isinstance(value, str):
-            return marker.sub(lambda found: f"{found[0]} ", _HALF.sub("\ufffd", value))
+            return marker.sub(lambda match: f"{match[0]} ", _HALF.sub("\ufffd", value))
         if isinstance(value, Mapping):
             return {plain(key): plain(part) for key, part in value.items()}
         return [plain(part) for part in value] if isinstance(value, list | tuple) else value
@@ -148,9 +148,9 @@ class ChatTokens:
         unless ``prompt`` is False.
         """
         shown = [dict(self._disarmed(m)) for m in messages]
-        given = {"tools": self._disarmed_tools(tools) or None, "tokenize": False, "add_generation_prompt": prompt}
+        arguments = {"tools": self._disarmed_tools(tools) or None, "tokenize": False, "add_generation_prompt": prompt}
         try:
-            return str(self.tokenizer.apply_chat_template(shown, **given, **self._options))
+            return str(self.tokenizer.apply_chat_template(shown, **arguments, **self._options))
         except Exception as error:  # templates may raise any exception
             roles = " ".join(str(m.get("role")) for m in shown)
             raise ChatTemplateError(
@@ -249,8 +249,8 @@ class ChatTokens:
     # -- the text of the template
 
     def _cut(self, messages: Sequence[Message], prompt: bool = True) -> tuple[str, str]:
-        head, found, tail = self.text(messages, prompt=prompt).partition(_SPOKEN)
-        if not found:
+        head, spoken, tail = self.text(messages, prompt=prompt).partition(_SPOKEN)
+        if not spoken:
             raise ChatTemplateError(f"{self.name}: the chat template omits or changes the text of assistant messages")
         return head, tail
 
@@ -272,8 +272,8 @@ class ChatTokens:
         answers = [{"role": "tool", "content": "v", "tool_call_id": call.get("id")} for call in calls] or [_ANSWER]
         tail = self._closing + self._bridge(_key(answers))
         body = self._between(self.text([_ASKED, message, *answers]), tail)
-        said = [message.get(key) for key in ("content", *REASONING)]
-        if body is None or not all(part.strip() in body for part in said if isinstance(part, str)):
+        texts = [message.get(key) for key in ("content", *REASONING)]
+        if body is None or not all(part.strip() in body for part in texts if isinstance(part, str)):
             # The template shortens past turns, but shows the last turn as the policy writes it.
             body = self._between(self.text([_ASKED, message], prompt=False), self._last_tail)
         if body is None:

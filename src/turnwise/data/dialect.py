@@ -120,11 +120,11 @@ def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = No
     template writes, or Hermes.
     """
     lost_system = "" if _shows_system(chat, False) else "the chat template shows no system turn"
-    found = format_of(chat)
-    lost_tools = "data.tools_as_text=true" if as_text else _lost_tools(chat, found)
+    shown = format_of(chat)
+    lost_tools = "data.tools_as_text=true" if as_text else _lost_tools(chat, shown)
     if not lost_tools and not lost_system and not _shows_system(chat, True):
         lost_system = "the chat template drops the system turn once a tool has answered"
-    return Dialect(form or ("hermes" if lost_tools else found) or "hermes", lost_system, lost_tools)
+    return Dialect(form or ("hermes" if lost_tools else shown) or "hermes", lost_system, lost_tools)
 
 
 def _shows_system(chat: ChatTokens, tools: bool) -> bool:

@@ -66,8 +66,8 @@ def converted(record: Any, source: str) -> Trajectory:
             messages = list(_structured(messages, tools, form))
     identity = record.get("id", record.get("conversation_id"))
     kept = {key: record.get(key) for key in ("task", "success")}
-    found = {"id": name_of(source) if identity is None else str(identity), "messages": messages, "tools": tools}
-    return parse_trajectory(found | kept, source)
+    ours = {"id": name_of(source) if identity is None else str(identity), "messages": messages, "tools": tools}
+    return parse_trajectory(ours | kept, source)
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ def _calls(text: str, where: str) -> list[dict[str, Any]]:
         value, end = decode_json(text, 0)
         if text[end:].strip():
             raise ToolCallError("there is more text after the JSON")
-        given = value if isinstance(value, list) else [value]
-        calls = [checked_call(one.get("name"), one.get("arguments", one.get("parameters"))) for one in given]
+        values = value if isinstance(value, list) else [value]
+        calls = [checked_call(one.get("name"), one.get("arguments", one.get("parameters"))) for one in values]
     except (ToolCallError, AttributeError) as error:
         what = f"the tool calls in {where} cannot be read ({error}); write {{'name', 'arguments'}} as JSON, or a list"
         raise UnusableError("call cannot be read", what) from error
@@ -245,12 +245,12 @@ def _written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> For
     """
     if any(message.get("tool_calls") for message in messages):
         return None
-    said = [_after_thinking(message["content"]) for message in messages if message["role"] == "assistant"]
-    if any(OPEN in text for text in said):
-        return "qwen_xml" if any(re.search(r"<tool_call>\s*<function=", text) for text in said) else "hermes"
-    if any(re.match(r'(?:<\|python_tag\|>|\{\s*"(?:name|type)"\s*:)', text) for text in said) and tools:
+    replies = [_after_thinking(message["content"]) for message in messages if message["role"] == "assistant"]
+    if any(OPEN in text for text in replies):
+        return "qwen_xml" if any(re.search(r"<tool_call>\s*<function=", text) for text in replies) else "hermes"
+    if any(re.match(r'(?:<\|python_tag\|>|\{\s*"(?:name|type)"\s*:)', text) for text in replies) and tools:
         return "llama_json"
-    return "bfcl_python" if any(map(_is_call_list, said)) and tools else None
+    return "bfcl_python" if any(map(_is_call_list, replies)) and tools else None
 
 
 def _after_thinking(text: str) -> str:

@@ -95,8 +95,8 @@ def expect(text: str, at: int, token: str) -> int:
 
 def _check_name(name: Any, what: str) -> None:
     if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME:
-        found = repr(name[:40]) if isinstance(name, str) else type(name).__name__  # deep lists have no repr
-        raise ToolCallError(f"{what} must be text of 1 to {MAX_NAME} characters, got {found}")
+        shown = repr(name[:40]) if isinstance(name, str) else type(name).__name__  # deep lists have no repr
+        raise ToolCallError(f"{what} must be text of 1 to {MAX_NAME} characters, got {shown}")
     _check_value(name, 0)
 
 
@@ -333,10 +333,10 @@ def _xml_call(text: str, at: int, tools: Sequence[Mapping[str, Any]]) -> tuple[T
 
 
 def _name(text: str, at: int) -> tuple[str, int]:
-    found = _NAME.match(text, at)
-    if found is None:
+    match = _NAME.match(text, at)
+    if match is None:
         raise ToolCallError(f"no name at character {at}: {text[at : at + 20]!r}")
-    return found[0].strip(), found.end() + 1
+    return match[0].strip(), match.end() + 1
 
 
 def _types(name: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -392,8 +392,8 @@ def write_calls(calls: Sequence[ToolCall], form: Format) -> str:
 
 
 def _xml(call: ToolCall) -> str:
-    given = ""
+    parameters = ""
     for key, item in call.arguments.items():
         value = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
-        given += f"<parameter={key}>\n{value}\n</parameter>\n"
-    return f"{OPEN}\n<function={call.name}>\n{given}</function>\n{CLOSE}"
+        parameters += f"<parameter={key}>\n{value}\n</parameter>\n"
+    return f"{OPEN}\n<function={call.name}>\n{parameters}</function>\n{CLOSE}"

@@ -111,8 +111,8 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
     _check_turns(messages)
     task, pivot = None, None
     if read.task is not None:
-        given = read.task
-        task = Task(given.env, given.id, given.split or "train", given.data or {}, given.subset or "")
+        one = read.task
+        task = Task(one.env, one.id, one.split or "train", one.data or {}, one.subset or "")
     if read.pivot is not None:
         pivot = Pivot(read.pivot.passed or 0, read.pivot.total or 0)
         need(pivot.passed <= pivot.total, "unusable pivot", f"pivot: {pivot.passed} of {pivot.total} samples passed")
