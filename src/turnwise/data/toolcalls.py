@@ -12,9 +12,9 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from turnwise.data.tool_schema import function_of
 from turnwise.files import STRICT
@@ -39,14 +39,10 @@ class Reply:
     calls: tuple[ToolCall, ...]
 
 
-class Parser(Protocol):
-    """Parses a model's reply in one format of tool calls, or raises a ToolCallError.
-
-    ``tools`` are the tool definitions that the policy saw. Only a format that writes all argument values as text
-    (``qwen_xml``) needs them: its parser takes the types of the values from these definitions.
-    """
-
-    def __call__(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply: ...
+Parser = Callable[..., Reply]
+"""A function (text, tools) that parses a model's reply in one format of tool calls, or raises a ToolCallError. ``tools``
+are the tool definitions that the policy saw. Only a format that writes all values as text (``qwen_xml``) needs them.
+"""
 
 
 def checked_call(name: Any, arguments: Any) -> ToolCall:
