@@ -106,10 +106,10 @@ class ChatTokens:
         self._disarmed, self._disarmed_tools = disarming(tokenizer)
         self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not tokenizer.chat_template:
-            raise ChatTemplateError(
-                f"{self.name} has no chat template: add chat_template.jinja to the model's folder (copy it from the "
-                "instruction-tuned model of the same family) or choose an instruction-tuned model"
+            remedy = (
+                "copy chat_template.jinja from the instruction-tuned model of the same family, or choose that model"
             )
+            raise ChatTemplateError(f"{self.name} has no chat template: {remedy}")
         self._eos: Any = tokenizer.eos_token_id  # one id or None; the library's own annotation is wider
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special = special | set(tokenizer.all_special_ids)
@@ -126,17 +126,14 @@ class ChatTokens:
         tokenizer = self.tokenizer
         self._opening = self.text([_ASKED])
         if _SPOKEN not in self.text([{"role": "user", "content": _SPOKEN}]):
-            raise ChatTemplateError(f"{self.name}: the chat template omits or changes the text of user messages")
+            raise self._error("omits or changes the text of user messages")
         tail = self._cut([_ASKED, _spoken(_SPOKEN), _ANSWER])[1]
         self._last_tail = self._cut([_ASKED, _spoken(_SPOKEN)], prompt=False)[1]
         self.end_id, self._closing = self._end_of_turn(self._last_tail)
         self._end = str(tokenizer.convert_ids_to_tokens(self.end_id))
         if not tail.startswith(self._closing):
-            raise ChatTemplateError(
-                f"{self.name}: the chat template closes an assistant turn with {self._closing!r} at the end of a "
-                f"conversation but with {tail[: len(self._closing)]!r} in the middle; use a "
-                "template that closes both in the same way"
-            )
+            middle = tail[: len(self._closing)]
+            raise self._error(f"closes the last assistant turn with {self._closing!r} but earlier ones with {middle!r}")
         self.stop_ids = (self.end_id,) if self._eos in (None, self.end_id) else (self.end_id, self._eos)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
@@ -153,9 +150,7 @@ class ChatTokens:
             return str(self.tokenizer.apply_chat_template(shown, **arguments, **self._options))
         except Exception as error:  # templates may raise any exception
             roles = " ".join(str(m.get("role")) for m in shown)
-            raise ChatTemplateError(
-                f"{self.name}: the chat template refuses the messages, whose roles are {roles}: {error}"
-            ) from error
+            raise self._error(f"refuses the messages, whose roles are {roles}: {error}") from error
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
         """Returns the bridge between two actions: template text, observation and generation prompt, as token ids.
@@ -218,9 +213,7 @@ class ChatTokens:
         """
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
-            raise ChatTemplateError(
-                f"none of the {len(messages)} messages is an assistant turn, so there is nothing to learn from"
-            )
+            raise ChatTemplateError(f"none of the {len(messages)} messages is an assistant turn")
         acts = acts[-1:] if last else acts
         spines: list[Spine] = []
         text = ""
@@ -251,7 +244,7 @@ class ChatTokens:
     def _cut(self, messages: Sequence[Message], prompt: bool = True) -> tuple[str, str]:
         head, spoken, tail = self.text(messages, prompt=prompt).partition(_SPOKEN)
         if not spoken:
-            raise ChatTemplateError(f"{self.name}: the chat template omits or changes the text of assistant messages")
+            raise self._error("omits or changes the text of assistant messages")
         return head, tail
 
     def _end_of_turn(self, tail: str) -> tuple[int, str]:
@@ -260,9 +253,7 @@ class ChatTokens:
                 token = str(self.tokenizer.convert_ids_to_tokens(token_id))
                 return token_id, tail[: tail.index(token) + len(token)]
         if self._eos is None:
-            raise ChatTemplateError(
-                f"{self.name}: neither the chat template nor the tokenizer names an end-of-turn token"
-            )
+            raise self._error("names no end-of-turn token, and neither does the tokenizer")
         return self._eos, ""
 
     def _body_uncached(self, spoken: str) -> str:
@@ -277,12 +268,14 @@ class ChatTokens:
             # The template shortens past turns, but shows the last turn as the policy writes it.
             body = self._between(self.text([_ASKED, message], prompt=False), self._last_tail)
         if body is None:
-            raise ChatTemplateError(
-                f"{self.name}: the chat template does not write an assistant message as generation prompt, message and "
-                "end-of-turn token in this order, so the text that the policy should write is unknown; use a template "
-                "whose generation prompt adds no text (such as an opened <think>) that past turns do not have"
+            raise self._error(
+                "does not write an assistant message as generation prompt, message and end-of-turn token in this order; use "
+                "one whose generation prompt adds no text (such as an opened <think>) that past turns do not have"
             )
         return body
+
+    def _error(self, what: str) -> ChatTemplateError:
+        return ChatTemplateError(f"{self.name}: the chat template {what}")
 
     def _between(self, text: str, tail: str) -> str | None:
         if not (text.startswith(self._opening) and text.endswith(tail)):

@@ -266,9 +266,7 @@ class EndpointJudge(CachedModel):
             self.close()
             raise InputError(
                 f"judge at {self.client.url}: the test question got no score ({self._why}); check judge.client.url, "
-                f"judge.model ({self.model}), judge.structured ({self.structured}), judge.max_tokens, "
-                f"judge.client.attempt_limit ({self.client.attempt_limit:g} s) and the key in {self.client.key_variable}, "
-                "or choose judge=offline"
+                f"judge.model, judge.structured and the key in {self.client.key_variable}, or choose judge=offline"
             )
 
     def report(self) -> dict[str, float]:
