@@ -6,7 +6,6 @@ run stopped or the machine failed; 2: the configuration or the data cannot be us
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -23,7 +22,7 @@ from omegaconf import DictConfig
 from turnwise import exits
 from turnwise.config.check import check_config
 from turnwise.config.machine import check_inputs, check_machine, opening
-from turnwise.config.overrides import help_text, is_sweep, refuse_misuse, refuse_overrides
+from turnwise.config.overrides import is_sweep, refuse_misuse, refuse_overrides
 from turnwise.config.schema import ConfigError, register
 from turnwise.runs.run_folder import claim, is_first
 
@@ -59,17 +58,9 @@ def job(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        from turnwise_study.sweeps.sweep_file import sweep_names  # slow to import, like what a sweep needs below
-
-        try:
-            print(help_text(CONF, sweep_names(CONF)), flush=True)
-        except BrokenPipeError:  # the reader, such as head, has read enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
     register(CONF)
     with exits.of_command(CONF):
-        refuse_misuse(sys.argv[1:], CONF)
+        refuse_misuse(sys.argv[1:])
         if is_sweep(sys.argv[1:]):
             from turnwise_study.sweeps.jobs import for_hydra
 

@@ -1,14 +1,14 @@
 """Writes the trajectories of an environment's experts, good or clumsy, in the format of docs/data.md.
 
 python scripts/expert_data.py env=search quality=clumsy count=100 out=data/search.jsonl
-python scripts/expert_data.py env=terminal out=data/terminal.parquet env.level=full
+python scripts/expert_data.py env=terminal out=data/terminal.jsonl env.level=full
 
 env      name of an environment in conf/env/, or of your own environment
 quality  good, clumsy, or both: each of the two experts plays each task (both)
 count    number of tasks (100)
 split    split of the tasks: train, seen or unseen (train)
 seed     seed of the tasks and of each demonstration (0)
-out      the file to write, .jsonl or .parquet (outputs/experts/<env>-<split>-<quality>.jsonl)
+out      the .jsonl file to write (outputs/experts/<env>-<split>-<quality>.jsonl)
 Every other argument is an override of the configuration, as for train.py: env.horizon=10. The last line of the output
 is one JSON object.
 """
@@ -27,7 +27,6 @@ from rich.progress import track
 
 from turnwise.config.overrides import build_alone
 from turnwise.console import Terminal
-from turnwise.data.foreign import KEYS
 from turnwise.data.trajectories import write_trajectories
 from turnwise.env import Environment, EnvironmentFault, Quality, tried
 from turnwise.errors import InputError, refuse_twice
@@ -61,7 +60,7 @@ def main(arguments: list[str]) -> int:
         raise InputError(f"env={settings.env}: {error}") from error
     work = [(task, quality) for task in tasks for quality in QUALITIES[settings.quality]]
     bar = track(work, "demonstrate", console=Terminal(stderr=True), transient=True)
-    write_trajectories(settings.out, demonstrations(environment, bar, settings.seed, counts), KEYS)
+    write_trajectories(settings.out, demonstrations(environment, bar, settings.seed, counts))
     named = {"env": settings.env, "split": settings.split, "quality": settings.quality, "tasks": len(tasks)}
     print(
         json.dumps(named | {key: counts[key] for key in ("trajectories", "won", "faults")} | {"out": str(settings.out)})
@@ -125,8 +124,8 @@ def parse(arguments: Sequence[str]) -> Settings:
         raise InputError(f"quality: must be one of {', '.join(QUALITIES)}, got {settings.quality!r}")
     named = f"outputs/experts/{settings.env}-{settings.split}-{settings.quality}.jsonl"
     settings.out = Path(given["out"] or named)
-    if settings.out.suffix not in (".jsonl", ".parquet"):
-        raise InputError(f"out: name a file that ends in .jsonl or .parquet, got {given['out']!r}")
+    if settings.out.suffix != ".jsonl":
+        raise InputError(f"out: name a file that ends in .jsonl, got {given['out']!r}")
     return settings
 
 

@@ -1,7 +1,7 @@
 """Imports trajectories of other programs into the format of docs/data.md, and reports what could not be used.
 
 python scripts/prepare_data.py toolace.json --out data/toolace.jsonl
-python scripts/prepare_data.py part-1.parquet part-2.parquet --out data/all.parquet --calls hermes
+python scripts/prepare_data.py part-1.parquet part-2.parquet --out data/all.jsonl
 python scripts/prepare_data.py xlam.json --out data/masked.jsonl --mask 0
 
 The files hold JSON lines, a JSON array, or Parquet, with the keys of OpenAI (messages, tools, tool_calls) or ShareGPT
@@ -18,18 +18,19 @@ import json
 import random
 import string
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table
 
 from turnwise.console import Terminal, sized
-from turnwise.data.foreign import KEYS, Calls, Importer
+from turnwise.data.foreign import converted
 from turnwise.data.tool_schema import arguments_of, function_of
-from turnwise.data.trajectories import BadTrajectory, DataError, write_trajectories
+from turnwise.data.trajectories import BadTrajectory, read_trajectories, write_trajectories
 from turnwise.errors import InputError
 from turnwise.files import refuse_same
 from turnwise.programs import options, program
@@ -42,43 +43,25 @@ SHOWN = 20  # greatest number of places that are listed for one reason; all plac
 def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 done; 2 a file or option cannot be used, or no record can be used."""
     args = parser().parse_args(arguments)
-    importer = Importer(args.calls, args.keep_system)
-    console = Terminal(stderr=True)
-    written = 0
-    if args.out.suffix not in (".jsonl", ".parquet"):
-        raise InputError(f"--out {args.out}: name a file that ends in .jsonl or .parquet")
+    if args.out.suffix != ".jsonl":
+        raise InputError(f"--out {args.out}: name a file that ends in .jsonl")
     refuse_same(args.out, args.files)
-    with progress(console) as bar:
-        total = sum(path.stat().st_size for path in args.files if path.is_file())
-        task = bar.add_task("import", total=total, used=0)
-
-        def used() -> Iterator[Trajectory]:
-            nonlocal written
-            for trajectory in importer.trajectories(args.files, lambda count: bar.advance(task, count)):
-                written += 1
-                bar.update(task, used=written)
-                yield trajectory if args.mask is None else masked(trajectory, args.mask)
-            if args.strict and importer.problems:
-                raise DataError(
-                    f"{len(importer.problems)} trajectories cannot be used, so with --strict nothing is written:",
-                    importer.problems,
-                )
-            if not written:
-                names = ", ".join(map(str, args.files))
-                raise DataError(f"no usable trajectory in {names}:", importer.problems)
-
-        write_trajectories(args.out, used(), KEYS)
-    reasons = by_reason(importer.problems)
-    out = sized(160)
+    with Progress(console=Terminal(stderr=True), transient=True) as bar:
+        task = bar.add_task("import", total=sum(path.stat().st_size for path in args.files if path.is_file()))
+        read = read_trajectories(args.files, args.strict, parse=converted, on_bytes=partial(bar.advance, task))
+    masks = (masked(trajectory, args.mask) for trajectory in read.trajectories)
+    write_trajectories(args.out, read.trajectories if args.mask is None else masks)
+    reasons = by_reason(read.problems)
+    out, written = sized(160), len(read.trajectories)
     if reasons:
         out.print(table(reasons))
-    out.print(f"{args.out}: {written} of {importer.read} trajectories")
+    out.print(f"{args.out}: {written} of {written + len(read.problems)} trajectories")
     counted = {
-        name: {"count": len(found), "places": [problem.source for problem in found[:SHOWN]]}
-        for name, found in reasons.items()
+        name: {"count": len(problems), "places": [problem.source for problem in problems[:SHOWN]]}
+        for name, problems in reasons.items()
     }
-    result = {"read": importer.read, "written": written, "unusable": len(importer.problems), "reasons": counted}
-    print(json.dumps(result | {"out": str(args.out)}))
+    result = {"read": written + len(read.problems), "written": written, "unusable": len(read.problems)}
+    print(json.dumps(result | {"reasons": counted, "out": str(args.out)}))
     return 0
 
 
@@ -138,29 +121,11 @@ def table(reasons: dict[str, list[BadTrajectory]]) -> Table:
     return shown
 
 
-def progress(console: Terminal) -> Progress:
-    words = TextColumn("{task.fields[used]} usable")
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), words, TimeRemainingColumn(), console=console, transient=True
-    )
-
-
 def parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
     add: Any = parser.add_argument
     add("files", nargs="+", type=Path, help=".jsonl, .ndjson, .json (lines or an array) or .parquet")
-    add(
-        "--out",
-        type=Path,
-        required=True,
-        help="the .jsonl or .parquet file to write; it is written completely or not at all",
-    )
-    forms = (
-        "how calls are written in the text of assistant turns (auto: detect the form; none: leave the text unchanged)"
-    )
-    add("--calls", choices=get_args(Calls), default="auto", help=forms)
-    keep = "keep the system message that lists the tools; by default the chat template shows the tools instead"
-    add("--keep-system", action="store_true", help=keep)
+    add("--out", type=Path, required=True, help="the .jsonl file to write; it is written completely or not at all")
     add("--mask", type=int, metavar="SEED", help="give tools and parameters random names")
     add("--strict", action="store_true", help="write nothing if one trajectory cannot be used")
     return parser

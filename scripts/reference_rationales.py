@@ -115,8 +115,8 @@ def main(arguments: list[str]) -> int:
     args = parser().parse_args(arguments)
     console = Terminal(stderr=True)
     refuse_same(args.into, [args.trajectories])
-    if args.into.suffix not in (".jsonl", ".parquet"):
-        raise InputError(f"--into {args.into}: name a file that ends in .jsonl or .parquet")
+    if args.into.suffix != ".jsonl":
+        raise InputError(f"--into {args.into}: name a file that ends in .jsonl")
     if not args.key_variable.isidentifier():
         raise InputError("--key-variable: the name of an environment variable is needed, not the key itself")
     read = read_trajectories(args.trajectories)
@@ -148,7 +148,7 @@ def parser() -> argparse.ArgumentParser:
     add("trajectories", type=Path, help="file of trajectories: JSON lines or Parquet (docs/data.md)")
     add("--url", required=True, help="base address of the API, such as http://127.0.0.1:8000/v1")
     add("--model", required=True, help="name of the model at the endpoint")
-    add("--into", type=Path, required=True, help="write the trajectories with their rationales (.jsonl or .parquet)")
+    add("--into", type=Path, required=True, help="write the trajectories with their rationales (.jsonl)")
     add("--cache", type=Path, default=Path("outputs/cache/rationales.sqlite"), help="file in which answers are saved")
     add("--key-variable", default="TURNWISE_JUDGE_KEY", help="environment variable that holds the API key")
     add("--concurrency", type=int, default=16, help="maximum number of questions in progress at the same time")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 
 def _composed(context: HydraContext, base: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -108,24 +109,17 @@ class RunsSweeper(BasicSweeper):
 
     @staticmethod
     def split_arguments(overrides: list[Override], max_batch_size: int | None) -> list[list[list[str]]]:
-        """The overrides of every run, in one batch.
-
-        Raises:
-            ConfigError: a range or pattern names no values, they make more runs than anyone waits for, or the command
-                asks for several batches.
-        """
-        from turnwise.config.overrides import MOST, swept
+        """The overrides of every run, in one batch."""
         from turnwise.config.schema import ConfigError
 
         if max_batch_size is not None:  # a batch with a failed run would end the command before the next batch
             raise ConfigError(
                 ["hydra.sweeper.max_batch_size: all runs are checked and started as one batch; leave out this setting"]
             )
-        counts = {one.input_line: len(swept(one)) for one in overrides if one.is_sweep_override()}
-        if empty := [line for line, count in counts.items() if not count]:
+        sweeps = [one for one in overrides if one.is_sweep_override()]
+        values = {one.input_line: one.is_discrete_sweep() and any(one.sweep_string_iterator()) for one in sweeps}
+        if empty := [line for line, some in values.items() if not some]:
             raise ConfigError([f"{line}: it names no values, so that no run would start" for line in empty])
-        if prod(counts.values()) > MOST:
-            raise ConfigError([f"{' '.join(map(str, counts))}: more than {MOST} runs; name fewer values"])
         split: list[list[list[str]]] = BasicSweeper.split_arguments(overrides, None)
         return split
 
@@ -138,6 +132,7 @@ class RunsSweeper(BasicSweeper):
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Composes and checks every run. A ConfigError lists each mistake once, with the overrides of its runs."""
         from turnwise.config.check import check_config
+        from turnwise.config.overrides import explain
         from turnwise.config.schema import ConfigError
 
         assert self.config is not None and self.hydra_context is not None
@@ -145,6 +140,9 @@ class RunsSweeper(BasicSweeper):
         for run in batch:
             try:
                 check_config(_composed(self.hydra_context, self.config, run))
+            except (HydraException, OmegaConfBaseException) as error:
+                sources = self.config.hydra.runtime.config_sources
+                raise explain(error, run, Path(next(one.path for one in sources if one.provider == "main"))) from error
             except ConfigError as error:
                 for mistake in error.mistakes:
                     mistakes.setdefault(mistake, []).append(set(run))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 import os
 import random
 import time
@@ -12,35 +11,29 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
+from pydantic import HttpUrl, ValidationError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from turnwise.text import said
 
 MAX_PAUSE = 60.0  # longest time in seconds that a client waits when a server sends a Retry-After header
 _READ, _SHOWN = 4096, 300  # greatest number of bytes that are read of an error response, and of characters shown
+_LONGEST = 30.0  # greatest pause in seconds without a Retry-After header
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _JITTER = random.SystemRandom()  # independent of the run's seeds, so that pauses cannot change what a run draws
 T = TypeVar("T")
 
 
 def check_url(url: str, key_variable: str) -> None:
-    """Refuses a URL that is not the base address of an API, or that contains a secret.
-
-    Raises:
-        ValueError: the URL is refused. The message says how to correct the URL, and hides its password and query.
+    """Raises a ValueError, whose message hides a password and a query, for a URL that is not the base address of an API
+    or that contains a secret.
     """
-    if any(character.isspace() or not character.isprintable() for character in url):
-        raise ValueError("url must not contain spaces or control characters")
     try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise ValueError("url must contain a host; a port is optional and must be from 1 to 65535") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        shown = "an address with a user" if "@" in url else repr(parts._replace(query="").geturl())
-        raise ValueError(
-            f"url must begin with http:// or https:// and a host, and its port must be from 1 to 65535; got {shown}"
-        )
+        parts = HttpUrl(url)
+    except ValidationError:
+        parts = None
+    if parts is None or parts.port == 0 or not url.isprintable() or " " in url:
+        raise ValueError("url must begin with http:// or https:// and a host, and its port must be from 1 to 65535")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError(
             f"url must not contain a user, password or query; put the key into the environment variable {key_variable}"
@@ -56,16 +49,11 @@ def key_from(variable: str) -> str | None:
 
 
 def retry_after(value: str | None) -> float | None:
-    """The seconds that a Retry-After header (a number or a date) asks to wait, at most ``MAX_PAUSE``; None if unusable."""
-    if not value:
-        return None
+    """The seconds that a Retry-After header asks to wait, at most ``MAX_PAUSE``; None if it is not a number."""
     try:
-        seconds = float(value)
+        seconds = float(value or "")
     except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, OverflowError):
-            return None
+        return None
     return min(max(0.0, seconds), MAX_PAUSE) if seconds == seconds else None
 
 
@@ -81,10 +69,8 @@ Kind = Literal[
 
 
 class Fault(Exception):
-    """Raised if a request gets no usable answer.
-
-    ``after`` is the pause in seconds that the server asks for, or None. ``said`` is the beginning of the server's
-    answer, with secrets masked.
+    """Raised if a request gets no usable answer. ``after`` is the pause in seconds that the server asks for, or None;
+    ``said`` is the beginning of the server's answer, with secrets masked.
     """
 
     def __init__(self, kind: Kind, detail: str, after: float | None = None, said: str = "") -> None:
@@ -102,29 +88,16 @@ class Fault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often and after which pauses a failed request is sent again. All times are in seconds.
+    """How often and after which pauses a failed request is sent again. All times are in seconds."""
 
-    Args:
-        attempts: greatest number of attempts, including the first.
-        backoff: pause after the first attempt, doubled after each further one and shortened at random by up to half. A
-            Retry-After header takes precedence.
-        longest: greatest pause without a Retry-After header.
-        limit: no attempt begins later than this after the first failure.
-        patient: whether an unreachable server, and a server that asks to wait, is asked until ``limit``, without
-            counting these attempts.
-    """
-
-    attempts: int = 4
-    backoff: float = 0.5
-    longest: float = 30.0
-    limit: float = 120.0
-    patient: bool = False
+    attempts: int = 4  # greatest number, including the first
+    backoff: float = 0.5  # pause after the first attempt, doubled after each further one; Retry-After takes precedence
+    limit: float = 120.0  # no attempt begins later than this after the first failure
+    patient: bool = False  # whether a server that is unreachable or asks to wait is asked until ``limit``, uncounted
 
     async def send(self, request: Callable[[], Awaitable[T]], failed: Callable[[Fault], object]) -> T:
-        """Awaits ``request()`` until it succeeds, and returns its result. ``failed`` is called with each fault.
-
-        Raises:
-            Fault: the last fault, when a further attempt is useless (``rejected``) or not allowed.
+        """Awaits ``request()`` until it succeeds, and returns its result. ``failed`` is called with each fault; the last
+        one is raised when a further attempt is useless (``rejected``) or not allowed.
         """
         counted, first_failure = 0, 0.0
 
@@ -147,7 +120,7 @@ class Retries:
             if after := _fault(state).after:
                 return max(after, self.backoff)
             doubled = self.backoff * 2.0 ** min(state.attempt_number - 1, 64)
-            return min(self.longest, doubled) * _JITTER.uniform(0.5, 1.0)
+            return min(_LONGEST, doubled) * _JITTER.uniform(0.5, 1.0)
 
         useful = retry_if_exception(lambda error: isinstance(error, Fault) and error.kind != "rejected")
         return await AsyncRetrying(retry=useful, stop=stop, wait=pause, reraise=True)(attempt)
@@ -160,13 +133,9 @@ def _fault(state: RetryCallState) -> Fault:
 
 
 class Connection:
-    """A connection to one HTTP server, which must be used in only one event loop. Every failure raises a Fault.
-
-    Args:
-        url: base address, to which the paths of requests are appended, such as ``http://127.0.0.1:8000``.
-        key_variable: name of the environment variable with the key; if it is unset, no key is sent.
-        connections: greatest number of concurrent requests.
-        most: greatest size of an answer in bytes.
+    """A connection to one HTTP server, which must be used in only one event loop. The paths of requests are appended to
+    ``url``. The key is in the environment variable ``key_variable``; if it is unset, none is sent. There are at most
+    ``connections`` concurrent requests, and an answer may have ``most`` bytes. Every failure raises a Fault.
     """
 
     def __init__(self, url: str, key_variable: str, connections: int = 1, most: int = 64 * 2**20) -> None:
@@ -177,12 +146,8 @@ class Connection:
 
     async def ask(self, path: str, limit: float, body: Any = None) -> bytes:
         """Sends a GET request, or with ``body`` a POST request with ``body`` as JSON. Returns the body of the answer.
-
         ``limit`` is the time limit in seconds. Cancelling the caller closes the connection, which cancels the request
         at the server.
-
-        Raises:
-            Fault: the request failed, or the answer's status is not 200.
         """
         if self._session is None:
             key = key_from(self._key_variable)

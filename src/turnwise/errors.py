@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from turnwise.text import plain
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class InputError(ValueError):
@@ -51,3 +56,11 @@ class Interrupted(KeyboardInterrupt):
 
 def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def first_mistake(error: ValidationError) -> tuple[str, str]:
+    """The first mistake that a pydantic model found in a value: where (``messages[2].role``), and in words."""
+    first = error.errors(include_url=False)[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    what = re.sub(r"a valid dictionary or instance of \w+", "an object", first["msg"]).replace("Input should", "must")
+    return place, f"{place}: {what}, got {first['input']!r:.80}"

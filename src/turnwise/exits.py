@@ -21,8 +21,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from turnwise.config.overrides import explain, refuse_processes, took_no_job
-from turnwise.config.schema import ConfigError
+from turnwise.config.overrides import explain, took_no_job
 from turnwise.env import EnvironmentFault
 from turnwise.errors import Checked, InputError, RowsFailed, Stopped
 from turnwise.files import no_room, out_of_reach
@@ -69,11 +68,9 @@ def of_command(folder: Path) -> Iterator[None]:
     # Hydra would compose the configuration once more, only to read hydra.mode from it. Only -m starts several runs here.
     Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]
     try:
-        refuse_processes(os.environ)
-    except ConfigError as error:
-        stop(str(error), 2, own=True)  # printed by every process
-    try:
         yield
+    except BrokenPipeError:  # the reader of --help, such as head, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as end:
         number = getattr(end, "number", signal.SIGINT)
         # a second Ctrl-C ends the process at once
@@ -97,8 +94,8 @@ def told(error: Exception, arguments: Sequence[str], folder: Path) -> tuple[str 
         return str(explain(error, arguments, folder)), 2
     if isinstance(error, OSError):
         return out_of_reach(error), 2
-    if type(error).__module__.startswith("submitit."):
-        refused = took_no_job(error)
+    refused = took_no_job(error)
+    if refused or type(error).__module__.startswith("submitit."):
         what = "Slurm accepted no job" if refused else "a job ended without a result"
         return f"{what}: {' '.join(str(error).split())}", 2 if refused else 1
     return None, 1

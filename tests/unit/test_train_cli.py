@@ -42,7 +42,6 @@ MISTAKES = [  # command line, keys that the message names, near miss
     ("-m seed=0,x", "seed=x", ""),
     ("-m method=glob(zzz*)", "method=glob(zzz*)", ""),
     ("-m method=grpo,grpoo", "method=grpoo", "'grpo'"),
-    ("-m seed=range(0,2e9)", "seed=range(0,2e9)", ""),
     ("-m method=grpo,pivotrl rollout.states=4", "rollout.trajectories", ""),
     ("-m method=grpo seed=0,1 loss.ratio=x", "loss.ratio", "'token'"),
     ("-m method=grpo --cfg job", "--cfg", ""),
@@ -74,14 +73,6 @@ def test_the_runs_of_a_multirun_go_on_after_one_that_fails(tmp_path: Path) -> No
     assert [line.partition(": ")[0] for line in last.splitlines()] == [f"  - outputs/x/{s}/seed{s}" for s in (0, 1)] * 2
     assert (tmp_path / "outputs/x/0/seed0.error.txt").read_text().startswith("policy.model=/none/b: ")
     assert "Traceback" not in run.stderr + run.stdout
-
-
-@pytest.mark.parametrize("variables", [{"RANK": "abc"}, {"WORLD_SIZE": "abc"}, {"RANK": "7", "WORLD_SIZE": "2"}])
-def test_a_process_that_no_launcher_started_says_so(tmp_path: Path, variables: dict[str, str]) -> None:
-    run = train("method=sft", cwd=tmp_path, **variables)
-    assert run.returncode == 2
-    assert next(iter(variables)) in run.stderr and "Traceback" not in run.stderr and run.stderr.count("\n") == 1
-    assert not list(tmp_path.rglob("*"))
 
 
 def test_developers_get_the_traceback(tmp_path: Path) -> None:

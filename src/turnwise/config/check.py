@@ -18,14 +18,13 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
-from urllib.parse import urlsplit
 
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from turnwise.config.conflicts import conflicts
+from turnwise.config.conflicts import Settings, conflicts
 from turnwise.config.schema import ConfigError, RunConfig, build_node
 from turnwise.config.settings import CheckpointSettings, TrainerSettings
 from turnwise.errors import first_line
@@ -42,8 +41,8 @@ _UNSET = "???"
 
 # matches //user:password@ in an address; the password may contain a slash
 _USER = re.compile(r"//[^\s/?#]*@|//[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")
-ADDRESS = re.compile(r"(?:^|[._])(?:urls?|retriever)(?:\.\d+)?$")  # keys whose values are addresses
-VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
+_ADDRESS = re.compile(r"(?:^|[._])(?:url|retriever)$")  # keys whose values are addresses
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 
 
 def check_config(cfg: DictConfig) -> None:
@@ -112,13 +111,13 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
     except Exception as error:  # whatever the import of a module may raise
         yield f"{path}._target_: {first_line(error)}"
         return
-    given = {
+    values = {
         key: value for key, value in node.items() if key not in ("_target_", "_partial_", "_convert_", "_recursive_")
     }
     hints = _annotations(part)
     reported = {mistake.split(":")[0] for mistake in within}
     sound = not within
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in parameters:
             if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
                 sound = False
@@ -127,14 +126,12 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
             sound = False
             yield f"{path}.{name}: {mistake}, got {value!r}"
     for name, parameter in parameters.items():
-        optional = parameter.default is not parameter.empty or parameter.kind in (
-            parameter.VAR_KEYWORD,
-            parameter.VAR_POSITIONAL,
-        )
-        if not optional and name not in given and not node.get("_partial_"):
+        several = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        needed = parameter.default is parameter.empty and not several and not node.get("_partial_")
+        if needed and name not in values:
             sound = False
             yield f"{path}.{name}: {target.rpartition('.')[2]} requires this parameter; set {path}.{name}=..."
-    if sound and hasattr(part, "__post_init__") and not node.get("_partial_") and _UNSET not in given.values():
+    if sound and hasattr(part, "__post_init__") and not node.get("_partial_") and _UNSET not in values.values():
         try:  # checks that concern several parameters are in the part itself
             build_node(node, path)
         except ConfigError as error:
@@ -192,43 +189,25 @@ def _holds_part(value: Any) -> bool:
 # key of Turnwise -> names of the same setting in TRL, verl, transformers and other libraries
 _ELSEWHERE = {
     "update.learning_rate": "lr actor_lr",
-    "update.warmup": "warmup_steps num_warmup_steps lr_warmup_steps warmup_ratio",
     "update.clip_norm": "max_grad_norm grad_clip gradient_clip_val",
-    "update.batch_tokens": "per_device_train_batch_size micro_batch_size gradient_accumulation_steps accumulate_grad_batches",
+    "update.batch_tokens": "per_device_train_batch_size micro_batch_size gradient_accumulation_steps",
     "update.recompute": "gradient_checkpointing",
-    "iterations": "max_epochs epochs num_epochs num_train_epochs total_epochs steps max_steps total_steps num_iterations",
-    "trainer.devices": "gpus n_gpus num_gpus n_gpus_per_node num_processes nproc_per_node",
-    "trainer.num_nodes": "nodes nnodes",
-    "trainer.precision": "bf16 fp16",
-    "rollout.states": "batch_size train_batch_size global_batch_size prompts num_prompts",
-    "rollout.max_length": "max_seq_length max_seq_len max_model_len max_prompt_length max_context_length",
-    "rollout.turns": "max_turns num_turns",
-    "rollout.sampling.max_tokens": "max_new_tokens max_completion_length response_length max_response_length",
-    "allocator.group_size": "num_generations num_return_sequences num_rollouts rollouts n_samples num_samples n g",
-    "loss.kl_beta": "beta kl_coef kl_loss_coef kl_penalty",
-    "loss.clip_high": "epsilon eps clip_range cliprange clip_ratio clip_eps epsilon_high",
-    "loss.clip_low": "epsilon_low",
-    "loss.aggregation": "loss_type loss_agg_mode",
-    "policy.model": "model model_name model_path model_name_or_path model_id pretrained checkpoint",
-    "policy.dtype": "torch_dtype",
-    "policy.lora.r": "lora_r lora_rank rank",
-    "policy.lora.alpha": "lora_alpha",
-    "policy.lora.dropout": "lora_dropout",
-    "data.file": "dataset dataset_name dataset_path data_path train_file train_files data_files",
-    "eval.items": "ood out_of_domain",
-    "eval.every": "eval_steps eval_every eval_interval test_freq val_check_interval",
-    "paths.out": "output_dir out_dir save_dir default_local_dir",
-    "logger.wandb.project": "project project_name wandb_project",
-    "name": "run_name experiment_name exp_name",
-    "method": "algorithm algo trainer_type adv_estimator",
-    "env": "environment env_name world task",
-    "fresh": "overwrite overwrite_output_dir force",
+    "iterations": "max_epochs epochs num_epochs num_train_epochs total_epochs steps max_steps",
+    "trainer.devices": "gpus n_gpus num_gpus num_processes nproc_per_node",
+    "rollout.states": "batch_size train_batch_size num_prompts",
+    "rollout.max_length": "max_seq_length max_model_len max_prompt_length",
+    "rollout.sampling.max_tokens": "max_new_tokens max_completion_length max_response_length",
+    "allocator.group_size": "num_generations num_return_sequences num_rollouts n_samples num_samples n",
+    "loss.kl_beta": "beta kl_coef",
+    "loss.clip_high": "epsilon eps cliprange clip_ratio",
+    "policy.model": "model model_name model_name_or_path",
+    "data.file": "dataset dataset_name train_file",
+    "eval.items": "ood",
+    "paths.out": "output_dir",
+    "method": "algorithm algo",
+    "env": "environment env_name",
 }
-_HERE = {word: key for key, words in _ELSEWHERE.items() for word in words.split()}
-
-
-def known_elsewhere(word: str) -> bool:
-    return word.lower() in _HERE
+HERE = {word: key for key, words in _ELSEWHERE.items() for word in words.split()}
 
 
 def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
@@ -237,7 +216,7 @@ def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
     for.
     """
     plain = word.lower().replace("-", "_")
-    known = _HERE.get(plain, "")
+    known = HERE.get(plain, "")
     if known and (not holder or "." not in known or known.startswith(f"{holder}.")):
         above, _, last = known.rpartition(".")
         if last in _at(tree, above):
@@ -245,23 +224,13 @@ def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
             return f"; did you mean '{known}'?{counts}"
         return f"; this setting is called '{known}' here and belongs to a part that this run does not use"
     names = [str(name) for name in _at(tree, holder) if not str(name).startswith("_")]
-    if near := get_close_matches(word, names, n=1, cutoff=0.6):
-        return f"; did you mean '{near[0]}'?"
-    leaves = [key for key in keys_of(tree) if "." in key]
-    last_words = sorted({key.rpartition(".")[2] for key in leaves})
-    near = [plain] if plain in last_words else get_close_matches(plain, last_words, n=1, cutoff=0.8)
-    if same := [key for key in leaves if near and key.rpartition(".")[2] == near[0]]:
-        return f"; did you mean {' or '.join(repr(key) for key in sorted(same, key=len)[:3])}?"
-    return f"; choose one of {', '.join(sorted(names))}" if names else "; leave out this key"
-
-
-def keys_of(tree: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
-    """Yields the dotted key of every group and every value of a configuration, without Hydra's own keys."""
-    for key, value in tree.items():
-        if not str(key).startswith("_"):
-            yield f"{prefix}{key}"
-            if isinstance(value, Mapping):
-                yield from keys_of(value, f"{prefix}{key}.")
+    if not get_close_matches(word, names, n=1, cutoff=0.6):
+        leaves = [key for key in Settings(tree) if "." in key and "._" not in key]
+        last_words = sorted({key.rpartition(".")[2] for key in leaves})
+        near = [plain] if plain in last_words else get_close_matches(plain, last_words, n=1, cutoff=0.8)
+        if same := [key for key in leaves if near and key.rpartition(".")[2] == near[0]]:
+            return f"; did you mean {' or '.join(repr(key) for key in sorted(same, key=len)[:3])}?"
+    return suggest(word, names)
 
 
 def _at(tree: Mapping[str, Any], dotted: str) -> Mapping[str, Any]:
@@ -272,55 +241,30 @@ def _at(tree: Mapping[str, Any], dotted: str) -> Mapping[str, Any]:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Returns ``; did you mean 'x'?`` for the known name closest to ``name``, or a list of all if none is similar."""
+    """``; did you mean 'x'?`` with the known name closest to ``name``, or a list of all if none is similar."""
     names = sorted(known)
     if near := get_close_matches(name, names, n=1, cutoff=0.6):
         return f"; did you mean '{near[0]}'?"
     return f"; choose one of {', '.join(names)}" if names else "; leave out this key"
 
 
-def secrets_in(tree: Any, path: str = "") -> Iterator[str]:
-    """Yields a message for each address that contains a user or a password or has an invalid port, and for each value
-    of ``key_variable`` that is not the name of an environment variable.
+def secrets_in(value: Any, place: str = "") -> Iterator[str]:
+    """A message for each address that holds a user or a password, and for each ``key_variable`` that is not the name of
+    an environment variable, among the values below the key ``place``. The message does not repeat the value.
     """
-    children = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
-    for key, value in children:
-        place = f"{path}.{key}" if path else str(key)
-        if str(key) == "key_variable" and isinstance(value, str):
-            if not VARIABLE.fullmatch(value):
-                yield no_variable(place)
-        elif isinstance(value, str):
-            if holds_user(value) or (ADDRESS.search(place) and "@" in value.split("/")[0]):
-                yield credentials(place)
-            elif value.startswith(("http://", "https://")):
-                yield from _misplaced(value, place)
-        else:
-            yield from secrets_in(value, place)
-
-
-def holds_user(text: str) -> bool:
-    return _USER.search(text) is not None
-
-
-def _misplaced(value: str, place: str) -> Iterator[str]:
-    try:
-        port = urlsplit(value).port
-    except ValueError:  # for example an IPv6 address without its closing bracket
-        yield f"{place}: the address needs a valid host and port; a port is a number from 1 to 65535"
+    if isinstance(value, Mapping | list):
+        for key, child in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from secrets_in(child, f"{place}.{key}" if place else str(key))
+    elif not isinstance(value, str):
         return
-    if port == 0:
-        yield f"{place}: the port of the address must be a number from 1 to 65535, got 0"
-
-
-def credentials(place: str) -> str:
-    return (
-        f"{place}: the address contains a user name or a password, which would be saved with the run; leave out both, "
-        "and put the key into the environment variable that key_variable names"
-    )
-
-
-def no_variable(place: str) -> str:
-    return (
-        f"{place}: give the NAME of an environment variable (capital letters, digits and _), not the key itself; "
-        "export the key under a name such as TURNWISE_JUDGE_KEY and give that name"
-    )
+    elif place.endswith("key_variable"):
+        if not _VARIABLE.fullmatch(value):
+            yield (
+                f"{place}: give the NAME of an environment variable (capital letters, digits and _), not the key itself; "
+                "export the key under a name such as TURNWISE_JUDGE_KEY and give that name"
+            )
+    elif _USER.search(value) or (_ADDRESS.search(place) and "@" in value.split("/")[0]):
+        yield (
+            f"{place}: the address contains a user name or a password, which would be saved with the run; leave out both, "
+            "and put the key into the environment variable that key_variable names"
+        )

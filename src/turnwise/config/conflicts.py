@@ -75,68 +75,48 @@ _FRESH = "set rollout.staleness=0"
 _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
     # names and numbers
     (lambda s: isinstance(s["name"], str) and not _is_folder_name(s["name"]),
-     "name: it cannot be the name of a folder below outputs; use letters, digits and punctuation, and no part between "
-     "slashes that is empty, . or .. (to write elsewhere, set paths.out=...)"),
+     "name: this cannot be the name of a folder below outputs; to write elsewhere, set paths.out=..."),
     (lambda s: isinstance(s["seed"], int) and not 0 <= s["seed"] < 2**32,
      "seed: the random generators accept only seeds from 0 to 2^32 - 1, got {seed}; set one in this range"),
     (lambda s: isinstance(s["iterations"], int) and not 0 <= s["iterations"] <= 10**7,
      "iterations: must be from 0 to 10^7, got {iterations}"),
     (lambda s: "iterations" in s and s["trainer.max_epochs"] != s["iterations"],
      "trainer.max_epochs: one epoch of the trainer is one iteration; set iterations={trainer.max_epochs}"),
-    (lambda s: s["check"] and s["fresh"],
-     "check: it starts no run, so it renames none; leave out fresh=true or check=true"),
     # predictors and allocators
-    (lambda s: s["allocator"] in _PREDICTED and not s["predictor"],
-     "allocator={allocator!}: this allocator needs a predictor of success, but predictor is null; set predictor=tiny, or "
-     "choose allocator=uniform"),
-    (lambda s: s["gate"] == "Predicted" and not s["predictor"],
-     "gate=predicted: this gate needs a predictor of success, but predictor is null; set predictor=tiny, or choose "
-     "another gate"),
-    (lambda s: s["advantage"] == "TurnGae" and not s["predictor"],
-     "advantage=turn_gae: this rule needs a critic, but predictor is null; set predictor=tiny, or choose another rule"),
+    *[(lambda s, part=part, names=names: s[part] in names and not s["predictor"],
+       f"{part}={{{part}!}}: it needs a predictor of success, but predictor is null; set predictor=tiny")
+      for part, names in (("allocator", _PREDICTED), ("gate", {"Predicted"}), ("advantage", {"TurnGae"}))],
     (lambda s: s["advantage"] in ("TurnGae", "Igpo") and s["rollout.turns"] == 1,
-     "advantage={advantage!}: with rollout.turns=1 there are no turns to divide credit among; set rollout.turns=null, or "
-     "choose advantage=group"),
-    (lambda s: s["allocator"] == "Entropy" and s["rollout.turns"] == 1 and (s["allocator.branches"] or 0) > 0,
-     "allocator.branches: with rollout.turns=1 no rollout has a later turn to branch at; set allocator.branches=0, or "
-     "rollout.turns=null"),
+     "advantage={advantage!}: with rollout.turns=1 there are no turns to divide credit among; set rollout.turns=null"),
     (lambda s: s["allocator"] in _PREDICTED and s["advantage.zero_variance"] == "refill",
-     "advantage.zero_variance: allocator={allocator!} has spent its whole budget before a refill; set "
-     "advantage.zero_variance to drop or keep"),
+     "advantage.zero_variance: allocator={allocator!} spends its budget before a refill; set it to drop or keep"),
     *[(lambda s, allocator=allocator, key=key: s["rollout.turns"] == 1 and s["allocator"] == allocator and (s[key] or 0) > 0,
        f"{key}: with rollout.turns=1 no rollout has a later turn to branch at; set {key}=0, or rollout.turns=null")
-      for allocator, key in (("Trace", "allocator.expansion"), ("TreePO", "allocator.branches"))],
+      for allocator, key in (("Trace", "allocator.expansion"), ("TreePO", "allocator.branches"),
+                             ("Entropy", "allocator.branches"))],
     (lambda s: s["allocator"] == "Pcl" and s["allocator.prompts"] > s["rollout.states"],
-     "allocator.prompts: {allocator.prompts} prompts cannot be chosen from rollout.states={rollout.states} candidates; "
-     "set rollout.states to twice as many prompts, as in TRACE's experiments"),
+     "allocator.prompts: {allocator.prompts} cannot be chosen from rollout.states={rollout.states}; set twice as many states"),
     (lambda s: s["reward"] == "Graded" and s["predictor.reward_max"] < 2,
      "predictor.reward_max: reward=graded can be up to 2; set predictor.reward_max=2, got {predictor.reward_max}"),
     # states, rewards and turns
     (lambda s: s["reward"] in _LOCAL_REWARDS and s["states"] not in _DEMONSTRATED,
-     "reward={reward!}: this reward compares with a demonstrated action, but {states} states have none; choose "
-     "states=expert_turns, states=pivots or reward=outcome"),
+     "reward={reward!}: this reward compares with a demonstrated action, but {states} states have none; set states=pivots"),
     (lambda s: s["reward"] in _LOCAL_REWARDS and s["rollout.turns"] != 1,
      "rollout.turns: reward={reward!} judges a single action; set rollout.turns=1, got {rollout.turns}"),
     (lambda s: s["reward"] == "Outcome" and s["rollout.turns"] is not None,
-     "rollout.turns: reward=outcome is paid at the end of an episode, which rollouts of {rollout.turns} turns may not "
-     "reach; set rollout.turns=null"),
+     "rollout.turns: reward=outcome is paid at the end of an episode; set rollout.turns=null, got {rollout.turns}"),
     (lambda s: s["rollout.turns"] is not None and (first := _first_decision(s)) is not None and first >= s["rollout.turns"],
-     "gate: it first decides when all rollouts of rollout.turns={rollout.turns} have ended; set gate=never, or let the gate "
-     "decide after an earlier turn"),
+     "gate: it first decides when all rollouts of rollout.turns={rollout.turns} have ended; set gate=never"),
     (lambda s: s["rollout.trajectories"] > s["rollout.states"] > 0,
-     "rollout.trajectories: {rollout.trajectories} trajectories must be at most rollout.states={rollout.states}, so that "
-     "each trajectory has a state; lower rollout.trajectories, or set it to null"),
+     "rollout.trajectories: it must be at most rollout.states={rollout.states}, got {rollout.trajectories}; lower it"),
     (lambda s: s["rollout.max_length"] <= s["rollout.sampling.max_tokens"],
-     "rollout.max_length: it must be above rollout.sampling.max_tokens={rollout.sampling.max_tokens}; set a larger one, "
-     "got {rollout.max_length}"),
+     "rollout.max_length: set it above rollout.sampling.max_tokens={rollout.sampling.max_tokens}, got {rollout.max_length}"),
     (lambda s: s["data.file"] and s["states"] == "TaskStarts" and s["iterations"] != 0,
-     "data.file: method={method} plays tasks of env from their start and reads no file; choose method=pivotrl, sft, local, "
-     "toolrl, awpo or mixed, or leave out data.file"),
+     "data.file: method={method} plays tasks of env and reads no file; choose method=pivotrl, sft, local, toolrl or awpo"),
     # the loss
-    (lambda s: s["loss"] == "Nll" and s["reward"],
-     "reward: loss=nll imitates the demonstrated tokens and uses no reward; set reward=none, or loss=clipped"),
-    (lambda s: s["loss"] == "Nll" and s["advantage"],
-     "advantage: loss=nll imitates the demonstrated tokens and uses no advantage; set advantage=none, or loss=clipped"),
+    *[(lambda s, part=part: s["loss"] == "Nll" and s[part],
+       f"{part}: loss=nll imitates the demonstrated tokens and uses no {part}; set {part}=none, or loss=clipped")
+      for part in ("reward", "advantage")],
     (lambda s: s["loss"] == "Nll" and s["states"] == "TaskStarts",
      "states=task_starts: loss=nll needs demonstrated actions; choose states=expert_turns"),
     *[(lambda s, part=part: _trains_on_samples(s) and not s[part],
@@ -150,87 +130,65 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
     (lambda s: s["advantage"] in _GROUP_RULES and s["allocator.group_size"] == 1,
      "allocator.group_size: a group of one rollout has no group advantage; set it to at least 2"),
     (lambda s: s["update.steps"] > s["rollout.states"] > 0,
-     "update.steps: {update.steps} optimiser steps need as many rollout trees in each iteration, but there are only "
-     "rollout.states={rollout.states}; set update.steps to at most that number"),
-    (lambda s: s["update.offload"] and not s["update.recompute"],
-     "update.offload: it moves the layer inputs that recompute stores; set update.recompute=true as well"),
+     "update.steps: each of {update.steps} steps needs a rollout tree; set at most rollout.states={rollout.states}"),
     (lambda s: (s["loss.kl_beta"] or 0) > 0 and s["policy.lora.r"] == 0,
-     "loss.kl_beta: the reference policy is the policy without its adapter, but policy.lora.r is 0; set loss.kl_beta=0, "
-     "or train an adapter"),
+     "loss.kl_beta: the reference policy is the policy without its adapter, but policy.lora.r is 0; set loss.kl_beta=0"),
     (lambda s: s["policy.lora.dropout"],
-     "policy.lora.dropout: with dropout the trained policy would differ from the policy that sampled the rollouts, and a "
-     "resumed run would use other masks; set it to 0"),
+     "policy.lora.dropout: the trained policy would differ from the one that sampled the rollouts; set it to 0"),
     # judges
     (lambda s: s["judge"] is None and s["advantage"] in _JUDGED,
-     "judge: advantage={advantage!} weighs a judge's score of the reasoning, but judge is null; choose judge=offline or "
-     "judge=endpoint, or set advantage=group"),
+     "judge: advantage={advantage!} weighs a judge's score, but judge is null; choose judge=offline or judge=endpoint"),
     (lambda s: s["judge"] is not None and s["advantage"] not in _JUDGED,
-     "judge: {judge} would score every rollout, but advantage={advantage!} never uses the scores; set judge=none, or choose "
-     "advantage=awpo"),
+     "judge: advantage={advantage!} never uses the scores of {judge}; set judge=none, or choose advantage=awpo"),
     (lambda s: s["judge"] is not None and s["advantage"] == "Awpo"
      and (s["states"] not in _DEMONSTRATED or s["rollout.turns"] != 1),
-     "judge: a judge grades one reply against the demonstrated reply; choose states=expert_turns or states=pivots with "
-     "rollout.turns=1, or set judge=none and advantage=group"),
+     "judge: it grades one reply against a demonstrated one; choose states=expert_turns or pivots with rollout.turns=1"),
     (lambda s: s["advantage"] == "Awpo" and s["advantage.difficulty"] and _pays_one(s) and s["advantage.tau_high"] > 1,
-     "advantage.tau_high: reward={reward!} is at most 1, so no group would count as too easy; set advantage.tau_low=0.2 "
-     "and advantage.tau_high=0.8, or advantage.difficulty=false; got {advantage.tau_high}"),
+     "advantage.tau_high: reward={reward!} is at most 1, so no group would be too easy; set 0.8, got {advantage.tau_high}"),
     # engine=vllm
     (lambda s: _serves(s) and s["policy.start"],
-     "policy.start: the vLLM server loads only policy.model and would sample from other weights; set engine=tree, or give "
-     "a folder with all weights as policy.model"),
+     "policy.start: vLLM loads policy.model and would sample from other weights; set engine=tree"),
     (lambda s: _serves(s) and s["allocator"] and s["rollout.sampling.temperature"]
      and not 0.01 <= s["rollout.sampling.temperature"] <= 2,
-     "rollout.sampling.temperature: vLLM accepts 0.01 to 2 and would silently change other values; set it in this range, "
-     "got {rollout.sampling.temperature}"),
+     "rollout.sampling.temperature: vLLM silently changes values outside 0.01 to 2, got {rollout.sampling.temperature}"),
     # trainer=fsdp
     (lambda s: _sharded(s) and _inside(s) and s["engine.copy"] is False,
      "engine.copy: the trained weights are sharded and cannot be sampled from; set engine.copy=true"),
     (lambda s: _sharded(s) and _inside(s) and s["trainer.strategy.offload"],
-     "trainer.strategy.offload: the weight shards are kept on the CPU, and engine=tree would sample there too; choose "
-     "engine=vllm, or trainer.strategy.offload=false"),
+     "trainer.strategy.offload: engine=tree would sample on the CPU as well; choose engine=vllm, or set it to false"),
     (lambda s: _sharded(s) and s["callbacks.gradients"],
-     "callbacks.gradients: this callback needs gradients of whole weights, but the weights are sharded; set "
-     "callbacks=default, or trainer=ddp"),
+     "callbacks.gradients: it needs whole weights, but they are sharded; set callbacks=default, or trainer=ddp"),
     # collections ahead of the updates
     (lambda s: s["rollout.staleness"] and _several_processes(s) and not _serves(s),
-     "rollout.staleness: several processes would exchange rollouts and gradients at the same time, unless engine=vllm "
-     f"samples for them; {_FRESH}"),
+     f"rollout.staleness: only engine=vllm can sample while several processes exchange gradients; {_FRESH}"),
     (lambda s: s["rollout.staleness"] and s["predictor"],
-     "rollout.staleness: the predictor must learn from the rollouts of one iteration before those of the next one are "
-     f"allocated; {_FRESH}"),
+     f"rollout.staleness: the predictor learns from one iteration before the next is allocated; {_FRESH}"),
     (lambda s: s["rollout.staleness"] and s["advantage"] == "Igpo",
      f"rollout.staleness: advantage=igpo scores answers with the weights, which would be in training meanwhile; {_FRESH}"),
     (lambda s: _sharded(s) and s["advantage"] == "Igpo",
-     "advantage=igpo: it scores answers with whole weights, but the weights are sharded; choose another rule, or another "
-     "trainer.strategy"),
+     "advantage=igpo: it scores answers with whole weights, but they are sharded; choose another rule"),
     (lambda s: s["rollout.staleness"] and s["engine.copy"] is False,
      f"rollout.staleness: engine.copy=false samples from the weights that are being trained; {_FRESH}"),
     # states chosen anew
     (lambda s: s["states.refresh"] is not None and s["states.keep"] == "all",
-     "states.refresh: states.keep=all keeps every turn, so a new profile changes nothing; set states.keep=adv or "
-     "states.keep=mixed, or states.refresh=null"),
+     "states.refresh: states.keep=all keeps every turn, so a new profile changes nothing; set it to null"),
     (lambda s: s["states.refresh"] is not None and not s["allocator"],
-     "states.refresh: re-profiling needs rewards of sampled rollouts, and an imitation run samples none; set "
-     "states.refresh=null"),
+     "states.refresh: a new profile needs rewards, and an imitation run samples none; set it to null"),
     (lambda s: s["states.refresh"] is not None and s["rollout.staleness"],
-     "states.refresh: the engine would still be sampling the next iteration during re-profiling; set "
-     "rollout.staleness=0, or states.refresh=null"),
+     "states.refresh: the engine would still be sampling the next iteration; set it to null, or rollout.staleness=0"),
     # groups sampled before the first update
     (lambda s: s["rollout.frozen"] is not None and s["allocator"] is None,
      "rollout.frozen: allocator is null, so nothing is sampled; set rollout.frozen=null"),
     (lambda s: s["rollout.frozen"] < s["rollout.states"],
      "rollout.frozen: {rollout.frozen} states are fewer than the rollout.states={rollout.states} of an iteration; set more"),
     (lambda s: s["rollout.frozen"] is not None and s["predictor"],
-     "predictor: the predictor learns from each iteration's rollouts, but rollout.frozen samples all groups before the "
-     "first update; set predictor=none with allocator=uniform, or rollout.frozen=null"),
+     "predictor: it learns from each iteration, but rollout.frozen samples before the first update; set rollout.frozen=null"),
     (lambda s: s["rollout.frozen"] is not None and s["rollout.staleness"],
      "rollout.staleness: with rollout.frozen nothing is sampled during an update; set rollout.staleness=0"),
     (lambda s: s["rollout.frozen"] is not None and s["states.refresh"] is not None,
-     "states.refresh: the groups of rollout.frozen are sampled before training, so they lack states that are chosen "
-     "later; set states.refresh=null, or rollout.frozen=null"),
+     "states.refresh: the groups of rollout.frozen lack states that are chosen later; set one of the two to null"),
     (lambda s: s["rollout.frozen"] is not None and s["advantage.zero_variance"] == "refill",
-     "advantage.zero_variance: with rollout.frozen, refill would use up groups of other iterations; set "
-     "advantage.zero_variance to drop or keep, or set rollout.frozen=null"),
+     "advantage.zero_variance: refill would use up groups of rollout.frozen; set it to drop or keep"),
     # the trainer
     (lambda s: s["trainer.accelerator"] == "cpu" and s["trainer.devices"] not in (None, "auto")
      and (isinstance(s["trainer.devices"], list) or s["trainer.devices"] < 1),

@@ -36,18 +36,18 @@ Rule = Callable[["_Run", Any], tuple[Any, str]]
 
 @cache
 def size_of(model: str) -> tuple[float, str]:
-    """The number of a model's parameters, and the same in words, from the files of a folder or from the model's name."""
-    held, said = 0.0, ""
+    """The number of a model's parameters, also in words, from the files of a folder or from the model's name."""
+    parameters, words = 0.0, ""
     if Path(model).is_dir():
         with suppress(OSError, ValueError, AttributeError):
             config = json.loads((Path(model) / "config.json").read_bytes())
             width = 4 if "32" in str(config.get("dtype") or config.get("torch_dtype") or "float32") else 2
-            held = sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) / width
-            said = f"{held / 1e9:.2g}B" if held >= 1e8 else f"{held / 1e6:.2g}M"
-    if not held and (found := _SIZE.search(model.rpartition("/")[2].lower())):
+            parameters = sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) / width
+            words = f"{parameters / 1e9:.2g}B" if parameters >= 1e8 else f"{parameters / 1e6:.2g}M"
+    if not parameters and (found := _SIZE.search(model.rpartition("/")[2].lower())):
         many, number, unit = found.groups()
-        held, said = int(many or 1) * float(number) * (1e9 if unit == "b" else 1e6), found[0].upper()
-    return (held, said) if held else (UNKNOWN, "unknown size, taken for 4B")
+        parameters, words = int(many or 1) * float(number) * (1e9 if unit == "b" else 1e6), found[0].upper()
+    return (parameters, words) if parameters else (UNKNOWN, "unknown size, taken for 4B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ def _own_file(path: Path, size: int, changed: int) -> OwnFile | None:
             with suppress(UnusableError):
                 trajectory = parse_trajectory(record, source)
                 lengths = [_bytes(message) for message in trajectory.messages]
-                said = [n for n, one in zip(lengths, trajectory.messages, strict=True) if one["role"] == "assistant"]
-                replies += said[-1:] if trajectory.pivot else said
+                own = [n for n, one in zip(lengths, trajectory.messages, strict=True) if one["role"] == "assistant"]
+                replies += own[-1:] if trajectory.pivot else own
                 longest = max(longest, sum(lengths) + _bytes(trajectory.tools))
                 dialogues += 1
     if not replies:
@@ -88,8 +88,6 @@ def _own_file(path: Path, size: int, changed: int) -> OwnFile | None:
 
 
 class _Run:
-    """The facts of a run that decide."""
-
     def __init__(self, root: DictConfig) -> None:
         self.root = root
         self.model = str(self["policy.model"])

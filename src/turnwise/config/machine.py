@@ -5,12 +5,10 @@ of it is answered before torch is imported.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -22,19 +20,15 @@ from turnwise.models.hub import at_hand, check_adapter
 from turnwise.shipped import BASES, weights_of
 
 _ON_GPU = ("gpu", "cuda")
-_PROCESSES = 16  # number of processes that a run may start on any machine, also on a machine with fewer cores
 _LONGEST = 255  # largest length of a file name in bytes
 _LOOKED_AT = 2000  # number of records of a file that are checked before the run reads all of them
-_SECONDS = 3.0  # time in which a server must take a connection
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """Refuses a run that this machine cannot start. The ConfigError lists all reasons.
-
-    This check is made when a run starts and not when its configuration is composed, because a plan or a sweep may be
-    composed on another machine.
+    """Refuses a run that this machine cannot start. The ConfigError lists all reasons. A plan or a sweep may be composed
+    on another machine, so this check is made when a run starts.
     """
-    mistakes = [*_gpus(cfg), *_cores(cfg), *_folders(cfg), *missing_files(cfg), *_models(cfg)]
+    mistakes = [*_gpus(cfg), *_folders(cfg), *missing_files(cfg), *_models(cfg)]
     if mistakes:
         raise ConfigError(mistakes)
 
@@ -49,33 +43,15 @@ def opening(cfg: DictConfig) -> str:
 
 
 def check_inputs(cfg: DictConfig) -> Any:
-    """Returns the environment, which is ready.
-
-    Raises:
-        InputError: no record of the file can be used, no judge answers, or the environment lacks a file or a program.
+    """Returns the environment, which is ready, or raises an InputError: no record of the file can be used, or the
+    environment lacks a file or a program.
     """
     if cfg.data.file is not None:
         from turnwise.data.trajectories import each_trajectory  # here, because it is slow to import
 
         each_trajectory(lambda trajectory: None, cfg.data.file, bool(cfg.data.strict), _LOOKED_AT)
-    _judge(cfg)
     check_ready(environment := build(cfg, "env"))
     return environment
-
-
-def _judge(cfg: DictConfig) -> None:
-    """Behind a proxy, only the request itself can tell whether a server answers."""
-    url = OmegaConf.select(cfg, "judge.client.url")
-    if url is None or any(name.lower().endswith("_proxy") for name in os.environ):
-        return
-    at = urlsplit(url)
-    try:
-        socket.create_connection(
-            (at.hostname or "", at.port or (443 if at.scheme == "https" else 80)), _SECONDS
-        ).close()
-    except OSError as error:
-        why = f"nothing answers there ({error.strerror or error})"
-        raise InputError(f"judge.client.url={url}: {why}; start a server, or choose judge=offline") from error
 
 
 def _gpus(cfg: DictConfig) -> list[str]:
@@ -86,55 +62,34 @@ def _gpus(cfg: DictConfig) -> list[str]:
     if not installed.endswith("+cpu"):  # with a torch for CPUs, the answer is known without the slow import
         import torch
     if installed.endswith("+cpu") or not torch.cuda.is_available():
-        return [
-            f"trainer.accelerator={accelerator}: torch {installed} finds no CUDA device on this machine; choose "
-            "trainer=cpu, or check that nvidia-smi lists one and that this torch is built for CUDA"
-        ]
+        remedy = "choose trainer=cpu, or check that nvidia-smi lists one and that this torch is built for CUDA"
+        return [f"trainer.accelerator={accelerator}: torch {installed} finds no CUDA device on this machine; {remedy}"]
     # A launcher may have made only one GPU visible to this process.
     started = any(name in os.environ for name in ("LOCAL_RANK", "SLURM_PROCID"))
     needed = devices if isinstance(devices, int) else 0 if isinstance(devices, str) else 1 + max(devices, default=0)
     there = torch.cuda.device_count()
-    return (
-        [f"trainer.devices={devices}: this machine has only {there} GPUs; choose GPUs that it has"]
-        if needed > there and not started
-        else []
-    )
+    if needed <= there or started:
+        return []
+    return [f"trainer.devices={devices}: this machine has only {there} GPUs; choose GPUs that it has"]
 
 
-def _cores(cfg: DictConfig) -> Iterator[str]:
-    most = max(_PROCESSES, os.cpu_count() or 1)
-    on_cpu = OmegaConf.select(cfg, "trainer.accelerator") == "cpu"
-    for key in (*(["trainer.devices"] if on_cpu else []), "engine.lanes"):
-        given = OmegaConf.select(cfg, key)
-        if isinstance(given, int) and given > most:
-            yield f"{key}: this machine can run only {most} processes side by side; set at most {most}, got {given}"
-
-
-def _folders(cfg: DictConfig) -> list[str]:
-    mistakes = []
+def _folders(cfg: DictConfig) -> Iterator[str]:
     for key in ("paths.out", "paths.cache"):
-        given = str(OmegaConf.select(cfg, key) or "")
-        if not given.strip():
-            mistakes.append(f"{key}: the value is empty; name a folder to write to")
-        elif "\0" in given or any(len(part.encode(errors="replace")) > _LONGEST for part in Path(given).parts):
-            mistakes.append(
-                f"{key}: a folder's name may have at most {_LONGEST} bytes and no zero byte; give another name=..."
-            )
-        else:
-            path = next(path for path in (Path(given), *Path(given).absolute().parents) if os.path.lexists(path))
-            if not path.is_dir():
-                mistakes.append(f"{key}={given}: {path} is not a folder; remove {path}, or name another folder")
-            elif not os.access(path, os.W_OK | os.X_OK):
-                mistakes.append(f"{key}={given}: {path} is not writable; name another folder")
-    if mistakes:
-        return mistakes
+        folder = str(OmegaConf.select(cfg, key) or "")
+        if not folder.strip():
+            yield f"{key}: the value is empty; name a folder to write to"
+            continue
+        if any(len(os.fsencode(part)) > _LONGEST for part in Path(folder).parts):
+            yield f"{key}: a folder's name may have at most {_LONGEST} bytes; give another name=..."
+            continue
+        path = next(path for path in (Path(folder), *Path(folder).absolute().parents) if os.path.lexists(path))
+        if not path.is_dir():
+            yield f"{key}={folder}: {path} is not a folder; remove {path}, or name another folder"
+        elif not os.access(path, os.W_OK | os.X_OK):
+            yield f"{key}={folder}: {path} is not writable; name another folder"
     out, cache = (Path(os.path.realpath(str(OmegaConf.select(cfg, f"paths.{name}")))) for name in ("out", "cache"))
     if cache.is_relative_to(out):
-        mistakes.append(
-            f"paths.cache={cache}: this folder is inside the run's own folder, which may be renamed or emptied, but "
-            "all runs share the cache; name a folder outside the run's folder"
-        )
-    return mistakes
+        yield f"paths.cache={cache}: all runs share the cache; name a folder outside the run's folder, which may be renamed"
 
 
 def missing_files(cfg: DictConfig) -> Iterator[str]:

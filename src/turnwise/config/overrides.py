@@ -1,42 +1,24 @@
-"""Everything about a command line: explains Hydra's errors with the nearest valid names, refuses overrides that Hydra
-would misread, launchers that cannot start and secrets, and makes the text of ``--help`` (Hydra's own takes a second).
+"""Everything about a command line: explains Hydra's errors with the nearest valid names, and refuses secrets and
+overrides that Hydra would misread.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException, ValidationError
 from yaml import YAMLError
 
-from turnwise.config.check import (
-    ADDRESS,
-    VARIABLE,
-    check_config,
-    credentials,
-    holds_user,
-    known_elsewhere,
-    meant,
-    no_variable,
-    suggest,
-)
+from turnwise.config.check import HERE, check_config, meant, secrets_in, suggest
 from turnwise.config.schema import ConfigError, build, compose_config, small_options
-from turnwise.files import read_yaml
 
-MOST = 10_000  # largest number of runs that one command may start
-
-_DEEP = 500  # largest number of brackets in one argument
 _OF_HYDRA = {  # settings of Hydra -> what to do instead
     "hydra.run.dir": "a run creates its own folder; name it with paths.out=...",
     "hydra.job.chdir": "a run's paths are relative to the folder in which the run is started; leave out this setting",
@@ -44,19 +26,6 @@ _OF_HYDRA = {  # settings of Hydra -> what to do instead
 }
 _SEVERAL = ("callbacks", "logger")  # groups from which a run may choose several options
 _OPTIONAL = (*_SEVERAL, "cluster", "debug")  # groups from which a run may choose no option
-_NAMED = re.compile(r"key_variable['\"]?\s*[=:]\s*(?P<value>[^\s,}]*)")
-# Hydra's name of a launcher -> the module and the package that provide it
-_PLUGINS = {
-    "joblib": ("hydra_plugins.hydra_joblib_launcher", "hydra-joblib-launcher"),
-    "submitit_local": ("hydra_plugins.hydra_submitit_launcher", "hydra-submitit-launcher"),
-    "submitit_slurm": ("hydra_plugins.hydra_submitit_launcher", "hydra-submitit-launcher"),
-    "ray": ("hydra_plugins.hydra_ray_launcher", "hydra-ray-launcher"),
-}
-_NUMBERS = """
-    RANK LOCAL_RANK NODE_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_PORT JSM_NAMESPACE_RANK
-    SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS
-"""  # environment variables with which a launcher tells each process its rank and the number of processes
-_LOOKS_ONLY = {"--dry-run", "--cfg", "-c", "--help", "-h", "--info", "-i"}
 
 
 def explain(error: Exception, arguments: Sequence[str], folder: Path) -> ConfigError:
@@ -72,60 +41,25 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path) -> ConfigE
     if isinstance(error, YAMLError):
         return ConfigError([f"a configuration file is not YAML: {_line(error)}"])
     overrides = [argument for argument in arguments if ("=" in argument or argument[0] == "~") and argument[0] != "-"]
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    kept = [one for override in parsed if (one := _one_of_sweep(override, str(error), folder)) is not None]
+    kept = OverridesParser.create().parse_overrides(overrides)
     refused: list[tuple[Override, Exception]] = []
-    cfg, in_a_file = None, None
-    if (blamed := _blame(error, kept)) is not None:  # if kept, it would make the first attempt below fail again
+    cfg, refusal = None, error
+    while cfg is None and (blamed := _blame(refusal, kept)) is not None:
         kept.remove(blamed)
-        refused.append((blamed, error))
-    while cfg is None:
+        refused.append((blamed, refusal))
         try:
             cfg = compose_config([override.input_line or "" for override in kept], folder)
-        except (HydraException, OmegaConfBaseException) as refusal:
-            blamed = _blame(refusal, kept)
-            if blamed is None:
-                in_a_file = refusal
-                break
-            kept.remove(blamed)
-            refused.append((blamed, refusal))
-    mistakes = [_message(override, refusal, cfg, folder) for override, refusal in refused]
-    if in_a_file is not None:
-        mistakes.append(_in_a_file(in_a_file, folder))
-    elif cfg is not None:
+        except (HydraException, OmegaConfBaseException) as another:
+            refusal = another
+    mistakes = [_message(override, why, cfg, folder) for override, why in refused]
+    if cfg is None:
+        mistakes.append(_in_a_file(refusal, folder))
+    else:
         try:
             check_config(cfg)
         except ConfigError as more:
             mistakes += more.mistakes
-    return ConfigError(mistakes or [_line(error)])
-
-
-def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override | None:
-    """``override`` with a single value: of a sweep, the value that Hydra's ``complaint`` names, else its first value.
-    None if the sweep has no values.
-    """
-    if not override.is_sweep_override():
-        return override
-    key, given = override.get_key_element(), override.value()
-    if isinstance(given, Glob):
-        values = given.filter(group_options(folder).get(key, []))
-    else:
-        values = swept(override)
-    lines = [f"{key}={value}" for value in values]
-    missing = [f"'{line.replace('=', '/', 1)}'" in complaint for line in lines]  # an option of a group without a file
-    named = [line for line, gone in zip(lines, missing, strict=True) if gone or line in complaint]
-    line = next(iter(named or lines), None)
-    return None if line is None else OverridesParser.create().parse_override(line)
-
-
-def swept(override: Override) -> list[str]:
-    """The first ``MOST`` + 1 values of a sweep; none for an interval, or for a range whose step is 0."""
-    if not override.is_discrete_sweep():
-        return []
-    try:
-        return list(islice(override.sweep_string_iterator(), MOST + 1))
-    except ValueError:  # a range whose step is 0
-        return []
+    return ConfigError(mistakes)
 
 
 def _blame(error: Exception, overrides: Sequence[Override]) -> Override | None:
@@ -143,45 +77,42 @@ def _blame(error: Exception, overrides: Sequence[Override]) -> Override | None:
 
 
 def _message(override: Override, error: Exception, cfg: DictConfig | None, folder: Path) -> str:
-    given, key = override.input_line, override.key_or_group
+    line, key = override.input_line, override.key_or_group
     if isinstance(error, MissingConfigException):
-        return f"{given}: {_no_option(key, str(override.value()), folder)}"
+        return f"{line}: {_no_option(key, str(override.value()), folder)}"
     cause = error.__cause__ or error
     if isinstance(cause, ValidationError | InterpolationResolutionError):
-        return f"{given}: {_line(cause)}"
+        return f"{line}: {_line(cause)}"
     if cfg is None:
-        return f"{given}: there is no key '{key}'"
+        return f"{line}: there is no key '{key}'"
     *parents, last = key.lstrip("+~").split(".")
     if parents[:1] == ["hydra"]:  # cfg does not hold Hydra's own settings
-        return f"{given}: {_line(error)}"
+        return f"{line}: {_line(error)}"
     depth = 0
     while depth < len(parents) and isinstance(OmegaConf.select(cfg, ".".join(parents[: depth + 1])), DictConfig):
         depth += 1
     holder = ".".join(parents[:depth])
-    node = OmegaConf.select(cfg, holder) if holder else cfg
     wrong = [*parents, last][depth]
-    if wrong in node:
-        place = f"{holder}.{wrong}" if holder else wrong
-        if depth < len(parents):
-            return f"{given}: {place} is a single value and has no keys; set {place}=..."
-        return f"{given}: {_line(error)}"  # for example +key=... for a key that exists already
+    if wrong in (OmegaConf.select(cfg, holder) if holder else cfg):
+        return f"{line}: {_line(error)}"  # for example +key=... for a key that exists already
     where = f"{holder} has no key '{wrong}'" if holder else f"there is no key '{wrong}'"
-    word, above = (last, "") if known_elsewhere(last) and not known_elsewhere(wrong) else (wrong, holder)
-    return f"{given}: {where}{meant(word, OmegaConf.to_container(cfg), above)}"  # type: ignore[arg-type]
+    elsewhere = last.lower() in HERE and wrong.lower() not in HERE
+    near = meant(last if elsewhere else wrong, OmegaConf.to_container(cfg), "" if elsewhere else holder)  # type: ignore[arg-type]
+    return f"{line}: {where}{near}"
 
 
 def _in_a_file(error: Exception, folder: Path) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
-        asking = re.compile(rf"^ *- (override )?/?{re.escape(group)}: *{re.escape(option)}\b", re.MULTILINE)
-        files = [path for path in sorted(folder.rglob("*.yaml")) if asking.search(path.read_text(encoding="utf-8"))]
-        where = f"{files[0].relative_to(folder.parent)}: " if files else ""
-        return where + _no_option(group, option, folder)
+        return _no_option(group, option, folder)
     full_key = getattr(error.__cause__ or error, "full_key", None)
     return f"{full_key}: {_line(error)}" if full_key else _line(error)
 
 
 def _no_option(group: str, option: str, folder: Path) -> str:
+    if group == "hydra/launcher" and option.startswith(("joblib", "submitit", "ray")):
+        package = f"hydra-{option.partition('_')[0]}-launcher"
+        return f"hydra/launcher={option}: {package} is not installed here; pip install {package}"
     return f"{group} has no '{option}'{suggest(option, group_options(folder).get(group, []))}"
 
 
@@ -199,13 +130,6 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split("\n    full_key")[0].split())
 
 
-def refuse_misuse(arguments: Sequence[str], folder: Path) -> None:
-    """Refuses what no command line may hold, whether it starts a run, several runs or a sweep."""
-    refuse_secrets(arguments)
-    refuse_config_of_many(arguments)
-    refuse_launcher(arguments, folder)
-
-
 def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
     """Refuses overrides that Hydra would misunderstand, or would refuse without naming the key. The ConfigError names
     all of them. In the commands that Lightning writes for all processes except the first, settings of Hydra are
@@ -221,18 +145,12 @@ def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
 def _misused(argument: str, groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
     key, equals, value = argument.lstrip("+").partition("=")
     without, key = key.startswith("~"), key.removeprefix("~")  # the arguments ~GROUP and ~GROUP=OPTION remove a group
-    is_group = re.fullmatch(r"\w[\w/]{0,99}", key) is not None and key in groups
-    if min(map(argument.count, "[]")) > _DEEP or argument.count("{") > _DEEP:
-        yield f"{argument[:40]}...: this argument is nested too deeply; flatten it, or write it into a file"
-    elif key in _OF_HYDRA and equals:
+    is_group = key in groups
+    if key in _OF_HYDRA and equals:
         yield f"{key}: {_OF_HYDRA[key]}"
     elif key == "data.file" and value.startswith("["):
         yield f"{key}: a run reads one file; join several: python scripts/prepare_data.py A B --out all.jsonl"
-    elif key == "hydra.searchpath" and (gone := [place for place in _folders(value) if not place.is_dir()]):
-        yield f"hydra.searchpath: there is no folder {gone[0]}; correct it, or leave it out"
-    elif re.fullmatch(r"hydra\.(launcher|sweeper)\._target_", key) and equals:
-        yield f"{argument}: Hydra's plugins are chosen as groups; write hydra/launcher=NAME or hydra/sweeper=NAME"
-    elif equals and (is_group or not key) and re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower()):
+    elif equals and is_group and re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower()):
         yield f"{key}={value}: {key} is a group; give the name of one of its files, not a number or truth value"
     elif is_group and (value == "null" or (without and key not in _OPTIONAL)):
         off = next((name for name in ("none", "never") if name in groups[key]), None)
@@ -245,106 +163,36 @@ def _misused(argument: str, groups: Mapping[str, Sequence[str]]) -> Iterator[str
         yield f"{key}: a run has one {key}, but the list names several; choose one"
 
 
-def _folders(places: str) -> list[Path]:
-    named = [place.strip(" '\"").removeprefix("file://") for place in places.strip("[] ").split(",")]
-    return [Path(place) for place in named if "://" not in place]
-
-
 def is_sweep(arguments: Iterable[str]) -> bool:
     return any(argument.startswith("sweep=") for argument in arguments)
 
 
-def refuse_config_of_many(arguments: Sequence[str]) -> None:
-    """Refuses to print the configuration of several runs, because Hydra prints that of one run only."""
-    shown = next((a for a in arguments if a.partition("=")[0] in ("--cfg", "-c", "--info", "-i")), None)
-    if shown is None:
-        return
-    if is_sweep(arguments):
-        remedy = "sweep= starts many: --dry-run lists them, and conf/sweep/ has the overrides of each row"
-    elif any(a in ("-m", "--multirun") for a in arguments):
-        remedy = "leave out -m, and give one value for each key"
-    else:
-        return
-    raise ConfigError([f"{shown}: it prints the configuration of one run; {remedy}"])
-
-
-def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
-    """Refuses a launcher whose package is not installed, and a Slurm launcher on a machine without Slurm."""
-    given = [argument.partition("=")[2] for argument in arguments if argument.startswith("hydra/launcher=")]
-    if not given:
-        return
-    found = _stands_on(given[-1], folder)
-    module, package = _PLUGINS.get(found, (None, ""))
-    if module is not None and find_spec(module) is None:
-        raise ConfigError(
-            [f"hydra/launcher={given[-1]}: this needs {package}, which is not installed here; pip install {package}"]
-        )
-    launches = any(a in ("-m", "--multirun") for a in arguments) or is_sweep(arguments)
-    if found == "submitit_slurm" and launches and not _LOOKS_ONLY & set(arguments) and shutil.which("srun") is None:
-        raise ConfigError(
-            [
-                f"hydra/launcher={given[-1]}: srun is not on this machine's PATH, so no job can be submitted to Slurm; "
-                "start the command on a login node of the cluster, or choose hydra/launcher=local_jobs"
-            ]
-        )
-
-
-def refuse_processes(environment: Mapping[str, str]) -> None:
-    """Refuses environment variables of torchrun or Slurm that are no whole number, and a rank that is not below the
-    number of processes: Lightning would fail, or a process would wait for others that do not exist.
+def refuse_misuse(arguments: Sequence[str]) -> None:
+    """Refuses what no command line may hold, whether it starts a run, several runs or a sweep: passwords and API keys,
+    because Hydra's own messages would repeat them, and the configuration of several runs.
     """
-    remedy = "start the run with torchrun or srun, or unset the variable to run one process"
-    for name in _NUMBERS.split():
-        if name in environment and not environment[name].isdecimal():
-            raise ConfigError(
-                [f"the environment variable {name}={environment[name]!r} is not a whole number; {remedy}"]
-            )
-    processes = environment.get("WORLD_SIZE", "1")
-    for name, count in (("RANK", processes), ("LOCAL_RANK", environment.get("LOCAL_WORLD_SIZE", processes))):
-        if int(environment.get(name, "0")) >= int(count):
-            raise ConfigError(
-                [
-                    f"the environment variable {name}={environment[name]} must be below the number of processes, "
-                    f"{count}; {remedy}"
-                ]
-            )
+    if mistakes := [mistake for argument in arguments for mistake in _secrets_of(argument)]:
+        raise ConfigError(list(dict.fromkeys(mistakes)))
+    shown = next((a for a in arguments if a.partition("=")[0] in ("--cfg", "-c", "--info", "-i")), None)
+    if shown and (is_sweep(arguments) or {"-m", "--multirun"} & set(arguments)):
+        remedy = "give one value for each key, without -m and sweep="
+        raise ConfigError([f"{shown}: Hydra prints the configuration of one run only; {remedy}"])
+
+
+def _secrets_of(argument: str) -> Iterator[str]:
+    key, equals, value = argument.partition("=")
+    place = key.lstrip("+~") if equals and re.fullmatch(r"[+~]*[\w./-]+", key) else "an argument"
+    values = [value, *re.split(r"[\[\],'\" ]+", value)] if place != "an argument" else [argument]
+    if place.endswith("key_variable"):
+        values = [one for one in values[1:] if one not in ("", "null", "???") and not one.startswith("${")]
+    for one in values:
+        yield from secrets_in(one, place)
 
 
 def took_no_job(error: BaseException) -> bool:
-    """Whether an error means that Slurm refused a job, for example because of an unknown account."""
-    return type(error).__module__.startswith("submitit.") and type(error).__name__ == "FailedJobError"
-
-
-def _stands_on(name: str, folder: Path) -> str:
-    for _ in range(8):  # Hydra itself refuses files that refer to each other in a circle
-        path = folder / "hydra" / "launcher" / f"{name}.yaml"
-        content = read_yaml(path) if path.is_file() else None
-        below = content.get("defaults") if isinstance(content, dict) else None
-        if not (isinstance(below, list) and below and isinstance(below[0], str)):
-            break
-        name = below[0]
-    return name
-
-
-def refuse_secrets(arguments: Iterable[str]) -> None:
-    """Refuses overrides that hold a password or an API key, because Hydra's own messages would repeat them. The error
-    has no part of a value.
-    """
-    mistakes = [mistake for argument in arguments for mistake in _in_override(argument)]
-    if mistakes:
-        raise ConfigError(list(dict.fromkeys(mistakes)))
-
-
-def _in_override(argument: str) -> Iterator[str]:
-    key, equals, value = argument.partition("=")
-    place = key.lstrip("+~") if equals and re.fullmatch(r"[+~]*[\w./-]+", key) else "an argument"
-    bare = ADDRESS.search(place) and any("@" in item.split("/")[0] for item in re.split(r"[\[\],'\"]+", value))
-    if bare or holds_user(argument):
-        yield credentials(place)
-    whole = [value] if place.endswith("key_variable") else [named["value"] for named in _NAMED.finditer(argument)]
-    for given in (item.strip("'\" ") for text in whole for item in text.split(",")):
-        if given not in ("null", "???") and not given.startswith("${") and not VARIABLE.fullmatch(given):
-            yield no_variable(place)
+    """Whether an error means that Slurm refused a job, for example because of an unknown account, or is not there."""
+    refused = type(error).__module__.startswith("submitit.") and type(error).__name__ == "FailedJobError"
+    return refused or (isinstance(error, RuntimeError) and 'Could not detect "srun"' in str(error))
 
 
 def build_alone(key: str, overrides: Sequence[str], folder: Path) -> Any:
@@ -358,41 +206,3 @@ def build_alone(key: str, overrides: Sequence[str], folder: Path) -> Any:
     part = OmegaConf.create({key: OmegaConf.to_container(cfg, resolve=True)[key]})  # type: ignore[index, call-overload]
     check_config(part)
     return build(part, key)
-
-
-_TEXT = """\
-Turnwise, turn-level reinforcement learning for language-model agents.
-
-  python train.py                                       method=pivotrl on the shipped policy, minutes on two cores
-  python train.py method=selective                      likewise sft, grpo, awpo, trace and all other methods
-  python train.py method=sft seed=1 data.trajectories=100
-  python train.py method=grpo policy=qwen3_4b trainer=gpu
-  python train.py -m method=pivotrl,local,sft seed=0,1,2
-  python train.py sweep=pivotrl_tab4                    a table of the paper, row by row
-  python train.py debug=tiny method=pivotrl             a short run that checks every stage
-  python train.py method=sft data.file=my.jsonl policy.model=my_model check=true    all checks of a run, and no run
-
-The files of a run are in outputs/<name>/seed<seed>. The same command resumes the run. name=... chooses another folder;
-fresh=true renames the existing folder and starts the run again.
-
-Choose one option of each group (group=option)
-
-{groups}
-
-These launchers can start the runs of -m or sweep=
-{launchers}
-
-All keys of a run, with their values: python train.py method=pivotrl --cfg job"""
-
-
-def help_text(folder: Path, sweeps: Sequence[str]) -> str:
-    """The help text of ``train.py``, with the options of every group and the names of the sweeps."""
-    found = group_options(folder) | {"sweep": sweeps}
-    groups = [_wrapped(group, names) for group, names in found.items() if not group.startswith(("hydra", "at/"))]
-    launchers = _wrapped("hydra/launcher", found.get("hydra/launcher", []))
-    return _TEXT.format(groups="\n".join(groups), launchers=launchers)
-
-
-def _wrapped(group: str, names: Sequence[str]) -> str:
-    line = f"{group}: {', '.join(names)}"
-    return fill(line, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -35,11 +35,8 @@ class ConfigError(InputError):
 
     def __init__(self, mistakes: list[str]) -> None:
         self.mistakes = mistakes
-        if len(mistakes) == 1:
-            text = mistakes[0]
-        else:
-            text = f"{len(mistakes)} mistakes in the configuration:\n" + "\n".join(f"  - {m}" for m in mistakes)
-        super().__init__(text)
+        several = f"{len(mistakes)} mistakes in the configuration:\n" + "\n".join(f"  - {m}" for m in mistakes)
+        super().__init__(mistakes[0] if len(mistakes) == 1 else several)
 
 
 @dataclass
@@ -95,8 +92,8 @@ _PLAIN = re.compile(r"[+~\w./@]+=[\w.+~/-]*")  # an override of which a folder's
 
 def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
     """The preset's name, then a subfolder named after the overrides of this run, such as ``seed-3_lr-0.1``, without
-    ``method=x`` if the preset is named x, and without the override of the group ``dropped``. The name needs no quotes on
-    a command line. One that is too long for a folder is cut. A hash of the whole is added if something is lost.
+    ``method=x`` if the preset is named x, and without the override of the group ``dropped``. A hash of the whole is
+    added if the name is cut, or loses characters that would need quotes on a command line.
     """
     gone = (f"method={preset}", f"{dropped}=")
     kept = [
@@ -111,24 +108,23 @@ def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
 
 
 def verifier(method: str, anchored: str | None, other: str | None) -> str | None:
-    """Returns the verifier that an environment has by default: ``anchored``, which compares with the demonstrated action
-    as PivotRL's does in the terminal (App. A.2), with PivotRL and its baseline, else ``other``.
+    """The verifier that an environment has by default: with PivotRL and its baseline ``anchored``, which compares with
+    the demonstrated action as PivotRL's does in the terminal (App. A.2), else ``other``.
     """
     return anchored if method in ("pivotrl", "local") else other
 
 
 def register(folder: Path) -> None:
-    """Registers the root schema and the options of ``options.yaml`` with Hydra, and the resolvers ``run_name``,
-    ``verifier`` and ``follow`` with OmegaConf. May be called repeatedly. ``folder`` is the configuration folder.
+    """Registers the root schema and the options of ``options.yaml`` with Hydra, and the resolvers with OmegaConf. May be
+    called repeatedly. ``folder`` is the configuration folder.
     """
     store = ConfigStore.instance()
     store.store(name="run_schema", node=RunConfig)
     for group, options in small_options(folder).items():
         for name, node in options.items():
             store.store(name=name, node=node, group=group, package="_global_")
-    OmegaConf.register_new_resolver("run_name", run_name, replace=True)
-    OmegaConf.register_new_resolver("verifier", verifier, replace=True)
-    OmegaConf.register_new_resolver("follow", follow, replace=True)
+    for name, resolver in {"run_name": run_name, "verifier": verifier, "follow": follow}.items():
+        OmegaConf.register_new_resolver(name, resolver, replace=True)
 
 
 @cache
@@ -159,10 +155,8 @@ class _ReadOnce(CachingConfigRepository):
 
 def compose_config(overrides: Sequence[str], folder: Path, read: dict[str, bytes] | None = None) -> DictConfig:
     """The configuration that ``python train.py <overrides>`` would use. ``turnwise.config.overrides.explain`` turns the
-    HydraException or OmegaConfBaseException of overrides that cannot be composed into a clear message.
-
-    Configurations that share ``read``, a cache of the configuration files, take half the time; the files must not
-    change in the meantime.
+    HydraException or OmegaConfBaseException of overrides that cannot be composed into a clear message. Configurations
+    that share ``read``, a cache of the configuration files, take half the time.
     """
     register(folder)
     hydra_config = HydraConfig.instance()

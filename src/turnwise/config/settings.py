@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Interval
 
 from turnwise.data.match_calls import MOST
-from turnwise.data.toolcalls import Format, Thinking
+from turnwise.data.toolcalls import Format
 from turnwise.engines.engine import Sampling
 from turnwise.rollouts.verdicts import Anchored, Kind
 
@@ -68,7 +68,6 @@ class DataSettings:
     word_overlap: Annotated[float, Interval(ge=0, le=MOST)] = 0.1
     pass_rates: bool = True
     prompt_tokens: AtLeastOne | None = None
-    thinking: Thinking | None = None
     tools_as_text: bool | None = None
     format: Format | None = None
 

@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnwise.data.read_records import UnusableError
-from turnwise.data.toolcalls import REASONING, Thinking, without_thinking
+from turnwise.data.toolcalls import REASONING
 from turnwise.data.trajectories import used_twice
 from turnwise.errors import InputError
 from turnwise.types import Message, Trajectory
@@ -35,12 +35,9 @@ _HALF = re.compile("[\ud800-\udfff]")  # half a surrogate pair, which no tokeniz
 def disarming(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Callable[[Message], Message], Callable[[Sequence[Any]], list[Any]]]:
-    """Returns a function that changes a message, and a function that changes tool definitions, so that they contain no
-    special token when they are rendered.
-
-    Both functions insert a space after the first character of each special token's string, for example
-    ``< |im_end|>``. Assistant messages are left unchanged. Added tokens that are not special (``<tool_call>`` in many
-    vocabularies) are also left unchanged, because they end no turn.
+    """Returns a function that changes a message, and one that changes tool definitions, so that they contain no special
+    token when they are rendered: a space is inserted after the first character of its string (``< |im_end|>``).
+    Assistant messages, and added tokens that are not special (``<tool_call>`` in many vocabularies), stay.
     """
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     # The pattern consumes only the first character of a string, so that strings that overlap are all found.
@@ -49,7 +46,7 @@ def disarming(
 
     def plain(value: Any) -> Any:
         if isinstance(value, str):
-            return marker.sub(lambda found: f"{found[0]} ", _HALF.sub("\ufffd", value))
+            return marker.sub(lambda match: f"{match[0]} ", _HALF.sub("\ufffd", value))
         if isinstance(value, Mapping):
             return {plain(key): plain(part) for key, part in value.items()}
         return [plain(part) for part in value] if isinstance(value, list | tuple) else value
@@ -97,28 +94,22 @@ class ChatTokens:
 
     ``options`` are passed to the template, for example ``{"enable_thinking": False}`` for Qwen3. Rollouts keep the
     reasoning of earlier turns. In demonstrations the template may drop this reasoning, and ``spines`` then warns once.
-    If ``thinking`` is set, demonstrations keep or drop the reasoning of earlier turns whatever the template does.
 
     Raises:
         ChatTemplateError: the tokenizer has no chat template, the template changes or leaves out the text of messages,
             or no end-of-turn token is known.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        options: Mapping[str, Any] | None = None,
-        thinking: Thinking | None = None,
-    ) -> None:
-        self.tokenizer, self.thinking = tokenizer, thinking
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any] | None = None) -> None:
+        self.tokenizer = tokenizer
         self._options = dict(options or {})
         self._disarmed, self._disarmed_tools = disarming(tokenizer)
         self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not tokenizer.chat_template:
-            raise ChatTemplateError(
-                f"{self.name} has no chat template: add chat_template.jinja to the model's folder (copy it from the "
-                "instruction-tuned model of the same family) or choose an instruction-tuned model"
+            remedy = (
+                "copy chat_template.jinja from the instruction-tuned model of the same family, or choose that model"
             )
+            raise ChatTemplateError(f"{self.name} has no chat template: {remedy}")
         self._eos: Any = tokenizer.eos_token_id  # one id or None; the library's own annotation is wider
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special = special | set(tokenizer.all_special_ids)
@@ -135,17 +126,14 @@ class ChatTokens:
         tokenizer = self.tokenizer
         self._opening = self.text([_ASKED])
         if _SPOKEN not in self.text([{"role": "user", "content": _SPOKEN}]):
-            raise ChatTemplateError(f"{self.name}: the chat template omits or changes the text of user messages")
+            raise self._error("omits or changes the text of user messages")
         tail = self._cut([_ASKED, _spoken(_SPOKEN), _ANSWER])[1]
         self._last_tail = self._cut([_ASKED, _spoken(_SPOKEN)], prompt=False)[1]
         self.end_id, self._closing = self._end_of_turn(self._last_tail)
         self._end = str(tokenizer.convert_ids_to_tokens(self.end_id))
         if not tail.startswith(self._closing):
-            raise ChatTemplateError(
-                f"{self.name}: the chat template closes an assistant turn with {self._closing!r} at the end of a "
-                f"conversation but with {tail[: len(self._closing)]!r} in the middle; use a "
-                "template that closes both in the same way"
-            )
+            middle = tail[: len(self._closing)]
+            raise self._error(f"closes the last assistant turn with {self._closing!r} but earlier ones with {middle!r}")
         self.stop_ids = (self.end_id,) if self._eos in (None, self.end_id) else (self.end_id, self._eos)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
@@ -157,7 +145,12 @@ class ChatTokens:
         unless ``prompt`` is False.
         """
         shown = [dict(self._disarmed(m)) for m in messages]
-        return rendered(self.tokenizer, self.name, shown, self._disarmed_tools(tools), prompt, self._options)
+        arguments = {"tools": self._disarmed_tools(tools) or None, "tokenize": False, "add_generation_prompt": prompt}
+        try:
+            return str(self.tokenizer.apply_chat_template(shown, **arguments, **self._options))
+        except Exception as error:  # templates may raise any exception
+            roles = " ".join(str(m.get("role")) for m in shown)
+            raise self._error(f"refuses the messages, whose roles are {roles}: {error}") from error
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
         """Returns the bridge between two actions: template text, observation and generation prompt, as token ids.
@@ -191,53 +184,49 @@ class ChatTokens:
 
     def spines(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[Spine]:
         """Returns the trajectory, without the messages after the last assistant turn, as token sequences (spines); only
-        one if the template never rewrites earlier turns.
-
-        If the rendered history of a turn differs from the spine so far, a new spine begins with this rendered history.
-        So the history of each turn is exactly the text that the template shows the policy.
-
-        Raises:
-            ChatTemplateError: there is no assistant turn, or the template refuses the messages.
+        one if the template never rewrites earlier turns. If the rendered history of a turn differs from the spine so
+        far, a new spine begins with this rendered history. So the history of each turn is exactly the text that the
+        template shows the policy.
         """
         spines = self._split(messages, tools)
-        if len(spines) > 1 and not self._warned and self.thinking is None:
+        if len(spines) > 1 and not self._warned:
             self._warned = True
-            warnings.warn(rewritten(self.name, spines) + ". Such trajectories are split at these turns", stacklevel=2)
+            warnings.warn(
+                f"{self.name}: the chat template rewrites earlier turns: it drops their reasoning or moves text. This was "
+                f"first seen before assistant turn {len(spines[0].turns)} of a trajectory. Use a template that keeps the "
+                "history as it was written, or remove the reasoning from the demonstrations. Such trajectories are split "
+                "at these turns",
+                stacklevel=2,
+            )
         return spines
 
     def reply(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Spine:
         """Returns a spine whose only turn is the last assistant turn. The tokens before it are the rendered history."""
-        spine = self._split(messages, tools, last=True)[-1]
-        return Spine(spine.ids, spine.turns[-1:])
+        (spine,) = self._split(messages, tools, last=True)
+        return spine
 
     def _split(
         self, messages: Sequence[Message], tools: Sequence[Any], each: bool = False, last: bool = False
     ) -> list[Spine]:
-        """Splits a trajectory into spines (see :meth:`spines`).
-
-        A spine is the token sequence of a whole dialogue, from which the histories of its turns are cut. They are checked
-        against the template's own tokens: with ``each`` at all turns, else at those that ``compared`` selects.
-        With ``thinking=keep``, only the first history is rendered; otherwise ``last`` selects only the last turn.
+        """See :meth:`spines`. The histories that are cut from a spine are checked against the template's own text: with
+        ``each`` at all turns, else at those that ``compared`` selects. ``last`` selects only the last turn.
         """
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
-            raise ChatTemplateError(
-                f"none of the {len(messages)} messages is an assistant turn, so there is nothing to learn from"
-            )
-        keep = self.thinking == "keep"
-        acts = acts[-1:] if last and not keep else acts
+            raise ChatTemplateError(f"none of the {len(messages)} messages is an assistant turn")
+        acts = acts[-1:] if last else acts
         spines: list[Spine] = []
         text = ""
         ids: list[int] = []
         turns: list[tuple[int, int]] = []
-        looks = {0} if keep else range(len(acts)) if each else compared(len(acts))
+        looks = range(len(acts)) if each else compared(len(acts))
         for n, at in enumerate(acts):
             if n:
                 observation = messages[acts[n - 1] + 1 : at]
                 bridge = self._bridge(_key(observation)) if observation else ""
                 text += bridge
                 ids += self._encode_after(bridge)
-            if n in looks and text != (history := self._history(messages[:at], tools)):
+            if n in looks and text != (history := self.text(messages[:at], tools)):
                 if n >= EACH and not each:
                     return self._split(messages, tools, each=True)
                 if turns:
@@ -252,13 +241,10 @@ class ChatTokens:
 
     # -- the text of the template
 
-    def _history(self, messages: Sequence[Message], tools: Sequence[Any]) -> str:
-        return self.text([without_thinking(m) for m in messages] if self.thinking == "drop" else messages, tools)
-
     def _cut(self, messages: Sequence[Message], prompt: bool = True) -> tuple[str, str]:
-        head, found, tail = self.text(messages, prompt=prompt).partition(_SPOKEN)
-        if not found:
-            raise ChatTemplateError(f"{self.name}: the chat template omits or changes the text of assistant messages")
+        head, spoken, tail = self.text(messages, prompt=prompt).partition(_SPOKEN)
+        if not spoken:
+            raise self._error("omits or changes the text of assistant messages")
         return head, tail
 
     def _end_of_turn(self, tail: str) -> tuple[int, str]:
@@ -267,9 +253,7 @@ class ChatTokens:
                 token = str(self.tokenizer.convert_ids_to_tokens(token_id))
                 return token_id, tail[: tail.index(token) + len(token)]
         if self._eos is None:
-            raise ChatTemplateError(
-                f"{self.name}: neither the chat template nor the tokenizer names an end-of-turn token"
-            )
+            raise self._error("names no end-of-turn token, and neither does the tokenizer")
         return self._eos, ""
 
     def _body_uncached(self, spoken: str) -> str:
@@ -279,17 +263,19 @@ class ChatTokens:
         answers = [{"role": "tool", "content": "v", "tool_call_id": call.get("id")} for call in calls] or [_ANSWER]
         tail = self._closing + self._bridge(_key(answers))
         body = self._between(self.text([_ASKED, message, *answers]), tail)
-        said = [message.get(key) for key in ("content", *REASONING)]
-        if body is None or not all(part.strip() in body for part in said if isinstance(part, str)):
+        texts = [message.get(key) for key in ("content", *REASONING)]
+        if body is None or not all(part.strip() in body for part in texts if isinstance(part, str)):
             # The template shortens past turns, but shows the last turn as the policy writes it.
             body = self._between(self.text([_ASKED, message], prompt=False), self._last_tail)
         if body is None:
-            raise ChatTemplateError(
-                f"{self.name}: the chat template does not write an assistant message as generation prompt, message and "
-                "end-of-turn token in this order, so the text that the policy should write is unknown; use a template "
-                "whose generation prompt adds no text (such as an opened <think>) that past turns do not have"
+            raise self._error(
+                "does not write an assistant message as generation prompt, message and end-of-turn token in this order; use "
+                "one whose generation prompt adds no text (such as an opened <think>) that past turns do not have"
             )
         return body
+
+    def _error(self, what: str) -> ChatTemplateError:
+        return ChatTemplateError(f"{self.name}: the chat template {what}")
 
     def _between(self, text: str, tail: str) -> str | None:
         if not (text.startswith(self._opening) and text.endswith(tail)):
@@ -337,37 +323,9 @@ def _spoken(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-def rendered(
-    tokenizer: PreTrainedTokenizerBase,
-    name: str,
-    messages: Sequence[dict[str, Any]],
-    tools: Sequence[Any],
-    prompt: bool,
-    options: Mapping[str, Any],
-) -> str:
-    """Returns the text that the chat template makes of messages, with the generation prompt if ``prompt`` is True.
-
-    Raises:
-        ChatTemplateError: the template refuses the messages. The error message contains ``name``, the model's name.
-    """
-    try:
-        return str(
-            tokenizer.apply_chat_template(
-                messages, tools=tools or None, tokenize=False, add_generation_prompt=prompt, **options
-            )
-        )
-    except Exception as error:  # templates may raise any exception
-        roles = " ".join(str(m.get("role")) for m in messages)
-        raise ChatTemplateError(
-            f"{name}: the chat template refuses the messages, whose roles are {roles}: {error}"
-        ) from error
-
-
 def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Returns the token ids of ``text``. The tokenizer adds no special tokens.
-
-    Raises:
-        ChatTemplateError: the tokenizer fails on the text, for example because its regex takes too many steps.
+    """Returns the token ids of ``text``, to which the tokenizer adds no special tokens. A ChatTemplateError if it fails,
+    for example because its regex takes too many steps.
     """
     try:
         return tokenizer.encode(text, add_special_tokens=False)
@@ -379,29 +337,16 @@ def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def compared(count: int) -> set[int]:
-    """Returns the indices of the turns (of ``count`` turns) whose rendered histories are compared with the token ids.
-
-    These are the first ``EACH`` turns, later turns whose index grows by a factor of 1.5 each time, and the last turn.
-    So the total length of the compared histories stays small. If a template rewrites a turn, the turn is also rewritten
-    in all later histories, so the next comparison finds the change.
+    """Returns the indices of the turns (of ``count`` turns) whose rendered histories are compared with the token ids:
+    the first ``EACH``, later ones whose index grows by a factor of 1.5, and the last. So the total length of the
+    compared histories stays small. A turn that a template rewrites is rewritten in all later histories, so the next
+    comparison finds the change.
     """
-    found, turn = set(range(min(count, EACH))), float(EACH)
+    turns, turn = set(range(min(count, EACH))), float(EACH)
     while turn < count:
-        found.add(int(turn))
+        turns.add(int(turn))
         turn *= 1.5
-    return found | {count - 1}
-
-
-def rewritten(name: str, spines: Sequence[Spine]) -> str:
-    """Returns the warning that the chat template of the model ``name`` rewrites earlier turns.
-
-    ``spines`` are the token lists that one trajectory needs because of this.
-    """
-    return (
-        f"{name}: the chat template rewrites earlier turns: it drops their reasoning or moves text. This was first "
-        f"seen before assistant turn {len(spines[0].turns)} of a trajectory. Use a template that keeps the history as "
-        "it was written, set data.thinking=keep or data.thinking=drop, or remove the reasoning from the demonstrations"
-    )
+    return turns | {count - 1}
 
 
 # -- a run's expert trajectories, each with its tokens -----------------------------------------------------------------
@@ -411,8 +356,6 @@ Check = Callable[[Sequence[str], Sequence[str]], None]
 
 
 class Demonstration(NamedTuple):
-    """An expert trajectory, and its tokens as one or more lists (``spines``; see ``data.chat_tokens``)."""
-
     trajectory: Trajectory
     spines: list[Spine]
 
@@ -431,10 +374,6 @@ class Demonstrations:
             shown: the trajectory in the form that the chat template can render; None: ``trajectory`` itself.
             check: a function that receives the texts of the rendered replies, in order, first without and then with
                 their reasoning. It may raise an error to refuse the trajectory.
-
-        Raises:
-            UnusableError: another trajectory has the same id, or a reply contains an end-of-turn token before its end.
-            ChatTemplateError: the chat template refuses the messages.
         """
         if trajectory.id in self._by_id:
             raise used_twice(trajectory.id, self._by_id[trajectory.id].trajectory.source)
@@ -462,6 +401,5 @@ class Demonstrations:
         return iter(self._by_id.values())
 
     def named(self, name: str) -> Trajectory | None:
-        """Returns the trajectory whose id is ``name``, or None."""
         demonstration = self._by_id.get(name)
         return demonstration and demonstration.trajectory

@@ -9,53 +9,36 @@ user chose another format.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
 from turnwise.data.match_calls import equivalent, identical
 from turnwise.data.steps import steps_of
 from turnwise.data.tool_schema import arguments_of, function_of
-from turnwise.data.toolcalls import OPEN, PARSERS, Format, ToolCallError, write_calls
-from turnwise.errors import InputError
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, write_calls
 from turnwise.types import Message, ToolCall, Trajectory
 
-PROBE_TOOLS: Sequence[Mapping[str, Any]] = (
-    {
-        "type": "function",
-        "function": {
-            "name": "turnwise_probe",
-            "description": "A probe.",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
-        },
-    },
-)
-PROBE_CALL = ToolCall("turnwise_probe", {"city": "probed-city", "days": 3})
-
-
-def asking(count: int = 1) -> list[Message]:
-    """Returns a test conversation: a user message, and an assistant message with :data:`PROBE_CALL` ``count`` times."""
-    calls = [
-        {
-            "id": f"probecal{number}",
-            "type": "function",
-            "function": {"name": PROBE_CALL.name, "arguments": dict(PROBE_CALL.arguments)},
-        }
-        for number in range(count)
-    ]
-    return [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+_PROBE = {"name": "turnwise_probe", "description": "A probe.", "parameters": _SCHEMA}
+_TOOLS: Sequence[Mapping[str, Any]] = ({"type": "function", "function": _PROBE},)
+_CALL = ToolCall("turnwise_probe", {"city": "probed-city", "days": 3})
+_WRITTEN = {"type": "function", "function": {"name": _CALL.name, "arguments": dict(_CALL.arguments)}}
+_USER: Message = {"role": "user", "content": "u"}
+_CALLING: Message = {"role": "assistant", "content": "", "tool_calls": [{"id": "probecal0", **_WRITTEN}]}
+# texts of the test conversations; they show whether a template sorts words or changes letter case
+_SYSTEM = "turnwise system b a 2  1 b B"
+_RESULT = "turnwise result b a 2  1 b B"
+_ANSWER: Message = {"role": "tool", "name": _CALL.name, "content": _RESULT, "tool_call_id": "probecal0"}
 
 
 def format_of(chat: ChatTokens) -> Format | None:
-    """Returns the format in which the chat template of ``chat`` writes tool calls.
-
-    The result is None if no parser can read the rendered call, because the template leaves ``tool_calls`` out, refuses
-    them, or writes them in an unknown format.
+    """Returns the format in which the chat template of ``chat`` writes tool calls, or None if no parser can read the
+    rendered call, because the template leaves ``tool_calls`` out, refuses them, or writes them in an unknown format.
     """
     try:
-        (spine,) = chat.spines(asking(), PROBE_TOOLS)
+        (spine,) = chat.spines([_USER, _CALLING], _TOOLS)
     except ChatTemplateError:
         return None
     start, stop = spine.turns[-1]
@@ -65,32 +48,9 @@ def format_of(chat: ChatTokens) -> Format | None:
 
 def _reads(text: str, name: str) -> bool:
     try:
-        return identical(PARSERS[name](text, PROBE_TOOLS).calls, [PROBE_CALL])
+        return identical(PARSERS[name](text, _TOOLS).calls, [_CALL])
     except ToolCallError:
         return False
-
-
-def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Format | Literal["none"]:
-    """Returns the format of the tool calls that are written in the text of a conversation's replies.
-
-    The result is ``none`` if the text has no calls, or if a message has ``tool_calls``. Without ``tools``, calls of the
-    formats ``llama_json`` and ``bfcl_python`` are not recognized.
-    """
-    if any(message.get("tool_calls") for message in messages):
-        return "none"
-    said = [
-        message["content"].rpartition("</think>")[2].strip() for message in messages if message["role"] == "assistant"
-    ]
-    if any(OPEN in text for text in said):
-        return "qwen_xml" if any(re.search(r"<tool_call>\s*<function=", text) for text in said) else "hermes"
-    if any(re.match(r'(?:<\|python_tag\|>|\{\s*"(?:name|type)"\s*:)', text) for text in said) and tools:
-        return "llama_json"
-    return "bfcl_python" if any(is_call_list(text) for text in said) and tools else "none"
-
-
-def is_call_list(text: str) -> bool:
-    """Returns whether a reply looks like a list of calls in Python syntax: ``[f(a=1), g()]``."""
-    return text.startswith("[") and text.endswith("]") and "(" in text
 
 
 def calls_read(form: str, texts: Sequence[str]) -> int:
@@ -105,27 +65,16 @@ def calls_read(form: str, texts: Sequence[str]) -> int:
     return sum(map(holds, texts))
 
 
-# text of the system message in the test conversations; it shows whether a template sorts words or changes letter case
-_SYSTEM = "turnwise system b a 2  1 b B"
-_RESULT = "turnwise result b a 2  1 b B"
 _TOOL_TEXT = "These tools can be called, one JSON object a line:\n<tools>\n{}\n</tools>\nTo call a tool, write:\n{}"
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Adapts a trajectory to one chat template when it is called with the trajectory.
+    """Adapts a trajectory to one chat template when it is called with the trajectory."""
 
-    Attributes:
-        format: the text format of tool calls, both in demonstrations and in the policy's replies.
-        lost_system: the reason why the template does not show system messages, or an empty text if it shows them. If
-            there is a reason, system messages are merged into the first user message.
-        lost_tools: the reason why tools and calls are written as text (the template does not show them, or
-            ``data.tools_as_text`` is true), or an empty text if the template writes them.
-    """
-
-    format: Format
-    lost_system: str = ""
-    lost_tools: str = ""
+    format: Format  # of tool calls, both in demonstrations and in the policy's replies
+    lost_system: str = ""  # why system messages are merged into the first user message; empty: the template shows them
+    lost_tools: str = ""  # why tools and calls are written as text; empty: the template writes them
 
     def __call__(self, trajectory: Trajectory) -> Trajectory:
         """Returns the trajectory with its system messages, tools and calls in a form that the template shows."""
@@ -166,56 +115,39 @@ def uses_tools(trajectory: Trajectory) -> bool:
 
 
 def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = None) -> Dialect:
-    """Finds out what the chat template of ``chat`` leaves out, and returns the matching :class:`Dialect`.
-
-    Args:
-        as_text: whether tools and calls are written as text even if the template can show them.
-        form: the format of tool calls that the user chose; None: the format that the template writes, or Hermes.
+    """Finds out what the chat template of ``chat`` leaves out. With ``as_text``, tools and calls are written as text even
+    if the template can show them. ``form`` is the format of tool calls that the user chose; None: the format that the
+    template writes, or Hermes.
     """
     lost_system = "" if _shows_system(chat, False) else "the chat template shows no system turn"
-    found = format_of(chat)
-    lost_tools = "data.tools_as_text=true" if as_text else _lost_tools(chat, found)
+    shown = format_of(chat)
+    lost_tools = "data.tools_as_text=true" if as_text else _lost_tools(chat, shown)
     if not lost_tools and not lost_system and not _shows_system(chat, True):
         lost_system = "the chat template drops the system turn once a tool has answered"
-    return Dialect(form or ("hermes" if lost_tools else found) or "hermes", lost_system, lost_tools)
-
-
-def refuse_lost_tools(dialect: Dialect, name: str) -> InputError:
-    """Returns the error for the file ``name`` whose dialogues use tools, if the chat template cannot show tools."""
-    return InputError(
-        f"{name}: {dialect.lost_tools}, but the dialogues use tools: choose a model whose chat template shows tools, "
-        "or set data.tools_as_text=true to write the tools as text"
-    )
+    return Dialect(form or ("hermes" if lost_tools else shown) or "hermes", lost_system, lost_tools)
 
 
 def _shows_system(chat: ChatTokens, tools: bool) -> bool:
-    system = {"role": "system", "content": _SYSTEM}
-    user, reply = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}
-    opening = [system, user]
-    later = [*opening, *asking()[1:], _result()] if tools else [*opening, reply, user]
-    shown = PROBE_TOOLS if tools else ()
-    return _shown(chat, opening, shown, _SYSTEM) == _shown(chat, later, shown, _SYSTEM) == ""
+    opening = [{"role": "system", "content": _SYSTEM}, _USER]
+    later = [*opening, _CALLING, _ANSWER] if tools else [*opening, {"role": "assistant", "content": "a"}, _USER]
+    shown = _TOOLS if tools else ()
+    return not any(_lost(chat, messages, shown, _SYSTEM) for messages in (opening, later))
 
 
-def _lost_tools(chat: ChatTokens, found: Format | None) -> str:
-    user = [{"role": "user", "content": "u"}]
-    if lost := _shown(chat, user, PROBE_TOOLS, PROBE_CALL.name):
+def _lost_tools(chat: ChatTokens, form: Format | None) -> str:
+    answered = [_USER, _CALLING, _ANSWER]
+    if lost := _lost(chat, [_USER], _TOOLS, _CALL.name):
         return f"the chat template does not show the tools{lost}"
-    if found is None:
+    if form is None:
         return "the chat template leaves tool_calls out, or writes them in a form that cannot be read back"
-    answered = [*asking(), _result()]
-    if lost := _shown(chat, answered, PROBE_TOOLS, _RESULT):
+    if lost := _lost(chat, answered, _TOOLS, _RESULT):
         return f"the chat template does not show the answers of tools{lost}"
-    if lost := _shown(chat, answered, PROBE_TOOLS, str(PROBE_CALL.arguments["city"])):
+    if lost := _lost(chat, answered, _TOOLS, str(_CALL.arguments["city"])):
         return f"the chat template does not show earlier tool calls{lost}"
     return ""
 
 
-def _result() -> Message:
-    return {"role": "tool", "name": PROBE_CALL.name, "content": _RESULT, "tool_call_id": "probecal0"}
-
-
-def _shown(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Any], what: str) -> str:
+def _lost(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Any], what: str) -> str:
     try:
         return "" if what in chat.text(messages, tools) else " (they are left out)"
     except ChatTemplateError as error:
@@ -232,54 +164,32 @@ def _folded(messages: Sequence[Message]) -> list[Message]:
 
 
 def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[str]) -> str:
-    """Checks that the rendered replies of a trajectory can be read back, and returns a message about the first failure.
+    """Returns a message about the first rendered reply of a trajectory that cannot be read back, or an empty text.
 
     Parsing a rendered reply must give the tool calls of the demonstrated reply. If the demonstrated reply has no calls,
-    the rendered reply must contain its text. The result is an empty text if no reply fails.
-
-    Args:
-        dialect: its ``format`` is the format in which the tool calls are parsed.
-        trajectory: the trajectory as it was read from the file.
-        actions: the rendered replies of the trajectory, in order.
+    the rendered reply must contain its text. ``trajectory`` is as it was read from the file, ``actions`` are its
+    rendered replies in order.
     """
     for step, action in zip(steps_of(trajectory), actions, strict=True):
         if not action.strip():
             return f"the chat template renders the demonstrated reply {step.id} as an empty text"
         if step.calls:
+            rendered = f"{step.id}: the tool calls that the chat template renders, read in the format {dialect.format},"
             try:
                 made = PARSERS[dialect.format](action, trajectory.tools).calls
             except ToolCallError as error:
-                return (
-                    f"{step.id}: the tool calls that the chat template renders cannot be read in the format "
-                    f"{dialect.format} ({error})"
-                )
+                return f"{rendered} are none ({error})"
             if not equivalent(made, step.calls):
-                return (
-                    f"{step.id}: the tool calls that the chat template renders, read in the format {dialect.format}, "
-                    "differ from the calls in tool_calls"
-                )
+                return f"{rendered} differ from the calls in tool_calls"
         elif step.content.strip() and step.content.strip() not in action:
             return f"{step.id}: the reply that the chat template renders does not contain the text of the message"
     return ""
 
 
-def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
-    """Returns whether the chat template drops the text of a reply that has both text and calls.
-
-    ``actions`` are the rendered replies of the trajectory, in order.
+def dropped(trajectory: Trajectory, actions: Sequence[str], replies: Sequence[str]) -> tuple[bool, bool]:
+    """Returns whether the chat template drops the text of a reply that has both text and calls, and whether it drops
+    the reasoning of a reply. ``actions`` are the rendered replies, ``replies`` the same with their reasoning.
     """
-    return any(
-        step.calls and step.content.strip() not in action
-        for step, action in zip(steps_of(trajectory), actions, strict=True)
-    )
-
-
-def drops_reasoning(trajectory: Trajectory, replies: Sequence[str]) -> bool:
-    """Returns whether the chat template drops the reasoning of a reply.
-
-    ``replies`` are the rendered replies of the trajectory with their reasoning, in order.
-    """
-    return any(
-        step.rationale is not None and step.rationale not in reply
-        for step, reply in zip(steps_of(trajectory), replies, strict=True)
-    )
+    steps = steps_of(trajectory)
+    text = any(step.calls and step.content.strip() not in one for step, one in zip(steps, actions, strict=True))
+    return text, any((step.rationale or "") not in one for step, one in zip(steps, replies, strict=True))

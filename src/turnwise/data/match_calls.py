@@ -15,11 +15,10 @@ def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Se
     """Returns whether the calls ``made`` are equivalent to the calls ``expected`` by the functional rule (ours,
     for the functional equivalence of PivotRL, arXiv:2603.21383, section 3.1).
 
-    The calls of one turn run in parallel, so their order does not matter. Each expected call must match one made call,
-    and no call may be left over. Two calls match if they name the same tool and have equal arguments. Numbers are
-    compared as numbers, and whitespace at both ends of a text is ignored. An optional argument that is left out has the
-    default value from the tool's schema in ``tools``. If ``tools`` is given, each made call must also fit the schema of
-    its tool. Two empty sequences are equivalent.
+    The calls of one turn run in parallel, so their order does not matter. Each expected call must match one made call
+    of the same tool with equal arguments, and no call may be left over. Numbers are compared as numbers, and whitespace
+    at both ends of a text is ignored. With ``tools``, each made call must also fit the schema of its tool, and an
+    optional argument that is left out has its default value.
     """
     if len(made) != len(expected):
         return False
@@ -86,12 +85,11 @@ _NEAR = 1e-6  # floats that differ by less than this are equal
 
 
 def accepts(made: Reply, expected: Reply, least: float) -> bool:
-    """Returns whether the policy's reply ``made`` is equivalent to the demonstrated reply ``expected``.
+    """Returns whether the policy's reply ``made`` is equivalent to the demonstrated reply ``expected`` by NeMo Gym's rule.
 
     If the demonstrated reply calls tools, each of its calls must match a different call of the policy's reply
     (:func:`same_call`). The policy may make additional calls. If the demonstrated reply is text, any text without a
-    call is accepted. ``least`` is the smallest word overlap (:func:`overlap`) at which two text arguments count as
-    equal, in [0, ``MOST``].
+    call is accepted.
     """
     if not expected.calls:
         return bool(made.content) and not made.calls
@@ -108,16 +106,14 @@ def same_call(made: ToolCall, expected: ToolCall, least: float) -> bool:
     Two objects must have the same keys, and two lists must have the same length. Two values must have the same type, so
     1 does not equal 1.0. As an exception, True and False in ``made`` equal 1 and 0 in ``expected``. Two floats are
     equal if they differ by less than 1e-6. Two texts are compared exactly if one of them has fewer than two words;
-    otherwise they are equal if their word overlap (:func:`overlap`) is at least ``least``.
+    otherwise they are equal if their word overlap is at least ``least``, in [0, ``MOST``].
     """
     return made.name == expected.name and _same(dict(made.arguments), dict(expected.arguments), least)
 
 
 def overlap(made: str, expected: str) -> float:
-    """Returns the word overlap of two texts: the number of words in both, divided by the sum of their word counts.
-
-    The overlap is in [0, 0.5]. Letter case and word order are ignored. A word counts as often as it occurs in both
-    texts. The overlap of two empty texts is 0.
+    """Returns the number of words that occur in both texts, as often as they do, divided by the sum of their word counts:
+    a number in [0, 0.5]. Letter case and word order are ignored.
     """
     ours, theirs = Counter(made.lower().split()), Counter(expected.lower().split())
     both = ours.total() + theirs.total()

@@ -29,27 +29,29 @@ class TurnInContext:
 
 def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
     """Returns one step for each assistant turn of a trajectory, in order. A pivot has only one step, its last turn.
-
-    The reasoning is the value of the message's key ``reasoning_content``, ``reasoning`` or ``thinking``. Without these
-    keys, it is the thinking block at the start of the message's content. Tool calls that are written in the content are
-    not parsed.
-
-    Raises:
-        ValueError: a call is not valid; the error names the step. The calls of trajectories that were read from files
-            have been checked before.
+    Tool calls that are written in the content are not parsed. A ValueError if a call is not valid; the calls of
+    trajectories that were read from files have been checked before.
     """
     steps: list[TurnInContext] = []
     for at in trajectory.acts:
         message = trajectory.messages[at]
         name = f"{trajectory.id}#t{len(steps)}"
         rationale, content = reasoning_of(message)
-        calls = tuple(_call(call, name) for call in message.get("tool_calls") or ())
+        try:
+            calls = tuple(
+                checked_call(function_of(call).get("name"), arguments_of(call))
+                for call in message.get("tool_calls") or ()
+            )
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"step {name!r}: {error}") from error
         steps.append(TurnInContext(name, trajectory.messages[:at], rationale, content, calls, trajectory.tools))
     return steps
 
 
 def reasoning_of(message: Message) -> tuple[str | None, str]:
-    """Splits an assistant message into its reasoning, or None, and its content without reasoning."""
+    """Splits an assistant message into its reasoning, or None, and its content without reasoning. The reasoning is the
+    value of a key of ``REASONING``, or else the thinking block at the start of the content.
+    """
     content = str(message.get("content") or "")
     for key in REASONING:
         if isinstance(message.get(key), str) and message[key].strip():
@@ -59,10 +61,3 @@ def reasoning_of(message: Message) -> tuple[str | None, str]:
     except ToolCallError:  # a demonstrated reply may be longer than the limit, or its thinking may never be closed
         return None, content
     return thinking or None, content
-
-
-def _call(call: Mapping[str, Any], step: str) -> ToolCall:
-    try:
-        return checked_call(function_of(call).get("name"), arguments_of(call))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"step {step!r}: {error}") from error

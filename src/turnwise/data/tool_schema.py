@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
+from turnwise.errors import first_mistake
 from turnwise.files import parse_json
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -30,24 +33,20 @@ _WORDS = {  # type names in benchmarks and data sets -> JSON Schema's types
 
 
 def json_type(word: str) -> str:
-    """Returns the JSON Schema name of a type, given its name in Python or in a benchmark (``dict`` is ``object``)."""
     return _WORDS.get(word, word)
 
 
 def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the dictionary that holds a tool's name and parameters, or a tool call's name and arguments.
-
-    This is the value of the key ``function``, or ``tool`` itself if it has no key ``function``.
+    """The dictionary that holds a tool's name and parameters, or a call's name and arguments: the value of the key
+    ``function``, or ``tool`` itself.
     """
     function = tool.get("function", tool)
     return function if isinstance(function, Mapping) else {}
 
 
 def make_tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str, Any]:
-    """Returns a tool definition for chat templates, with the parameters' JSON schema.
-
-    Each further keyword argument describes one parameter of the tool as a pair (JSON type, description). All parameters
-    are required.
+    """A tool definition for chat templates. Each further keyword argument describes one required parameter as a pair
+    (JSON type, description).
     """
     properties = {key: {"type": kind, "description": text} for key, (kind, text) in parameters.items()}
     schema = {"type": "object", "properties": properties, "required": list(parameters), "additionalProperties": False}
@@ -55,22 +54,18 @@ def make_tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str,
 
 
 def name_of(definition: Mapping[str, Any]) -> str:
-    """Returns the name of a tool, given its definition as :func:`make_tool` makes it."""
     return str(function_of(definition)["name"])
 
 
 def parameters_of(definition: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Returns a tool's parameters in order (name -> JSON schema), given its definition as from :func:`make_tool`."""
-    found: Mapping[str, Mapping[str, Any]] = function_of(definition)["parameters"]["properties"]
-    return found
+    """A tool's parameters in order (name -> JSON schema)."""
+    properties: Mapping[str, Mapping[str, Any]] = function_of(definition)["parameters"]["properties"]
+    return properties
 
 
 def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a tool call, which may be an object or JSON text, as a dictionary.
-
-    Raises:
-        ValueError: the arguments are a text that is not JSON.
-        TypeError: the arguments are not an object.
+    """The arguments of a tool call, which may be an object or JSON text; a ValueError if the text is not JSON, a
+    TypeError if it is not an object.
     """
     arguments = function_of(call).get("arguments")
     if arguments is None or arguments == "":
@@ -86,10 +81,11 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns messages about the mistakes in a tool call, or an empty list if the call fits one of ``tools``.
+    """Messages about the mistakes in a tool call; none if the call fits one of ``tools``. Worlds show them to the
+    policy, so their wording is part of an episode.
 
-    The name must be that of a tool, and the arguments must follow the tool's schema. Only the keywords ``type``,
-    ``required``, ``properties``, ``additionalProperties: false``, ``items``, ``enum`` and ``const`` are checked.
+    Only the keywords ``type``, ``required``, ``properties``, ``additionalProperties: false``, ``items``, ``enum`` and
+    ``const`` of a schema are checked.
     """
     known = {function_of(tool).get("name"): function_of(tool) for tool in tools}
     name = function_of(call).get("name")
@@ -105,42 +101,34 @@ def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> l
     ]
 
 
+class _Schema(BaseModel):
+    """What the functions of this module, and chat templates, take for granted in a JSON schema."""
+
+    properties: dict[str, _Schema | bool] | None = None
+    required: list[str] | None = None
+    enum: list[Any] | None = None
+    type: str | list[str | None] | None = None
+    items: _Schema | bool | str | list[Any] | None = None
+
+
+class _Function(BaseModel):
+    name: str
+    parameters: _Schema | None = None
+
+
 def check_tool(tool: Any) -> str | None:
-    """Returns a message about the first mistake in the definition of a tool, or None if the definition can be used."""
+    """A message about the first mistake in the definition of a tool, or None if the definition can be used."""
     if not isinstance(tool, Mapping) or not isinstance(function_of(tool).get("name"), str):
         return "a tool must be an object with a name, as {'type': 'function', 'function': {'name', 'parameters'}}"
-    parameters = function_of(tool).get("parameters")
-    if parameters is not None and not isinstance(parameters, Mapping):
-        return f"the parameters of tool {function_of(tool)['name']!r} must be a JSON schema (an object)"
-    problem = _check_schema(parameters or {}, "parameters")
-    return problem and f"tool {function_of(tool)['name']!r}: {problem}"
-
-
-def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
-    for key, kind, what in (
-        ("properties", Mapping, "an object"),
-        ("required", list, "a list"),
-        ("enum", list, "a list"),
-    ):
-        if schema.get(key) is not None and not isinstance(schema[key], kind):
-            return f"{where}.{key} must be {what}, got {_kind(schema[key])}"
-    if wrong := [
-        name for name, about in (schema.get("properties") or {}).items() if not isinstance(about, Mapping | bool)
-    ]:
-        return f"{where}.{wrong[0]} must be a JSON schema, got {_kind(schema['properties'][wrong[0]])}"
-    if wrong := [name for name in schema.get("required") or () if not isinstance(name, str)]:
-        return f"{where}.required must name parameters, got {_kind(wrong[0])}"
-    types = schema.get("type")
-    for name in types if isinstance(types, list) else [types]:
-        if name is not None and not isinstance(name, str):
-            return f"{where}.type must be text or a list of texts, got {_kind(name)}"
-    inner = {**(schema.get("properties") or {}), "items": schema.get("items")}
-    found = (_check_schema(about, f"{where}.{name}") for name, about in inner.items() if isinstance(about, Mapping))
-    return next(filter(None, found), None)
+    try:
+        _Function.model_validate(dict(function_of(tool)), strict=True)
+    except ValidationError as error:
+        return f"tool {function_of(tool)['name']!r}: {first_mistake(error)[1]}"
+    return None
 
 
 def check_value(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
-    """Returns a message for each place where ``value``, which the messages call ``where``, violates ``schema``."""
+    """A message for each place where ``value``, which the messages call ``where``, violates ``schema``."""
     wanted = schema.get("type")
     types = [wanted] if isinstance(wanted, str) else list(wanted or ())
     if types and not any(_is(value, name) for name in types):
@@ -180,7 +168,7 @@ def _kind(value: Any) -> str:
 
 
 def signature(tool: Mapping[str, Any]) -> str:
-    """Returns a tool's signature in one line, such as ``ls(a?)``. A question mark marks an optional parameter."""
+    """A tool's signature in one line, such as ``ls(a?)``. A question mark marks an optional parameter."""
     function = function_of(tool)
     schema = function.get("parameters") or {}
     required = schema.get("required") or ()
@@ -189,16 +177,13 @@ def signature(tool: Mapping[str, Any]) -> str:
 
 
 def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the JSON Schema of a tool's parameter that a benchmark describes with Python's type names.
-
-    The type names in ``node``, the benchmark's description, are for example ``dict``, ``float``, ``tuple`` and ``any``.
-    """
-    found = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
+    """The JSON Schema of a tool's parameter that a benchmark describes with Python's type names, such as ``dict``."""
+    schema = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
     kind = node.get("type")
     if isinstance(kind, str) and kind != "any":
-        found["type"] = json_type(kind)
+        schema["type"] = json_type(kind)
     if isinstance(node.get("properties"), Mapping):
-        found["properties"] = {name: json_schema(about) for name, about in node["properties"].items()}
+        schema["properties"] = {name: json_schema(about) for name, about in node["properties"].items()}
     if isinstance(node.get("items"), Mapping):
-        found["items"] = json_schema(node["items"])
-    return found
+        schema["items"] = json_schema(node["items"])
+    return schema

@@ -1,8 +1,8 @@
 """Parses and writes the tool calls in a model's reply, in four text formats.
 
 A reply is untrusted text of a model. It is never evaluated. Its size, its number of calls and the depth of its
-arguments are limited. Every mistake in a reply raises :class:`ToolCallError`. A new format needs a parser, a writer,
-and their entries in ``PARSERS`` and ``_WRITERS``.
+arguments are limited. Every mistake in a reply raises :class:`ToolCallError`. A new format needs a parser in ``PARSERS``
+and a branch in ``write_calls``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from turnwise.data.tool_schema import function_of
 from turnwise.files import STRICT
-from turnwise.types import Message, ToolCall
+from turnwise.types import ToolCall
 
 MAX_CHARS = 65_536  # largest length of a reply in characters
 MAX_CALLS = 64
@@ -39,25 +39,14 @@ class Reply:
     calls: tuple[ToolCall, ...]
 
 
-class Parser(Protocol):
-    """A function that parses a model's reply. Each parser reads one format of tool calls.
-
-    ``tools`` are the tool definitions that the policy saw. If a format writes all argument values as text, its parser
-    takes the types of the values from these definitions.
-
-    Raises:
-        ToolCallError: the text does not follow the format.
-    """
-
-    def __call__(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply: ...
+Parser = Callable[..., Reply]
+"""A function (text, tools) that parses a model's reply in one format of tool calls, or raises a ToolCallError. ``tools``
+are the tool definitions that the policy saw. Only a format that writes all values as text (``qwen_xml``) needs them.
+"""
 
 
 def checked_call(name: Any, arguments: Any) -> ToolCall:
-    """Returns a tool call, after checking that its name is valid and that its arguments are a JSON object.
-
-    Raises:
-        ToolCallError: the name or the arguments are not valid.
-    """
+    """Returns a tool call after checking that its name is text and its arguments are a JSON object."""
     _check_name(name, "the name of a tool")
     if not isinstance(arguments, Mapping):
         raise ToolCallError(f"the arguments of {name!r} must be an object, got {type(arguments).__name__}")
@@ -67,22 +56,15 @@ def checked_call(name: Any, arguments: Any) -> ToolCall:
     return ToolCall(name, dict(arguments))
 
 
-def checked_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """Returns the calls of a reply as a tuple.
-
-    Raises:
-        ToolCallError: there are more than ``MAX_CALLS`` calls.
-    """
+def _reply(thinking: str, prose: Sequence[str], calls: Sequence[ToolCall]) -> Reply:
     if len(calls) > MAX_CALLS:
         raise ToolCallError(f"the reply has {len(calls)} calls, more than {MAX_CALLS}")
-    return tuple(calls)
+    return Reply(thinking, " ".join(filter(None, map(str.strip, prose))), tuple(calls))
 
 
 def decode_json(text: str, start: int) -> tuple[Any, int]:
     """Returns the JSON value at index ``start`` of ``text``, or after whitespace there, and the index after the value.
-
-    Raises:
-        ToolCallError: there is no JSON value, an object has a key twice, or the value contains NaN or infinity.
+    NaN, infinities and keys that an object names twice are refused.
     """
     start = skip_space(text, start)
     try:
@@ -94,18 +76,13 @@ def decode_json(text: str, start: int) -> tuple[Any, int]:
 
 
 def skip_space(text: str, at: int) -> int:
-    """Returns the index of the first character at or after index ``at`` that is not whitespace."""
     while at < len(text) and text[at].isspace():
         at += 1
     return at
 
 
 def expect(text: str, at: int, token: str) -> int:
-    """Returns the index after ``token``, which must begin at index ``at`` of ``text`` or after whitespace there.
-
-    Raises:
-        ToolCallError: ``text`` contains something else at this place.
-    """
+    """Returns the index after ``token``, which must begin at index ``at`` of ``text`` or after whitespace there."""
     at = skip_space(text, at)
     if not text.startswith(token, at):
         raise ToolCallError(f"expected {token!r} at character {at}, found {text[at : at + 20]!r}")
@@ -114,8 +91,8 @@ def expect(text: str, at: int, token: str) -> int:
 
 def _check_name(name: Any, what: str) -> None:
     if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME:
-        found = repr(name[:40]) if isinstance(name, str) else type(name).__name__  # deep lists have no repr
-        raise ToolCallError(f"{what} must be text of 1 to {MAX_NAME} characters, got {found}")
+        shown = repr(name[:40]) if isinstance(name, str) else type(name).__name__  # deep lists have no repr
+        raise ToolCallError(f"{what} must be text of 1 to {MAX_NAME} characters, got {shown}")
     _check_value(name, 0)
 
 
@@ -146,28 +123,12 @@ REASONING = ("reasoning_content", "reasoning", "thinking")  # keys of chat messa
 
 OPEN_THINKING, CLOSE_THINKING = "<think>", "</think>"
 
-Thinking = Literal["keep", "drop"]
-"""Says whether the history of a demonstrated reply keeps the reasoning of earlier turns or drops it."""
-
-
-def without_thinking(message: Message) -> Message:
-    """Returns an assistant message without its reasoning. Other messages are returned unchanged.
-
-    The reasoning may be under a key of ``REASONING`` or at the start of the content, up to the last ``</think>``.
-    """
-    if message["role"] != "assistant":
-        return message
-    kept = {key: value for key, value in message.items() if key not in REASONING}
-    return {**kept, "content": str(kept.get("content") or "").rpartition("</think>")[2].lstrip()}
-
 
 def split_thinking(text: str) -> tuple[str, str]:
     """Returns the thinking of a reply and the text after it, both without outer whitespace.
 
-    Thinking is all text up to the last ``</think>``, as in :meth:`turnwise.data.chat_tokens.ChatTokens.decode`.
-
-    Raises:
-        ToolCallError: the text has more than ``MAX_CHARS`` characters, or it begins with thinking that is never closed.
+    Thinking is all text up to the last ``</think>``, as in :meth:`turnwise.data.chat_tokens.ChatTokens.decode`. A text
+    of more than ``MAX_CHARS`` characters, or that begins with thinking that is never closed, is a ToolCallError.
     """
     if len(text) > MAX_CHARS:
         raise ToolCallError(f"the reply has {len(text)} characters, more than {MAX_CHARS}")
@@ -185,11 +146,7 @@ def hermes(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
     """Parses a reply of prose and calls ``<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>``.
 
     The JSON object of a call must have the keys ``name`` and ``arguments`` and no other. The parser finds the object's
-    end by reading the JSON, so a closing tag inside a text argument has no effect. The argument ``tools`` is not used,
-    because JSON values show their types.
-
-    Raises:
-        ToolCallError: a call cannot be parsed, or an opening or closing tag has no counterpart.
+    end by reading the JSON, so a closing tag inside a text argument has no effect.
     """
     thinking, rest = split_thinking(text)
     prose, calls, at = [], [], 0
@@ -203,7 +160,7 @@ def hermes(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
     prose.append(rest[at:])
     if any(CLOSE in part for part in prose):
         raise ToolCallError(f"{CLOSE} without {OPEN}")
-    return Reply(thinking, " ".join(filter(None, map(str.strip, prose))), checked_calls(calls))
+    return _reply(thinking, prose, calls)
 
 
 TAG = "<|python_tag|>"
@@ -215,10 +172,7 @@ def llama_json(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
 
     Whitespace or ``;`` separates the calls. The tag ``<|python_tag|>`` may come before the first call. In a call, the
     key ``arguments`` may replace ``parameters``, and ``"type": "function"`` is allowed. A reply that begins neither
-    with the tag nor with ``{`` is prose. The argument ``tools`` is not used, because JSON values show their types.
-
-    Raises:
-        ToolCallError: the reply begins like a call but is not a call, or the tag comes after prose.
+    with the tag nor with ``{`` is prose.
     """
     thinking, rest = split_thinking(text)
     for end in _ENDS:
@@ -236,7 +190,7 @@ def llama_json(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
         if rest.startswith(";", at):
             at = skip_space(rest, at + 1)
         if at == len(rest):
-            return Reply(thinking, "", checked_calls(calls))
+            return _reply(thinking, [], calls)
 
 
 def _llama_call(value: Any) -> ToolCall:
@@ -256,29 +210,14 @@ def bfcl_python(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
     """Parses a reply that is a list of calls such as ``[f(a=1, b="x"), g.h()]``, a single call ``f(a=1)``, or prose.
 
     Each argument must have a name and a Python literal as its value. Tuples become lists. JSON's ``true``, ``false``
-    and ``null`` are also accepted. A reply is prose if it begins neither with ``[`` nor with a name and ``(``. The
-    argument ``tools`` is not used, because Python literals show the types of the values.
-
-    Raises:
-        ToolCallError: the reply begins like a call but is not a call, or an argument has no name or is not a literal.
+    and ``null`` are also accepted. A reply is prose if it begins neither with ``[`` nor with a name and ``(``.
     """
     thinking, rest = split_thinking(text)
     if not _BEGINS.match(rest):
         return Reply(thinking, rest, ())
     body = _parsed(rest)
     nodes = body.elts if isinstance(body, ast.List) else [body]
-    return Reply(thinking, "", checked_calls([_python_call(node) for node in nodes]))
-
-
-def python_literal(text: str) -> Any:
-    """Returns the JSON value of a Python literal such as ``{'a': [1, True]}`` without evaluating it.
-
-    Raises:
-        ToolCallError: the text is not a Python literal of JSON values, or is longer than ``MAX_CHARS`` characters.
-    """
-    if len(text) > MAX_CHARS:
-        raise ToolCallError(f"the literal has {len(text)} characters, more than {MAX_CHARS}")
-    return _literal(_parsed(text.strip()), 0)
+    return _reply(thinking, [], [_python_call(node) for node in nodes])
 
 
 def _parsed(text: str) -> ast.expr:
@@ -347,7 +286,6 @@ def _key(node: ast.expr | None, depth: int) -> str:
     return key
 
 
-_LITERALS = {"true": True, "false": False, "null": None, "none": None}
 _NAME = re.compile(r"[^<>\n]{1,256}(?=>)")
 
 
@@ -359,10 +297,6 @@ def qwen_xml(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
     at each end. If the tool's schema in ``tools`` says that the parameter is a string, the value is this text. In all
     other cases, and without a schema, the text is parsed as JSON, or as ``True``, ``False`` or ``None``. If this fails,
     the value is the text.
-
-    Raises:
-        ToolCallError: a call cannot be parsed, a call has a parameter twice, or an opening or closing tag has no
-            counterpart.
     """
     thinking, rest = split_thinking(text)
     prose, calls, at = [], [], 0
@@ -373,7 +307,7 @@ def qwen_xml(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
     prose.append(rest[at:])
     if any(tag in part for part in prose for tag in (CLOSE, "<function=", "</function>")):
         raise ToolCallError(f"a tag of a call outside {OPEN} ... {CLOSE}")
-    return Reply(thinking, " ".join(filter(None, map(str.strip, prose))), checked_calls(calls))
+    return _reply(thinking, prose, calls)
 
 
 def _xml_call(text: str, at: int, tools: Sequence[Mapping[str, Any]]) -> tuple[ToolCall, int]:
@@ -395,10 +329,10 @@ def _xml_call(text: str, at: int, tools: Sequence[Mapping[str, Any]]) -> tuple[T
 
 
 def _name(text: str, at: int) -> tuple[str, int]:
-    found = _NAME.match(text, at)
-    if found is None:
+    match = _NAME.match(text, at)
+    if match is None:
         raise ToolCallError(f"no name at character {at}: {text[at : at + 20]!r}")
-    return found[0].strip(), found.end() + 1
+    return match[0].strip(), match.end() + 1
 
 
 def _types(name: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -414,8 +348,8 @@ def _typed(text: str, kind: Any) -> Any:
     if kind == "string":
         return text
     bare = text.strip()
-    if bare.lower() in _LITERALS:
-        return _LITERALS[bare.lower()]
+    if bare.lower() in ("none", *_NAMES):
+        return _NAMES.get(bare.lower())
     try:
         value, end = decode_json(bare, 0)
     except ToolCallError:
@@ -434,53 +368,28 @@ PARSERS: Mapping[str, Parser] = {
 
 
 def parser_of(form: Format | None) -> Parser:
-    """Returns the parser of a tool-call format, or raises ValueError if ``form`` is None."""
     if form is None:
         raise ValueError(f"format: the format of tool calls is unknown; set it to one of {', '.join(PARSERS)}")
     return PARSERS[form]
 
 
 def write_calls(calls: Sequence[ToolCall], form: Format) -> str:
-    """Returns the calls as text in the format ``form``, from which ``PARSERS[form]`` reads the same calls back.
-
-    Raises:
-        ValueError: ``calls`` is empty.
-    """
+    """Returns the calls as text in the format ``form``, from which ``PARSERS[form]`` reads the same calls back."""
     if not calls:
         raise ValueError("no call to write; a reply without calls is prose")
-    return _WRITERS[form](calls)
+    if form == "bfcl_python":
+        texts = [f"{one.name}({', '.join(f'{key}={item!r}' for key, item in one.arguments.items())})" for one in calls]
+        return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    if form == "qwen_xml":
+        return "\n".join(map(_xml, calls))
+    key = "parameters" if form == "llama_json" else "arguments"
+    texts = [json.dumps({"name": call.name, key: dict(call.arguments)}, ensure_ascii=False) for call in calls]
+    return "; ".join(texts) if form == "llama_json" else "\n".join(f"{OPEN}\n{text}\n{CLOSE}" for text in texts)
 
 
-def _write_hermes(calls: Sequence[ToolCall]) -> str:
-    objects = [json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False) for call in calls]
-    return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in objects)
-
-
-def _write_llama(calls: Sequence[ToolCall]) -> str:
-    return "; ".join(
-        json.dumps({"name": call.name, "parameters": dict(call.arguments)}, ensure_ascii=False) for call in calls
-    )
-
-
-def _write_xml(calls: Sequence[ToolCall]) -> str:
-    def value(item: object) -> str:
-        return item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
-
-    def one(call: ToolCall) -> str:
-        given = "".join(f"<parameter={key}>\n{value(item)}\n</parameter>\n" for key, item in call.arguments.items())
-        return f"<tool_call>\n<function={call.name}>\n{given}</function>\n</tool_call>"
-
-    return "\n".join(map(one, calls))
-
-
-def _write_python(calls: Sequence[ToolCall]) -> str:
-    texts = [f"{call.name}({', '.join(f'{key}={item!r}' for key, item in call.arguments.items())})" for call in calls]
-    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-
-
-_WRITERS: Mapping[Format, Callable[[Sequence[ToolCall]], str]] = {
-    "hermes": _write_hermes,
-    "qwen_xml": _write_xml,
-    "llama_json": _write_llama,
-    "bfcl_python": _write_python,
-}
+def _xml(call: ToolCall) -> str:
+    parameters = ""
+    for key, item in call.arguments.items():
+        value = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+        parameters += f"<parameter={key}>\n{value}\n</parameter>\n"
+    return f"{OPEN}\n<function={call.name}>\n{parameters}</function>\n{CLOSE}"

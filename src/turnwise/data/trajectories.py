@@ -2,34 +2,80 @@
 
 {"id": "...", "messages": [{"role": "user", "content": "..."}, ...], "tools": [...],
  "task": {"env": "household", "id": "train/000123", "split": "train", "data": {...}}, "success": true}
+
+The models below say which values a record may hold; what concerns several of them is checked by functions.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
-import pyarrow
-import pyarrow.parquet
+from annotated_types import Ge, Len, MinLen
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from turnwise.data.pivot_rows import is_row, record_of
-from turnwise.data.read_records import UnusableError, need, read_records
+from turnwise.data.read_records import OnBytes, UnusableError, need, read_records
 from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
-from turnwise.data.toolcalls import REASONING, ToolCallError, checked_call
-from turnwise.errors import InputError
-from turnwise.files import atomic_write, no_room, parse_json
+from turnwise.data.toolcalls import checked_call
+from turnwise.errors import InputError, first_mistake
+from turnwise.files import atomic_write, parse_json
 from turnwise.types import Pivot, Task, Trajectory
 
-ROLES = ("system", "user", "assistant", "tool")
 # largest number of messages of a trajectory; so many exceed any model's context, but can be rendered within seconds
 MOST = 20_000
-# keys of a message, other than ``content``, whose values must be text
-_TEXTS = ("name", "tool_call_id", *REASONING)
-SPLITS = ("train", "seen", "unseen")
+
+
+def parse_field(text: Any, what: str) -> Any:
+    """Returns the value of a field that may be written as JSON text, such as ``tools``, or raises an UnusableError."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return parse_json(text) if text else None
+    except ValueError as error:
+        what = f"{what} is a text that is not JSON ({error}); write {what} as JSON"
+        raise UnusableError("broken JSON", what) from error
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(strict=True)  # keys that no field names are ignored
+
+
+class _Message(_Model):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    thinking: str | None = None
+
+
+class _Task(_Model):
+    env: Annotated[str, MinLen(1)]
+    id: Annotated[str, MinLen(1)]
+    split: Literal["train", "seen", "unseen"] | None = None
+    data: Annotated[dict[str, Any] | None, BeforeValidator(lambda data: parse_field(data, "task.data"))] = None
+    subset: str | None = None
+
+
+class _Counts(_Model):
+    passed: Annotated[int, Ge(0)] | None = None
+    total: Annotated[int, Ge(0)] | None = None
+
+
+class _Record(_Model):
+    id: Annotated[str, MinLen(1)] | None = None
+    messages: Annotated[list[_Message], Len(1, MOST)]
+    task: _Task | None = None
+    success: bool | None = None
+    pivot: _Counts | None = None
 
 
 def parse_trajectory(record: Any, source: str) -> Trajectory:
@@ -45,36 +91,38 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
             UnusableError, because the record could not be read, this error is raised.
     """
     record = checked_record(record)
-    record = _without_nulls(record_of(record, source) if is_row(record) else record)
-    if "messages" not in record:
+    if is_row(record):
+        record = record_of(record, source)
+    if record.get("messages") is None:
         file, keys = source.rpartition(":")[0], sorted(map(str, record))
         remedy = 'write {"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
         if {"conversations", "conversation", "query"} & set(record):  # as turnwise.data.foreign reads them
             remedy = f"convert them: python scripts/prepare_data.py {file} --out {Path(file).stem}-messages.jsonl"
         raise UnusableError("no messages", f"there are no 'messages', only the keys {keys}; {remedy}")
-    identity, success = record.get("id", source), record.get("success")
-    need(
-        isinstance(identity, str) and identity,
-        "unusable id",
-        f"id must be non-empty text, got {identity!r}; give each trajectory a text id of its own",
-    )
-    need(
-        success is None or isinstance(success, bool),
-        "unusable success",
-        f"success must be true, false or absent, got {success!r}",
-    )
+    try:
+        read = _Record.model_validate(record)
+    except ValidationError as error:
+        place, what = first_mistake(error)
+        reason = re.sub(r"\[.*?\]", "", place)
+        raise UnusableError(f"unusable {reason}", f"{what}; correct it (docs/data.md)") from error
     tools = _tools(record.get("tools"))
-    pivot = _pivot(record)
-    messages = _messages(record["messages"], tools if pivot is None else None)
-    return Trajectory(identity, messages, tools, _task(record.get("task")), success, source, pivot)
+    known = tools if read.pivot is None else None
+    messages = tuple(_message(one, f"messages[{place}]", known) for place, one in enumerate(record["messages"]))
+    _check_turns(messages)
+    task, pivot = None, None
+    if read.task is not None:
+        one = read.task
+        task = Task(one.env, one.id, one.split or "train", one.data or {}, one.subset or "")
+    if read.pivot is not None:
+        pivot = Pivot(read.pivot.passed or 0, read.pivot.total or 0)
+        need(pivot.passed <= pivot.total, "unusable pivot", f"pivot: {pivot.passed} of {pivot.total} samples passed")
+        need(task is None, "pivot with a task", "the record has both keys 'pivot' and 'task'; leave out one of the two")
+    return Trajectory(read.id or source, messages, tools, task, read.success, source, pivot)
 
 
 def checked_record(record: Any) -> Mapping[str, Any]:
-    """Returns a record of a file after checking that it is a JSON object.
-
-    Raises:
-        UnusableError: the record is no object. If ``record`` is an UnusableError, because the record could not be read,
-            this error is raised.
+    """Returns a record of a file after checking that it is a JSON object. If ``record`` is an UnusableError, because
+    the record could not be read, this error is raised.
     """
     if isinstance(record, UnusableError):
         raise record
@@ -85,93 +133,28 @@ def checked_record(record: Any) -> Mapping[str, Any]:
 
 
 def listed_tools(given: Any) -> list[Any]:
-    """Returns the tools of a record, which may be a list, JSON text or absent. Each tool may be JSON text too.
-
-    Raises:
-        UnusableError: the tools are not a list.
-    """
-    tools = parse_field(given, "tools") if isinstance(given, str) and given else given or []
+    """Returns the tools of a record, which may be a list, JSON text or absent. Each tool may be JSON text too."""
+    tools = parse_field(given, "tools") or []
     need(isinstance(tools, list), "unusable tools", f"tools must be a list, got {type(tools).__name__}")
-    return [parse_field(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
+    return [parse_field(tool, "a tool") for tool in tools]
 
 
 def _tools(given: Any) -> tuple[Mapping[str, Any], ...]:
     tools = listed_tools(given)
+    named: dict[Any, Any] = {}
     for tool in tools:
         problem = check_tool(tool)
         need(not problem, "unusable tools", f"{problem}; correct 'tools'")
-    named: dict[Any, Any] = {}
-    for function in map(function_of, tools):
+        function = function_of(tool)
         same = named.setdefault(function["name"], function) == function
         need(same, "unusable tools", f"two tools have the name {function['name']!r}; give each its own name")
     return tuple(_without_nulls(tool) for tool in tools)
 
 
-def _task(task: Any) -> Task | None:
-    if task is None:
-        return None
-
-    def check(holds: object, what: str) -> None:
-        need(holds, "unusable task", f"{what}; write task as {{'env', 'id', 'split', 'data'}}, or leave it out")
-
-    check(isinstance(task, Mapping), f"task must be an object, got {type(task).__name__}")
-    for key in ("env", "id"):
-        check(isinstance(task.get(key), str) and task[key], f"task.{key} must be non-empty text, got {task.get(key)!r}")
-    split, data, subset = task.get("split") or "train", task.get("data"), task.get("subset") or ""
-    check(split in SPLITS, f"task.split must be one of {', '.join(SPLITS)}, got {split!r}")
-    data = parse_field(data, "task.data") if isinstance(data, str) and data else data or {}
-    check(isinstance(data, Mapping), f"task.data must be an object, got {type(data).__name__}")
-    check(isinstance(subset, str), f"task.subset must be text, got {subset!r}")
-    return Task(task["env"], task["id"], split, dict(data), subset)
-
-
-def _pivot(record: Mapping[str, Any]) -> Pivot | None:
-    pivot = record.get("pivot")
-    if pivot is None:
-        return None
-    counts = [pivot.get(key) or 0 for key in ("passed", "total")] if isinstance(pivot, Mapping) else []
-    need(
-        counts and all(type(count) is int and count >= 0 for count in counts) and counts[0] <= counts[1],
-        "unusable pivot",
-        f"pivot must be an object with the counts 'passed' and 'total', got {pivot!r:.80}; correct the counts, or write "
-        "{} if nothing was sampled",
-    )
-    both = "the record has both keys 'pivot' and 'task'; leave out one of the two"
-    need(record.get("task") is None, "pivot with a task", both)
-    return Pivot(*counts)
-
-
-def _messages(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> tuple[dict[str, Any], ...]:
-    need(isinstance(messages, list) and messages, "no messages", "messages must be a non-empty list")
-    many = f"the trajectory has {len(messages)} messages, more than {MOST}; split it"
-    need(len(messages) <= MOST, "too many messages", many)
-    checked = tuple(_message(message, f"messages[{place}]", tools) for place, message in enumerate(messages))
-    _check_turns(checked)
-    return checked
-
-
-def _message(message: Any, where: str, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-    if not isinstance(message, Mapping) or "role" not in message:
-        has = f"only the keys {sorted(map(str, message))}" if isinstance(message, Mapping) else type(message).__name__
-        raise UnusableError("unusable message", f"{where} must be an object with 'role' and 'content', got {has}")
+def _message(message: Mapping[str, Any], where: str, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     role = message["role"]
-    need(role in ROLES, "unknown role", f"{where} has the unknown role {role!r}; use one of {', '.join(ROLES)}")
-    message = _without_nulls({"content": "", **_without_nulls(message)})
-    kind = type(message["content"]).__name__
-    need(
-        isinstance(message["content"], str),
-        "content is not a string",
-        f"{where}.content must be one text, got {kind}; images are not supported",
-    )
-    for key in _TEXTS:
-        kind = type(message.get(key, "")).__name__
-        need(kind == "str", "unusable message", f"{where}.{key} must be text, got {kind}; write text, or leave it out")
+    message = {"content": "", **_without_nulls(message)}
     calls = message.pop("tool_calls", None) or []
-    need(
-        isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls),
-        "unusable call",
-        f"{where}.tool_calls must be a list of objects; write [{{'type', 'function': {{...}}}}]",
-    )
     only = f"{where} is a {role} message with tool_calls, which only assistant messages may have; leave them out"
     need(not calls or role == "assistant", "unusable call", only)
     for call in calls:
@@ -181,8 +164,8 @@ def _message(message: Any, where: str, tools: Sequence[Mapping[str, Any]] | None
                 f"{where} has an unusable tool call ({'; '.join(problems)}); correct the call, or the tool's schema in "
                 "'tools'",
             )
-    said = role != "assistant" or calls or message["content"].strip()
-    need(said, "empty turn", f"{where} is an empty assistant turn; give it content or tool_calls")
+    speaks = role != "assistant" or calls or message["content"].strip()
+    need(speaks, "empty turn", f"{where} is an empty assistant turn; give it content or tool_calls")
     if calls:
         message["tool_calls"] = [_normal_call(call) for call in calls]
     return {"role": role, **{key: value for key, value in message.items() if key != "role"}}
@@ -191,7 +174,7 @@ def _message(message: Any, where: str, tools: Sequence[Mapping[str, Any]] | None
 def _strange_call(call: Mapping[str, Any]) -> list[str]:
     try:
         checked_call(function_of(call).get("name"), arguments_of(call))
-    except ToolCallError as error:
+    except (ValueError, TypeError) as error:
         return [str(error)]
     return []
 
@@ -202,44 +185,27 @@ def _normal_call(call: Mapping[str, Any]) -> dict[str, Any]:
     return _without_nulls({**outer, "type": "function", "function": function})
 
 
+_ORDER = re.compile("s*(?:u(?:a(?:u|t+))*a?)?")  # by the first letters of the roles
+
+
 def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
     """Checks the order of a conversation's messages: system messages if there are any, one user message, then assistant
     turns and observations in alternation. Several tool messages may answer one assistant turn.
-
-    Raises:
-        UnusableError: the messages have another order.
     """
-    needs_turn = "add the missing assistant turn, or leave out the trajectory"
-    if not any(message["role"] == "assistant" for message in messages):
-        raise UnusableError("no assistant turn", f"the conversation has no assistant turn; {needs_turn}")
-    opening = 0
-    while messages[opening]["role"] == "system":
-        opening += 1
-    need(
-        messages[opening]["role"] == "user",
-        "no user message first",
-        f"messages[{opening}] has the role {messages[opening]['role']}, but the first message after the system messages "
-        "must be a user message; add one",
-    )
-    answers = 0  # number of tool messages that may still follow the last assistant turn
-    for place in range(opening + 1, len(messages)):
-        role, before = messages[place]["role"], messages[place - 1]["role"]
-        late = f"messages[{place}] is a system message after the start of the conversation; move it to the start"
-        need(role != "system", "late system message", late)
-        if role == "assistant":
-            need(
-                before != "assistant",
-                "turns do not alternate",
-                f"messages[{place}] is an assistant turn that follows another one; add the user or tool message between "
-                "them, or merge them",
-            )
-            answers = max(1, len(messages[place].get("tool_calls", ())))
-            continue
-        answers = answers - 1 if role == "tool" else answers
-        need(
-            before == "assistant" or (role == before == "tool" and answers >= 0),
+    roles = [message["role"] for message in messages]
+    what = "the conversation has no assistant turn; add the missing assistant turn, or leave out the trajectory"
+    need("assistant" in roles, "no assistant turn", what)
+    fits = _ORDER.match("".join(role[0] for role in roles))
+    end, answers = fits.end() if fits else 0, 0
+    for place, role in enumerate(roles[:end]):
+        answers = answers - 1 if role == "tool" else max(1, len(messages[place].get("tool_calls", ())))
+        end = min(end, place) if answers < 0 else end
+    if end < len(messages):
+        raise UnusableError(
             "turns do not alternate",
-            f"an assistant turn is missing between messages[{place - 1}] and messages[{place}]; {needs_turn}",
+            f"messages[{end}] is a {roles[end]} message in the wrong place: system messages come first, then a user "
+            "message, then assistant turns and observations (one user message, or a tool message for each call) in turn; "
+            "add the missing message, or merge messages",
         )
 
 
@@ -247,26 +213,12 @@ def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if value is not None}
 
 
-def parse_field(text: str, what: str) -> Any:
-    """Returns the value of a field of a trajectory's record that is written as JSON text, such as ``tools``.
-
-    Raises:
-        UnusableError: the text is not JSON. The error message uses ``what`` as the name of the field.
-    """
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        raise UnusableError(
-            "broken JSON", f"{what} is a text that is not JSON ({error}); write {what} as JSON"
-        ) from error
-
-
-_ROWS = 256  # number of trajectories in a row group of Parquet
+# -- files -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BadTrajectory:
-    """Describes one unusable trajectory: where it is, what is wrong with it and how to correct it."""
+    """One unusable trajectory: where it is, what is wrong with it and how to correct it."""
 
     source: str  # "file:line"; in a Parquet file, the number of the row, which counts from 1
     what: str
@@ -274,17 +226,6 @@ class BadTrajectory:
 
     def __str__(self) -> str:
         return f"{self.source}: {self.what}"
-
-
-class DataError(InputError):
-    """Raised if trajectory files cannot be read or written, or no trajectory in them can be used.
-
-    If ``strict`` is set, one unusable trajectory is enough.
-    """
-
-    def __init__(self, message: str, problems: Sequence[BadTrajectory] = ()) -> None:
-        super().__init__("\n".join([message, *(f"  {line}" for line in by_kind(problems))]))
-        self.problems = tuple(problems)
 
 
 def by_kind(problems: Sequence[BadTrajectory]) -> list[str]:
@@ -295,26 +236,15 @@ def by_kind(problems: Sequence[BadTrajectory]) -> list[str]:
     return [f"{same[0]}{f' ({len(same) - 1} more like it)' if len(same) > 1 else ''}" for same in kinds.values()]
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """The usable trajectories of some files in file order, and a description of each unusable trajectory."""
 
     trajectories: tuple[Trajectory, ...]
-    problems: tuple[BadTrajectory, ...] = ()
+    problems: tuple[BadTrajectory, ...]
 
 
-def read_trajectories(paths: str | Path | Sequence[str | Path], strict: bool = False) -> Read:
-    """Reads and checks trajectory files.
-
-    Args:
-        paths: files of JSON lines (``.jsonl``, ``.ndjson``, ``.json``), of a JSON array (``.json``) or Parquet
-            (``.parquet``).
-        strict: whether one unusable trajectory raises an error. If False, unusable trajectories are skipped and listed
-            in ``problems``.
-
-    Raises:
-        DataError: a file is missing or unreadable, no trajectory is usable, or one is unusable and ``strict`` is set.
-    """
+def read_trajectories(paths: str | Path | Sequence[str | Path], strict: bool = False, **more: Any) -> Read:
+    """Reads and checks whole trajectory files; the arguments are those of :func:`each_trajectory`."""
     good: dict[str, Trajectory] = {}
 
     def take(trajectory: Trajectory) -> None:
@@ -322,7 +252,7 @@ def read_trajectories(paths: str | Path | Sequence[str | Path], strict: bool = F
             raise used_twice(trajectory.id, good[trajectory.id].source)
         good[trajectory.id] = trajectory
 
-    problems = each_trajectory(take, paths, strict)
+    problems = each_trajectory(take, paths, strict, **more)
     return Read(tuple(good.values()), problems)
 
 
@@ -331,42 +261,37 @@ def each_trajectory(
     paths: str | Path | Sequence[str | Path],
     strict: bool = False,
     most: int | None = None,
+    parse: Callable[[Any, str], Trajectory] = parse_trajectory,
+    on_bytes: OnBytes | None = None,
 ) -> tuple[BadTrajectory, ...]:
-    """Passes every usable trajectory of the files to ``take``, one at a time in file order.
+    """Passes every usable trajectory of the files to ``take``, one at a time in file order, and returns a description
+    of each unusable trajectory. ``take`` may raise UnusableError to refuse a trajectory.
 
-    Returns a description of each unusable trajectory. ``take`` may raise UnusableError to refuse a trajectory. ``most``
-    is the number of records that are read of each file (None: all). The other arguments are those of
-    :func:`read_trajectories`.
+    Args:
+        strict: whether one unusable trajectory raises an error.
+        most: number of records that are read of each file (None: all).
+        parse: a function that reads one record of the file, as :func:`parse_trajectory` does.
+        on_bytes: see :data:`OnBytes`.
 
     Raises:
-        DataError: as in :func:`read_trajectories`.
+        InputError: a file is missing or unreadable, no trajectory is usable, or one is unusable and ``strict`` is set.
     """
     names = [paths] if isinstance(paths, str | Path) else list(paths)
-    if not names:
-        raise DataError("no trajectory file is given: set data.file")
     problems: list[BadTrajectory] = []
     good = 0
     for name in names:
-        for source, record in islice(_named_records(Path(name)), most):
+        for source, record in islice(read_records(Path(name), on_bytes=on_bytes), most):
             try:
-                take(parse_trajectory(record, source))
+                take(parse(record, source))
                 good += 1
             except UnusableError as error:
                 problems.append(BadTrajectory(source, str(error), error.reason))
-    what = ", ".join(map(str, names))
+    message = f"no usable trajectory in {', '.join(map(str, names))}"
     if strict and problems:
-        raise DataError(
-            f"{len(problems)} trajectories in {what} cannot be used, and data.strict=true forbids skipping them:",
-            problems,
-        )
-    if not good:
-        raise DataError(
-            f"no usable trajectory in {what}:"
-            if problems
-            else f"{what}: no trajectory was found; set data.file to another file",
-            problems,
-        )
-    return tuple(problems)
+        message = f"{len(problems)} trajectories cannot be used, and strict (data.strict=true) forbids leaving them out"
+    elif good:
+        return tuple(problems)
+    raise InputError("\n  ".join([f"{message}:", *by_kind(problems)]) if problems else f"{message}; name another file")
 
 
 def used_twice(identity: str, first: str) -> UnusableError:
@@ -374,70 +299,18 @@ def used_twice(identity: str, first: str) -> UnusableError:
     return UnusableError("id used twice", f"the id {identity!r} is already used at {first}; give each its own id")
 
 
-def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], keys: Sequence[str] | None = None) -> None:
-    """Writes trajectories atomically to a file of JSON lines, or of Parquet if the name ends in ``.parquet``.
+def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> None:
+    """Writes trajectories atomically to a file of JSON lines, from which ``read_trajectories`` reads them back.
 
-    ``read_trajectories`` reads the trajectories back, except for their ``source``. Every line has the same keys.
-    Free-form objects (tools, call arguments, task data) are written as JSON text. So programs that read columns, such
-    as ``datasets``, find one schema for all lines.
-
-    Args:
-        trajectories: the trajectories. If ``keys`` is given, they are read one at a time, and at most one row group of
-            a Parquet file is kept in memory.
-        keys: all keys that the messages may have; None: they are first collected from all messages.
-
-    Raises:
-        DataError: the file cannot be written. An existing file is unchanged.
-        OSError: the disk is full. An existing file is unchanged.
+    Every line has the same keys, and free-form objects (tools, call arguments, task data) are written as JSON text. So
+    programs that read columns, such as ``datasets``, find one schema for all lines.
     """
-    path = Path(path)
-    if keys is None:
-        trajectories = list(trajectories)
-        used = (key for trajectory in trajectories for message in trajectory.messages for key in message)
-        keys = list(dict.fromkeys(["role", "content", *used]))
-    records = (_record(trajectory, keys) for trajectory in trajectories)
-    try:
-        with atomic_write(path) as part:
-            if path.suffix == ".parquet":
-                _write_rows(part, records, keys)
-            else:
-                with part.open("w", encoding="utf-8", newline="\n") as file:
-                    for record in records:
-                        file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    except OSError as error:
-        if no_room(error, path):
-            raise
-        raise DataError(f"{path}: cannot be written ({error.strerror}); choose another folder") from error
-    except pyarrow.ArrowException as error:
-        raise DataError(
-            f"{path}: Parquet has no column type for these messages ({error}); write JSON lines instead"
-        ) from error
-
-
-def _write_rows(part: Path, records: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> None:
-    text = pyarrow.string()
-    call = {"id": text, "type": text, "function": pyarrow.struct({"name": text, "arguments": text})}
-    message = {key: pyarrow.list_(pyarrow.struct(call)) if key == "tool_calls" else text for key in keys}
-    task = dict.fromkeys(("env", "id", "split", "data", "subset"), text)
-    columns = {
-        "id": text,
-        "messages": pyarrow.list_(pyarrow.struct(message)),
-        "tools": text,
-        "task": pyarrow.struct(task),
-        "success": pyarrow.bool_(),
-        "pivot": pyarrow.struct(dict.fromkeys(("passed", "total"), pyarrow.int64())),
-    }
-    with pyarrow.parquet.ParquetWriter(part, pyarrow.schema(columns)) as file:
-        rest = iter(records)
-        while rows := list(islice(rest, _ROWS)):
-            file.write_table(pyarrow.Table.from_pylist(rows, pyarrow.schema(columns)))
-
-
-def _named_records(name: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        yield from read_records(name)
-    except InputError as error:
-        raise DataError(str(error)) from error
+    trajectories = list(trajectories)
+    used = (key for trajectory in trajectories for message in trajectory.messages for key in message)
+    keys = list(dict.fromkeys([*_Message.model_fields, *used]))
+    with atomic_write(Path(path)) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+        for trajectory in trajectories:
+            file.write(json.dumps(_record(trajectory, keys), ensure_ascii=False) + "\n")
 
 
 def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
@@ -460,11 +333,7 @@ def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _column(value: Any) -> Any:
-    """Returns the value of one key of a message in the form in which it is written.
-
-    In a list of tool calls, the arguments of each call become JSON text, so that all lines have the same column types.
-    """
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list | tuple):  # only tool calls are a list; their arguments become JSON text
         return value
     return [
         {
@@ -472,7 +341,5 @@ def _column(value: Any) -> Any:
             **call,
             "function": {**call["function"], "arguments": json.dumps(call["function"].get("arguments", {}))},
         }
-        if isinstance(call, dict) and isinstance(call.get("function"), dict)
-        else call
         for call in value
     ]

@@ -62,16 +62,13 @@ class Cache:
     """Answers (JSON objects) by the keys of questions, in an SQLite file that several processes can share; without a
     path, nothing is kept.
 
-    Each entry is one transaction in write-ahead mode, so a killed process leaves no partial entry. The file must be on
-    a local disk, because write-ahead mode does not work on network file systems. If the file cannot be read or written
-    later, this is counted in ``errors``, and the answers are used without being kept.
-
-    Raises:
-        InputError: the file cannot be opened, or belongs to another program.
+    Each entry is one transaction in write-ahead mode, so a killed process leaves no partial entry; this mode needs a
+    local disk. An InputError if the file cannot be opened, or belongs to another program. If it cannot be read or
+    written later, the answers are used without being kept.
     """
 
     def __init__(self, path: str | Path | None) -> None:
-        self._lock, self.errors = threading.Lock(), 0
+        self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         if path is None:
             return
@@ -80,17 +77,18 @@ class Cache:
             self._connection = sqlite3.connect(path, _BUSY, isolation_level=None, check_same_thread=False)
             # SQLite refuses these statements at once while another process creates the file.
             locked = retry_if_exception_type(sqlite3.OperationalError)
-            for attempt in Retrying(retry=locked, stop=stop_after_delay(_BUSY), wait=wait_fixed(0.01), reraise=True):
-                with attempt:
-                    if self._connection.execute("SELECT 1 FROM sqlite_master WHERE tbl_name != 'answers'").fetchone():
-                        raise sqlite3.DatabaseError("the file belongs to another program")
-                    self._connection.execute("PRAGMA journal_mode = WAL")
-                    self._connection.execute("PRAGMA synchronous = NORMAL")
-                    self._connection.execute(_TABLE)
+            Retrying(retry=locked, stop=stop_after_delay(_BUSY), wait=wait_fixed(0.01), reraise=True)(self._begin)
         except (OSError, sqlite3.Error) as error:
             raise InputError(
                 f"{path}: cannot be used as a cache ({error}); remove the file or name another one"
             ) from error
+
+    def _begin(self) -> None:
+        assert self._connection is not None
+        if self._connection.execute("SELECT 1 FROM sqlite_master WHERE tbl_name != 'answers'").fetchone():
+            raise sqlite3.DatabaseError("the file belongs to another program")
+        for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", _TABLE):
+            self._connection.execute(statement)
 
     def get(self, key: str) -> dict[str, Any] | None:
         row = self._row("SELECT value FROM answers WHERE key = ?", key)
@@ -109,9 +107,7 @@ class Cache:
             with self._lock:
                 return self._connection and self._connection.execute(statement, values).fetchone()
         except sqlite3.Error as error:
-            if not self.errors:
-                logger.warning("the cache cannot be used now (%s); answers are used but not cached", error)
-            self.errors += 1
+            logger.warning("the cache cannot be used now (%s); answers are used but not cached", error)
             return None
 
     def close(self) -> None:
@@ -127,25 +123,15 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class ChatClient:
-    """Sends questions to ``url``/chat/completions. A client must be used in only one event loop.
+    """Sends questions to ``url``/chat/completions. A client must be used in only one event loop."""
 
-    Args:
-        url: base address of the API, such as ``http://127.0.0.1:8000/v1``.
-        key_variable: environment variable with the API key. If the variable is not set, no key is sent.
-        concurrency: maximum number of questions in progress.
-        attempts: maximum number of requests for one question.
-        attempt_limit: time limit of one request in seconds.
-        time_limit: no request begins later than so many seconds after the question's first failure.
-        backoff: pause before the second request in seconds, doubled before each further request.
-    """
-
-    url: str
-    key_variable: str = "TURNWISE_JUDGE_KEY"
-    concurrency: Annotated[int, Ge(1)] = 16
-    attempts: Annotated[int, Ge(1)] = 4
-    attempt_limit: Annotated[float, Gt(0)] = 60.0
-    time_limit: Annotated[float, Gt(0)] = 120.0
-    backoff: Annotated[float, Ge(0)] = 0.5
+    url: str  # base address of the API, such as http://127.0.0.1:8000/v1
+    key_variable: str = "TURNWISE_JUDGE_KEY"  # environment variable with the API key; if it is not set, none is sent
+    concurrency: Annotated[int, Ge(1)] = 16  # maximum number of questions in progress
+    attempts: Annotated[int, Ge(1)] = 4  # maximum number of requests for one question
+    attempt_limit: Annotated[float, Gt(0)] = 60.0  # of one request, in seconds
+    time_limit: Annotated[float, Gt(0)] = 120.0  # no request begins later after the question's first failure
+    backoff: Annotated[float, Ge(0)] = 0.5  # seconds before the second request, doubled before each further one
     tally: Counter[str] = field(default_factory=Counter, init=False, repr=False)
     _retries: Retries = field(init=False, repr=False)
     _connection: Connection | None = field(default=None, init=False, repr=False)
@@ -156,16 +142,14 @@ class ChatClient:
         self._retries = Retries(self.attempts, self.backoff, limit=self.time_limit)
 
     async def ask(self, request: Mapping[str, Any]) -> Reply:
-        """Sends a chat completion request, repeats it after failures, and returns the model's answer.
-
-        Raises:
-            Fault: the last request failed, and repeating it is useless or not allowed.
-        """
+        """Sends a chat completion request and repeats it after failures. Raises the last Fault."""
 
         async def attempt() -> Reply:
             self.tally["calls"] += 1
+            if self._connection is None:
+                self._connection = Connection(self.url, self.key_variable, self.concurrency, MAX_BODY)
             try:
-                answer = await self._open().ask("/chat/completions", self.attempt_limit, request)
+                answer = await self._connection.ask("/chat/completions", self.attempt_limit, request)
             except Fault as fault:
                 if fault.kind == "missing":  # a server without this path refuses every question
                     fault.kind = "rejected"
@@ -180,10 +164,6 @@ class ChatClient:
         if self._connection is not None:
             await self._connection.close()
         self._connection = self._places = None  # they belong to the event loop that is about to end
-
-    def _open(self) -> Connection:
-        self._connection = self._connection or Connection(self.url, self.key_variable, self.concurrency, MAX_BODY)
-        return self._connection
 
     def _read(self, body: bytes) -> Reply:
         try:
@@ -210,25 +190,16 @@ class ChatClient:
 
 @dataclass(slots=True)
 class CachedModel:
-    """A model at a chat endpoint, whose answers are cached by the content of the question.
-
-    Args:
-        client: client that sends the requests.
-        model: name of the model at the endpoint. The name is part of the cache key, so different models need different
-            names.
-        cache: path of the file that caches answers. None means that answers are not cached.
-        temperature: sampling temperature of the model.
-        max_tokens: maximum length of an answer in tokens, including the model's reasoning.
-        extra: further keys of the request, such as ``chat_template_kwargs`` or ``seed``.
-    """
+    """A model at a chat endpoint, whose answers are cached by the content of the question."""
 
     what: ClassVar[str]  # what the model is used for, in messages and in the name of the thread
     ours: ClassVar[tuple[str, ...]] = ("model", "messages", "temperature", "max_tokens", "stream", "n")
     client: ChatClient
-    model: Annotated[str, MinLen(1)]
-    cache: str | None = field(default=None, kw_only=True)
+    model: Annotated[str, MinLen(1)]  # part of the cache key, so different models need different names
+    cache: str | None = field(default=None, kw_only=True)  # path of a file
     temperature: Annotated[float, Ge(0)] = field(default=0.0, kw_only=True)
-    max_tokens: Annotated[int, Ge(16)] = field(default=1024, kw_only=True)
+    max_tokens: Annotated[int, Ge(16)] = field(default=1024, kw_only=True)  # with the model's reasoning
+    # further keys of the request, such as chat_template_kwargs or seed
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     _store: Cache | None = field(default=None, init=False, repr=False)  # None until the model is opened
     _loop: EventLoop | None = field(default=None, init=False, repr=False)
@@ -239,11 +210,7 @@ class CachedModel:
             raise ValueError(f"extra must not set {', '.join(taken)}: every request sets them anyway; leave them out")
 
     def open(self) -> EventLoop:
-        """Opens the cache and returns the event loop that sends requests. Several threads may call this method.
-
-        Raises:
-            InputError: the cache cannot be opened.
-        """
+        """Opens the cache and returns the event loop that sends requests. Several threads may call this method."""
         with _OPENING:
             if self._loop is None:
                 self._store = Cache(self.cache)
@@ -266,10 +233,6 @@ class CachedModel:
 # -- the judge ---------------------------------------------------------------------------------------------------------
 
 
-_REQUESTS = ("calls", "answered", "prompt_tokens", "completion_tokens")
-_COUNTS = ("asked", "scored", "failed", "cached", "repaired")
-
-
 @dataclass(slots=True)
 class EndpointJudge(CachedModel):
     """Gets scores from a judging model (AWPO, arXiv:2512.19126, App. B.2) and caches them by the question's content.
@@ -277,16 +240,12 @@ class EndpointJudge(CachedModel):
     Questions run in a separate thread while the caller continues. If an answer contains no valid score, the model is
     asked once more with a note about the error. If the second answer contains no valid score either, the score is None.
     Failures are counted by their reason and are not cached.
-
-    Args:
-        rubric: name of a rubric in ``judges/rubrics``.
-        structured: how the server is asked for JSON; use ``none`` for a server that refuses ``response_format``.
     """
 
     what: ClassVar[str] = "judge"
     ours: ClassVar[tuple[str, ...]] = (*CachedModel.ours, "response_format")
-    rubric: str = "tool_use_v1"
-    structured: Structured = "json_schema"
+    rubric: str = "tool_use_v1"  # the name of one in judges/rubrics
+    structured: Structured = "json_schema"  # how the server is asked for JSON; none: it refuses response_format
     _rubric: Rubric = field(init=False, repr=False)
     _why: str = field(default="", init=False, repr=False)  # reason of the last question that got no score
 
@@ -295,18 +254,11 @@ class EndpointJudge(CachedModel):
         self._rubric = load_rubric(self.rubric)
 
     def submit(self, candidate: Candidate) -> Future[float | None]:
-        """Starts to score a candidate and returns at once. The future's result is the score; None if scoring failed.
-
-        Raises:
-            InputError: the cache cannot be opened. This can happen only at the first candidate.
-        """
         return self.open().start(self._judge(candidate))
 
     def prove(self, candidate: Candidate) -> None:
-        """Tests the endpoint with one question, which is not counted as a candidate.
-
-        Raises:
-            InputError: the question got no score. The error message contains the server's answer with secrets masked.
+        """Tests the endpoint with one question, which is not counted as a candidate. An InputError with the server's
+        answer, in which secrets are masked, if it gets no score.
         """
         score = self.submit(candidate).result()
         self._counts.clear()
@@ -314,17 +266,22 @@ class EndpointJudge(CachedModel):
             self.close()
             raise InputError(
                 f"judge at {self.client.url}: the test question got no score ({self._why}); check judge.client.url, "
-                f"judge.model ({self.model}), judge.structured ({self.structured}), judge.max_tokens, "
-                f"judge.client.attempt_limit ({self.client.attempt_limit:g} s) and the key in {self.client.key_variable}, "
-                "or choose judge=offline"
+                f"judge.model, judge.structured and the key in {self.client.key_variable}, or choose judge=offline"
             )
 
     def report(self) -> dict[str, float]:
-        counts = {name: self._counts[name] for name in _COUNTS} | {
-            "cache_errors": self._store.errors if self._store else 0
-        }
-        reasons = {name: count for name, count in sorted(self._counts.items()) if name.startswith("failed/")}
-        return {**counts, **reasons, **dict.fromkeys(_REQUESTS, 0), **self.client.tally}
+        names = (
+            "asked",
+            "scored",
+            "failed",
+            "cached",
+            "repaired",
+            "calls",
+            "answered",
+            "prompt_tokens",
+            "completion_tokens",
+        )
+        return {**dict.fromkeys(names, 0), **dict(sorted(self._counts.items())), **self.client.tally}
 
     async def _judge(self, candidate: Candidate) -> float | None:
         self._counts["asked"] += 1

@@ -65,8 +65,6 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """The scoring instructions for a judging model."""
-
     name: str
     text: str
     version: str  # the name and the first eight hex digits of the SHA-256 hash of the text
@@ -74,7 +72,6 @@ class Rubric:
 
 @cache
 def load_rubric(name: str) -> Rubric:
-    """Loads ``rubrics/<name>.txt``."""
     folder = files("turnwise.judges") / "rubrics"
     texts = {item.name.removesuffix(".txt"): item for item in folder.iterdir() if item.name.endswith(".txt")}
     if name not in texts:
@@ -128,10 +125,8 @@ def new_code() -> str:
 
 
 def neutral(text: str) -> str:
-    """Returns ``text`` without characters that could hide or imitate instructions.
-
-    Unusual line ends become newlines, control tokens are broken up by spaces, and invisible characters are replaced by
-    escape sequences. Applying the function twice has the same effect as applying it once.
+    """Returns ``text`` without characters that could hide or imitate instructions: unusual line ends become newlines,
+    control tokens are broken up by spaces, and invisible characters are replaced by escape sequences.
     """
     shown = _CONTROL.sub(lambda found: " ".join(found[0]), _LINE_ENDS.sub("\n", text))
     return "".join(_escape(char) if unicodedata.category(char) in _HIDDEN else char for char in shown)
@@ -185,13 +180,10 @@ def response_format(structured: Structured) -> dict[str, Any]:
 
 
 def read_score(answer: str) -> float:
-    """Returns the score in an answer of a judging model.
+    """Returns the score in an answer of a judging model, or raises an AnswerError.
 
     The answer must be one JSON object. It may be in a code block, or after reasoning that ends with ``</think>``. No
     other text is searched for a score, because the model may quote a score that the candidate's reply demands.
-
-    Raises:
-        AnswerError: the answer has another form, or its score is not in [0, 1].
     """
     text = answer.rpartition("</think>")[2].strip()
     if block := _CODE_BLOCK.match(text):
@@ -227,12 +219,4 @@ def tools_text(tools: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(
-        f"{type(value).__name__} cannot be written into a prompt: messages, tools and calls must be JSON values"
-    )
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=dict)

@@ -38,14 +38,8 @@ class OfflineJudge:
 
     The score is snap(clip(s + ``bias`` + ``noise`` z)). Here s is the result of :func:`grade`, clip limits the sum to
     [0, 1], and :func:`snap` rounds to a tier. z is a standard normal random number, whose seed depends on ``seed`` and
-    the candidate's content. So a candidate gets the same score in every run with the same settings.
-
-    The rules compare only words. So reasoning that paraphrases the reference rationale is scored too low, and reasoning
-    that only repeats the words of the reference rationale is scored too high.
-
-    Args:
-        bias: constant that is added to every score.
-        noise: standard deviation of the noise that is added to every score.
+    the candidate's content. So a candidate gets the same score in every run with the same settings. The rules compare
+    only words: a paraphrase of the reference rationale is scored too low, and a repetition of its words too high.
     """
 
     bias: Annotated[float, Interval(ge=-1, le=1)] = 0.0
@@ -71,22 +65,14 @@ class OfflineJudge:
         return snap(min(1.0, max(0.0, score)))
 
     def _seed_of(self, candidate: Candidate) -> int:
-        parts = (
-            str(self.seed),
-            transcript(candidate.prompt),
-            candidate.text,
-            candidate.reference or "",
-            calls_text(candidate.reference_calls),
-        )
+        calls, prompt = calls_text(candidate.reference_calls), transcript(candidate.prompt)
+        parts = (str(self.seed), prompt, candidate.text, candidate.reference or "", calls)
         return int.from_bytes(hashlib.sha256("\x00".join(parts).encode("utf-8", "surrogatepass")).digest()[:8])
 
 
 def grade(candidate: Candidate) -> float:
-    """Returns the weighted mean of a candidate's :func:`dimensions`, limited by the rubric's caps (:func:`cap`).
-
-    The grade is in [0, 1] and not yet rounded to a tier. Without a reference rationale, the weight of the reasoning is
-    distributed over the other dimensions. If a reply cannot be parsed, all dimensions except the reasoning are 0, and
-    the caps are those of a reply without calls.
+    """Returns the weighted mean of a candidate's :func:`dimensions`, limited by :func:`cap` and not yet rounded to a
+    tier. Without a reference rationale, the weight of the reasoning is distributed over the other dimensions.
     """
     grades = dimensions(candidate)
     score = sum(WEIGHTS[name] * value for name, value in grades.items()) / sum(WEIGHTS[name] for name in grades)

@@ -469,7 +469,7 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
     """Returns the key under which the base policy's evaluation is cached.
 
     The key is a hash of the policy's weights and settings, the environment, the engine, the evaluation settings, the
-    sampling settings, the greatest length of a history, whether histories keep the thinking of earlier turns, the
+    sampling settings, the greatest length of a history, the
     held-out dialogues and the commit. If there is no commit or the code has uncommitted changes, the key is None: the
     cache is not used, because the code of a cached evaluation would be unknown.
 
@@ -490,7 +490,7 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
     asked: Any = OmegaConf.to_container(cfg.eval, resolve=True)
     suites = {name: value for name, value in asked.items() if name != "every" and value is not None}
     rollout = settings.rollout
-    playing = [asdict(rollout.sampling), rollout.max_length, settings.data.thinking]
+    playing = [asdict(rollout.sampling), rollout.max_length]
     named = [*models, str(settings.policy), weights.hexdigest(), acting, suites, *playing, code]
     named += [dialogues] if dialogues else []
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]

@@ -21,15 +21,7 @@ import torch
 
 from turnwise.config.settings import DataSettings
 from turnwise.data.chat_tokens import ChatTemplateError, Demonstrations
-from turnwise.data.dialect import (
-    Dialect,
-    calls_read,
-    check_read_back,
-    drops_reasoning,
-    drops_text,
-    refuse_lost_tools,
-    uses_tools,
-)
+from turnwise.data.dialect import Dialect, calls_read, check_read_back, dropped, uses_tools
 from turnwise.data.read_records import UnusableError
 from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls import PARSERS, Format
@@ -181,7 +173,10 @@ class UserFile:
     def _shown(self, trajectory: Trajectory) -> Trajectory:
         tools = uses_tools(trajectory)
         if tools and self.dialect.lost_tools and self.data.tools_as_text is False:
-            raise refuse_lost_tools(self.dialect, self.demonstrations.chat.name)
+            raise InputError(
+                f"{self.demonstrations.chat.name}: {self.dialect.lost_tools}, but the dialogues use tools: choose a model "
+                "whose chat template shows tools, or set data.tools_as_text=true to write the tools as text"
+            )
         as_text = bool(tools and self.dialect.lost_tools)
         system = (as_text and trajectory.tools) or trajectory.messages[0]["role"] == "system"
         self.counts["as_text"] += as_text
@@ -194,8 +189,10 @@ class UserFile:
             lost = "" if empty is None else f"{trajectory.id}#t{empty} is rendered as an empty reply"
         else:
             lost = check_read_back(self.dialect, trajectory, actions)
-            self.counts["silenced"] += not lost and drops_text(trajectory, actions)
-            self.counts["unreasoned"] += not lost and drops_reasoning(trajectory, replies)
+            if not lost:
+                text, reasoning = dropped(trajectory, actions, replies)
+                self.counts["silenced"] += text
+                self.counts["unreasoned"] += reasoning
         if lost:
             raise UnusableError(
                 "lost by the chat template",

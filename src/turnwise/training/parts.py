@@ -196,7 +196,7 @@ def base_policy(settings: Settings) -> BasePolicy:
     adapter = (policy.lora.r, policy.lora.alpha, policy.lora.dropout)
     model, tokenizer = load_policy(source, policy.dtype, *adapter, settings.seed, policy.start, longest)
     check_exact(model, f"policy.model={policy.model}", settings.cache)
-    return BasePolicy(source, model, tokenizer, ChatTokens(tokenizer, thinking=settings.data.thinking))
+    return BasePolicy(source, model, tokenizer, ChatTokens(tokenizer))
 
 
 def _predictor(settings: Settings, tokenizer: Any) -> OnlinePredictor | None:

@@ -43,7 +43,7 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     check_machine(config(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     for key in ("paths.out", "paths.cache"):
-        for given in ("", "  ", f"{tmp_path}/file", f"{tmp_path}/file/below/it", str(tmp_path / ("a" * 300)), "a\0b"):
+        for given in ("", "  ", f"{tmp_path}/file", f"{tmp_path}/file/below/it", str(tmp_path / ("a" * 300))):
             with pytest.raises(ConfigError) as refused:
                 check_machine(config(tmp_path, **{key.replace(".", "__"): given}))
             assert [mistake.partition(":")[0].partition("=")[0] for mistake in refused.value.mistakes] == [key]
@@ -80,13 +80,6 @@ def test_the_cache_of_all_runs_lies_in_no_run(tmp_path: Path) -> None:
     check_machine(config(tmp_path, paths__cache=str(tmp_path / "run2")))
 
 
-def test_more_processes_than_a_machine_should_start(tmp_path: Path) -> None:
-    for key in ("trainer.devices", "engine.lanes"):
-        with pytest.raises(ConfigError, match=key):
-            check_machine(config(tmp_path, **{key.replace(".", "__"): 100_000}))
-    check_machine(config(tmp_path, trainer__devices=4, engine__lanes=2))
-
-
 INPUTS = [  # command line, what the message names: the key and the remedy
     ("method=sft data.file=none.jsonl", "data.file=none.jsonl"),
     ("method=sft data.file=sharegpt.jsonl", "sharegpt.jsonl:1 scripts/prepare_data.py"),
@@ -104,7 +97,6 @@ INPUTS = [  # command line, what the message names: the key and the remedy
     ("method=grpo policy.start=run", "policy.start=run policy.start=run/adapter"),
     ("method=grpo policy.start=run/adapter", "policy.start=run/adapter policy.model=org/Other-4B"),
     ("method=grpo policy.start=whole", "policy.start=whole policy.model=whole"),
-    ("method=awpo judge=endpoint judge.client.url=http://127.0.0.1:9/v1", "judge.client.url judge=offline"),
 ]
 
 

@@ -100,3 +100,15 @@ def test_pivotrl_compares_with_the_demonstrated_action_by_default(env: str, anch
     assert chosen() == chosen("method=pivotrl") == chosen("method=local") == anchored
     assert chosen("method=sft") == chosen("method=grpo") == other
     assert chosen("method=pivotrl", "env.verifier=effect") == "effect"
+
+
+def test_debug_runs_differ_by_name_where_they_differ() -> None:
+    def name(*overrides: str) -> Any:
+        return compose_config(overrides, CONF, read=READ).name
+
+    assert name("method=sft", "debug=tiny") == "debug/sft"
+    assert name("method=sft", "debug=tiny", "update.learning_rate=0.01") == "debug/sft/update.learning_rate-0.01"
+    assert name("method=sft", "debug=tiny", "seed=3", "name=x") == "x"
+    assert name("method=sft", "debug=overfit", "env=apibank") == "debug/overfit/sft/env-apibank"
+    assert run_name("a", "debug=x,debugger=y") == "a/debug-x_debugger-y"
+    assert run_name("a", "debug=x,debugger=y", "debug") == "a/debugger-y"

@@ -137,7 +137,7 @@ HERMES = [
     {
         "from": "gpt",
         "value": '<think>both</think>Looking.\n<tool_call>\n{"arguments": {"town": "Ulm"}, "name": "weather"}\n</tool_call>\n'
-        "<tool_call>\n{'name': 'weather', 'arguments': {'town': 'Bonn'}}\n</tool_call>",
+        '<tool_call>\n{"name": "weather", "arguments": {"town": "Bonn"}}\n</tool_call>',
     },
     {"from": "tool", "value": "<tool_response>\nyes\n</tool_response>\n<tool_response>{'a': 1}</tool_response>"},
     {"from": "gpt", "value": "Yes."},
@@ -268,18 +268,16 @@ def test_what_cannot_be_used_says_why(name):
 
 
 @pytest.mark.parametrize(
-    ("calls", "text"),
+    "text",
     [
-        ("qwen_xml", "<tool_call><function=weather><parameter=town>Ulm</parameter></function></tool_call>"),
-        ("llama_json", '{"name": "weather", "parameters": {"town": "Ulm"}}'),
-        ("bfcl_python", "[weather(town='Ulm')]"),
-        ("hermes", '<tool_call>{"name": "weather", "arguments": {"town": "Ulm"}}</tool_call>'),
+        "<tool_call><function=weather><parameter=town>Ulm</parameter></function></tool_call>",
+        '{"name": "weather", "parameters": {"town": "Ulm"}}',
+        "[weather(town='Ulm')]",
+        '<tool_call>{"name": "weather", "arguments": {"town": "Ulm"}}</tool_call>',
     ],
 )
-def test_every_form_is_recognised(calls, text):
-    for asked in ("auto", calls):
-        assert converted(talk("?", text), "x:1", asked).messages[1]["tool_calls"] == [call(town="Ulm")]
-    assert converted(talk("?", text), "x:1", "none").messages[1]["content"] == text
+def test_every_form_is_recognised(text):
+    assert converted(talk("?", text), "x:1").messages[1]["tool_calls"] == [call(town="Ulm")]
 
 
 json_values = st.recursive(

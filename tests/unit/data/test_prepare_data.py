@@ -6,7 +6,6 @@ import importlib.util
 import json
 from pathlib import Path
 
-import pyarrow.parquet
 import pytest
 
 from turnwise.data.trajectories import read_trajectories, write_trajectories
@@ -58,12 +57,12 @@ def test_it_counts_by_reason_with_lines(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("make", "arguments", "said"),
     [
-        (None, [], "no such trajectory file"),
+        (None, [], "no such file"),
         ('[{"messages": 1},\n{]', [], "x.json"),
         ("[]", [], "no usable trajectory"),
         ('[{"text": 1}]', [], "x.json:1: the record has no conversation"),
         (json.dumps([talk("yes"), {}]), ["--strict"], "1 trajectories cannot be used"),
-        (json.dumps([talk("yes")]), ["--out", "x.csv"], "ends in .jsonl or .parquet"),
+        (json.dumps([talk("yes")]), ["--out", "x.csv"], "ends in .jsonl"),
     ],
 )
 def test_what_cannot_be_done_leaves_no_file_and_status_2(tmp_path, capsys, make, arguments, said):
@@ -76,16 +75,15 @@ def test_what_cannot_be_done_leaves_no_file_and_status_2(tmp_path, capsys, make,
     assert not list(tmp_path.glob("*out*"))
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])  # of the file that datasets writes
 @pytest.mark.parametrize("world", [HouseholdEnv(), SearchEnv(level="full")], ids=lambda world: world.name)
 def test_our_trajectories_come_back_as_they_were_through_datasets_too(tmp_path, capsys, monkeypatch, world, ending):
     tasks = world.tasks("train", 4)
     ours = [world.demonstrate(task, quality) for task, quality in zip(tasks, ("good", "clumsy") * 2)]
-    written, again, out = (tmp_path / f"{name}.{ending}" for name in ("a", "b", "c"))
+    written, again, out = tmp_path / "a.jsonl", tmp_path / f"b.{ending}", tmp_path / "c.jsonl"
     write_trajectories(written, ours)
     datasets = pytest.importorskip("datasets")
-    kind = "json" if ending == "jsonl" else "parquet"
-    loaded = datasets.load_dataset(kind, data_files=str(written), split="train", cache_dir=str(tmp_path / "cache"))
+    loaded = datasets.load_dataset("json", data_files=str(written), split="train", cache_dir=str(tmp_path / "cache"))
     assert loaded["id"][:] == [trajectory.id for trajectory in ours]
     loaded.to_json(str(again)) if ending == "jsonl" else loaded.to_parquet(str(again))
     status, said, _ = run(capsys, again, "--out", out)
@@ -114,18 +112,3 @@ def test_masked_tools_and_their_calls_keep_their_descriptions_and_lose_their_nam
         assert calls == [{"name": tool["name"], "arguments": {a: 1}}, {"name": tool["name"], "arguments": {a: 2, b: 3}}]
     assert run(capsys, path, "--out", out, "--mask", 5)[0] == 0
     assert read_trajectories(out).trajectories == once.trajectories
-
-
-def test_imported_calls_are_one_schema_for_columnar_readers(tmp_path, capsys):
-    path, out = tmp_path / "x.json", tmp_path / "out.parquet"
-    with_id = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
-    openai = {
-        "tools": [TOOL],
-        "messages": [{"role": "user", "content": "?"}, {"role": "assistant", "tool_calls": [with_id]}],
-    }
-    path.write_text(json.dumps([talk("[f(a=1), f()]"), openai, talk("no")]))
-    assert run(capsys, path, "--out", out)[0] == 0
-    messages = pyarrow.parquet.read_table(out)["messages"].to_pylist()
-    assert [call["function"]["arguments"] for call in messages[0][1]["tool_calls"]] == ['{"a": 1}', "{}"]
-    assert messages[1][1]["tool_calls"][0]["id"] == "c"
-    assert messages[2][1]["tool_calls"] is None

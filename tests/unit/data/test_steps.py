@@ -9,7 +9,6 @@ import pytest
 
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens, Spine
 from turnwise.data.steps import TurnInContext, steps_of
-from turnwise.data.toolcalls import without_thinking
 from turnwise.data.trajectories import parse_trajectory
 from turnwise.methods.states import expert_turns
 from turnwise.types import ToolCall, Trajectory
@@ -82,45 +81,9 @@ TALK = [
 DROPS, KEEPS = "qwen3", "chatml"  # what each template does with thoughts of earlier turns
 
 
-def read(tokenizer, ids):
-    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-
-def history(tokenizer, spine, turn=-1):
-    return read(tokenizer, spine.ids[: spine.turns[turn][0]])
-
-
 @pytest.mark.parametrize("template", [DROPS, KEEPS])
-def test_kept_thoughts_stand_in_one_spine_as_the_policy_wrote_them(build_byte_level, template):
-    tokenizer = build_byte_level(template)
-    chat = ChatTokens(tokenizer, thinking="keep")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        (spine,) = chat.spines(TALK)
-    assert "desk first" in history(tokenizer, spine) and "Now the mug" in history(tokenizer, spine)
-    rollout = chat.prompt(TALK[:1]) + chat.action(THOUGHT) + chat.bridge(TALK[2])
-    assert list(spine.ids[: spine.turns[1][0]]) == rollout
-
-
-@pytest.mark.parametrize("template", [DROPS, KEEPS])
-def test_dropped_thoughts_stand_in_no_history_and_each_reply_has_its_own(build_byte_level, template):
-    tokenizer = build_byte_level(template)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        spines = ChatTokens(tokenizer, thinking="drop").spines(TALK)
-    turns = [(spine, turn) for spine in spines for turn in range(len(spine.turns))]
-    histories = [history(tokenizer, *turn) for turn in turns]
-    assert len(histories) == 3 and not any("think" in text for text in histories)
-    said = [read(tokenizer, spine.ids[slice(*spine.turns[turn])]) for spine, turn in turns]
-    assert said == [f"{TALK[at]['content']}<|im_end|>" for at in (1, 3, 5)]
-    plain = [without_thinking(message) for message in TALK]
-    assert histories[-1] == tokenizer.apply_chat_template(plain[:5], tokenize=False, add_generation_prompt=True)
-
-
-@pytest.mark.parametrize("template", [DROPS, KEEPS])
-@pytest.mark.parametrize("thinking", [None, "keep", "drop"])
-def test_the_last_reply_alone_has_the_history_of_the_whole_trajectory(build_byte_level, template, thinking):
-    chat = ChatTokens(build_byte_level(template), thinking=thinking)
+def test_the_last_reply_alone_has_the_history_of_the_whole_trajectory(build_byte_level, template):
+    chat = ChatTokens(build_byte_level(template))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         last = chat.spines(TALK)[-1]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.integration import bookings
 
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.dialect import check_read_back, dialect_of, drops_text, format_of
+from turnwise.data.dialect import check_read_back, dialect_of, dropped, format_of
 from turnwise.data.toolcalls import (
     MAX_CALLS,
     MAX_CHARS,
@@ -247,13 +247,6 @@ def test_hostile_text_is_refused_or_read_and_soon(name: str, kind: str) -> None:
         PARSERS[name](HOSTILE[kind])
 
 
-@EACH_FORMAT
-@pytest.mark.timeout(60)
-def test_the_size_of_a_reply_costs_nothing_beyond_the_bound(name: str) -> None:
-    with pytest.raises(ToolCallError):
-        PARSERS[name](EXAMPLES[name] * 200_000)
-
-
 TAGS = "<tool_call> </tool_call> <function=f> </function> <parameter=a> </parameter> <think> </think> <|python_tag|>"
 JSON = '{"name":"f", "arguments":{ "parameters":{ "a":1 } [ ] 1 " \\ ;'
 PYTHON = "f( a= ) , ' f'{ ( * ** := lambda: \t \n # é"
@@ -270,18 +263,6 @@ def test_nothing_but_the_documented_error(name: str, text: str) -> None:
         except ToolCallError:
             continue
         json.dumps([call.arguments for call in found.calls], allow_nan=False).encode()
-
-
-@EACH_FORMAT
-@given(data=st.data())
-@patient(40)
-def test_a_damaged_call_is_refused_or_read(name: str, data: st.DataObject) -> None:
-    example = EXAMPLES[name]
-    start = data.draw(st.integers(0, len(example)))
-    stop = data.draw(st.integers(start, min(len(example), start + 6)))
-    damaged = example[:start] + data.draw(st.text(max_size=4)) + example[stop:]
-    with contextlib.suppress(ToolCallError):
-        assert isinstance(PARSERS[name](damaged), Reply)
 
 
 # -- detection ---------------------------------------------------------------------------------------------------------
@@ -360,7 +341,7 @@ def test_every_reply_can_be_read_back_and_every_word_is_shown(family: str) -> No
         spines = chat.spines(shown.messages, shown.tools)
         actions = [chat.decode(spine.ids[start:stop]) for spine in spines for start, stop in spine.turns]
         assert check_read_back(dialect, trajectory, actions) == ""
-        assert drops_text(trajectory, actions) == (family == "llama" and "One moment." in str(trajectory))
+        assert dropped(trajectory, actions, actions)[0] == (family == "llama" and "One moment." in str(trajectory))
         for message, action in zip((m for m in trajectory.messages if m["role"] == "assistant"), actions, strict=True):
             calls = [ToolCall(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", ())]
             assert list(PARSERS[dialect.format](action, trajectory.tools).calls) == calls

@@ -118,7 +118,6 @@ def _clean_code(monkeypatch: pytest.MonkeyPatch) -> None:
     "override",
     [
         "rollout.max_length=999",
-        "data.thinking=drop",
         "rollout.sampling.temperature=0.3",
         "eval.seed=7",
         "env.verifier=oracle",
