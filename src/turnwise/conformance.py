@@ -20,24 +20,29 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnwise.console import Terminal
 from turnwise.errors import InputError
 from turnwise.programs import options, program
 
-Check = Callable[[Callable[..., Any]], str | None]
-"""A function that calls the tested function and returns what is wrong, or None."""
+Check = Callable[[Callable[..., Any]], None]
+"""Calls the tested function, and raises :class:`Wrong` for what it finds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Wrong(Exception):
+    """What is wrong about the tested function."""
+
+
+class Case(NamedTuple):
     name: str
     fault: str  # the mistake that this case finds
     check: Check
+
+
+CASES: dict[str, list[Case]] = {}
 
 
 def case(kind: str, name: str, fault: str) -> Callable[[Check], Check]:
@@ -48,8 +53,9 @@ def case(kind: str, name: str, fault: str) -> Callable[[Check], Check]:
     return add
 
 
-CASES: dict[str, list[Case]] = {}
-REWARDS, GROUPS = [1.0, 0.0, 0.25, 0.5, 3.0, 2.0, 2.0, 5.0], list("aaaabbbb")
+def require(right: object, otherwise: str) -> None:
+    if not bool(right):
+        raise Wrong(otherwise)
 
 
 def numbers(values: Any, count: int) -> list[float]:
@@ -69,239 +75,211 @@ def shown(values: Sequence[float]) -> str:
     return f"[{', '.join(f'{value:.3g}' for value in values)}]"
 
 
+def require_same(one: Sequence[float], other: Sequence[float], when: str = "", tolerance: float = 1e-4) -> None:
+    require(near(one, other, tolerance), f"{shown(one)} becomes {shown(other)}{when}")
+
+
 # -- advantages of samples ---------------------------------------------------------------------------------------------
+
+REWARDS, GROUPS = [1.0, 0.0, 0.25, 0.5, 3.0, 2.0, 2.0, 5.0], list("aaaabbbb")
+
+
+def credit(rule: Callable[..., Any], rewards: Sequence[float] = REWARDS, *keys: Sequence[Any]) -> list[float]:
+    return numbers(rule(rewards, *(keys or (GROUPS[: len(rewards)],))), len(rewards))
 
 
 @case("advantage", "direction", "the sign is flipped")
-def _(rule: Callable[..., Any]) -> str | None:
-    found = numbers(rule([1.0, 0.0, 0.0, 1.0], list("aaaa")), 4)
-    return None if found[0] > 0 > found[1] else f"rewards 1 0 0 1 of one group give {shown(found)}"
+def _(rule: Callable[..., Any]) -> None:
+    found = credit(rule, [1.0, 0.0, 0.0, 1.0])
+    require(found[0] > 0 > found[1], f"rewards 1 0 0 1 of one group give {shown(found)}")
 
 
 @case("advantage", "baseline", "the mean is taken over the batch, not over the group")
-def _(rule: Callable[..., Any]) -> str | None:
-    found = numbers(rule(REWARDS, GROUPS), 8)
+def _(rule: Callable[..., Any]) -> None:
+    found = credit(rule)
     sums = [math.fsum(found[:4]), math.fsum(found[4:])]
-    return None if near(sums, [0, 0], 1e-3) else f"the advantages of two groups add up to {shown(sums)}, not to 0"
+    require(near(sums, [0, 0], 1e-3), f"the advantages of two groups add up to {shown(sums)}, not to 0")
 
 
 @case("advantage", "other groups", "another group changes a group's advantages")
-def _(rule: Callable[..., Any]) -> str | None:
-    found, other = numbers(rule(REWARDS, GROUPS), 8), numbers(rule([*REWARDS[:4], 9.0, 1.0, 1.0, 1.0], GROUPS), 8)
-    return None if near(found[:4], other[:4]) else f"{shown(found[:4])} becomes {shown(other[:4])}"
+def _(rule: Callable[..., Any]) -> None:
+    require_same(credit(rule)[:4], credit(rule, [*REWARDS[:4], 9.0, 1.0, 1.0, 1.0])[:4])
 
 
 @case("advantage", "proportion", "advantages do not grow with the reward in a line")
-def _(rule: Callable[..., Any]) -> str | None:
-    found = numbers(rule(REWARDS[:4], GROUPS[:4]), 4)
+def _(rule: Callable[..., Any]) -> None:
+    found = credit(rule, REWARDS[:4])
     slope = (found[0] - found[1]) / (REWARDS[0] - REWARDS[1])
     expected = [slope * (reward - 0.4375) for reward in REWARDS[:4]]
-    return None if near(found, expected, 1e-3) else f"rewards 1 0 0.25 0.5 give {shown(found)}, not {shown(expected)}"
+    require(near(found, expected, 1e-3), f"rewards 1 0 0.25 0.5 give {shown(found)}, not {shown(expected)}")
 
 
 @case("advantage", "interleaved groups", "samples are grouped by their places, not by their keys")
-def _(rule: Callable[..., Any]) -> str | None:
+def _(rule: Callable[..., Any]) -> None:
     order = [0, 4, 1, 5, 2, 6, 3, 7]
-    found = numbers(rule(REWARDS, GROUPS), 8)
-    mixed = numbers(rule([REWARDS[i] for i in order], [GROUPS[i] for i in order]), 8)
-    return (
-        None if near([found[i] for i in order], mixed) else f"{shown([found[i] for i in order])} becomes {shown(mixed)}"
-    )
+    found = credit(rule)
+    mixed = credit(rule, [REWARDS[i] for i in order], [GROUPS[i] for i in order])
+    require_same([found[i] for i in order], mixed)
 
 
 @case("advantage", "groups of unequal size", "a lost sample shifts the groups after it")
-def _(rule: Callable[..., Any]) -> str | None:
-    whole = numbers(rule(REWARDS, GROUPS), 8)
-    less = numbers(rule(REWARDS[1:], GROUPS[1:]), 7)
-    return None if near(whole[4:], less[3:]) else f"the second group's {shown(whole[4:])} becomes {shown(less[3:])}"
+def _(rule: Callable[..., Any]) -> None:
+    require_same(credit(rule)[4:], credit(rule, REWARDS[1:], GROUPS[1:])[3:])
 
 
 @case("advantage", "equal rewards", "0 / 0, or noise divided by a tiny standard deviation")
-def _(rule: Callable[..., Any]) -> str | None:
+def _(rule: Callable[..., Any]) -> None:
     for reward in (1.0, 0.1, 1 / 3):
-        found = numbers(rule([reward] * 3, list("aaa")), 3)
-        if not near(found, [0, 0, 0], 1e-3):
-            return f"three rewards of {reward:.3g} give {shown(found)}"
-    return None
+        found = credit(rule, [reward] * 3)
+        require(near(found, [0, 0, 0], 1e-3), f"three rewards of {reward:.3g} give {shown(found)}")
 
 
 @case("advantage", "one sample", "the standard deviation of one sample is not a number")
-def _(rule: Callable[..., Any]) -> str | None:
-    found = numbers(rule([1.0, 0.0, 2.0], list("aab")), 3)
-    if not all(map(math.isfinite, found)):
-        return f"a group of one sample gives {shown(found)}"
-    return (
-        None
-        if near(found[2:], [0])
-        else f"a group of one sample has nothing to be compared with, but gets {found[2]:.3g}"
-    )
+def _(rule: Callable[..., Any]) -> None:
+    found = credit(rule, [1.0, 0.0, 2.0], list("aab"))
+    require(all(map(math.isfinite, found)), f"a group of one sample gives {shown(found)}")
+    require(near(found[2:], [0]), f"a group of one sample has nothing to be compared with, but gets {found[2]:.3g}")
 
 
 @case("advantage", "shift", "a constant added to all rewards changes the advantages")
-def _(rule: Callable[..., Any]) -> str | None:
-    found, moved = numbers(rule(REWARDS, GROUPS), 8), numbers(rule([r + 10 for r in REWARDS], GROUPS), 8)
-    return None if near(found, moved, 1e-3) else f"{shown(found)} becomes {shown(moved)}"
+def _(rule: Callable[..., Any]) -> None:
+    require_same(credit(rule), credit(rule, [reward + 10 for reward in REWARDS]), tolerance=1e-3)
 
 
 # -- advantages of steps -----------------------------------------------------------------------------------------------
 
 
+def of_two(rule: Callable[..., Any]) -> list[float]:
+    """Three steps of a rollout that won, and one of a rollout that lost."""
+    return credit(rule, [1.0, 1.0, 1.0, 0.0], list("aaaa"), [0, 0, 0, 1])
+
+
 @case("steps", "every step", "only some steps of a rollout get its advantage")
-def _(rule: Callable[..., Any]) -> str | None:
-    found = numbers(rule([1.0, 1.0, 1.0, 0.0], list("aaaa"), [0, 0, 0, 1]), 4)
+def _(rule: Callable[..., Any]) -> None:
+    found = of_two(rule)
     good = near(found[:3], found[:1] * 3) and found[0] > 0 > found[3]
-    return None if good else f"three steps of a rollout that won and one of a rollout that lost get {shown(found)}"
+    require(good, f"three steps of a rollout that won and one of a rollout that lost get {shown(found)}")
 
 
-@case(
-    "steps", "rollouts, not steps", "long rollouts count more in the baseline, or steps are divided by the group's size"
-)
-def _(rule: Callable[..., Any]) -> str | None:
-    found = numbers(rule([1.0, 1.0, 1.0, 0.0], list("aaaa"), [0, 0, 0, 1]), 4)
-    return (
-        None
-        if near([found[0]], [-found[3]], 1e-3)
-        else f"one win and one loss must be opposite, but are {shown(found)}"
-    )
+@case("steps", "rollouts, not steps", "long rollouts count more in the baseline, or steps are divided by group size")
+def _(rule: Callable[..., Any]) -> None:
+    found = of_two(rule)
+    require(near([found[0]], [-found[3]], 1e-3), f"one win and one loss must be opposite, but are {shown(found)}")
 
 
 @case("steps", "number of steps", "a rollout's advantage depends on how many steps it has")
-def _(rule: Callable[..., Any]) -> str | None:
-    short = numbers(rule([1.0, 0.0, 0.0], list("aaa"), [0, 1, 2]), 3)
-    long = numbers(rule([1.0, 1.0, 0.0, 0.0], list("aaaa"), [0, 0, 1, 2]), 4)
-    good = near([short[0], *short[1:]], [long[1], *long[2:]], 1e-3)
-    return None if good else f"{shown(short)} becomes {shown(long)} when the first rollout has two steps"
+def _(rule: Callable[..., Any]) -> None:
+    short = credit(rule, [1.0, 0.0, 0.0], list("aaa"), [0, 1, 2])
+    long = credit(rule, [1.0, 1.0, 0.0, 0.0], list("aaaa"), [0, 0, 1, 2])
+    require_same(short, long[1:], " when the first rollout has two steps", 1e-3)
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 OLD = [[-1.0, -2.0, -0.5, -1.5], [-0.7, -1.1, -2.2, -0.4]]
 MASK = [[0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
+ONES = [[1.0] * 4] * 2
+BOTH = [1.0, -1.0]
 
 
 def gradient(
-    loss: Callable[..., Any], ratios: Any, advantages: Sequence[float], mask: Any = MASK, old: Any = OLD
+    loss: Callable[..., Any], ratios: Any = ONES, advantages: Any = BOTH, mask: Any = MASK, old: Any = OLD
 ) -> Any:
     """The gradient with respect to the log-probs (rows, tokens), at these ratios to the old log-probs."""
     import torch  # only these cases need it
 
-    start = torch.tensor(old, dtype=torch.float64)
-    logprobs = (start + torch.tensor(ratios, dtype=torch.float64).log()).requires_grad_()
-    value = loss(
-        logprobs, start, torch.tensor(advantages, dtype=torch.float64), torch.tensor(mask, dtype=torch.float64)
-    )
+    start, ratio, advantage, masked = (torch.tensor(x, dtype=torch.float64) for x in (old, ratios, advantages, mask))
+    logprobs = (start + ratio.log()).requires_grad_()
+    value = loss(logprobs, start, advantage, masked)
     if not torch.isfinite(value):
         raise ValueError(f"the loss is {float(value)}")
     return torch.autograd.grad(value, logprobs)[0]
 
 
-ONES = [[1.0] * 4] * 2
-
-
 @case("loss", "mask", "the mask is inverted, or tokens of the environment are trained on")
-def _(loss: Callable[..., Any]) -> str | None:
-    import torch
-
-    found, wanted = gradient(loss, ONES, [1.0, -1.0]) != 0, torch.tensor(MASK) > 0
-    return (
-        None if bool((found == wanted).all()) else f"gradient at {found.int().tolist()}, mask {wanted.int().tolist()}"
-    )
+def _(loss: Callable[..., Any]) -> None:
+    found = (gradient(loss) != 0).int().tolist()
+    require(found == MASK, f"gradient at {found}, mask {MASK}")
 
 
 @case("loss", "direction", "what was better than the mean becomes less likely")
-def _(loss: Callable[..., Any]) -> str | None:
-    found = gradient(loss, ONES, [1.0, -1.0])
-    return (
-        None if found[0, 1] < 0 < found[1, 0] else f"gradients {found[0, 1]:.3g} and {found[1, 0]:.3g} for A = 1 and -1"
+def _(loss: Callable[..., Any]) -> None:
+    found = gradient(loss)
+    require(found[0, 1] < 0 < found[1, 0], f"gradients {found[0, 1]:.3g} and {found[1, 0]:.3g} for A = 1 and -1")
+
+
+def _clipped(loss: Callable[..., Any], advantage: float, cut: float, kept: float) -> None:
+    found = gradient(loss, [[1.0, cut, kept, 1.0], [1.0] * 4], [advantage, 1.0])
+    told = (
+        f"A = {advantage:g}: gradient {found[0, 1]:.3g} at ratio {cut:g} (must be 0) and {found[0, 2]:.3g} at {kept:g}"
     )
+    require(found[0, 1] == 0 and found[0, 2] != 0, f"{told} (must not)")
 
 
 @case("loss", "clipped from above", "min and max are exchanged where the advantage is positive")
-def _(loss: Callable[..., Any]) -> str | None:
-    found = gradient(loss, [[1.0, 3.0, 0.2, 1.0], [1.0] * 4], [1.0, 1.0])
-    good = found[0, 1] == 0 and found[0, 2] != 0
-    return (
-        None
-        if good
-        else f"A = 1: gradient {found[0, 1]:.3g} at ratio 3 (must be 0) and {found[0, 2]:.3g} at 0.2 (must not)"
-    )
+def _(loss: Callable[..., Any]) -> None:
+    _clipped(loss, 1.0, cut=3.0, kept=0.2)
 
 
 @case("loss", "clipped from below", "min and max are exchanged where the advantage is negative")
-def _(loss: Callable[..., Any]) -> str | None:
-    found = gradient(loss, [[1.0, 0.2, 3.0, 1.0], [1.0] * 4], [-1.0, 1.0])
-    good = found[0, 1] == 0 and found[0, 2] != 0
-    return (
-        None
-        if good
-        else f"A = -1: gradient {found[0, 1]:.3g} at ratio 0.2 (must be 0) and {found[0, 2]:.3g} at 3 (must not)"
-    )
+def _(loss: Callable[..., Any]) -> None:
+    _clipped(loss, -1.0, cut=0.2, kept=3.0)
 
 
 @case("loss", "what is masked", "values under the mask reach the loss")
-def _(loss: Callable[..., Any]) -> str | None:
-    import torch
-
-    other = [[-9.0, -2.0, -0.5, -9.0], [-0.7, -1.1, -9.0, -9.0]]
-    one, two = gradient(loss, ONES, [1.0, -1.0]), gradient(loss, ONES, [1.0, -1.0], old=other)
-    return None if bool(torch.allclose(one, two)) else "other log-probs under the mask change the gradient"
+def _(loss: Callable[..., Any]) -> None:
+    other = gradient(loss, old=[[-9.0, -2.0, -0.5, -9.0], [-0.7, -1.1, -9.0, -9.0]])
+    require(gradient(loss).allclose(other), "other log-probs under the mask change the gradient")
 
 
 @case("loss", "padding", "columns of padding change the gradient")
-def _(loss: Callable[..., Any]) -> str | None:
-    import torch
-
-    def wide(rows: Any, value: float) -> list[list[float]]:
-        return [[*row, value, value] for row in rows]
-
-    one = gradient(loss, ONES, [1.0, -1.0])
-    two = gradient(loss, wide(ONES, 1.0), [1.0, -1.0], wide(MASK, 0.0), wide(OLD, 0.0))
-    return None if bool(torch.allclose(one, two[:, :4])) else "two more columns of padding change the gradient"
+def _(loss: Callable[..., Any]) -> None:
+    ratios, mask, old = (
+        [[*row, value, value] for row in rows] for rows, value in ((ONES, 1.0), (MASK, 0.0), (OLD, 0.0))
+    )
+    wide = gradient(loss, ratios, BOTH, mask, old)
+    require(gradient(loss).allclose(wide[:, :4]), "two more columns of padding change the gradient")
 
 
 @case("loss", "a row without tokens", "a row in which all is masked divides by 0")
-def _(loss: Callable[..., Any]) -> str | None:
-    import torch
-
-    found = gradient(loss, ONES, [1.0, -1.0], [MASK[0], [0.0] * 4])
-    good = bool(torch.isfinite(found).all()) and bool((found[0, 1:3] != 0).all())
-    return None if good else f"a second row without tokens gives the gradients {found.tolist()}"
+def _(loss: Callable[..., Any]) -> None:
+    found = gradient(loss, mask=[MASK[0], [0.0] * 4])
+    good = found.isfinite().all() and (found[0, 1:3] != 0).all()
+    require(good, f"a second row without tokens gives the gradients {found.tolist()}")
 
 
 @case("loss", "old log-probs", "the ratio is not taken to the old log-probs")
-def _(loss: Callable[..., Any]) -> str | None:
-    found = gradient(loss, [[1.0, 1.1, 1.0, 1.0], [1.0] * 4], [1.0, -1.0])
+def _(loss: Callable[..., Any]) -> None:
+    found = gradient(loss, [[1.0, 1.1, 1.0, 1.0], [1.0] * 4])
     ratio = float(found[0, 1] / found[0, 2])
-    return (
-        None
-        if math.isclose(ratio, 1.1, rel_tol=1e-3)
-        else f"at ratio 1.1 the gradient must be 1.1 times that at 1, not {ratio:.3g}"
+    require(
+        math.isclose(ratio, 1.1, rel_tol=1e-3),
+        f"at ratio 1.1 the gradient must be 1.1 times that at 1, not {ratio:.3g}",
     )
 
 
 # -- masks -------------------------------------------------------------------------------------------------------------
 
 DIALOGUE = [("system", 2), ("user", 3), ("assistant", 2), ("tool", 4), ("assistant", 1), ("user", 2), ("assistant", 3)]
+OWN = [role == "assistant" for role, count in DIALOGUE for _ in range(count)]
 
 
 @case("mask", "every token", "the mask is shorter or longer than the dialogue")
-def _(mask: Callable[..., Any]) -> str | None:
+def _(mask: Callable[..., Any]) -> None:
     found = len(list(mask(DIALOGUE)))
-    return None if found == 17 else f"17 tokens have a mask of {found}"
+    require(found == len(OWN), f"{len(OWN)} tokens have a mask of {found}")
 
 
 @case("mask", "not inverted", "the policy is trained on what it read")
-def _(mask: Callable[..., Any]) -> str | None:
-    found = [int(x) for x in mask(DIALOGUE)]
-    read = [found[i] for i in (0, 1, 2, 3, 4, 7, 8, 9, 10, 12, 13)]
-    return None if not any(read) else "tokens of the system, the user or a tool are in the mask"
+def _(mask: Callable[..., Any]) -> None:
+    read = [x for x, own in zip(mask(DIALOGUE), OWN, strict=True) if not own]
+    require(not any(read), "tokens of the system, the user or a tool are in the mask")
 
 
 @case("mask", "every turn", "only the last turn of the policy is trained on")
-def _(mask: Callable[..., Any]) -> str | None:
-    found = [int(x) for x in mask(DIALOGUE)]
-    own = [found[i] for i in (5, 6, 11, 14, 15, 16)]
-    return None if all(own) else f"the policy's six tokens have the mask {own}"
+def _(mask: Callable[..., Any]) -> None:
+    found = [int(x) for x, own in zip(mask(DIALOGUE), OWN, strict=True) if own]
+    require(all(found), f"the policy's six tokens have the mask {found}")
 
 
 # -- the program -------------------------------------------------------------------------------------------------------
@@ -312,11 +290,11 @@ def faults(kind: str, function: Callable[..., Any]) -> dict[str, str]:
     found = {}
     for each in CASES[kind]:
         try:
-            wrong = each.check(function)
+            each.check(function)
+        except Wrong as wrong:
+            found[each.name] = str(wrong)
         except Exception as error:  # the function is somebody's own
-            wrong = f"{type(error).__name__}: {error}"
-        if wrong:
-            found[each.name] = wrong
+            found[each.name] = f"{type(error).__name__}: {error}"
     return found
 
 

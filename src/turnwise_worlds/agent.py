@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from aiohttp import web
-from pydantic import AfterValidator, ConfigDict, Field, PositiveInt
+from pydantic import ConfigDict, Field, PositiveInt
 
 from turnwise.data.tool_schema import arguments_of, check_tool, function_of
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
@@ -279,14 +279,7 @@ async def _chat(request: web.Request) -> web.StreamResponse:
 TASK = "task.json"  # the file in which an agent program finds its task
 
 
-def _inside(files: Mapping[str, str]) -> Mapping[str, str]:
-    for name in files:
-        if {"", ".", ".."} & {*name.split("/")}:
-            raise ValueError(f"the path {name!r} must be relative, without empty parts, '.' or '..'")
-    return files
-
-
-Files = Annotated[Mapping[str, str], AfterValidator(_inside), Field(default_factory=dict)]
+Files = Annotated[Mapping[str, str], Field(default_factory=dict)]
 
 
 class Row(data_files.Row):
@@ -310,19 +303,13 @@ class Program:
     def __init__(self, sandbox: Bubblewrap, command: str, tree: Tree, variables: Mapping[str, str]) -> None:
         self.desk = Desk()
         self.result: Future[tuple[CallResult, Tree]] = Future()
-        self._kill: Callable[[], None] | None = None
-        self._closed = False
-        self._lock = threading.Lock()
+        self._kill: Future[Callable[[], None]] = Future()  # known once the program runs
         told = {"OPENAI_BASE_URL": f"http://{HOST}:{PORT}/v1", "OPENAI_API_KEY": self.desk.token, **variables}
         script = with_variables(command, told)
         threading.Thread(target=self._run, args=(sandbox, script, tree), name="agent", daemon=True).start()
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            kill, self._kill = self._kill, None
-        if kill is not None:
-            kill()
+        self._kill.add_done_callback(lambda kill: kill.result()())  # at once, or as soon as the program runs
 
     def _run(self, sandbox: Bubblewrap, script: str, tree: Tree) -> None:
         try:
@@ -330,17 +317,12 @@ class Program:
         except BaseException as error:  # the error is stored and raised where the result is read
             self.result.set_exception(error)
         finally:
-            with self._lock:
-                self._kill = None
             self.desk.end()
             self.desk.close()
 
     def _opened(self, listener: socket.socket, kill: Callable[[], None]) -> None:
         self.desk.serve(listener)
-        with self._lock:
-            self._kill = kill
-        if self._closed:
-            self.close()
+        self._kill.set_result(kill)
 
 
 SECONDS = 120  # time limit for computing a score, in seconds

@@ -9,7 +9,6 @@ import random
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from annotated_types import Interval
@@ -82,6 +81,7 @@ def _plain(content: bytes) -> list[bytes]:
 
 
 KINDS = ("create", "copy", "move", "delete", "count", "extract", "edit", "sort")
+_RESULTS = {"count": "count.txt", "extract": "found.txt", "sort": "sorted.txt"}  # kind -> file for the result
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
     now, chores = dict(files), []
     for target in targets[: rng.randint(*sizes.chores)]:
         kinds = rng.sample(KINDS, len(KINDS))
-        chores.append(next(chore for kind in kinds if (chore := _CHORES[kind](target, now, folders, sizes, rng))))
+        chores.append(next(chore for kind in kinds if (chore := _chore(kind, target, now, folders, sizes, rng))))
         now = after(chores[-1], now)
     return {"files": files, "folders": sorted(folders), "chores": chores}
 
@@ -162,95 +162,54 @@ def _mark(path: str, files: Mapping[str, str]) -> str | None:
     return next((word for word in files[path].split() if word not in others), None)
 
 
-_Draw = Callable[[str, Mapping[str, str], list[str], Sizes, random.Random], "dict[str, Any] | None"]
-
-
-def _chore(kind: str, text: str, find: str | None, path: str, **rest: Any) -> dict[str, Any]:
-    return {"kind": kind, "text": text, "find": find, "path": path, "want": {}, "gone": [], **rest}
-
-
-def _place(path: str, files: Mapping[str, str], rng: random.Random) -> tuple[str | None, str]:
-    word = _mark(path, files)
-    if word is None or rng.random() < 0.4:
-        return None, path
-    return word, f"the file with {word}"
-
-
-def _create(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
-    fresh = [f"{folder}/{name}.txt" for folder in folders for name in sizes.names]
-    place = rng.choice([f for f in fresh if f not in files])
-    word = rng.choice(sizes.words)
-    command = f"echo {word} > {place}"
-    return _chore("create", f"write {word} to {place}", None, place, want={place: f"{word}\n"}, command=command)
-
-
-def _carry(
-    kind: str, command: str, path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random
-) -> dict[str, Any] | None:
-    home, _, name = path.partition("/")
-    other = next((f for f in folders if f != home), home)
-    place = f"{other}/{name}"
-    if place in files:
-        return None
-    find, said = _place(path, files, rng)
-    gone = [path] if kind == "move" else []
-    want = {place: files[path]}
-    return _chore(
-        kind, f"{kind} {said} to {other}", find, path, want=want, gone=gone, command=f"{command} {{path}} {other}"
-    )
-
-
-def _delete(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
-    find, said = _place(path, files, rng)
-    return _chore("delete", f"delete {said}", find, path, gone=[path], command="rm {path}")
-
-
-def _derived(
+def _chore(
     kind: str, path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random
 ) -> dict[str, Any] | None:
-    target = {"count": "count.txt", "extract": "found.txt", "sort": "sorted.txt"}[kind]
+    """Draws a chore of a kind with the file ``path``; None if there is none."""
+    chore: dict[str, Any] = {"kind": kind, "text": "", "find": None, "path": path, "want": {}, "gone": []}
+    if kind == "create":
+        fresh = [f"{folder}/{name}.txt" for folder in folders for name in sizes.names]
+        place, word = rng.choice([f for f in fresh if f not in files]), rng.choice(sizes.words)
+        chore |= {"text": f"write {word} to {place}", "path": place, "want": {place: f"{word}\n"}}
+        return chore | {"command": f"echo {word} > {place}"}
+    home, _, name = path.partition("/")
+    other = next((f for f in folders if f != home), home)
+    target = _RESULTS.get(kind, f"{other}/{name}" if kind in ("copy", "move") else None)
     if target in files:
         return None
-    find, said = _place(path, files, rng)
+    mark = _mark(path, files)
+    if mark is not None and rng.random() >= 0.4:
+        chore["find"] = mark
+    said = f"the file with {mark}" if chore["find"] else path
     lines = files[path].splitlines()
-    if kind == "count":
+    wanted: list[str] | None = None
+    if kind in ("copy", "move"):
+        program = {"copy": "cp", "move": "mv"}[kind]
+        text, command, wanted = f"{kind} {said} to {other}", f"{program} {{path}} {other}", lines
+    elif kind == "delete":
+        text, command = f"delete {said}", "rm {path}"
+    elif kind == "count":
         text, command, wanted = f"count the lines of {said}", "wc -l < {path}", [str(len(lines))]
     elif kind == "extract":
         word = rng.choice(files[path].split())
         wanted = [line for line in lines if word in line]
         text, command = f"copy the lines with {word} of {said}", f"grep {word} {{path}}"
-    else:
+    elif kind == "sort":
         text, command, wanted = f"sort {said}", "sort {path}", sorted(lines)
-    want = {target: "".join(f"{line}\n" for line in wanted)}
-    return _chore(kind, f"{text} into {target}", find, path, want=want, command=f"{command} > {target}")
-
-
-def _edit(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
-    find, said = _place(path, files, rng)
-    words = set(files[path].split())
-    old = rng.choice(sorted(words))
-    new = rng.choice([word for word in sizes.words if word not in words])
-    lines = [new if line == old else line for line in files[path].splitlines()]
-    return _chore(
-        "edit",
-        f"change {old} to {new} in {said}",
-        find,
-        path,
-        want={path: "".join(f"{line}\n" for line in lines)},
-        command=f"sed -i s/{old}/{new}/ {{path}}",
-    )
-
-
-_CHORES: Mapping[str, _Draw] = {
-    "create": _create,
-    "copy": partial(_carry, "copy", "cp"),
-    "move": partial(_carry, "move", "mv"),
-    "delete": _delete,
-    "count": partial(_derived, "count"),
-    "extract": partial(_derived, "extract"),
-    "edit": _edit,
-    "sort": partial(_derived, "sort"),
-}
+    else:
+        words = set(files[path].split())
+        old = rng.choice(sorted(words))
+        new = rng.choice([word for word in sizes.words if word not in words])
+        target, wanted = path, [new if line == old else line for line in lines]
+        text, command = f"change {old} to {new} in {said}", f"sed -i s/{old}/{new}/ {{path}}"
+    if kind in _RESULTS:
+        text, command = f"{text} into {target}", f"{command} > {target}"
+    chore["text"] = text
+    if target is not None and wanted is not None:
+        chore["want"] = {target: "".join(f"{line}\n" for line in wanted)}
+    if kind in ("move", "delete"):
+        chore["gone"] = [path]
+    return chore | {"command": command}
 
 
 TOOLS = (make_tool("bash", "Run a command of bash in the work folder.", command=("string", "the command")),)

@@ -266,7 +266,7 @@ def environment(ground: Ground) -> Probes:
 def descriptors(ground: Ground) -> Probes:
     code = "print([d for d in range(3, 256) if quietly(os.fstat, d)])"
     yield "of a program", ground.program(code).output != "[]\n"
-    yield "of a snippet", ground.branches("")[0].run(code)[0].output != "[3, 4]\n"
+    yield "of a snippet", ground.branches("")[0].run(code)[0].output != "[]\n"
 
 
 def terminals(ground: Ground) -> Probes:

@@ -28,18 +28,12 @@ def evaluate(
 
     Args:
         model: the folder or Hugging Face id of the weights and their tokenizer.
-        adapter: the folder of a LoRA adapter, or None for the weights alone.
-        tasks: the names of tasks in lm-eval.
+        adapter: the folder of a LoRA adapter.
         include: a folder with further task files (YAML).
-        limit: largest number of items of each task. None means all items.
-        chat: whether prompts are put into the chat template.
+        limit: largest number of items of each task.
 
     Returns:
-        A dictionary that maps each task to its results. The results map lm-eval's names ``metric,filter`` to the values
-        of the metrics, without standard errors. The key ``items`` of the results is the number of evaluated items.
-
-    Raises:
-        InputError: lm-eval is not installed, or it has no task with one of the given names.
+        Task -> lm-eval's ``metric,filter`` -> value, without standard errors, and ``items``, the number of items.
     """
     try:
         from lm_eval import simple_evaluate

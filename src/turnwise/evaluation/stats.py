@@ -219,12 +219,9 @@ TEXT = "no_call"  # name of the group of replies without a tool call
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One demonstrated reply of a held-out dialogue, and the policy's results at the same state.
-
-    ``sampled`` holds one pair of verdicts (functional, strict) for each sampled reply of the policy, and ``greedy``
-    holds one pair for its greedy reply. The functional verdict says whether the run's rule accepts the reply. The
-    strict verdict says whether the reply has the same calls in the same order as the demonstrated reply, or the same
-    text.
+    """One demonstrated reply of a held-out dialogue, and a pair of verdicts (functional, strict) for each sampled reply of
+    the policy at the same state, and for its greedy reply. The functional verdict says whether the run's rule accepts the
+    reply, the strict one whether it has the same calls in the same order as the demonstrated reply, or the same text.
     """
 
     reply: str  # id of the state in which the reply is given
@@ -250,30 +247,26 @@ of a ratio over all dialogues.
 """
 
 
+def _totals(rows: Iterable[tuple[str, float, float]]) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    for dialogue, part, whole in rows:
+        parts, wholes = found.get(dialogue, (0.0, 0.0))
+        found[dialogue] = parts + part, wholes + whole
+    return found
+
+
 def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
     """Dialogue -> negative log-likelihood of its demonstrated replies in nats, and number of their tokens."""
-    found: dict[str, tuple[float, float]] = {}
-    for reply in replies:
-        nats, tokens = found.get(reply.dialogue, (0.0, 0.0))
-        found[reply.dialogue] = nats + reply.nats, tokens + reply.tokens
-    return found
+    return _totals((reply.dialogue, reply.nats, reply.tokens) for reply in replies)
 
 
 def rate(replies: Iterable[Reply], mode: str, strict: bool = False) -> dict[str, tuple[float, float]]:
-    """Returns, for each dialogue, how many replies of the policy were accepted and how many replies there are.
-
-    Several attempts at one state count as one reply, and the fraction of them that was accepted is added to the number
-    of accepted replies. ``mode`` is ``sampled`` or ``greedy``. The strict verdicts are counted if ``strict``
-    is set, else the functional ones.
+    """Dialogue -> how many replies of the policy were accepted (by the ``strict`` or the functional verdicts), and how many
+    there are. Several attempts at one state count as one reply, of which a fraction may be accepted. ``mode`` is
+    ``sampled`` or ``greedy``.
     """
-    found: dict[str, tuple[float, float]] = {}
-    for reply in replies:
-        verdicts = getattr(reply, mode)
-        if verdicts:
-            good, count = found.get(reply.dialogue, (0.0, 0.0))
-            # several attempts at one state count as one reply
-            found[reply.dialogue] = good + float(np.mean([verdict[strict] for verdict in verdicts])), count + 1
-    return found
+    verdicts = ((reply.dialogue, [verdict[strict] for verdict in getattr(reply, mode)]) for reply in replies)
+    return _totals((dialogue, float(np.mean(found)), 1) for dialogue, found in verdicts if found)
 
 
 def pooled(counted: Counted) -> float:
@@ -282,16 +275,9 @@ def pooled(counted: Counted) -> float:
 
 
 def paired_change(before: Counted, after: Counted, *, shares: bool) -> Estimate:
-    """Returns how much the pooled ratio (:func:`pooled`) changes from ``before`` to ``after``, with a 95 % confidence
-    interval. The interval comes from a paired percentile bootstrap that resamples whole dialogues.
-
-    Args:
-        shares: whether the ratios are fractions in [0, 1]. If they are and all dialogues changed by the same amount,
-            the bootstrap interval would have width 0. Then two dialogues of average size are added, one that changed
-            from 0 to 1 and one that changed from 1 to 0, as in :func:`turnwise.evaluation.stats.paired_difference`.
-
-    Raises:
-        ValueError: ``before`` and ``after`` have different dialogues, or none.
+    """How much the pooled ratio changes, with a 95 % interval from a paired percentile bootstrap that resamples whole
+    dialogues. If the ratios are ``shares`` in [0, 1] and all dialogues changed by the same amount, two dialogues of
+    average size are added, one that got better and one that got worse, as in :func:`paired_difference`.
     """
     if not before or before.keys() != after.keys():
         raise ValueError(f"both evaluations need the same dialogues, got {len(before)} and {len(after)}")
@@ -311,11 +297,7 @@ def paired_change(before: Counted, after: Counted, *, shares: bool) -> Estimate:
 
 
 def groups(replies: Sequence[Reply]) -> tuple[dict[str, list[Reply]], dict[str, list[Reply]]]:
-    """Returns the replies grouped by the tools that the demonstrated reply calls, and grouped by their turn in the
-    dialogue (counted from 1).
-
-    If the demonstrated reply calls two tools, the reply is in the groups of both tools.
-    """
+    """The replies by each tool that the demonstrated reply calls, and by their turn in the dialogue (from 1)."""
     by_tool: dict[str, list[Reply]] = {}
     by_turn: dict[str, list[Reply]] = {}
     for reply in replies:

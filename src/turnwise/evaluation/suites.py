@@ -79,9 +79,6 @@ def _too_few(what: str, count: int, seed: int, why: str) -> InputError:
 # -- suites ------------------------------------------------------------------------------------------------------------
 
 
-Opening = Callable[[Task], tuple[Sequence[Message], list[int]]]
-"""A function that returns the first messages of a task and their token ids."""
-
 OnDone = Callable[[int], None] | None
 """A callback that gets the number of episodes or answers that have just ended."""
 
@@ -149,14 +146,9 @@ def play_tasks(
     key: object,
     on_done: OnDone = None,
 ) -> list[Episode]:
-    """Runs ``attempts`` episodes of each held-out task to their end, for an evaluation. Returns the episodes whose
-    environment did not fail.
-
-    Args:
-        player: plays the episodes. It must have the sampling settings of ``mode`` and no limit on turns.
-        opening: returns the first messages of a task and their token ids.
-        key: the seed of the sampling. With the same key, two policies use the same random numbers.
-        on_done: called with the number of episodes that have just ended.
+    """Runs ``attempts`` episodes of each held-out task to their end. Returns the episodes whose environment did not fail.
+    ``player`` must have the sampling settings of ``mode`` and no limit on turns. With the same ``key``, two policies use
+    the same random numbers.
     """
     episodes = []
     served = getattr(player.engine, "served", False)
@@ -230,18 +222,9 @@ def answer_skills(
 def play_suite(
     player: Player, name: str, environment: Any, count: int, seed: int, on_done: OnDone = None
 ) -> list[Answer]:
-    """Plays held-out tasks of an environment that the run does not train on, and returns an answer with the outcome of
-    each task. Each task is played once, with greedy decoding.
-
-    Args:
-        player: the run's player. Its engine samples the actions. The settings of this player are not changed.
-        name: name under which the suite is reported.
-        environment: the environment that the run does not train on.
-        count, seed: the number of tasks, and the seed at which they are drawn (``evaluation.suites``).
-        on_done: called with the number of episodes that have just ended.
-
-    Raises:
-        InputError: the environment has too few tasks.
+    """Plays ``count`` held-out tasks, drawn at ``seed``, of an environment that the run does not train on, once each and
+    with greedy decoding. Returns an answer with the outcome of each. ``name`` is that of the suite in reports; the
+    settings of ``player`` are not changed.
     """
     tasks = fresh_tasks(environment, "seen", count, seed)
     opening = Openings(environment, player.chat, player.environment_threads, player.environment_seconds)

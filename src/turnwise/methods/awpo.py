@@ -46,7 +46,17 @@ from scipy.optimize import linear_sum_assignment
 
 from turnwise.data.match_calls import same_value
 from turnwise.data.toolcalls import Format
-from turnwise.methods.credit import Credited, ZeroVariance, finite_rewards, leaf_rewards, mean, normalised, spread, std
+from turnwise.methods.credit import (
+    BatchAdvantage,
+    Credited,
+    ZeroVariance,
+    finite_rewards,
+    leaf_rewards,
+    mean,
+    normalised,
+    spread,
+    std,
+)
 from turnwise.methods.method import Method, key
 from turnwise.methods.reward import demonstrated_calls, made_calls, single_actions
 from turnwise.types import Credit, Rewards, RolloutTree, ToolCall
@@ -125,10 +135,6 @@ class Graded:
     (S_exec) is the :func:`execution_score` of the calls in the action, compared with the demonstrated calls. An action
     that cannot be parsed executes nothing, so its ``exec`` is 0 even if no call was expected. The rewards ``outcome``
     and ``total`` are both R_out, the sum of ``format`` and ``exec``.
-
-    Attributes:
-        format: the text format of tool calls, in the policy's actions and in the demonstrations. With None, the run
-            uses the format of the environment or the policy (``training.call_format``).
     """
 
     format: Format | None = "hermes"
@@ -207,7 +213,7 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Awpo:
+class Awpo(BatchAdvantage):
     """Computes A = d [(1 - w) A_out + w A_mix] for each valid leaf of a tree, and the clip radius of the update (Eqs.
     18-24). A leaf is valid if its environment did not fail. The valid leaves of one tree form a group.
 
@@ -227,22 +233,8 @@ class Awpo:
     A group uses A_out alone (w = 0) if there is no reward ``reasoning``, or if the judge failed on a leaf of the group
     (whose ``reasoning`` is then NaN). The metric ``unjudged_groups`` counts these groups.
 
-    R_mix contains the outcome. If the judge agrees with the outcome, then s_mix >= s_out and rho >= 1/2, and Eq. 21 asks
-    for rho < ``epsilon_mix``: at 1/2 or less, it would never use the scores of a judge that agrees.
-
-    Attributes:
-        gate: ``ratio`` is Eq. 21. ``inverse`` uses the judge's scores where ``ratio`` ignores them, at rho >=
-            epsilon_mix. This follows the paper's introduction, which uses the judge when the variance of the outcome is
-            insignificant. ``open`` sets w = 1 as an ablation. If ``saturation``, ``difficulty`` and ``dynamic_clip``
-            are False too, ``open`` uses only the plain sum of both rewards.
-        saturation, difficulty: whether to apply the first indicator of Eq. 21, and Eq. 22 (if False, d = 1).
-        dynamic_clip: whether to use the radius of Eq. 24; if False, the loss keeps its own clip range.
-        mean_over: the groups over which Eq. 24 takes its mean. ``trained`` leaves out groups that have weight 0 in the
-            loss. Most of these groups have w = 0, so they would keep the radius wide even if the trained groups rely on
-            the judge.
-        epsilon_mix, tau_low, tau_high: thresholds of Eqs. 21 and 22. The paper does not give their values. tau_low and
-            tau_high are in units of the outcome.
-        zero_variance: what to do with a group whose advantages are all 0, as in ``GroupAdvantage``.
+    conf/advantage/awpo.yaml explains the options. With ``gate=open`` and without ``saturation``, ``difficulty`` and
+    ``dynamic_clip``, the rule is the group advantage of the plain sum of both rewards.
     """
 
     gate: Literal["ratio", "inverse", "open"] = "ratio"
@@ -267,10 +259,6 @@ class Awpo:
             least, most = getattr(self, low), getattr(self, high)
             if least > most or (low == "tau_low" and least == most):
                 raise ValueError(f"{low} must be below {high}, got {low}={least} and {high}={most}")
-
-    def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of a tree that is alone in the first update, so that R_max is the tree's mean outcome."""
-        return self.over([tree], [rewards], {}).credits[0]
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
         """The new memory has R_max, the highest mean outcome so far."""

@@ -1,6 +1,6 @@
 """The interface of a credit rule (advantage), the group-relative advantage, and rules that compare the branches of a
 tree: Tree-GRPO (arXiv:2509.21240) as TRACE (arXiv:2606.11119) gives it in Eqs. 48-49, and Monte Carlo values of
-turns, after an idea of VinePPO (arXiv:2410.01679).
+turns, after an idea of VinePPO (arXiv:2410.01679). conf/advantage explains the options of each rule.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from annotated_types import Ge
 
@@ -18,13 +18,16 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 class Advantage(Protocol):
     """An advantage rule, which computes the credit (advantage and weight of each turn) of one tree. A rule that
-    compares all trees of an update also implements :class:`BatchAdvantage`.
+    compares all trees of an update is a :class:`BatchAdvantage`.
 
     If the rule has an attribute ``zero_variance`` with the value ``refill``, trees from other states replace trees in
     which every turn has weight 0 (``rollout.max_refills``).
     """
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit: ...
+
+
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,10 @@ class BatchAdvantage(Protocol):
     def over(
         self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]
     ) -> Credited: ...
+
+    def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
+        """The credit of a tree that is alone in the first update."""
+        return self.over([tree], [rewards], {}).credits[0]
 
 
 def credit_all(
@@ -162,15 +169,17 @@ rollouts from another state instead (DAPO, arXiv:2503.14476).
 """
 
 
-def normalised(group: Mapping[int, float], eps: float, tolerance: float) -> dict[int, float] | None:
-    """Returns (value - mean) / (std + eps) of each value of a group, or None for fewer than two values or a std of at
-    most ``tolerance``.
+def normalised(
+    group: Mapping[_Key, float], eps: float, tolerance: float, scale: bool = True
+) -> dict[_Key, float] | None:
+    """Returns (value - mean) / (std + eps) of each value of a group, or value - mean without ``scale``; None for fewer
+    than two values or a std of at most ``tolerance``.
     """
     spread = std(group.values()) if len(group) > 1 else 0.0
     if spread <= tolerance:
         return None
-    centre = mean(group.values())
-    return {key: (value - centre) / (spread + eps) for key, value in group.items()}
+    centre, norm = mean(group.values()), spread + eps if scale else 1.0
+    return {key: (value - centre) / norm for key, value in group.items()}
 
 
 Baseline = Literal["mean", "leave_one_out"]
@@ -183,16 +192,8 @@ class GroupAdvantage:
     This is the advantage of GRPO, PivotRL (Eq. 1) and Selective Rollout (Eq. 1). A leaf is valid if its environment did
     not fail. Only valid leaves count in the statistics and are trained on. The advantage is exactly 0 in a group whose
     std is at most ``tolerance`` or that has fewer than two valid leaves. A tree that a gate stopped is never trained
-    on. A turn receives the sum of the advantages of the leaves below it
-    (:func:`turnwise.methods.credit.spread`).
-
-    Attributes:
-        tolerance: rewards count as equal if their std is at most this, because rounding can make equal rewards differ.
-        scale: whether to divide by std + eps. Dr.GRPO (arXiv:2503.20783) does not.
-        baseline: ``mean`` is the mean of the whole group. ``leave_one_out`` is the mean of the other leaves (RLOO,
-            arXiv:2402.14740).
-        zero_variance: what to do with a group whose advantages are all 0
-            (:data:`turnwise.methods.credit.ZeroVariance`).
+    on. A turn receives the sum of the advantages of the leaves below it (:func:`spread`). Dr.GRPO (arXiv:2503.20783)
+    does not ``scale``; RLOO (arXiv:2402.14740) has the baseline ``leave_one_out``.
     """
 
     eps: Annotated[float, Ge(0)] = 1e-6
@@ -227,18 +228,13 @@ def group(tree: RolloutTree, rewards: Rewards, **options: Any) -> Credit:
 
 
 @dataclass(frozen=True, slots=True)
-class Gdpo:
+class Gdpo(BatchAdvantage):
     """Normalises each reward apart before adding (GDPO, arXiv:2601.05242), instead of adding rewards first:
 
     A_k = (r_k - mean) / (std + eps) within the group for each reward k, A = sum of weight_k A_k, and the update's
     advantages are (A - mean) / (std + eps) over the rollouts of its groups with a weight. A reward without spread in a
     group adds 0 there. A leaf without one of the rewards (NaN: the judge failed) gets 0 for it, and is left out of
-    that reward's statistics.
-
-    Attributes:
-        rewards: names and weights of the rewards (docs/metrics.md).
-        batch_norm: whether to take the last step.
-        zero_variance: what to do with a group in which every A is 0 (:data:`ZeroVariance`).
+    that reward's statistics. Without ``batch_norm`` the last step is left out.
     """
 
     rewards: Mapping[str, float] = field(default_factory=lambda: {"outcome": 1.0, "reasoning": 1.0})
@@ -246,9 +242,6 @@ class Gdpo:
     eps: Annotated[float, Ge(0)] = 1e-6
     tolerance: Annotated[float, Ge(0)] = 1e-6
     zero_variance: ZeroVariance = "drop"
-
-    def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        return self.over([tree], [rewards], {}).credits[0]
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
         sums = [self._sums(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
@@ -335,14 +328,8 @@ class MonteCarlo:
 
     There are two differences from TreeRPO: a node's value weighs all leaves equally, not all children, and siblings are
     not normalised among themselves. Turns without a valid leaf below them are left out of all means and have weight 0.
-    In a tree that a gate stopped, every turn has weight 0.
-
-    Attributes:
-        scale: whether to divide by the population std of the totals of all valid leaves, one number for the whole tree.
-        eps: added to the std.
-        tolerance: std at or below which values count as equal.
-        zero_variance: what to do with a branch point whose children have equal values, or with a root that has one
-            child (:data:`turnwise.methods.credit.ZeroVariance`).
+    In a tree that a gate stopped, every turn has weight 0. ``scale`` divides by the population std of the totals of all
+    valid leaves; ``zero_variance`` is about branch points whose children have equal values, and a root with one child.
     """
 
     scale: bool = True

@@ -180,14 +180,8 @@ class Predicted(AtStep):
     with a separate probability of success for each rollout. For a rollout that has ended, the probability of success is
     its reward. For any other rollout, it is the predicted value of the rollout's history before its action at step K.
 
-    Attributes:
-        value: predicts the success of histories.
-        reward: the reward of finished rollouts, within [0, 1].
-        threshold: a tree is stopped if its probability of both a success and a failure is below this. With 0 the gate
-            records decisions and never stops a tree.
-        spared: the share of trees, drawn by state and policy version, that are played on whatever is predicted; None:
-            no tree. Stopped trees teach the predictor nothing, so without them a predictor that stops every group would
-            never learn that it is wrong.
+    The share ``spared`` of the trees, drawn by state and policy version, is played on whatever is predicted: a predictor
+    that stops every group would never learn that it is wrong. With ``threshold`` 0 the gate only records decisions.
     """
 
     value: Value

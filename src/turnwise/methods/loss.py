@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
 from annotated_types import Ge, Gt, Interval
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked wit
 Aggregation = Literal[
     "seq_mean_token_mean", "tree_mean_seq_mean_token_mean", "turn_mean_token_mean", "token_mean", "constant"
 ]
-
-AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +41,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """The trained tokens of one micro-batch. Every tensor has shape (K,), where K is the number of these tokens. The
-    policy (or the expert) wrote these tokens. Tokens of observations are left out.
+    """The K trained tokens of one micro-batch, which the policy (or the expert) wrote. Every tensor has shape (K,).
 
     Turn and sequence ids are unique within the whole update, and no turn or sequence is split over two micro-batches.
-    In a tree that branches only at its root, a sequence is the path to one leaf. In every tree each token is stored
-    once. A turn that several leaves share counts in the sequence of the first leaf below the turn, unless its credit
-    names another sample (``Credit.sample``). The advantage of a turn already includes the contributions of all its
-    branches. ``length_K`` counts shared turns in each of their sequences.
+    In a tree that branches only at its root, a sequence is the path to one leaf. A turn that several leaves share is
+    stored once, in the sequence of the first leaf below it, unless its credit names another sample (``Credit.sample``);
+    its advantage already includes the contributions of all its branches. ``length_K`` counts it in each of them.
     """
 
     logprobs_K: Tensor  # log pi, with gradient, at the sampling temperature
@@ -193,7 +189,7 @@ def _tokens(batch: LossInputs, segment_K: Tensor) -> Tensor:
     return segment_sum(batch.weight_K.new_ones(len(batch.weight_K)), segment_K)
 
 
-Level = Literal["token", "action", "sequence", "none"]  # none: as token
+Level = Literal["token", "sequence", "action", "none"]  # of a ratio; none: no ratio, and for a correction as token
 
 # exp(20) is far outside any clip range. Larger log ratios are cut, because a product over a long action would overflow
 # and 0 * inf is NaN.
@@ -218,16 +214,13 @@ class Correction:
     """Computes the weights of truncated importance sampling, and masks samples that are too far off-policy.
 
     A sampling engine computes slightly different log-probs than the trainer for the same weights, and a stale sampling
-    policy has other weights. In both cases a sample y is off-policy with the ratio pi(y) / pi_sampler(y). Without a
-    correction, :class:`Clipped` clips this ratio. With a correction, it clips the ratio of pi to the near policy, and
-    the ratio of the near policy to the sampling policy is a constant weight of the loss (decoupled PPO,
-    arXiv:2110.00641).
+    policy has other weights. With a correction, :class:`Clipped` clips the ratio of pi to the near policy (the trainer's
+    policy before its first step on the samples), and the ratio of the near policy to the sampling policy is a constant
+    weight of the loss (decoupled PPO, arXiv:2110.00641).
 
-    The weight of a token is min(pi_near(y) / pi_sampler(y), ``cap``). The near policy pi_near is the trainer's policy
-    before its first step on the samples. The ratio is that of each token, or its product over the turn (``action``) or
-    over the sample (``sequence``). The truncation is that of Ionides, "Truncated importance sampling" (2008). verl,
-    SkyRL and TRL use it at the token level with a cap of 2, to correct the mismatch between the log-probs of sampling
-    engine and trainer.
+    The weight of a token y is min(pi_near(y) / pi_sampler(y), ``cap``). The ratio is that of each token, or its product
+    over the turn (``action``) or over the sample (``sequence``). The truncation is that of Ionides (2008). verl, SkyRL
+    and TRL use it at the token level with a cap of 2.
 
     The mask keeps a sample only if the geometric mean of its token ratios lies in [``mask_low``, ``mask_high``]. The
     defaults are SkyRL's 0.99 and 1.01; verl suggests 0.999 and 1.001 for long outputs. A masked sample has no gradient
@@ -275,8 +268,6 @@ def clipped_ratio(ratio_K: Tensor, low_K: Any, high_K: Any) -> Tensor:
     return ratio_K.clamp(1 - low_K, 1 + high_K)
 
 
-RatioLevel = Literal["token", "sequence", "action", "none"]
-
 KlEstimator = Literal["k1", "k2", "k3"]
 
 
@@ -309,22 +300,17 @@ class Clipped:
     of the single token). Then k1 and k3 have the gradient of KL(pi || pi_0), also on samples of pi_old. Set
     ``kl_importance`` to False with k2: the expectation of k2 is not the KL, so the factor adds bias.
 
-    ``correction``: with None, w is the ratio of pi to the sampling policy, as above. Otherwise w is the ratio of pi to
-    the near policy: the trainer's own policy before its first optimizer step on the batch of rollouts. The ratio of the
-    near policy to the sampling policy is then a constant weight of the token's loss. ``near_logprobs_K`` holds the
-    log-probs of the near policy. Without ``near_logprobs_K`` the current log-probs are used, which are the same if
-    there is only one optimizer step. The correction's ``level`` should equal ``ratio``.
+    ``correction``: see :class:`Correction`; its ``level`` should equal ``ratio``. Without ``near_logprobs_K`` the current
+    log-probs are those of the near policy, which they are if there is only one optimizer step.
 
-    The metrics are taken over tokens: ``clip_fraction``, ``clip_fraction_low``, ``clip_fraction_high`` (tokens whose
-    gradient is clipped), ``ratio_mean``, ``ratio_max``, ``kl_sampler`` (k3 of KL(pi_old || pi)), ``mismatch_mean`` and
-    ``mismatch_max`` (of |log pi - log pi_old|), ``kl_ref`` (k3 of KL(pi || pi_0)) if there are reference log-probs,
-    ``entropy`` if it was computed; with a correction also ``correction_weight``, ``correction_capped`` and
-    ``correction_masked``.
+    The metrics, over tokens, are in docs/metrics.md.
     """
+
+    cut: ClassVar[str] = "clip_fraction"  # name of the metric
 
     clip_low: Annotated[float, Interval(ge=0, le=1)] = 0.2
     clip_high: Annotated[float, Interval(ge=0, le=1000)] = 0.2
-    ratio: RatioLevel = "token"
+    ratio: Level = "token"
     aggregation: Aggregation = "seq_mean_token_mean"
     constant_length: Annotated[float, Gt(0)] | None = None
     kl_beta: Annotated[float, Interval(ge=0, le=1000)] = 0.0
@@ -364,8 +350,7 @@ class Clipped:
         low_K = _override(batch.clip_low_K, self.clip_low, ratio_K)
         high_K = _override(batch.clip_high_K, self.clip_high, ratio_K)
 
-        loss_K = self._surrogate(batch, ratio_K, advantage_K, low_K, high_K)
-        near_ratio_K = ratio_K
+        loss_K, cut_low_K, cut_high_K = self._surrogate(batch, ratio_K, advantage_K, low_K, high_K)
         if weights is not None:
             loss_K, ratio_K, token_ratio_K = (x * weights.weight_K for x in (loss_K, ratio_K, token_ratio_K))
         if self.needs_reference:
@@ -383,14 +368,15 @@ class Clipped:
         loss = (loss_K * token_scale(batch, self.aggregation, self.constant_length)).sum()
         if weights is not None:
             ratio_K = self._ratio(batch, old_K)
-        cut_low_K = (near_ratio_K < 1 - low_K) & (advantage_K < 0)
-        cut_high_K = (near_ratio_K > 1 + high_K) & (advantage_K > 0)
-        return LossOutput(loss, _metrics(batch, old_K, ratio_K, cut_low_K, cut_high_K, weights))
+        cuts = {self.cut: cut_low_K | cut_high_K, f"{self.cut}_low": cut_low_K, f"{self.cut}_high": cut_high_K}
+        return LossOutput(loss, _metrics(batch, old_K, ratio_K, cuts, weights))
 
     def _surrogate(
         self, batch: LossInputs, ratio_K: Tensor, advantage_K: Tensor, low_K: Tensor, high_K: Tensor
-    ) -> Tensor:
-        return surrogate(ratio_K, advantage_K, low_K, high_K)
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss of each token, and whether the lower and the upper end of the clip range cut something of it."""
+        below_K, above_K = (ratio_K < 1 - low_K) & (advantage_K < 0), (ratio_K > 1 + high_K) & (advantage_K > 0)
+        return surrogate(ratio_K, advantage_K, low_K, high_K), below_K, above_K
 
     def _ratio(self, batch: LossInputs, old_K: Tensor) -> Tensor:
         log_ratio_K = batch.logprobs_K - (batch.logprobs_K.detach() if self.ratio == "none" else old_K)
@@ -414,17 +400,20 @@ class Clipped:
 @dataclass(frozen=True, slots=True)
 class Cispo(Clipped):
     """CISPO (arXiv:2506.13585): -sg(clip(w, 1 - e_low, 1 + e_high)) A log pi, where sg stops the gradient, with all other
-    terms and options of :class:`Clipped`. Unlike there, a token whose ratio is clipped keeps its gradient. With the
-    default ``clip_low`` nothing is clipped below, as in the paper.
+    terms and options of :class:`Clipped`. Unlike there, a token whose ratio is clipped keeps its gradient, so the metric
+    is ``weight_cut_fraction``. With the default ``clip_low`` nothing is clipped below, as in the paper.
     """
+
+    cut: ClassVar[str] = "weight_cut_fraction"
 
     clip_low: Annotated[float, Interval(ge=0, le=1)] = 1.0
     aggregation: Aggregation = "token_mean"
 
     def _surrogate(
         self, batch: LossInputs, ratio_K: Tensor, advantage_K: Tensor, low_K: Tensor, high_K: Tensor
-    ) -> Tensor:
-        return -clipped_ratio(ratio_K, low_K, high_K).detach() * advantage_K * batch.logprobs_K
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        loss_K = -clipped_ratio(ratio_K, low_K, high_K).detach() * advantage_K * batch.logprobs_K
+        return loss_K, ratio_K < 1 - low_K, ratio_K > 1 + high_K
 
 
 def _k3(x: Tensor) -> Tensor:
@@ -447,7 +436,7 @@ def _override(given_K: Tensor | None, default: float, like_K: Tensor) -> Tensor:
 
 
 def _metrics(
-    batch: LossInputs, old_K: Tensor, ratio_K: Tensor, low_K: Tensor, high_K: Tensor, weights: Weights | None
+    batch: LossInputs, old_K: Tensor, ratio_K: Tensor, cuts: Mapping[str, Tensor], weights: Weights | None
 ) -> Metrics:
     import torch  # see above
 
@@ -455,9 +444,7 @@ def _metrics(
         tokens = ratio_K.numel()
         mismatch_K = (batch.logprobs_K - old_K).abs()
         sums = {
-            "clip_fraction": (low_K | high_K).sum(),
-            "clip_fraction_low": low_K.sum(),
-            "clip_fraction_high": high_K.sum(),
+            **{name: cut_K.sum() for name, cut_K in cuts.items()},
             "ratio_mean": ratio_K.sum(),
             "kl_sampler": _k3(batch.logprobs_K - old_K).sum(),
             "mismatch_mean": mismatch_K.sum(),
@@ -479,15 +466,9 @@ def _metrics(
 
 
 def clipped(logprobs: Sequence[Tensor], update: Any, **options: Any) -> Tensor:
-    """Returns the loss of a whole update, for a notebook. A run adds up its micro-batches itself.
-
-    Args:
-        logprobs: log-probs (K,) of the items of each micro-batch under the current policy.
-        update: a ``turnwise.rollouts.pack.Update``.
-        options: fields of :class:`Clipped`, such as ``ratio="action"``. The KL and the entropy are not available here.
-
-    Raises:
-        InputError: no turn of the update has a weight.
+    """The loss of a whole update (``turnwise.rollouts.pack.Update``), for a notebook. ``logprobs`` are those (K,) of the
+    items of each micro-batch under the current policy, ``options`` fields of :class:`Clipped`, such as
+    ``ratio="action"``; the KL and the entropy are not available here.
     """
     if not update.batches:
         raise InputError(

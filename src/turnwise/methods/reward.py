@@ -116,15 +116,10 @@ class ToolCalls:
     calls are identical to the demonstrated calls and have the same order. An action that cannot be parsed or was cut
     off gets 0 for all three. If no call was demonstrated, only an action without calls gets ``functional`` and
     ``strict`` 1.
-
-    Attributes:
-        format: the text format of tool calls, in the policy's actions and in the demonstrations. With None, the run
-            uses the format of the environment or the policy (``training.call_format``).
-        exact: whether ``total`` is ``strict`` (True) or ``functional`` (False).
     """
 
-    format: Format | None = "hermes"
-    exact: bool = False
+    format: Format | None = "hermes"  # of calls; a run puts that of the environment or the policy in the place of None
+    exact: bool = False  # whether ``total`` is ``strict``, not ``functional``
     most: ClassVar[float] = 1.0
 
     def __call__(self, tree: RolloutTree) -> Rewards:

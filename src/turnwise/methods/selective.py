@@ -187,16 +187,12 @@ class Divergence(AtStep):
     """Stops a tree at step K (after ``k`` turns) if d_K < d_L (arXiv:2605.05802, Eq. 2). d_K is the mean edit distance
     between the first K actions of two rollouts. If d_K is small, the rewards of the tree will likely all be equal.
 
-    A stopped tree is not trained on, and no other rollouts replace it.
-
-    Attributes:
-        threshold: d_L, the distance below which a tree is stopped.
-        over: whether the gate also decides on a tree whose rollouts have all ended by step K, as the paper's second
-            tier does. By default it keeps this tree: stopping it would save nothing, and its rewards are known.
+    A stopped tree is not trained on, and no other rollouts replace it. Without ``over``, a tree whose rollouts have all
+    ended by step K is kept: stopping it would save nothing, and its rewards are known.
     """
 
     k: Annotated[int, Ge(1)] = 10
-    threshold: Annotated[float, Interval(ge=0, le=1)] = 0.12
+    threshold: Annotated[float, Interval(ge=0, le=1)] = 0.12  # d_L
     over: bool = False
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
@@ -215,16 +211,11 @@ class Either(AtStep):
 
     In a group of eight, tau_K >= 0.9 means that all rollouts have ended, and then the gate decides only if ``over`` is
     True. Without ``over``, the second condition can stop only groups of at least ten rollouts, unless tau_H is lower.
-
-    Attributes:
-        threshold: d_L, the distance below which a tree is stopped.
-        ended: tau_H; a tree is stopped if at least this fraction of its rollouts has ended.
-        over: whether the gate also decides on a group whose rollouts have all ended by step K.
     """
 
     k: Annotated[int, Ge(1)] = 10
-    threshold: Annotated[float, Interval(ge=0, le=1)] = 0.12
-    ended: Annotated[float, Interval(ge=0, le=1)] = 0.9
+    threshold: Annotated[float, Interval(ge=0, le=1)] = 0.12  # d_L
+    ended: Annotated[float, Interval(ge=0, le=1)] = 0.9  # tau_H
     over: bool = False
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
@@ -252,14 +243,8 @@ class RandomCut(AtStep):
 
 @dataclass(frozen=True, slots=True)
 class Signal(AtStep):
-    """Stops a tree at step K (after ``k`` turns) if a signal of its rollouts is below a threshold (``below=False``: at
-    or above it).
-
-    Attributes:
-        signal: a name of ``turnwise.methods.selective.SIGNALS`` (arXiv:2605.05802, App. B).
-        threshold: the value in [0, 1] with which the signal is compared.
-        below: True for signals that are low if the rollouts agree; False for ``termination_fraction``, which is high if
-            most rollouts have ended.
+    """Stops a tree at step K (after ``k`` turns) if one of the :data:`SIGNALS` is below a threshold, or at or above it
+    (``below=False``, for ``termination_fraction``, which is high if most rollouts have ended).
     """
 
     signal: str

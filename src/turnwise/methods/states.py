@@ -83,16 +83,10 @@ class StateRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Decides when to profile the candidate states again. A mixed group is a group whose rollouts have different
-    rewards.
-
-    Attributes:
-        share: a new profile is due when the fraction of mixed groups is below ``share`` times its value right after the
-            previous profile. The current value is the mean over the newest ``window`` iterations. The earlier value is
-            the mean over the first ``window`` iterations after that profile.
-        window: number of iterations of each mean.
-        gap: least number of iterations between two profiles. Twice ``window`` is used if that is more.
-        most: greatest number of profiles of a run. The first profile, which is that of the base policy, counts too.
+    """Decides when to profile the candidate states again: when the fraction of mixed groups (whose rollouts have different
+    rewards) over the newest ``window`` iterations is below ``share`` times that over the first ``window`` iterations
+    after the previous profile. Between two profiles are at least ``gap`` iterations; ``most`` counts the first profile,
+    which is that of the base policy, too.
     """
 
     share: float
@@ -101,9 +95,9 @@ class Refresh:
     most: int = 4
 
     def decay(self, history: Sequence[float]) -> float | None:
-        """Returns the mean of the last ``window`` values of ``history`` divided by the mean of the first ``window``, or
-        None if these values overlap or the first mean is 0. ``history`` holds the fraction of mixed groups at each
-        iteration since the last profile.
+        """Returns the mean of the last ``window`` values divided by that of the first ``window``, or None if these values
+        overlap or the first mean is 0. ``history`` holds the fraction of mixed groups at each iteration since the last
+        profile.
         """
         if len(history) < 2 * self.window:
             return None
@@ -111,9 +105,7 @@ class Refresh:
         return last / first if first > 0 else None
 
     def due(self, history: Sequence[float], profiles: int) -> bool:
-        """Returns whether a new profile is due. ``history`` holds the fraction of mixed groups at each iteration since
-        the last profile, ``profiles`` is the number of profiles so far.
-        """
+        """``history`` as for :meth:`decay`; ``profiles`` is the number of profiles so far."""
         left = self.decay(history)
         return profiles < self.most and len(history) >= self.gap and left is not None and left < self.share
 
@@ -237,27 +229,15 @@ class Batches:
     epoch. If there are fewer states than a batch needs, one batch holds all of them. States of one trajectory are
     placed next to each other in the order of their turns, because they share tokens.
 
-    A resumed run needs no stored position. The order of the states in the last epoch is cached (16 bytes per state and
-    8 bytes per trajectory).
-
-    Args:
-        states: all states of the run. They must be the same, in the same order, whenever the run is started or resumed.
-        seed: seed of the random order. A different set of states needs a different seed.
-        states_per_batch: greatest number of states in a batch.
-        trajectories_per_batch: approximate number of trajectories in a batch. None uses whole trajectories. With fewer
-            trajectories, more tokens are shared; with more, the states are more diverse.
-        first: the iteration with which the first epoch begins.
-
-    Raises:
-        InputError: there are no states.
-        ValueError: a number is out of range.
+    A resumed run needs no stored position. The order of the states in the last epoch is cached.
     """
 
-    states: Sequence[State]
-    seed: int | str
+    states: Sequence[State]  # the same, in the same order, whenever the run is started or resumed
+    seed: int | str  # of the random order; a different set of states needs a different seed
     states_per_batch: int
+    # Approximate; None: whole trajectories. With fewer, more tokens are shared; with more, the states are more diverse.
     trajectories_per_batch: int | None = None
-    first: int = 0
+    first: int = 0  # the iteration with which the first epoch begins
     _groups_S: NDArray[np.int64] | None = field(default=None, init=False, repr=False)
     _epoch: int = field(default=-1, init=False, repr=False)
     _order_S: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64), init=False, repr=False)

@@ -74,12 +74,7 @@ def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
     that gains most from one more, or the prompt with the single rollout gets a second one from the prompt that loses
     least.
 
-    Args:
-        values: predicted success v of each prompt.
-        budget: M, the number of rollouts to spend.
-
-    Raises:
-        ValueError: a value is outside [0, 1], the budget is below 0 or is 1, or it is above 0 and there is no prompt.
+    ``values`` are the predicted successes v, ``budget`` is M.
     """
     v_B = probabilities(values, "values")
     if budget < 0 or budget == 1 or (budget > 0 and not len(v_B)):
@@ -141,14 +136,7 @@ def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
 
     The numbers sum to ``budget``. The gain of one more continuation is q^(k - 1) (1 - q), which falls with k, so the
     greedy choice is optimal. Once every gain is 0 (every prefix has q = 1, or has q = 0 and one continuation), the rest
-    of the budget is spread evenly.
-
-    Args:
-        same: q of each prefix: the probability that a continuation ends with the same outcome as the original rollout.
-        budget: the number of continuations to distribute; m N in the paper.
-
-    Raises:
-        ValueError: a probability is outside [0, 1], the budget is below 0, or it is above 0 and there is no prefix.
+    of the budget is spread evenly. ``same`` are the q (:func:`same_outcome`), ``budget`` is m N.
     """
     q_A = probabilities(same, "same")
     if budget < 0 or (budget > 0 and not len(q_A)):
@@ -182,26 +170,15 @@ class Trace:
 
     Continuations are started once, after the rollouts from the root have ended, and separately for each prompt. If no
     rollout of a prompt has a turn to branch at, the prompt gets the same number of further rollouts from its root
-    instead. A rollout whose environment failed gets no continuations.
-
-    Attributes:
-        value: predicts the success of histories.
-        reward: the reward of finished rollouts, within [0, 1].
-        budget: M, the number of rollouts from the roots of all states of an update. None means twice the number of
-            states, which is the paper's ratio.
-        expansion: N, the number of continuations per root rollout.
-        root: ``predicted`` (Eq. 13), or ``uniform``, which spreads the budget evenly over as many states as can get
-            ``group_size`` rollouts each (over at least one state).
-        prefix: ``predicted`` (Eq. 16), or ``random``, which starts each continuation at a turn drawn uniformly. The
-            combinations of ``root`` and ``prefix`` are the rows of the paper's Table 1.
-        group_size: number of rollouts per state with ``root=uniform``.
-        seed: seed of the random choice of turns, and of the order in which equally good turns are chosen.
+    instead. A rollout whose environment failed gets no continuations. ``root=uniform`` spreads the budget evenly over as
+    many states as can get ``group_size`` rollouts each (over at least one state). The combinations of ``root`` and
+    ``prefix`` are the rows of the paper's Table 1.
     """
 
-    value: Value
-    reward: Judge
-    budget: Annotated[int, Interval(ge=2, le=10**7)] | None = None
-    expansion: Annotated[int, Interval(ge=0, le=2**16)] = 2
+    value: Value  # the predicted success of histories
+    reward: Judge  # of finished rollouts, within [0, 1]
+    budget: Annotated[int, Interval(ge=2, le=10**7)] | None = None  # M; None: twice the number of states
+    expansion: Annotated[int, Interval(ge=0, le=2**16)] = 2  # N
     root: Literal["predicted", "uniform"] = "predicted"
     prefix: Literal["predicted", "random"] = "predicted"
     group_size: Annotated[int, Interval(ge=2, le=2**16)] = 4
@@ -250,12 +227,7 @@ class TreeRPO:
     point. All turns of a branch have the same advantage, and each branch is one sample of the loss (the edges of Eq.
     47). On a tree that branches only at its root, the advantage of every turn is the group advantage of its leaf.
     Children without a valid leaf are left out of all means and have weight 0. In a tree that a gate stopped, every turn
-    has weight 0.
-
-    Attributes:
-        tolerance: std at or below which values count as equal.
-        zero_variance: what to do with a branch point whose children have equal values, or with a root that has one
-            child (:data:`turnwise.methods.credit.ZeroVariance`).
+    has weight 0. ``zero_variance`` is about branch points whose children have equal values, and a root with one child.
     """
 
     eps: Annotated[float, Ge(0)] = 1e-6

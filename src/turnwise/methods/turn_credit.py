@@ -1,13 +1,17 @@
 """Advantage rules for the rewards of single turns: prime-rl's ``turn_credit``, rewards-to-go, MT-GRPO
 (arXiv:2505.11821), GiGPO (arXiv:2505.10978), which compares a step with steps taken in the same state, generalised
 advantages over turns (Turn-PPO, arXiv:2512.17008), and information gain (IGPO, arXiv:2510.14967).
+
+In all of them, a turn that several leaves share receives the sum of the leaves' advantages
+(:func:`turnwise.methods.credit.spread`), a tree that a gate stopped is never trained on, and leaves whose environment
+failed are left out of all statistics. docs/methods/credit.md compares the rules.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal, TypeVar
@@ -15,7 +19,17 @@ from typing import Annotated, Literal, TypeVar
 from annotated_types import Ge, Interval
 
 from turnwise.errors import InputError
-from turnwise.methods.credit import Credited, ZeroVariance, finite_rewards, mean, normalised, spread, spread_turns, std
+from turnwise.methods.credit import (
+    BatchAdvantage,
+    Credited,
+    ZeroVariance,
+    finite_rewards,
+    mean,
+    normalised,
+    spread,
+    spread_turns,
+    std,
+)
 from turnwise.types import Credit, Rewards, RolloutTree, Value
 
 PAID = "reward"  # names the environment's reward (Turn.reward); other names are keys of Turn.info, e.g. admissible
@@ -47,28 +61,6 @@ def to_go(rewards: Sequence[float], gamma: float) -> list[float]:
     return found[::-1]
 
 
-def credit_and_tell(
-    rule: Callable[[RolloutTree, Rewards], Credit],
-    of: str,
-    trees: Sequence[RolloutTree],
-    rewards: Sequence[Rewards],
-    memory: Mapping[str, float],
-    offset: float,
-) -> Credited:
-    """Returns the credit of each tree, computed by ``rule`` from that tree alone, and the metric ``turns_paid``.
-
-    The metric is the fraction of valid rollouts in which a turn before the last has a reward other than 0 after
-    ``offset`` is added. If the metric is 0, the credit comes from the outcomes alone.
-    """
-    credits = [rule(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
-    leaves = [(tree, leaf) for tree in trees if not tree.stopped for leaf in tree.valid_leaves()]
-    if not leaves:
-        return Credited(credits, memory)
-    return Credited(
-        credits, memory, {METRIC: mean([any(r + offset for r in paid(tree, leaf, of)) for tree, leaf in leaves])}
-    )
-
-
 def rollout_moments(paths: Collection[Sequence[float]]) -> tuple[float, float]:
     """Returns the mean and the population std of the numbers in ``paths``. A path has one number for each turn of a
     rollout. Each path has the same weight, regardless of its length.
@@ -96,56 +88,83 @@ def _payment(tree: RolloutTree, turn: int, of: str) -> float:
 
 
 _Paths = dict[int, list[float]]  # leaf -> a number for each turn of its path
+_Key = TypeVar("_Key", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnCredit:
-    """Computes advantages from the rewards of single turns, in one of two forms.
-
-    ``smeared`` (prime-rl pull request 3282) is A_t = (R - mean) + beta (c_t - c_mean), where R is the total reward of a
-    rollout and ``mean`` is the mean of R over the tree's valid leaves. The reward of a turn is divided over this turn
-    and the turns before it. The weight of the turn that is d turns earlier is proportional to gamma^d, and the weights
-    sum to 1. c_t is the sum of the parts that turn t receives from all rewards. c_mean is the mean of c over the tokens
-    of the rollout's actions. So the second term moves credit between the turns of one rollout and adds up to 0 over the
-    rollout's tokens. There is no division by a std. In prime-rl, the reward of a turn is its progress (the difference
-    between the scores of the states after and before the turn), and R contains the net progress. Here the rewards of
-    all turns but the last take the place of the progress, and R is only the rollout's total reward. A rollout in which
-    no turn before the last was rewarded has its group advantage R - mean, as in prime-rl. If this holds for all
-    rollouts, the metric ``train/turns_paid`` is 0, and the run warns.
-
-    ``to_go`` is A_t = (G_t - mean) / (std + eps), where G_t is the discounted sum of the rewards of turn t and the
-    turns after it. The rewards of a rollout's turns add up to the rollout's total
-    (:func:`turnwise.methods.turn_credit.payments`). If the environment gives no reward before the end, the
-    outcome is therefore discounted by the number of turns still to come. The mean and population std are over all turns
-    of the tree's rollouts, and each rollout has the same weight whatever its length. With gamma = 1 and no rewards
-    before the end, this is the group advantage.
-
-    A turn that several leaves share receives the sum of the leaves' A_t
-    (:func:`turnwise.methods.credit.spread`). A tree that a gate stopped is never trained on. Leaves whose
-    environment failed are left out of all statistics.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TurnRule:
+    """What the rules share that normalise within a tree.
 
     Attributes:
-        gamma: discount of the weights (``smeared``) or of the sum (``to_go``).
-        beta: factor of the term that moves credit between the turns of a rollout; not used by ``to_go``.
-        turn_reward: ``reward`` is the environment's reward for a turn. With ``smeared``, it may also be a key of the
-            turn's info, such as ``admissible`` (whether the environment could execute the action).
-        turn_offset: added to the reward of each turn before the last turn (``smeared``). The offset must be 0 if the
-            rewards are progress. With ``admissible`` and -1, a turn that could not be executed costs 1 and any other
-            turn 0. With ``admissible`` and 0, the last turn, which has no reward of its own, would always earn less
-            than the turns before it, and the policy would learn never to end its rollouts.
+        eps: added to a std.
         tolerance: std at or below which values count as equal.
         zero_variance: what to do with a tree whose advantages are all 0
             (:data:`turnwise.methods.credit.ZeroVariance`).
     """
 
-    form: Literal["smeared", "to_go"] = "smeared"
-    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.95
-    beta: Annotated[float, Ge(0)] = 1.0
-    turn_reward: str = PAID
-    turn_offset: float = 0.0
     eps: Annotated[float, Ge(0)] = 1e-6
     tolerance: Annotated[float, Ge(0)] = 1e-6
     zero_variance: ZeroVariance = "drop"
+
+    def _spread(self, tree: RolloutTree, paths: _Paths) -> Credit:
+        taught = self.zero_variance == "keep" or any(any(values) for values in paths.values())
+        return spread_turns(tree, paths) if taught else spread(tree, {})
+
+    def _relative(self, values: dict[_Key, float], scale: bool = True) -> dict[_Key, float]:
+        return normalised(values, self.eps, self.tolerance, scale) or dict.fromkeys(values, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PaidTurns(_TurnRule):
+    """A rule that reads a reward of each turn before the last.
+
+    Attributes:
+        turn_reward: ``reward`` is the environment's reward for a turn. Any other value is a key of the turn's info, such
+            as ``admissible`` (whether the environment could execute the action).
+        turn_offset: added to these rewards. With ``admissible`` and -1, a turn that could not be executed costs 1 and any
+            other turn 0. With ``admissible`` and 0, a rollout earns with every further turn (MT-GRPO's ``unbiased``) or
+            least with its last one (``smeared``), and the policy learns not to end it.
+    """
+
+    turn_reward: str = PAID
+    turn_offset: float = 0.0
+
+    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
+        """Each tree apart. The metric ``turns_paid`` is the share of valid rollouts in which a turn before the last has a
+        reward other than 0; where it is 0, the credit comes from the outcomes alone, and the run warns.
+        """
+        credits = [self(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
+        rollouts = [self._paid(tree, leaf) for tree in trees if not tree.stopped for leaf in tree.valid_leaves()]
+        return Credited(credits, memory, {METRIC: mean([any(paid) for paid in rollouts])} if rollouts else {})
+
+    def _paid(self, tree: RolloutTree, leaf: int) -> list[float]:
+        return [reward + self.turn_offset for reward in paid(tree, leaf, self.turn_reward)]
+
+    def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCredit(_PaidTurns):
+    """Computes advantages from the rewards of single turns, in one of two forms.
+
+    ``smeared`` (prime-rl pull request 3282) is A_t = (R - mean) + beta (c_t - c_mean), where R is the total reward of a
+    rollout and ``mean`` that of R over the tree's valid leaves. The reward of a turn is divided over this turn and the
+    turns before it: the weight of the turn that is d turns earlier is proportional to gamma^d, and the weights sum to 1.
+    c_t is the sum of the parts that turn t receives, c_mean the mean of c over the tokens of the rollout's actions. So
+    the second term only moves credit between the turns of one rollout. In prime-rl, the reward of a turn is the
+    difference between the scores of the states after and before it, and R contains the net progress. Here the rewards of
+    all turns but the last take the place of the progress, and R is only the rollout's total reward.
+
+    ``to_go`` is A_t = (G_t - mean) / (std + eps), where G_t is the discounted sum of the rewards of turn t and the
+    turns after it; these add up to the rollout's total (:func:`payments`). Mean and population std are over all turns of
+    the tree's rollouts, and each rollout has the same weight whatever its length. With gamma = 1 and no rewards before
+    the end, this is the group advantage.
+    """
+
+    form: Literal["smeared", "to_go"] = "smeared"
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.95
+    beta: Annotated[float, Ge(0)] = 1.0
 
     def __post_init__(self) -> None:
         if self.form == "to_go" and (self.turn_reward != PAID or self.turn_offset):
@@ -154,23 +173,18 @@ class TurnCredit:
                 f"turns add up to the reward of the rollout; got {self.turn_reward!r} and {self.turn_offset}"
             )
 
-    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
-
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         total = finite_rewards(tree, rewards, "total")
-        found = (self._smeared(tree, total) if self.form == "smeared" else self._to_go(tree, total)) if total else {}
-        if any(any(values) for values in found.values()) or self.zero_variance == "keep":
-            return spread_turns(tree, found)
-        return spread(tree, {})
+        if not total:
+            return spread(tree, {})
+        return self._spread(tree, self._smeared(tree, total) if self.form == "smeared" else self._to_go(tree, total))
 
     def _smeared(self, tree: RolloutTree, total: dict[int, float]) -> _Paths:
         centre = mean(total.values())
         found = {}
         for leaf, value in total.items():
             level = value - centre if abs(value - centre) > self.tolerance else 0.0
-            before = [reward + self.turn_offset for reward in paid(tree, leaf, self.turn_reward)]
-            credit = smeared([*before, 0.0], self.gamma)
+            credit = smeared([*self._paid(tree, leaf), 0.0], self.gamma)
             tokens = [len(tree.turns[turn].action_ids) for turn in tree.path(leaf)]
             written = sum(tokens)
             c_mean = math.fsum(c * n for c, n in zip(credit, tokens, strict=True)) / written if written else 0.0
@@ -196,64 +210,36 @@ def smeared(progress: Sequence[float], gamma: float) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class MTGRPO:
+class MTGRPO(_PaidTurns):
     """Computes advantages from the rewards of turns and the outcome, in one of two forms.
 
     ``naive`` is the published form: A_k = A^T_k + lambda A^O before the last turn of a rollout, and lambda A^O at the
     last turn. A^T_k is the reward of turn k alone, normalised (mean and population std) over all valid rollouts of the
-    tree that continue after turn k. A^O is the outcome (the reward ``total``), normalised over all valid rollouts. The
-    paper writes this form for two turns. The usual extension to more turns has separate statistics for each turn index.
-    The baseline is biased if the policy decides when to end (verl issue 7244), because a rollout's own action at turn k
+    tree that continue after turn k, and A^O the outcome (the reward ``total``), normalised over all valid rollouts. The
+    paper writes this form for two turns; the usual extension to more has separate statistics for each turn index. The
+    baseline is biased if the policy decides when to end (verl issue 7244), because a rollout's own action at turn k
     decides whether the rollout enters the statistics of turn k.
 
-    ``unbiased`` is our own form, which avoids this bias: A_k = G_k - b_k. G_k = r_k + ... + r_(K-1) + lambda R is the
-    reward that the rollout still receives from turn k on, where r_k is the reward of turn k, K the number of turns and
-    R the outcome. b_k is the mean over the other rollouts of G at turn k, or at the last turn of a rollout that has
-    ended before turn k. A rollout is never in its own baseline, does not decide how many terms the baseline has, and
-    nothing is divided by a std. So the baseline does not change the expected gradient if rollouts are independent and
-    the loss sums over turns (``loss.aggregation=constant``, ``zero_variance=keep``). A mean over the tokens of each
-    rollout weighs short and long rollouts differently, which makes the gradient biased again. Rollouts that share a
-    turn are left out of each other's baseline at that turn, and a turn that all rollouts share has advantage 0.
+    ``unbiased`` is our own form: A_k = G_k - b_k. G_k = r_k + ... + r_(K-1) + lambda R is the reward that the rollout
+    still receives from turn k on, where r_k is the reward of turn k, K the number of turns and R the outcome. b_k is the
+    mean over the other rollouts of G at turn k, or at the last turn of a rollout that has ended before turn k. So a
+    rollout is not in its own baseline, and the expected gradient is the true one if rollouts are independent and the
+    loss sums over turns (``loss.aggregation=constant``, ``zero_variance=keep``). Rollouts that share a turn are left out
+    of each other's baseline at that turn, and a turn that all rollouts share has advantage 0.
 
-    The last turn of a rollout has no reward of its own, because the result of the last turn is the outcome. If no
-    earlier turn has a reward, ``naive`` is lambda times the group advantage, and ``unbiased`` is lambda times the
-    leave-one-out group advantage. The metric ``train/turns_paid`` is then 0, and the run warns.
-
-    A turn that several leaves share receives the sum of the leaves' A_k
-    (:func:`turnwise.methods.credit.spread`). A tree that a gate stopped is never trained on. Leaves whose
-    environment failed are left out of all statistics.
-
-    Attributes:
-        outcome_weight: lambda, the weight of the outcome.
-        turn_reward: ``reward`` is the environment's reward for a turn. Any other value is a key of the turn's info,
-            such as ``admissible`` (whether the environment could execute the action; the paper rewards calls that ran).
-        turn_offset: added to each turn's reward. With ``admissible`` and -1, a turn that could not be executed costs 1
-            and any other turn 0. With ``admissible`` and 0, ``unbiased`` would reward a rollout for every additional
-            turn that could be executed. ``naive`` does not depend on the offset.
-        eps: added to the std.
-        tolerance: std at or below which rewards count as equal.
-        zero_variance: what to do with a tree whose advantages are all 0
-            (:data:`turnwise.methods.credit.ZeroVariance`).
+    The last turn of a rollout has no reward of its own, because its result is the outcome. If no earlier turn has a
+    reward, ``naive`` is lambda times the group advantage, and ``unbiased`` lambda times the leave-one-out one.
     """
 
     form: Literal["naive", "unbiased"] = "naive"
-    outcome_weight: Annotated[float, Ge(0)] = 1.0
-    turn_reward: str = PAID
-    turn_offset: float = 0.0
-    eps: Annotated[float, Ge(0)] = 1e-6
-    tolerance: Annotated[float, Ge(0)] = 1e-6
-    zero_variance: ZeroVariance = "drop"
-
-    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
+    outcome_weight: Annotated[float, Ge(0)] = 1.0  # lambda
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         total = finite_rewards(tree, rewards, "total")
-        turns = {leaf: [r + self.turn_offset for r in paid(tree, leaf, self.turn_reward)] for leaf in total}
-        found = self._naive(total, turns) if self.form == "naive" else self._unbiased(tree, total, turns)
-        if any(any(values) for values in found.values()) or self.zero_variance == "keep":
-            return spread_turns(tree, found)
-        return spread(tree, {})
+        turns = {leaf: self._paid(tree, leaf) for leaf in total}
+        return self._spread(
+            tree, self._naive(total, turns) if self.form == "naive" else self._unbiased(tree, total, turns)
+        )
 
     def _naive(self, total: dict[int, float], turns: _Paths) -> _Paths:
         outcome = self._relative(total)
@@ -263,9 +249,6 @@ class MTGRPO:
             for leaf, value in self._relative(group).items():
                 found[leaf][k] += value
         return found
-
-    def _relative(self, group: dict[int, float]) -> dict[int, float]:
-        return normalised(group, self.eps, self.tolerance) or dict.fromkeys(group, 0.0)
 
     def _unbiased(self, tree: RolloutTree, total: dict[int, float], turns: _Paths) -> _Paths:
         rest = {leaf: to_go([*turns[leaf], self.outcome_weight * total[leaf]], 1.0) for leaf in total}
@@ -288,69 +271,38 @@ class MTGRPO:
         return difference if abs(difference) > self.tolerance else 0.0
 
 
-_Key = TypeVar("_Key", bound=Hashable)
-
-
 @dataclass(frozen=True, slots=True)
-class GiGPO:
-    """Computes A_t = A_E + omega A_S (Eq. 8), the sum of an episode-relative and a step-relative advantage.
+class GiGPO(_TurnRule):
+    """Computes A_t = A_E + omega A_S (Eq. 8), the sum of an episode-relative and a step-relative advantage. Both are
+    (value - mean) / F_norm within the group of values that are compared. F_norm is the population std plus ``eps``.
 
-    A_E and A_S are both (value - mean) / F_norm. The mean and the normalisation factor F_norm are those of the group of
-    values that are compared.
+    A_E compares the total rewards of the tree's valid leaves. A_S compares the discounted returns R_t = sum over k >= t
+    of gamma^(k-t) r_k of all steps of the tree that have the same anchor state, whichever rollout and turn they belong
+    to. The rewards r_k of a path add up to the path's total (:func:`payments`).
 
-    A_E compares the total rewards of the tree's valid leaves (the leaves whose environment did not fail). A_S compares
-    the discounted returns R_t = sum over k >= t of gamma^(k-t) r_k of all steps of the tree that have the same anchor
-    state, whichever rollout and turn they belong to. The rewards r_k of a path add up to the path's total
-    (:func:`turnwise.methods.turn_credit.payments`).
+    The anchor state of a turn is what the environment showed before the turn: all first turns share one anchor, and that
+    of any other turn is the text of the last observation before it, as in the authors' code. One text can stand for
+    many states of the environment ("Nothing happens."); ``anchor=history`` therefore requires the same observations in
+    the same order since the root. A turn that several leaves share is one step, whose return is the mean over them.
 
-    The anchor state of a turn is what the environment showed before the turn. All first turns (children of the root)
-    share one anchor. The anchor of any other turn is the text of the last observation before it, as in the authors'
-    code. One text can stand for many states of the environment ("Nothing happens."). ``anchor=history`` therefore
-    requires the same observations in the same order since the root. A later turn never shares the root's anchor, even
-    if an observation repeats the opening messages, because a tree stores the opening only as tokens.
-
-    F_norm is the population std of the group plus ``eps``, or 1 if ``scale`` is False. A_S is 0 for a step that is
-    alone at its anchor or whose anchor's returns are all equal. A turn that several leaves share is one step. The
-    return of this step is the mean over those leaves, and the step receives the sum of the leaves' advantages as in
-    :func:`turnwise.methods.credit.spread`. A tree that a gate stopped is never trained on.
-
-    Attributes:
-        omega: weight of the step-relative advantage A_S; with 0 only the episode-relative advantage A_E is left.
-        gamma: discount per turn.
-        scale: whether F_norm is std + eps. If False, F_norm is 1, which is the paper's other choice.
-        anchor: what two turns must have in common to be compared: the last ``observation``, or the whole ``history`` of
-            observations.
-        tolerance: std at or below which values count as equal.
-        zero_variance: what to do with a tree whose advantages are all 0
-            (:data:`turnwise.methods.credit.ZeroVariance`).
+    Without ``scale``, F_norm is 1, which is the paper's other choice.
     """
 
     omega: Annotated[float, Ge(0)] = 1.0
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.95
     scale: bool = True
     anchor: Literal["observation", "history"] = "observation"
-    eps: Annotated[float, Ge(0)] = 1e-6
-    tolerance: Annotated[float, Ge(0)] = 1e-6
-    zero_variance: ZeroVariance = "drop"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         total = finite_rewards(tree, rewards, "total")
-        episode = self._relative(total)
+        episode = self._relative(total, self.scale)
         step = self._relative_by_anchor(tree, self._returns(tree, total))
-        found = {leaf: [episode[leaf] + self.omega * step[turn] for turn in tree.path(leaf)] for leaf in total}
-        if any(any(values) for values in found.values()) or self.zero_variance == "keep":
-            return spread_turns(tree, found)
-        return spread(tree, {})
-
-    def _relative(self, values: dict[_Key, float]) -> dict[_Key, float]:
-        spread_of = std(values.values()) if values else 0.0
-        if spread_of <= self.tolerance:
-            return dict.fromkeys(values, 0.0)
-        centre, norm = mean(values.values()), spread_of + self.eps if self.scale else 1.0
-        return {key: (value - centre) / norm for key, value in values.items()}
+        return self._spread(
+            tree, {leaf: [episode[leaf] + self.omega * step[turn] for turn in tree.path(leaf)] for leaf in total}
+        )
 
     def _returns(self, tree: RolloutTree, total: dict[int, float]) -> dict[int, float]:
-        """Returns the discounted return R (Eq. 5) of every turn above a valid leaf, averaged over these leaves."""
+        """R (Eq. 5) of every turn above a valid leaf, averaged over these leaves."""
         below: dict[int, list[float]] = defaultdict(list)
         for leaf, value in total.items():
             for turn, rest in zip(tree.path(leaf), to_go(payments(tree, leaf, value), self.gamma), strict=True):
@@ -358,21 +310,20 @@ class GiGPO:
         return {turn: mean(rests) for turn, rests in below.items()}
 
     def _relative_by_anchor(self, tree: RolloutTree, returns: dict[int, float]) -> dict[int, float]:
-        """Returns A_S, the step-relative advantage (Eqs. 6-7), of every turn in ``returns``."""
-        shown: dict[int, tuple[str, ...]] = {
-            -1: ()
-        }  # turn -> the observations by which the children of this turn are compared; () only for the root
+        """A_S (Eqs. 6-7) of every turn in ``returns``."""
+        # turn -> the observations by which the children of this turn are compared; () only for the root
+        shown: dict[int, tuple[str, ...]] = {-1: ()}
         for number, turn in enumerate(tree.turns):
             history = shown[turn.parent] if self.anchor == "history" else ()
             shown[number] = (*history, turn.observation)
         groups: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
         for place, value in returns.items():
             groups[shown[tree.turns[place].parent]][place] = value
-        return {turn: value for group in groups.values() for turn, value in self._relative(group).items()}
+        return {turn: value for group in groups.values() for turn, value in self._relative(group, self.scale).items()}
 
 
 @dataclass(frozen=True, slots=True)
-class TurnGae:
+class TurnGae(BatchAdvantage):
     """Generalised advantages (arXiv:1506.02438) over turns as the steps, with the run's predictor as the critic
     (Turn-PPO, arXiv:2512.17008):
 
@@ -380,13 +331,8 @@ class TurnGae:
 
     V of a history is its predicted success, and 0 after the last turn. The rewards of a rollout's turns add up to its
     total (:func:`payments`), which must lie in [0, 1] like V. With ``lam`` at 1 the critic is only a baseline, with 0
-    its values alone give credit to all turns but the last. A turn that several leaves share receives the sum of the
-    leaves' A_t (:func:`turnwise.methods.credit.spread`).
-
-    Attributes:
-        value: predicts the success of histories.
-        whiten: whether the advantages of the update's turns are brought to mean 0 and std 1, as PPO does. Each turn of
-            each rollout has the same weight.
+    its values alone give credit to all turns but the last. ``whiten`` brings the advantages of the update's turns to
+    mean 0 and std 1, as PPO does; each turn of each rollout has the same weight.
     """
 
     value: Value
@@ -394,9 +340,6 @@ class TurnGae:
     lam: Annotated[float, Interval(ge=0, le=1)] = 0.95
     whiten: bool = True
     eps: Annotated[float, Ge(0)] = 1e-6
-
-    def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        return self.over([tree], [rewards], {}).credits[0]
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
         every = [
@@ -425,26 +368,18 @@ class TurnGae:
 
 
 @dataclass(frozen=True, slots=True)
-class Igpo:
+class Igpo(_TurnRule):
     """Information gain (IGPO, arXiv:2510.14967): the reward of a turn before the last is by how much it raised the
     policy's probability of the true answer, p(after) - p(before), and that of the last turn is the rollout's total.
 
     p is the geometric mean of the probabilities of the answer's tokens. All rewards of the turns of a tree's rollouts
     are normalised together, (r - mean) / (std + eps), and A_t is the discounted sum of the normalised rewards of turn t
-    and the turns after it. Each turn of each rollout has the same weight in mean and std. A turn that several leaves
-    share receives the sum of the leaves' A_t (:func:`turnwise.methods.credit.spread`).
-
-    Attributes:
-        answer: gives p for the histories of trees (``rollouts.answers``).
-        gain: ``probability`` as above, or ``log``: log p(after) - log p(before).
+    and the turns after it. Each turn of each rollout has the same weight in mean and std. ``gain=log`` takes log p.
     """
 
-    answer: Value
+    answer: Value  # p of the histories of trees (``rollouts.answers``)
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
     gain: Literal["probability", "log"] = "probability"
-    eps: Annotated[float, Ge(0)] = 1e-6
-    tolerance: Annotated[float, Ge(0)] = 1e-6
-    zero_variance: ZeroVariance = "drop"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         total = finite_rewards(tree, rewards, "total")
@@ -454,10 +389,7 @@ class Igpo:
         for leaf, reward in total.items():
             seen = [level[0], *(level[turn + 1] for turn in tree.path(leaf)[:-1])]
             paid[leaf] = [*(after - before for before, after in pairwise(seen)), reward]
-        every = [number for path in paid.values() for number in path]
-        if not every or std(every) <= self.tolerance:
-            kept = paid if self.zero_variance == "keep" else {}
-            return spread_turns(tree, {leaf: [0.0] * len(path) for leaf, path in kept.items()})
-        centre, norm = mean(every), std(every) + self.eps
-        scaled = {leaf: [(number - centre) / norm for number in path] for leaf, path in paid.items()}
-        return spread_turns(tree, {leaf: to_go(path, self.gamma) for leaf, path in scaled.items()})
+        z = self._relative({(leaf, t): number for leaf, path in paid.items() for t, number in enumerate(path)})
+        return self._spread(
+            tree, {leaf: to_go([z[leaf, t] for t in range(len(path))], self.gamma) for leaf, path in paid.items()}
+        )

@@ -58,13 +58,6 @@ def resident(pid: int) -> int:
         return 0
 
 
-def ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
 def end_sandboxes(mark: str) -> None:
     """Waits until standard input is closed, then kills every bwrap with ``mark`` on its command line, because bwrap
     does not end with its parent while it starts. Only a second search without a result ends the program.

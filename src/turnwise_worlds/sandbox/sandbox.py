@@ -20,29 +20,29 @@ import shlex
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from annotated_types import Ge
 from pydantic import PositiveFloat, PositiveInt
 
 from turnwise.errors import InputError
 from turnwise_worlds.sandbox import processes
-from turnwise_worlds.sandbox.folder_value import Tree, acting_as, opened, read_tree, write_tree
-from turnwise_worlds.sandbox.processes import children, descendants, ended, readable, resident, send_signal
+from turnwise_worlds.sandbox.folder_value import File, Tree, acting_as, opened, read_tree, write_tree
+from turnwise_worlds.sandbox.processes import children, descendants, readable, resident, send_signal
 from turnwise_worlds.sandbox.seccomp import filter_of
 
 Stop = Literal["", "time", "memory", "processes", "output", "disk"]
 """The name of the limit that ended a command or snippet; empty if it ended by itself."""
+Kind = Literal["command", "snippet", "connected"]
 
 BOX = "/box"  # a command's work folder and home folder in the sandbox
 HOST = "127.0.0.1"  # the only address in a sandbox's own network
@@ -55,7 +55,7 @@ _LONGEST = 100_000  # maximum length of a command in bytes; the kernel refuses a
 _PAGE = 4096  # size in bytes that the smallest file takes in memory
 _SCRATCH = 16 << 20  # maximum size in bytes of a command's /tmp, and also of its /dev/shm
 _DISKS = (BOX, "/tmp", "/dev/shm")  # the file systems to which a command can write, all in memory, of limited size
-_PROGRAM = Path(__file__).with_name("interpreter.py")
+_PROGRAM = Path(__file__).with_name("interpreter.py").read_text(encoding="utf-8")
 _LISTEN = """
 import socket, sys
 with socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=64) as door:
@@ -122,7 +122,7 @@ class Bubblewrap:
         self.owner = NOBODY if os.getuid() == 0 else None
         self.python_path, folders = _interpreter(python, self.owner is not None)
         self._folders = [*folders, *(folder for folder in map(_shown, reads) if folder not in folders)]
-        self._filters = {kind: filter_of(kind) for kind in ("command", "snippet", "connected")}
+        self._filters = {kind: filter_of(kind) for kind in get_args(Kind)}
         self._mark = ""  # a unique word on the command line of every bwrap process that this object starts
         self._cleaner: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -133,11 +133,16 @@ class Bubblewrap:
         """
         if mistake := _mistake(command):
             return CallResult(f"bash: {mistake}\n", 2), tree
+        return self._run(command, tree, self.limits, "connected" if door else "command", door)
+
+    def _run(
+        self, command: str, tree: Tree, limits: Limits, kind: Kind, door: Door | None = None
+    ) -> tuple[CallResult, Tree]:
         with ExitStack() as stack:
             ours = theirs = None
             if door:
                 ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
-            reports, process = self._start(command, door, theirs, stack)
+            reports, process = self._start(command, limits, kind, door, theirs, stack)
             assert process.stdin is not None and process.stdout is not None
             if not readable(process.stdout, _START) or os.read(process.stdout.fileno(), 1) != b"\n":
                 raise SandboxFault(f"bwrap failed before the command started: {_last_words(process)}")
@@ -159,7 +164,7 @@ class Bubblewrap:
                 door.opened(socket.socket(fileno=descriptors[0]), lambda: _kill(process))
             gone = os.pidfd_open(process.pid)
             stack.callback(os.close, gone)
-            output, stopped = _watch(process, gone, self.limits, disks)
+            output, stopped = _watch(process, gone, limits, disks)
             _end(process)
             with open(reports, encoding="utf-8", closefd=False) as stream:
                 status = [json.loads(line)["exit-code"] for line in stream if "exit-code" in line]
@@ -167,7 +172,7 @@ class Bubblewrap:
                 raise SandboxFault(f"bwrap ended without reporting an exit status: {output.strip()[-500:]}")
             try:
                 with acting_as(self.owner):
-                    left, whole = read_tree(disks[0], self.limits.folder_mib << 20, self.limits.files)
+                    left, whole = read_tree(disks[0], limits.folder_mib << 20, limits.files)
             except OSError as error:
                 raise SandboxFault(f"the work folder cannot be read: {error}") from error
         if not whole:
@@ -178,8 +183,24 @@ class Bubblewrap:
         """Returns the Python state after the given snippets, which run when the state is used."""
         return PythonState(self, tuple(snippets))
 
+    def _snippets(self, snippets: Sequence[str]) -> tuple[CallResult, int]:
+        """Runs snippets in one interpreter. Returns the result of the last one, and how many have come to their end."""
+        words = shlex.join([self.python_path, "-s", "-c", _PROGRAM, str(self.limits.seconds)])
+        # Bash stays process 1, which would ignore the signal of its own timer, and says nothing about the signal.
+        command = f"exec 3>&1 2> /dev/null; {words} 2>&3 3>&-; exit $?"
+        # a timer ends each snippet; all together, with the start, have a limit in case one stops the timer
+        limits = replace(self.limits, seconds=self.limits.seconds * (len(snippets) + 1))
+        result, left = self._run(command, {"snippets": File(json.dumps(snippets).encode())}, limits, "snippet")
+        entry = left.get("ended")
+        ended = int(entry.content) if isinstance(entry, File) and entry.content.isdigit() else len(snippets) - 1
+        if result.status == 128 + signal.SIGALRM:
+            result = replace(result, status=None, stopped="time")
+        elif result.ok and ended < len(snippets):  # the interpreter ended in the snippet
+            result = replace(result, status=1)
+        return result, ended
+
     def close(self) -> None:
-        """Ends the small program that would end the sandboxes of a killed trainer. Calls have ended their processes."""
+        """Ends the small program of :meth:`_guard`. Calls have ended their processes."""
         with self._lock:
             if self._cleaner is not None:
                 self._cleaner.stdin.close()  # type: ignore[union-attr]
@@ -187,9 +208,10 @@ class Bubblewrap:
                 self._cleaner = None
 
     def _start(
-        self, command: str, door: Door | None, inner: socket.socket | None, stack: ExitStack
+        self, command: str, limits: Limits, kind: Kind, door: Door | None, inner: socket.socket | None, stack: ExitStack
     ) -> tuple[int, subprocess.Popen[bytes]]:
-        limits = self.limits
+        """Starts bwrap, whose command waits for the end of its standard input. Returns the descriptor of its reports too."""
+        self._guard()
         lines = ["echo; read -r _; exec < /dev/null"]
         if door and inner:
             words = [self.python_path, "-I", "-S", "-c", _LISTEN, str(inner.fileno()), str(door.port)]
@@ -199,32 +221,6 @@ class Bubblewrap:
         bounds = f"-c 0 -n {descriptors} -f {limits.file_mib * 1024} -v {space} -u {limits.processes}"
         lines += [f"ulimit {bounds} -t {math.ceil(limits.seconds) + 1}", command]
         size = (limits.folder_mib << 20) + limits.files * _PAGE
-        reports, tell = os.pipe()
-        stack.callback(os.close, reports)
-        walls = [
-            *f"--proc /proc --dev /dev --size {_SCRATCH} --tmpfs /dev/shm --remount-ro /dev/pts --remount-ro /dev".split(),
-            *f"--size {_SCRATCH} --tmpfs /tmp --perms 0700 --size {size} --tmpfs {BOX} --chdir {BOX} --remount-ro /".split(),
-            *f"--json-status-fd {tell} -- /bin/bash -c".split(),
-            "\n".join(lines),
-        ]
-        passed = [tell, inner.fileno()] if inner else [tell]
-        try:
-            process = self._bwrap(walls, "connected" if door else "command", passed)
-        finally:
-            os.close(tell)
-        stack.callback(_abandon, process)
-        return reports, process
-
-    def _bwrap(self, walls: Sequence[str], kind: str, passed: Sequence[int]) -> subprocess.Popen[bytes]:
-        """Starts bwrap with the arguments that all sandboxes share, those in ``walls``, and a filter of system calls."""
-        with self._lock:
-            if self._cleaner is None:
-                self._mark, nowhere = f"turnwise-{secrets.token_hex(8)}", subprocess.DEVNULL
-                cleaner = [sys.executable, "-I", "-S", processes.__file__, self._mark]
-                # a session of its own, so that it survives if the trainer's process group is killed
-                self._cleaner = subprocess.Popen(
-                    cleaner, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
-                )
         drop = ["setpriv", f"--reuid={self.owner}", f"--regid={self.owner}", "--clear-groups"] if self.owner else []
         variables = {
             "PATH": f"{Path(self.python_path).parent}:/usr/bin:/bin", "HOME": BOX, "LANG": "C.UTF-8", "TZ": "UTC",
@@ -235,33 +231,49 @@ class Bubblewrap:
         rules, write = os.pipe()
         os.write(write, self._filters[kind])  # does not block, because a few kilobytes fit into the pipe's buffer
         os.close(write)
+        reports, tell = os.pipe()
+        stack.callback(os.close, reports)
         alone = "--unshare-all --as-pid-1 --new-session --cap-drop ALL --uid 1000 --gid 1000 --hostname box --clearenv"
         arguments = [
-            *(*drop, "bwrap", *f"{alone} --die-with-parent --seccomp {rules}".split()),
+            *(*drop, "bwrap", *f"{alone} --die-with-parent --seccomp {rules} --json-status-fd {tell}".split()),
             *(part for name, value in variables.items() for part in ("--setenv", name, value)),
             *("--unsetenv", "TURNWISE_MARK"),  # so the mark is on bwrap's command line but not in the sandbox
             *_system(),
             *(part for how, place in folders for part in (how, place, place)),
-            *walls,
+            *([] if kind == "snippet" else ["--proc", "/proc"]),
+            *f"--dev /dev --size {_SCRATCH} --tmpfs /dev/shm --remount-ro /dev/pts --remount-ro /dev".split(),
+            *f"--size {_SCRATCH} --tmpfs /tmp --perms 0700 --size {size} --tmpfs {BOX} --chdir {BOX} --remount-ro /".split(),
+            *("--", "/bin/bash", "-c", "\n".join(lines)),
         ]
+        passed = (rules, tell, inner.fileno()) if inner else (rules, tell)
         try:
-            return subprocess.Popen(
-                arguments,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(rules, *passed),
+            process = subprocess.Popen(
+                arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=passed
             )
         except OSError as error:
             raise SandboxFault(f"bwrap did not start: {error}") from error
         finally:
             os.close(rules)
+            os.close(tell)
+        stack.callback(_abandon, process)
+        return reports, process
+
+    def _guard(self) -> None:
+        """Starts the small program that ends the sandboxes of a killed trainer, unless it runs."""
+        with self._lock:
+            if self._cleaner is None:
+                self._mark, nowhere = f"turnwise-{secrets.token_hex(8)}", subprocess.DEVNULL
+                cleaner = [sys.executable, "-I", "-S", processes.__file__, self._mark]
+                # a session of its own, so that it survives if the trainer's process group is killed
+                self._cleaner = subprocess.Popen(
+                    cleaner, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class PythonState:
-    """The names that ``snippets`` have defined. A use repeats the snippets in a fresh interpreter, so branches share
-    nothing. ``random`` starts from one seed; what depends on the time may differ when it is repeated.
+    """The names that ``snippets`` have defined. A use repeats the snippets in a fresh sandbox, so branches share nothing.
+    ``random`` starts from one seed; what depends on the time may differ when it is repeated.
     """
 
     sandbox: Bubblewrap
@@ -271,80 +283,13 @@ class PythonState:
         """Runs a snippet. The output is what it printed, then the ``repr`` of its last expression or a traceback
         (status 1). If it exceeded a limit or its process died, the returned state is this one.
         """
-        try:
-            code.encode()
-        except UnicodeEncodeError:
-            return CallResult("SyntaxError: the snippet is no UTF-8 text\n", 1), self
-        with ExitStack() as stack:
-            interpreter = self._repeated(stack)
-            result = interpreter.run(code)
-        return result, self if interpreter.ended else PythonState(self.sandbox, (*self.snippets, code))
-
-    def _repeated(self, stack: ExitStack) -> _Interpreter:
-        interpreter, repeated = _Interpreter(self.sandbox, stack), PythonState(self.sandbox)
-        for code in self.snippets:
-            interpreter.run(code)
-            if interpreter.ended:  # as at first, so it has changed nothing
-                interpreter = repeated._repeated(stack)
-            else:
-                repeated = PythonState(self.sandbox, (*repeated.snippets, code))
-        return interpreter
-
-
-class _Interpreter:
-    """A Python interpreter in a sandbox of its own, where no file can be written. It ends with ``stack``."""
-
-    def __init__(self, sandbox: Bubblewrap, stack: ExitStack) -> None:
-        limits = self._limits = sandbox.limits
-        self.ended = False
-        # There is no /proc, and everything is read-only. PYTHONSAFEPATH instead of the option -I, which would ignore
-        # PYTHONHASHSEED.
-        walls = ["--dev", "/dev", "--remount-ro", "/dev/pts", "--remount-ro", "/dev", "--remount-ro", "/"]
-        walls += ["--setenv", "PYTHONSAFEPATH", "1"]
-        self._reports, tell = os.pipe()
-        stack.callback(os.close, self._reports)
-        bounds = f"{limits.memory_mib << 20},{limits.processes + 2}"
-        walls += ["--", sandbox.python_path, "-s", "-c", _PROGRAM.read_text(), str(tell), bounds]
-        try:
-            self._process = sandbox._bwrap(walls, "snippet", [tell])
-        finally:
-            os.close(tell)
-        stack.callback(_abandon, self._process)
-        if not readable(self._reports, _START) or not os.read(self._reports, 1):
-            raise SandboxFault(f"bwrap failed before the interpreter started: {_last_words(self._process)}")
-
-    def run(self, code: str) -> CallResult:
-        process, text = self._process, code.encode()
-        assert process.stdin is not None
-        request, end = struct.pack("=I", len(text)) + text, time.monotonic() + self._limits.seconds
-        try:
-            while readable(self._reports, 0) and os.read(self._reports, 1 << 12):
-                pass  # reports that an earlier snippet forged
-            send_signal(children(process.pid), signal.SIGCONT)
-            os.set_blocking(process.stdin.fileno(), False)  # a long snippet is written while the interpreter reads
-            while request and time.monotonic() < end and not readable(self._reports, 0):
-                with suppress(BlockingIOError):
-                    request = request[os.write(process.stdin.fileno(), request) :]
-            output, stopped = _watch(process, self._reports, self._limits)
-            report = b"" if stopped else os.read(self._reports, 1)
-            self.ended = not (report and self._alone())
-            return CallResult(output, None if stopped else report[0] if report else 1, stopped)
-        except BrokenPipeError:
-            self.ended = True
-            return CallResult("", 1)
-
-    def _alone(self) -> bool:
-        """Ends what the snippet has started, so that it cannot print into the next one. Returns whether this worked."""
-        send_signal(children(self._process.pid), signal.SIGSTOP)
-        first = children(self._process.pid)
-        end = time.monotonic() + 2
-        while left := [pid for pid in descendants(self._process.pid) if pid not in (self._process.pid, *first)]:
-            if all(map(ended, left)):
-                break
-            send_signal(left, signal.SIGKILL)
-            if time.monotonic() > end:
-                return False
-        return bool(first)
+        snippets = [*self.snippets, code]
+        result, ended = self.sandbox._snippets(snippets)
+        while ended < len(snippets) - 1:
+            del snippets[ended]  # it ended the interpreter, as at first, so it has changed nothing
+            result, ended = self.sandbox._snippets(snippets)
+        goes_on = ended >= len(snippets) and not result.stopped
+        return result, PythonState(self.sandbox, (*self.snippets, code)) if goes_on else self
 
 
 def open_sandbox(limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()) -> Bubblewrap:

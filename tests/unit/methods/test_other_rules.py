@@ -31,6 +31,12 @@ def test_cispo_keeps_the_gradient_of_clipped_tokens() -> None:
     signs = [-1, -1, -1, 1]
     assert grad == pytest.approx([s * w / 4 for s, w in zip(signs, weights, strict=True)])
     assert value == pytest.approx(sum(s * w * x / 4 for s, w, x in zip(signs, weights, logprobs, strict=True)))
+    cut = {
+        name: each.value
+        for name, each in Cispo(clip_high=0.28)(batch).metrics.items()
+        if "cut" in name or "clip" in name
+    }
+    assert cut == {"weight_cut_fraction": 0.5, "weight_cut_fraction_low": 0, "weight_cut_fraction_high": 0.5}
     # on the sampler's own weights it is the gradient of PPO's loss
     own = example(logprobs_K=example().old_logprobs_K.clone().requires_grad_())
     again = example(logprobs_K=example().old_logprobs_K.clone().requires_grad_())

@@ -38,26 +38,11 @@ def test_flat_group_by_hand(options, total, expected) -> None:
     assert out.clip_low is None and out.clip_high is None
 
 
-def test_every_turn_of_a_path_has_its_leafs_advantage() -> None:
-    # two rollouts of three and two turns, played in lockstep
-    out = credit(tree_of(-1, -1, 0, 1, 2), [0, 1], eps=0.0)  # leaves are turns 3 and 4
-    assert out.advantage == [1, -1, 1, -1, 1]
-    assert out.weight == [1] * 5
-
-
 def test_shared_turns_receive_the_sum_of_their_branches() -> None:
     # 0 -> {1, 2, 3}; 4 alone. Leaves 1, 2, 3, 4 with rewards 1, 1, 0, 0
     out = credit(tree_of(-1, 0, 0, 0, -1), [1, 1, 0, 0], eps=0.0)
     assert out.advantage == [1, 1, 1, -1, -1]
     assert out.weight == [1] * 5
-
-
-def test_invalid_leaves_are_in_no_statistic_and_not_trained_on() -> None:
-    tree = tree_of(-1, -1, -1, 0, 0)  # leaves 1, 2, 3, 4; turn 0 is shared by 3 and 4
-    tree.invalid = {2, 4}
-    out = credit(tree, [0, math.nan, 1, math.nan], eps=0.0)
-    assert out.advantage == [1, -1, 0, 1, 0]
-    assert out.weight == [1, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(("policy", "weight"), [("keep", 1), ("drop", 0), ("refill", 0)])
@@ -70,15 +55,6 @@ def test_equal_rewards_have_advantage_exactly_zero(policy, weight, total) -> Non
 
 def test_small_but_real_differences_count() -> None:
     assert credit(tree_of(-1, -1), [0, 1e-4], eps=0.0).advantage == pytest.approx([-1, 1])
-
-
-def test_one_valid_leaf_is_no_group() -> None:
-    tree = tree_of(-1, -1)
-    tree.invalid = {1}
-    assert credit(tree, [1, math.nan]).advantage == [0, 0]
-    assert credit(tree, [1, math.nan]).weight == [1, 0]
-    tree.invalid = {0, 1}
-    assert credit(tree, [math.nan, math.nan]).weight == [0, 0]
 
 
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=16), st.floats(0.1, 10), st.floats(-10, 10))

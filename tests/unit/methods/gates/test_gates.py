@@ -132,25 +132,6 @@ def test_random_cuts_are_named_by_seed_state_and_version(grow: Grow) -> None:
     assert not any(cuts(RandomCut(share=0, k=3), 0)) and all(cuts(RandomCut(share=1, k=3), 0))
 
 
-@pytest.mark.parametrize(
-    ("build", "key"),
-    [
-        (lambda: Signal("entropy"), "signal"),
-    ],
-)
-def test_what_gates_refuse(build: Callable[[], object], key: str) -> None:
-    with pytest.raises(ValueError, match=f"^{key} must"):
-        build()
-
-
-# -- never -------------------------------------------------------------------------------------------------------------
-
-
-def test_identical_rollouts_are_not_stopped() -> None:
-    state = State(id="0", task=Task("toy", "train/0", "train"), ids=(1,))
-    assert Never()(RolloutTree(state, [Turn(-1, [1], [-1.0], text="look")] * 8), 1) is False
-
-
 # -- predicted ---------------------------------------------------------------------------------------------------------
 
 

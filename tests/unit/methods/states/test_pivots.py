@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.methods.pivotrl import Pivots
-from turnwise.methods.states import Batches, ExpertTurns, Profile, Refresh, TaskStarts, expert_turns, task_starts
+from turnwise.methods.states import Batches, Profile, Refresh, TaskStarts, expert_turns, task_starts
 from turnwise.training.profile import summarise
 from turnwise.types import State, Task, Trajectory
 
@@ -72,12 +72,6 @@ def test_no_functional_sample_gives_no_miss_rate():
     assert summarise([PROFILES["hopeless"]]).miss_rate is None
     with pytest.raises(ValueError, match="no profile"):
         summarise([])
-
-
-@given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=6), min_size=1, max_size=20))
-def test_states_with_signal_are_the_mixed_ones(rewards):
-    mixed = sum(0 < sum(r) < len(r) for r in rewards)
-    assert round((1 - summarise([profile(r) for r in rewards]).zero_signal) * len(rewards)) == mixed
 
 
 def test_a_profile_judges_the_same_samples_twice():
@@ -219,12 +213,6 @@ def test_without_a_task_there_is_no_world_to_play_in():
     assert state.task == Task("", "t", "train")
 
 
-def test_the_rule_keeps_every_turn_and_needs_no_profile():
-    states = expert_turns(TRAJECTORY, [spine("?a.", (1, 3))], letters)
-    assert ExpertTurns().select(states, {}) == states
-    assert (ExpertTurns().source, ExpertTurns().k) == ("expert", 0)
-
-
 # -- refresh -----------------------------------------------------------------------------------------------------------
 
 shares = st.floats(0, 1)
@@ -264,19 +252,6 @@ def test_when_it_is_due_by_hand():
     assert not refresh.due([1.0, 0.5, 0.5, 0.24], 3)  # all profiles are made
     assert not Refresh(0.5, window=2, gap=5).due([1.0, 0.5, 0.5, 0.24], 1)
     assert not Refresh(0.5, window=2, gap=1).due([1.0, 0.5, 0.2], 1)  # a smaller gap does not shorten the windows
-
-
-def test_a_run_by_hand():
-    measured = [1.0, 1.0, 0.8, 0.6, 0.4, 0.4, 1.0, 1.0, 1.0, 0.4, 0.4]
-    # after 0.4: (0.6 + 0.4) / 2 is not below 0.5 of 1; after the next, 0.4 is. Then again, from 1.0 on.
-    assert fired(Refresh(0.5, window=2, gap=2), measured) == [6]
-    assert fired(Refresh(0.5, window=2, gap=2), [*measured, 0.4]) == [6, 11]
-    assert fired(Refresh(0.5, window=2, gap=2, most=2), [*measured, 0.4]) == [6]
-
-
-@given(settings, st.lists(shares, max_size=40))
-def test_it_never_fires_while_nothing_decays(refresh, measured):
-    assert fired(refresh, sorted(measured)) == []
 
 
 @given(settings, st.floats(1e-6, 1), st.integers(4, 20), st.floats(0, 0.99))
