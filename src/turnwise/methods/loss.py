@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
 from annotated_types import Ge, Gt, Interval
 
 from turnwise.errors import InputError
-from turnwise.models.segment_sum import segment_sum
 
 if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked without it
     from torch import Tensor
@@ -21,6 +20,14 @@ Aggregation = Literal[
 ]
 
 AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
+
+
+def segment_sum(values_K: Tensor, segment_K: Tensor) -> Tensor:
+    """Returns, for each token, the sum (K,) of the values of all tokens with the same integer in ``segment_K``, such as
+    the tokens of its turn. The sums are differentiable in the values.
+    """
+    ids, inverse_K = segment_K.unique(return_inverse=True)
+    return values_K.new_zeros(len(ids)).index_add(0, inverse_K, values_K)[inverse_K]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,18 +27,10 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 def seen(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool = False, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Computes attention and the log-sum-exps of its scores on a CPU.
+    """Returns the attention output (B, H, q, D) and the log-sum-exps (B, H, q) of its scores on a CPU, for queries
+    (B, H, q, D) and keys and values (B, H_kv, k, D). ``mask`` (B or 1, H or 1, q, k) is added to the scores.
 
     torch's internal kernel is called, because the public function does not return log-sum-exps.
-
-    Args:
-        query: queries (B, H, q, D).
-        key, value: keys and values (B, H_kv, k, D); each key-value head serves H / H_kv query heads.
-        causal: whether query i attends only to the keys up to i.
-        mask: tensor (B or 1, H or 1, q, k) that is added to the scores; None: no mask.
-
-    Returns:
-        The attention output (B, H, q, D) and the log-sum-exps (B, H, q).
     """
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, causal, attn_mask=mask, scale=scaling
@@ -47,14 +39,10 @@ def seen(
 
 
 def merge(out: Tensor, mass: Tensor, part: Tensor, lse: Tensor) -> None:
-    """Merges the attention output over additional keys into an attention output over earlier keys, in place.
+    """Merges the attention output ``part`` (..., q, D) over additional keys into the output ``out`` over earlier keys.
 
-    Args:
-        out: the attention output so far (..., q, D), which is updated.
-        mass: log-sum-exps (..., q) of the scores that belong to ``out``, which are updated too. They are -inf if
-            ``out`` contains no keys yet.
-        part: attention output (..., q, D) over the additional keys.
-        lse: log-sum-exps (..., q) of the scores that belong to ``part``.
+    ``lse`` and ``mass`` (..., q) are the log-sum-exps of their scores; ``mass`` is -inf if ``out`` contains no keys yet.
+    ``out`` and ``mass`` are updated in place.
     """
     total = torch.logaddexp(mass, lse)
     out.mul_((mass - total).exp_()[..., None]).addcmul_(part, (lse - total).exp_()[..., None].to(part.dtype))
@@ -77,13 +65,8 @@ class Piece:
 
 
 def pieces_of(end: Sequence[int], small: int = SMALL) -> list[Piece]:
-    """Cuts the ancestor mask of one packed row into pieces.
-
-    Together, the pieces contain every pair of a token and one of its ancestors (or itself) exactly once.
-
-    Args:
-        end: for each token in depth-first order, the index one past its last descendant.
-        small: neighbouring subtrees with at most this many tokens in total form one piece, which has a mask.
+    """Cuts the ancestor mask of one packed row into pieces, which together contain every pair of a token and one of its
+    ancestors (or itself) exactly once. ``end`` holds for each token the index one past its last descendant.
     """
     found: list[Piece] = []
     waiting = [(0, len(end))]
@@ -146,11 +129,7 @@ def windowed(pieces: Sequence[Piece], depth: Tensor, window: int) -> list[Piece]
 
 
 class RunTree(OfTrees):
-    """An attention plan for packed trees on a CPU (see ``models.attention.PackedTree``).
-
-    ``end_BS`` (B, S) holds for each token the index one past its last descendant. Padding has end 0, and the attention
-    output at padding is zero.
-    """
+    """An attention plan for packed trees on a CPU (see ``models.attention.PackedTree``). The output at padding is zero."""
 
     def __init__(self, end_BS: Tensor) -> None:
         self.end = end_BS

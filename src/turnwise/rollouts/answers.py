@@ -13,7 +13,7 @@ import torch
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.env import Environment, environment_of
 from turnwise.errors import InputError
-from turnwise.models.packed_logprobs import score
+from turnwise.models.logprobs import score
 from turnwise.rollouts.pack import pack
 from turnwise.rollouts.predictor import branchable
 from turnwise.types import Credit, RolloutTree, Turn

@@ -8,8 +8,8 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from turnwise.methods.reward import Reward
 from turnwise.models.fast_llama import Forward, forward_of_body, own_forward
-from turnwise.models.packed_logprobs import plan_of
+from turnwise.models.logprobs import plan_of
 from turnwise.models.policy import load_backbone
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Trie
@@ -28,24 +28,17 @@ from turnwise.rollouts.player import seed_of
 from turnwise.types import Rewards, RolloutTree, Turn
 
 
-@dataclass(frozen=True)
 class Translation:
-    """Converts trees from the policy's tokens to the critic's.
-
-    Args:
-        policy: the policy's tokenizer, which produced the token ids of the trees.
-        critic: the critic's tokenizer.
+    """Converts trees from the policy's tokens to the critic's, given both tokenizers. Equal token sequences of the
+    policy become equal token sequences of the critic.
     """
 
-    policy: Any
-    critic: Any
+    def __init__(self, policy: Any, critic: Any) -> None:
+        self.policy, self.critic = policy, critic
+        self._ids = lru_cache(maxsize=65536)(self._retokenised)
 
     def __call__(self, tree: RolloutTree) -> RolloutTree:
-        """Returns a copy of the tree whose state and turns are tokenised by the critic's tokenizer.
-
-        Equal token sequences of the policy become equal token sequences of the critic.
-        """
-        state = replace(tree.state, ids=self._ids(tree.state.ids))
+        state = replace(tree.state, ids=self._ids(tuple(tree.state.ids)))
         return replace(tree, state=state, turns=[self._turn(turn) for turn in tree.turns])
 
     def _turn(self, turn: Turn) -> Turn:
@@ -53,13 +46,6 @@ class Translation:
             said, seen = self._ids(tuple(turn.action_ids)), self._ids(tuple(turn.observation_ids))
             return Turn(turn.parent, list(said), [], observation_ids=list(seen), anew=True)
         return Turn(turn.parent, list(self._ids((*turn.action_ids, *turn.observation_ids))), [])
-
-    def _ids(self, ids: Sequence[int]) -> tuple[int, ...]:
-        return self._known(tuple(ids))
-
-    @cached_property
-    def _known(self) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
-        return lru_cache(maxsize=65536)(self._retokenised)  # each instance has its own cache, which is freed with it
 
     def _retokenised(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         text = self.policy.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -71,15 +57,17 @@ def translation(policy: Any, critic: Any) -> Translation | None:
     return None if policy.get_vocab() == critic.get_vocab() else Translation(policy, critic)
 
 
+# -- packed histories --------------------------------------------------------------------------------------------------
+
+
 Place = tuple[int, int]
 """Names a history: the index of its tree in the given list, and the turn after which it ends (-1: the root state)."""
 
 
 @dataclass(slots=True)
 class Histories:
-    """The inputs of one forward pass: one row (B = 1) of S packed tokens that contain Q histories.
-
-    ``models.packed_logprobs.PackedTokens`` explains the packed layout.
+    """The inputs of one forward pass: one row (B = 1) of S packed tokens (as ``models.logprobs.PackedTokens``) that
+    contain Q histories.
     """
 
     ids_BS: Tensor
@@ -89,16 +77,11 @@ class Histories:
     places: list[Place]  # the names of the Q histories
 
 
-@dataclass(slots=True)
-class _Spine:
+class _Spine(NamedTuple):
+    """The tokens of one conversation of a path, and the names of histories in it with the indices of their last tokens."""
+
     ids: list[int]
-    lasts: list[tuple[Place, int]] = field(default_factory=list)  # histories, and the indices of their last tokens
-
-
-@dataclass(slots=True)
-class _Row:
-    trie: Trie = field(default_factory=Trie)
-    lasts: list[tuple[Place, int]] = field(default_factory=list)  # histories, and the trie nodes of their last tokens
+    lasts: list[tuple[Place, int]]
 
 
 def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]], batch_tokens: int) -> list[Histories]:
@@ -109,24 +92,28 @@ def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]],
     common prefix can be in the same row too, but attention does not connect them.
 
     Args:
-        trees: the trees of the histories.
         wanted: for each tree, the turns after which a requested history ends; -1 is the root state.
         batch_tokens: greatest number of tokens of one forward pass. A single path may be longer.
 
     Raises:
         ValueError: ``wanted`` contains a turn that its tree does not have.
     """
-    spines: list[_Spine] = []
-    for number, (tree, turns) in enumerate(zip(trees, wanted, strict=True)):
-        spines += _spines(number, tree, turns)
-    spines.sort(key=lambda spine: spine.ids)  # so that paths with long common prefixes become neighbours
-    rows: list[_Row] = []
-    for spine in spines:
-        if not rows or len(rows[-1].trie) + len(spine.ids) - rows[-1].trie.shared(spine.ids)[0] > batch_tokens:
-            rows.append(_Row())
-        nodes = rows[-1].trie.add(spine.ids)
-        rows[-1].lasts += [(place, nodes[last]) for place, last in spine.lasts]
-    return [_histories(row) for row in rows]
+    asked = enumerate(zip(trees, wanted, strict=True))
+    spines = [spine for number, (tree, turns) in asked for spine in _spines(number, tree, turns) if spine.lasts]
+    cut = [(spine.ids[: spine.lasts[-1][1] + 1], spine.lasts) for spine in spines]
+    rows: list[tuple[Trie, list[tuple[Place, int]]]] = []  # with the tries' nodes of last tokens
+    for ids, lasts in sorted(cut, key=lambda each: each[0]):  # so that long common prefixes become neighbours
+        if not rows or len(rows[-1][0]) + len(ids) - rows[-1][0].shared(ids)[0] > batch_tokens:
+            rows.append((Trie(), []))
+        nodes = rows[-1][0].add(ids)
+        rows[-1][1].extend((place, nodes[last]) for place, last in lasts)
+    found = []
+    for trie, ends in rows:
+        layout = trie.layout()
+        of_BS = (torch.from_numpy(of_S)[None] for of_S in (layout.ids_S, layout.position_S, layout.end_S))
+        last_Q = torch.from_numpy(layout.place_N[[node for _, node in ends]])
+        found.append(Histories(*of_BS, last_Q, [place for place, _ in ends]))
+    return found
 
 
 def branchable(tree: RolloutTree) -> list[int]:
@@ -136,44 +123,29 @@ def branchable(tree: RolloutTree) -> list[int]:
 
 
 def _spines(number: int, tree: RolloutTree, turns: Collection[int]) -> Iterator[_Spine]:
+    """Yields the conversations of the tree's paths. A path has several if observations begin new ones (``Turn.anew``)."""
     missing = set(turns)
     for leaf in tree.leaves() or [-1]:
         path = [-1, *tree.path(leaf)]
-        if asked := missing.intersection(path):
-            yield from _split(number, tree, path, asked)
-            missing -= asked
+        if not (asked := missing.intersection(path)):
+            continue
+        missing -= asked
+        spine = _Spine(list(tree.state.ids), [])
+        for place in path:
+            turn = tree.turns[place] if place >= 0 else None
+            if turn is not None and turn.anew:
+                yield spine
+                spine = _Spine(list(turn.observation_ids), [])
+            elif turn is not None:
+                spine.ids.extend([*turn.action_ids, *turn.observation_ids])
+            if place in asked:
+                spine.lasts.append(((number, place), len(spine.ids) - 1))
+        yield spine
     if missing:
         raise ValueError(f"state {tree.state.id!r} has no turns {sorted(missing)}")
 
 
-def _split(number: int, tree: RolloutTree, path: Sequence[int], asked: set[int]) -> Iterator[_Spine]:
-    """Yields, for each conversation of a path, its tokens up to the end of the last requested history in it.
-
-    A path has several conversations if observations begin new ones (``Turn.anew``). ``asked`` holds the turns after
-    which a requested history ends. Conversations without a requested history are left out.
-    """
-    spine = _Spine([])
-    for turn in path:
-        if turn >= 0 and tree.turns[turn].anew:
-            yield from _cut(spine)
-            spine = _Spine(list(tree.turns[turn].observation_ids))
-        else:
-            spine.ids += tree.state.ids if turn < 0 else tree.turns[turn].action_ids + tree.turns[turn].observation_ids
-        if turn in asked:
-            spine.lasts.append(((number, turn), len(spine.ids) - 1))
-    yield from _cut(spine)
-
-
-def _cut(spine: _Spine) -> Iterator[_Spine]:
-    if spine.lasts:
-        yield _Spine(spine.ids[: spine.lasts[-1][1] + 1], spine.lasts)
-
-
-def _histories(row: _Row) -> Histories:
-    layout = row.trie.layout()
-    ids, position, end = (torch.from_numpy(of_S)[None] for of_S in (layout.ids_S, layout.position_S, layout.end_S))
-    last_Q = torch.from_numpy(layout.place_N[[node for _, node in row.lasts]])
-    return Histories(ids, position, end, last_Q, [place for place, _ in row.lasts])
+# -- the critic --------------------------------------------------------------------------------------------------------
 
 
 class Critic(LightningModule):
@@ -200,31 +172,18 @@ class Critic(LightningModule):
         self.learning_rate, self.weight_decay, self.autocast = learning_rate, weight_decay, autocast
         self.eval()  # no dropout, so that prediction and training see the same value of a history
 
-    def forward(self, histories: Histories) -> Tensor:
+    def forward(self, histories: Histories, forward_of: Callable[[Any], Forward] = own_forward) -> Tensor:
         """Returns the logits (Q,) of Q histories. The predicted success is the sigmoid of the logit."""
-        return self._logits(histories, own_forward(self.backbone))
+        of_row = (histories.ids_BS, histories.position_BS, histories.end_BS, histories.last_Q)
+        ids_BS, position_BS, end_BS, last_Q = (x.to(self.device) for x in of_row)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            hidden_BSC = forward_of(self.backbone)(ids_BS, position_BS, plan_of(end_BS))
+        return self.head(hidden_BSC.flatten(0, 1)[last_Q].float()).squeeze(-1)
 
     @torch.no_grad()
     def values(self, histories: Histories) -> Tensor:
         """Returns the predicted success (Q,) of Q histories, in [0, 1], without gradients."""
-        quickest = own_forward if self.autocast else forward_of_body
-        return torch.sigmoid(self._logits(histories, quickest(self.backbone)))
-
-    def _logits(self, histories: Histories, forward: Forward) -> Tensor:
-        ids_BS, position_BS, end_BS, last_Q = (
-            x.to(self.device) for x in (histories.ids_BS, histories.position_BS, histories.end_BS, histories.last_Q)
-        )
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            hidden_BSC = forward(ids_BS, position_BS, plan_of(end_BS))
-        return self.head(hidden_BSC.flatten(0, 1)[last_Q].float()).squeeze(-1)
-
-    def training_step(self, batch: tuple[Histories, Tensor], batch_idx: int = 0) -> Tensor:
-        """Returns the sum of squared errors over the Q histories of a forward pass (TRACE Eq. 19 without the mean).
-
-        ``batch`` holds the histories and their targets (Q,).
-        """
-        histories, target_Q = batch
-        return (torch.sigmoid(self(histories)) - target_Q.to(self.device)).square().sum()
+        return torch.sigmoid(self(histories, own_forward if self.autocast else forward_of_body))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
@@ -233,8 +192,7 @@ class Critic(LightningModule):
 # -- fitting the critic during training --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """The target of the history that ends at the root state or after a turn."""
 
     mean: float  # mean success of the valid leaves below this root state or turn
@@ -245,11 +203,7 @@ class Target:
 def targets(tree: RolloutTree, success: Sequence[float]) -> dict[int, Target]:
     """Returns a target for the root state (key -1) and for every turn after which a valid rollout continued.
 
-    A leaf has no target, because no rollout continues after it. A tree that a gate stopped has no targets.
-
-    Args:
-        tree: a finished tree.
-        success: the success of each leaf, between 0 and 1 (see :func:`success_of`).
+    A tree that a gate stopped has no targets. ``success`` holds that of each leaf (see :func:`success_of`).
     """
     if tree.stopped:
         return {}
@@ -284,16 +238,11 @@ def success_of(tree: RolloutTree, rewards: Rewards, reward_max: float = 1.0) -> 
 DEPTHS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, None))  # ranges of depth (turns since the root); None: no limit
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """The predicted success of a history, and its target (the measured success rate)."""
 
     value: float
     target: Target
-
-    @property
-    def error(self) -> float:
-        return (self.value - self.target.mean) ** 2
 
 
 class Anchor(NamedTuple):
@@ -332,7 +281,7 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
         found |= {key: share for key, share in shares.items() if share is not None}
     errors: dict[str, list[float]] = defaultdict(list)
     for prediction in (*roots, *prefixes):
-        errors[bucket(prediction.target.depth)].append(prediction.error)
+        errors[bucket(prediction.target.depth)].append((prediction.value - prediction.target.mean) ** 2)
     return found | {f"mse_depth/{name}": sum(group) / len(group) for name, group in errors.items()}
 
 
@@ -490,7 +439,8 @@ class OnlinePredictor(Callback):
         total = 0.0
         for histories in read_spines(read, told, self.batch_tokens):
             target_Q = torch.tensor([told[number][turn] for number, turn in histories.places])
-            loss = self.critic.training_step((histories, target_Q))
+            # the sum of squared errors, TRACE Eq. 19 without the mean
+            loss = (torch.sigmoid(self.critic(histories)) - target_Q.to(self.critic.device)).square().sum()
             (loss / len(examples)).backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(self.critic.parameters(), self.clip_norm)
@@ -521,28 +471,14 @@ def history_names(tree: RolloutTree) -> dict[int, int]:
 
 
 def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device: torch.device) -> OnlinePredictor:
-    """Builds the critic and its training from the settings and returns them.
-
-    Args:
-        settings: the predictor's settings (:class:`turnwise.config.settings.PredictorSettings`).
-        source: folder or Hugging Face id of the initial weights.
-        tokenizer: the policy's tokenizer.
-        seed: the run's seed.
-        device: the device on which the critic computes.
+    """Builds the critic from ``settings`` (:class:`turnwise.config.settings.PredictorSettings`) with the initial weights
+    ``source``, a folder or Hugging Face id. ``tokenizer`` is the policy's.
 
     Raises:
         PolicyError: ``source`` names no model, or the model cannot be used.
     """
     backbone, own = load_backbone(source, settings.dtype, settings.layers)
     critic = Critic(backbone, settings.learning_rate, settings.weight_decay, settings.autocast).to(device)
-    return OnlinePredictor(
-        critic,
-        epochs=settings.epochs,
-        prefix_share=settings.prefix_share,
-        batch=settings.batch,
-        clip_norm=settings.clip_norm,
-        reward_max=settings.reward_max,
-        batch_tokens=settings.batch_tokens,
-        seed=seed,
-        translate=translation(tokenizer, own),
-    )
+    names = ("epochs", "prefix_share", "batch", "clip_norm", "reward_max", "batch_tokens")
+    given = {name: getattr(settings, name) for name in names}
+    return OnlinePredictor(critic, **given, seed=seed, translate=translation(tokenizer, own))
