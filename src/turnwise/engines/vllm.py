@@ -179,22 +179,28 @@ def body_of(
     }
 
 
+def _parsed(answer: bytes, read: Callable[[Any], T], what: str) -> T:
+    try:
+        return read(json.loads(answer))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise Fault("garbage", what) from None
+
+
 def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample:
     """Reads the action from the body of a server's answer and checks it against the body of the request.
 
     Raises:
         Fault: the answer does not fit the request; the kind is ``garbage``.
     """
-    try:
-        content = json.loads(answer)
+
+    def read(content: Any) -> tuple[Any, ...]:
         (choice,) = content["choices"]
-        model = content.get("model", request["model"])
-        ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-        tokens, prompt, finish = choice["logprobs"]["tokens"], choice["prompt_token_ids"], choice["finish_reason"]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        what = f"the answer is no completion with token_ids, prompt_token_ids and logprobs ({len(answer)} bytes); "
-        what += "the server must support return_token_ids and logprobs, as vLLM does"
-        raise Fault("garbage", what) from None
+        spans = choice["logprobs"]
+        of_action = choice["token_ids"], spans["token_logprobs"], spans["tokens"]
+        return *of_action, choice["prompt_token_ids"], choice["finish_reason"], content.get("model", request["model"])
+
+    what = "the answer is no completion with the token_ids, prompt_token_ids and logprobs that vLLM gives if asked"
+    ids, logprobs, tokens, prompt, finish, model = _parsed(answer, read, what)
     ends, most = set(request["stop_token_ids"]), request["max_tokens"]
     wrong = None
     if not isinstance(ids, list) or not ids or not all(type(token) is int and 0 <= token < vocabulary for token in ids):
@@ -384,13 +390,10 @@ class VllmEngine:
     # -- weights -------------------------------------------------------------------------------------------------------
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sets the weights that are sampled from. The first call also waits for the server.
-
-        If a batch of actions is being sampled, the call waits until this batch is complete.
+        """Waits for the server, and until a batch of actions that is being sampled is complete.
 
         Raises:
             ServerError: the server is unreachable for too long, or cannot load the weights.
-            OSError: the weights cannot be written.
         """
         self.stage(model, version)()
 
@@ -494,11 +497,15 @@ class VllmEngine:
         while self._needed is not None and snapshot is not self._needed:  # newer weights may come meanwhile
             snapshot = self._needed
             if not await self._has(snapshot):
-                await (self._load_adapter if snapshot.rank else self._reload)(snapshot)
+                if snapshot.rank:
+                    what = "it accepts no LoRA adapters (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora), or cannot "
+                    body = {"lora_name": snapshot.name, "lora_path": str(snapshot.folder)}
+                    await self._ask_able("/v1/load_lora_adapter", body, f"{what}read {snapshot.folder}")
+                else:
+                    await self._reload(snapshot)
                 self._loads += 1
                 if not await self._has(snapshot):
-                    what = f"the server reports that it has loaded {snapshot.name}, but does not list this name"
-                    raise Fault("garbage", what)
+                    raise Fault("garbage", f"the server has not loaded {snapshot.name}, although it says so")
         self._doubtful = False
 
     async def _examine(self) -> None:
@@ -511,17 +518,15 @@ class VllmEngine:
         card = (await self._models())[0]
         longest = card.get("max_model_len", self.max_length)
         if type(longest) is not int:
-            raise Fault("garbage", "the answer to /v1/models has a max_model_len that is not a whole number")
+            raise Fault("garbage", f"max_model_len in the answer to /v1/models is {str(longest)[:20]!r}")
         if longest < self.max_length:
             what = f"its --max-model-len is {longest}, but the run needs rollout.max_length={self.max_length}"
             raise Fault("rejected", what)
         probe = {"model": card["id"], "prompt": [0], "max_tokens": 1, "temperature": 1.0, "logprobs": 0}
         for token in (0, 1):
             answer = await self._ask("/v1/completions", {**probe, "ignore_eos": True, "allowed_token_ids": [token]})
-            try:
-                logprob = float(json.loads(answer)["choices"][0]["logprobs"]["token_logprobs"][0])
-            except (ValueError, LookupError, TypeError, RecursionError):
-                raise Fault("garbage", "the server's completions contain no log-probs") from None
+            what = "the server's completions contain no log-probs"
+            logprob = _parsed(answer, lambda body: float(body["choices"][0]["logprobs"]["token_logprobs"][0]), what)
             if not abs(logprob) < 1e-3:
                 what = "its log-probs are not those of the distribution that it samples from; start it with "
                 raise Fault("rejected", what + "--logprobs-mode processed_logprobs")
@@ -533,39 +538,29 @@ class VllmEngine:
             )
 
     async def _models(self) -> list[dict[str, Any]]:
+        what = "the answer to /v1/models contains no list of models"
         answer = await self._ask("/v1/models", limit=_QUICK)
-        try:
-            cards = [card for card in json.loads(answer)["data"] if _NAME.fullmatch(card["id"])]
-        except (ValueError, TypeError, LookupError, RecursionError):
-            cards = []
+        cards = _parsed(answer, lambda body: [card for card in body["data"] if _NAME.fullmatch(card["id"])], what)
         if not cards:
-            raise Fault("garbage", "the answer to /v1/models contains no list of models")
+            raise Fault("garbage", what)
         return cards
 
     async def _has(self, snapshot: Snapshot) -> bool:
         if snapshot.rank:
             return snapshot.name in {card["id"] for card in await self._models()}
-        try:
-            answer = json.loads(await self._ask("/weight_info", limit=_QUICK))
-        except (ValueError, RecursionError):
-            raise Fault("garbage", "the answer to /weight_info is not JSON") from None
-        except Fault as fault:
-            if fault.kind != "missing":
-                raise
-            what = (
-                "it cannot reload all weights, as policy.lora.r=0 requires; set VLLM_SERVER_DEV_MODE=1 where it starts"
-            )
-            raise Fault("rejected", what) from None
-        return isinstance(answer, dict) and answer.get("weight_version") == snapshot.name
+        what = "it cannot reload all weights, as policy.lora.r=0 requires; set VLLM_SERVER_DEV_MODE=1 where it starts"
+        answer = await self._ask_able("/weight_info", None, what, _QUICK)
+        version = _parsed(answer, lambda body: body.get("weight_version"), "the answer to /weight_info has no version")
+        return bool(version == snapshot.name)
 
-    async def _load_adapter(self, snapshot: Snapshot) -> None:
+    async def _ask_able(self, path: str, body: Any, what: str, limit: float | None = None) -> bytes:
+        """As :meth:`_ask`; ``what`` says what a server without ``path`` lacks."""
         try:
-            await self._ask("/v1/load_lora_adapter", {"lora_name": snapshot.name, "lora_path": str(snapshot.folder)})
+            return await self._ask(path, body, limit)
         except Fault as fault:
             if fault.kind != "missing":
                 raise
-            what = "it accepts no LoRA adapters (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora), or cannot read "
-            raise Fault("rejected", f"{what}{snapshot.folder}", said=fault.said) from None
+            raise Fault("rejected", what, said=fault.said) from None
 
     async def _reload(self, snapshot: Snapshot) -> None:
         """Makes the server reload all weights from the folder of ``snapshot``.

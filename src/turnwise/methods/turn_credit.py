@@ -435,7 +435,7 @@ class Igpo:
     share receives the sum of the leaves' A_t (:func:`turnwise.methods.credit.spread`).
 
     Attributes:
-        answer: gives p for the histories of trees (``rollouts.answers``).
+        answer: gives p for the histories of trees (``rollouts.predictor``).
         gain: ``probability`` as above, or ``log``: log p(after) - log p(before).
     """
 

@@ -1,15 +1,16 @@
-"""The predictor of success (TRACE Eqs. 17-18): a critic that predicts the success of a history, trained online on
-finished trees, with measures of how good its predictions are.
+"""Values of histories. The predictor of success (TRACE Eqs. 17-18) is a critic that is trained online on finished trees,
+with measures of how good its predictions are. The other value is the policy's probability of a task's true answer (for
+IGPO, arXiv:2510.14967).
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -18,44 +19,17 @@ from lightning import Callback, LightningModule
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
+from turnwise.data.chat_tokens import ChatTokens
+from turnwise.env import Environment, environment_of
+from turnwise.errors import InputError
 from turnwise.methods.reward import Reward
 from turnwise.models.fast_llama import Forward, forward_of_body, own_forward
-from turnwise.models.logprobs import plan_of
-from turnwise.models.policy import load_backbone
+from turnwise.models.logprobs import plan_of, score
+from turnwise.models.policy import PolicyError, load_backbone
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.pack import Trie
+from turnwise.rollouts.pack import Trie, pack
 from turnwise.rollouts.player import seed_of
-from turnwise.types import Rewards, RolloutTree, Turn
-
-
-class Translation:
-    """Converts trees from the policy's tokens to the critic's, given both tokenizers. Equal token sequences of the
-    policy become equal token sequences of the critic.
-    """
-
-    def __init__(self, policy: Any, critic: Any) -> None:
-        self.policy, self.critic = policy, critic
-        self._ids = lru_cache(maxsize=65536)(self._retokenised)
-
-    def __call__(self, tree: RolloutTree) -> RolloutTree:
-        state = replace(tree.state, ids=self._ids(tuple(tree.state.ids)))
-        return replace(tree, state=state, turns=[self._turn(turn) for turn in tree.turns])
-
-    def _turn(self, turn: Turn) -> Turn:
-        if turn.anew:
-            said, seen = self._ids(tuple(turn.action_ids)), self._ids(tuple(turn.observation_ids))
-            return Turn(turn.parent, list(said), [], observation_ids=list(seen), anew=True)
-        return Turn(turn.parent, list(self._ids((*turn.action_ids, *turn.observation_ids))), [])
-
-    def _retokenised(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        text = self.policy.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return tuple(self.critic.encode(text, add_special_tokens=False))
-
-
-def translation(policy: Any, critic: Any) -> Translation | None:
-    """Returns a converter from the policy's to the critic's tokens, or None if both have the same vocabulary."""
-    return None if policy.get_vocab() == critic.get_vocab() else Translation(policy, critic)
-
+from turnwise.types import Credit, Rewards, RolloutTree, Turn
 
 # -- packed histories --------------------------------------------------------------------------------------------------
 
@@ -87,9 +61,8 @@ class _Spine(NamedTuple):
 def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]], batch_tokens: int) -> list[Histories]:
     """Packs every requested history once, as a part of the first path of its tree that contains it.
 
-    A path is packed only up to its last requested history. Paths with a common prefix share its tokens, even if they
-    belong to different trees, because states of one environment begin with the same rules and tools. Paths without a
-    common prefix can be in the same row too, but attention does not connect them.
+    Paths with a common prefix share its tokens, even if they belong to different trees, because states of one
+    environment begin with the same rules and tools.
 
     Args:
         wanted: for each tree, the turns after which a requested history ends; -1 is the root state.
@@ -150,15 +123,10 @@ def _spines(number: int, tree: RolloutTree, turns: Collection[int]) -> Iterator[
 
 class Critic(LightningModule):
     """Predicts V(history) = sigmoid(w . h + b), where h is the last layer's hidden state at the history's last token,
-    and w and b are the weights of the scalar head.
+    and w and b are the weights of the scalar head. They are 0 initially, so that every history has the value 1/2.
 
-    w and b are 0 initially, so that every history has the value 1/2 before training.
-
-    Args:
-        backbone: a transformer without an output head, with tree attention.
-        learning_rate: learning rate of AdamW.
-        weight_decay: weight decay of AdamW.
-        autocast: whether to compute in bfloat16, whatever dtype the weights have.
+    ``backbone`` is a transformer without an output head, with tree attention. With ``autocast``, bfloat16 is computed
+    with, whatever dtype the weights have.
     """
 
     def __init__(
@@ -256,17 +224,13 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
     """Returns metrics of prediction quality for root states and for histories below them (prefixes).
 
     - ``spearman_*``, ``spearman_*_p``: Spearman's rank correlation between predictions and success rates, and its
-      p-value (TRACE Eq. 22).
+      p-value (TRACE Eq. 22), for at least three histories.
     - ``captured_*``: the contrast of the half of the histories with the greatest V (1 - V), divided by the contrast of
-      all histories. V is the predicted success. The contrast of a history is p (1 - p), where p is its measured success
-      rate. A ranking without information gives 0.5.
-    - ``captured_*_best``: the same fraction for the half with the greatest contrast, which is the best possible value
-      (TRACE Figure 2b).
-    - ``mse_depth/*``: the mean squared error of the predictions, separately for ranges of the number of turns since the
-      root.
+      all histories (:func:`captured`). V is the predicted success.
+    - ``captured_*_best``: the same fraction for the half with the greatest contrast (TRACE Figure 2b).
+    - ``mse_depth/*``: the mean squared error of the predictions, for ranges of the number of turns since the root.
 
-    Undefined values are left out. A correlation is undefined for fewer than three histories, and if all predictions or
-    all success rates are equal. The fractions of contrast are undefined if no history has contrast.
+    Undefined values are left out.
     """
     found: dict[str, float] = {}
     for name, group in (("root", roots), ("prefix", prefixes)):
@@ -286,23 +250,20 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
 
 
 def spread(success: float) -> float:
-    """Returns p (1 - p) for a success rate p, which is the variance of a success (0 or 1) with this probability."""
     return success * (1 - success)
 
 
 def bucket(depth: int) -> str:
-    """Returns the name of the range in which a depth lies: ``0``, ``1-2``, ``3-5``, ``6-10`` or ``11+``."""
     low, high = next((low, high) for low, high in DEPTHS if high is None or depth <= high)
     return f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"
 
 
 def captured(anchors: Iterable[Anchor], share: float = 0.5) -> float | None:
-    """Returns the contrast of the top-ranked anchors divided by the contrast of all anchors (TRACE Figure 2b).
+    """Returns the contrast of the fraction ``share`` of the anchors with the greatest ranks, divided by the contrast of all
+    anchors (TRACE Figure 2b); None if no anchor has contrast.
 
-    The top-ranked anchors are the fraction ``share`` of all anchors that have the greatest ranks. All anchors count
-    equally, however many rollouts they really got. If only some of the anchors with equal ranks fit into this fraction,
-    each of them counts partly. A ranking that ranks all anchors equally therefore gives ``share``. The result is None
-    if no anchor has contrast.
+    If only some of the anchors with equal ranks fit into this fraction, each of them counts partly. A ranking that
+    ranks all anchors equally therefore gives ``share``.
     """
     ordered = sorted(anchors, key=lambda anchor: -anchor.rank)
     total = sum(anchor.contrast for anchor in ordered)
@@ -324,15 +285,9 @@ Example = tuple[RolloutTree, int, Target]
 class OnlinePredictor(Callback):
     """Holds the critic of one run and its optimiser, predicts the success of histories and trains the critic.
 
-    The class is a callback of the trainer, so that checkpoints contain the critic's weights and optimiser state.
-
-    Args:
-        critic: the model that predicts.
-        epochs, prefix_share, batch, clip_norm, reward_max, batch_tokens: see
-            :class:`turnwise.config.settings.PredictorSettings`.
-        seed: seed of the order of the examples and of the choice of histories below the root.
-        translate: function that converts trees from the policy's to the critic's tokens. None means that both have the
-            same vocabulary.
+    The class is a callback of the trainer, so that checkpoints contain the critic's weights and optimiser state. The
+    settings are those of :class:`turnwise.config.settings.PredictorSettings`; ``seed`` is that of the order of the
+    examples and of the choice of histories below the root.
     """
 
     def __init__(
@@ -345,16 +300,15 @@ class OnlinePredictor(Callback):
         reward_max: float = 1.0,
         batch_tokens: int = 4096,
         seed: int = 0,
-        translate: Any = None,
     ) -> None:
         self.critic, self.optimizer = critic, critic.configure_optimizers()
         self.epochs, self.prefix_share, self.batch, self.clip_norm = epochs, prefix_share, batch, clip_norm
-        self.reward_max, self.batch_tokens, self.seed, self.translate = reward_max, batch_tokens, seed, translate
+        self.reward_max, self.batch_tokens, self.seed = reward_max, batch_tokens, seed
         self._known: dict[int, float] = {}  # predictions in this collection: name of a history -> value
         self._score_seconds = self._score_cpu = 0.0
 
     def success(self, reward: Reward) -> Callable[[RolloutTree], Rewards]:
-        """Returns a reward function that divides the total of ``reward`` by the greatest possible reward."""
+        """A reward function that divides the total of ``reward`` by the greatest possible reward."""
         return lambda tree: {"total": success_of(tree, reward(tree), self.reward_max)}
 
     # -- predictions while rollouts run --------------------------------------------------------------------------------
@@ -372,9 +326,8 @@ class OnlinePredictor(Callback):
         return [[values.get(turn, 0.0) for turn in range(-1, len(tree.turns))] for tree, values in zip(trees, found)]
 
     def _score(self, trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]]) -> list[dict[int, float]]:
-        read = [self.translate(tree) for tree in trees] if self.translate else trees
         found: list[dict[int, float]] = [{} for _ in trees]
-        for histories in read_spines(read, wanted, self.batch_tokens):
+        for histories in read_spines(trees, wanted, self.batch_tokens):
             for (number, turn), value in zip(histories.places, self.critic.values(histories).tolist(), strict=True):
                 found[number][turn] = value
         return found
@@ -382,10 +335,7 @@ class OnlinePredictor(Callback):
     # -- training after every collection -------------------------------------------------------------------------------
 
     def learn(self, iteration: int, experience: Experience) -> dict[str, float]:
-        """Trains the critic on the trees of an iteration and returns metrics.
-
-        The metrics of prediction quality are those of predictions that the critic made before this training.
-        """
+        """Trains the critic on the trees of an iteration and returns metrics of its predictions before this training."""
         began, cpu_began = time.monotonic(), time.process_time()
         roots: list[Example] = []
         prefixes: list[Example] = []
@@ -434,10 +384,9 @@ class OnlinePredictor(Callback):
             wanted.setdefault(id(tree), (tree, {}))[1][turn] = target.mean
         trees = [tree for tree, _ in wanted.values()]
         told = [means for _, means in wanted.values()]
-        read = [self.translate(tree) for tree in trees] if self.translate else trees
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        for histories in read_spines(read, told, self.batch_tokens):
+        for histories in read_spines(trees, told, self.batch_tokens):
             target_Q = torch.tensor([told[number][turn] for number, turn in histories.places])
             # the sum of squared errors, TRACE Eq. 19 without the mean
             loss = (torch.sigmoid(self.critic(histories)) - target_Q.to(self.critic.device)).square().sum()
@@ -458,10 +407,8 @@ class OnlinePredictor(Callback):
 
 
 def history_names(tree: RolloutTree) -> dict[int, int]:
-    """Returns turn -> a number that names the history after this turn (-1: the root state) by its tokens.
-
-    A history is not named by the index of its last turn, because turns are renumbered when all rollouts of a group have
-    ended, and because several trees may begin at one state.
+    """Returns turn -> a number that names the history after this turn (-1: the root state) by its tokens, because turns
+    are renumbered when all rollouts of a group have ended, and several trees may begin at one state.
     """
     names = {-1: hash(tree.state.ids)}
     for place, turn in enumerate(tree.turns):
@@ -478,7 +425,67 @@ def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device
         PolicyError: ``source`` names no model, or the model cannot be used.
     """
     backbone, own = load_backbone(source, settings.dtype, settings.layers)
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise PolicyError(
+            f"predictor.model={settings.model}: it must have the policy's vocabulary; choose a model of the policy's family"
+        )
     critic = Critic(backbone, settings.learning_rate, settings.weight_decay, settings.autocast).to(device)
     names = ("epochs", "prefix_share", "batch", "clip_norm", "reward_max", "batch_tokens")
     given = {name: getattr(settings, name) for name in names}
-    return OnlinePredictor(critic, **given, seed=seed, translate=translation(tokenizer, own))
+    return OnlinePredictor(critic, **given, seed=seed)
+
+
+# -- the probability of the true answer --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerProbability:
+    """The function of a tree's histories that :class:`turnwise.methods.turn_credit.Igpo` reads. ``model`` is the policy
+    that is trained, so the values are those of its weights when the credit is computed.
+    """
+
+    model: Any
+    chat: ChatTokens
+    environment: Environment
+    row_tokens: int = 4096
+
+    @torch.no_grad()
+    def __call__(self, trees: Sequence[RolloutTree]) -> list[list[float]]:
+        """Returns 1 + N values for each tree of N turns: for its root, and for the history after each turn. A value is
+        the geometric mean of the probabilities of the answer's tokens; after the last turn of a rollout it is 0.
+
+        Raises:
+            InputError: a task has no written answer.
+        """
+        asked = [self._with_answers(tree) for tree in trees]
+        values = [[0.0] * (1 + len(tree.turns)) for tree in trees]
+        device = next(self.model.parameters()).device
+        for number, (tree, credit) in enumerate(asked):
+            update = pack([tree], [credit], self.row_tokens, 2 * self.row_tokens)
+            answers = [turn.parent for turn, weight in zip(tree.turns, credit.weight, strict=True) if weight]
+            for batch in update.batches:
+                logprobs_U, _ = score(self.model, batch.to(device))
+                of_answer: dict[int, list[float]] = defaultdict(list)
+                logprobs_K = logprobs_U[batch.items.unique_K.to(device)].tolist()
+                for place, logprob in zip(batch.items.turn_K.tolist(), logprobs_K, strict=True):
+                    of_answer[place].append(logprob)
+                for place, own in of_answer.items():
+                    values[number][answers[place] + 1] = math.exp(math.fsum(own) / len(own))
+        return values
+
+    def _with_answers(self, tree: RolloutTree) -> tuple[RolloutTree, Credit]:
+        """The tree with the answer as a further turn after each history, and a credit that asks for these turns only."""
+        task = tree.state.task
+        text = environment_of(self.environment, task).solution(task)
+        if text is None:
+            raise InputError(
+                f"advantage=igpo: environment {task.env!r} has no written answer of its tasks (task {task.id}); choose an "
+                "environment with questions, such as env=search"
+            )
+        ids = self.chat.action(text)[:-1]  # without the end of the turn
+        answers = [Turn(parent, ids, [0.0] * len(ids), text) for parent in branchable(tree)]
+        turns = [*tree.turns, *answers]
+        weights = [0.0] * len(tree.turns) + [1.0] * len(answers)
+        return replace(tree, turns=turns, stopped=False), Credit(
+            [0.0] * len(turns), weights, sample=list(range(len(turns)))
+        )

@@ -36,9 +36,8 @@ from turnwise.methods.reward import Reward
 from turnwise.models.attention import unwrapped
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
-from turnwise.rollouts.answers import AnswerProbability
 from turnwise.rollouts.player import Player
-from turnwise.rollouts.predictor import OnlinePredictor, load_predictor
+from turnwise.rollouts.predictor import AnswerProbability, OnlinePredictor, load_predictor
 from turnwise.rollouts.probe import check_exact, probe_backbone
 from turnwise.rollouts.verdicts import Judged
 from turnwise.shipped import weights_of

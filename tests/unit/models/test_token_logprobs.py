@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.random_models import small_config, small_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from turnwise.methods.loss import segment_sum
 from turnwise.models.attention import backbone
 from turnwise.models.logprobs import Head, selected_logprobs_and_entropy
-from turnwise.methods.loss import segment_sum
 
 # -- token logprobs ----------------------------------------------------------------------------------------------------
 

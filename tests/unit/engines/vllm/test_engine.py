@@ -148,7 +148,9 @@ def asked(engine: Any, histories: list[list[int]], seeds: list[int]) -> list[lis
     async def all_of_them() -> list[Any]:
         schedule = schedule_of(engine, SAMPLING, lambda count: None)
         nodes = [engine.open(history) for history in histories]
-        work = [schedule.sample(Request(i, node, seed)) for i, (node, seed) in enumerate(zip(nodes, seeds, strict=True))]
+        work = [
+            schedule.sample(Request(i, node, seed)) for i, (node, seed) in enumerate(zip(nodes, seeds, strict=True))
+        ]
         return await asyncio.gather(*work)
 
     return [action.sample.ids for action in run_to_end(all_of_them())]
