@@ -7,8 +7,8 @@ top-k, top-p, min-p) depends only on each request's own seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,14 +117,12 @@ class Trunk:
         if high - low <= CLOSE * len(rows_R):
             keys, values = ([slab[low:high, :, :length] for slab in slabs] for slabs in (store.keys, store.values))
             return cls(keys, values, row_N - low)
-        return cls(*cls(store.keys, store.values, row_N)._copied(rows_R, length), place_N)
+        return replace(cls(store.keys, store.values, row_N).only(rows_R, length), row_N=place_N)
 
     def only(self, rows_R: Tensor, length: int) -> Trunk:
-        return Trunk(*self._copied(rows_R, length), torch.arange(len(rows_R), device=rows_R.device))
-
-    def _copied(self, rows_R: Tensor, length: int) -> Iterator[list[Tensor]]:
-        for slabs in (self.keys, self.values):
-            yield [slab[:, :, :length].index_select(0, rows_R) for slab in slabs]
+        slabs = (self.keys, self.values)
+        keys, values = ([layer[:, :, :length].index_select(0, rows_R) for layer in layers] for layers in slabs)
+        return Trunk(keys, values, torch.arange(len(rows_R), device=rows_R.device))
 
 
 class _Columns(NamedTuple):
@@ -356,7 +354,7 @@ class Decoder:
         states: Sequence[Node],
         sampling: Sampling,
         seeds_N: np.ndarray,
-        on_sample: Told | None,
+        on_sample: Told,
     ) -> list[Sample]:
         """Samples one action for each node, one token per step.
 
@@ -387,8 +385,7 @@ class Decoder:
             )
             for i, computed in zip(ended, kept, strict=True):
                 states[i].kept = computed
-                if on_sample is not None:
-                    on_sample(int(i), samples[i])
+                on_sample(int(i), samples[i])
             if not going.any():
                 break
             live, written = live[going], tokens_N.cpu().numpy()[going]

@@ -4,7 +4,7 @@ One operation of a small model takes microseconds, so threads that split it woul
 each lane is a process with one thread, which samples its own nodes (histories). The first lane is the main process. The
 other lanes are forked from it and use its weights through shared memory (:func:`share`).
 
-A worker starts in milliseconds and copies no data. Calls on nodes are made together with the next request for samples.
+A worker starts in milliseconds and copies no data. Calls on nodes are made together with the next batch.
 If a worker dies, the run stops, and the same command resumes it from its last checkpoint.
 """
 
@@ -37,8 +37,8 @@ Call = tuple[str, int, Any]
 """A call on nodes: ``open`` (node, ids), ``fork`` (node, copy), ``extend`` (node, ids) or ``close`` (node, None)."""
 
 
-class Request(NamedTuple):
-    """A request for samples. With ``listened``, a worker also sends each sample as soon as it is complete."""
+class Batch(NamedTuple):
+    """A batch to sample. With ``listened``, a worker also sends each sample as soon as it is complete."""
 
     calls: list[Call]  # are made first
     nodes: list[int]
@@ -48,7 +48,7 @@ class Request(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A worker's complete answer to a request, with totals since the worker process was started."""
+    """A worker's complete answer to a batch, with totals since the worker process was started."""
 
     samples: list[Sample]
     computed: int  # number of prefilled tokens
@@ -66,8 +66,8 @@ class Nodes:
         self.engine.renew(version)
         self._own.clear()
 
-    def answer(self, request: Request, on_sample: Told | None) -> list[Sample]:
-        for what, node, more in request.calls:
+    def answer(self, batch: Batch, on_sample: Told | None) -> list[Sample]:
+        for what, node, more in batch.calls:
             match what:
                 case "open":
                     self._own[node] = self.engine.open(more)
@@ -77,12 +77,12 @@ class Nodes:
                     self.engine.extend(self._own[node], more)
                 case "close":
                     self.engine.close([self._own.pop(node)])
-        nodes = [self._own[node] for node in request.nodes]
-        return self.engine.sample(nodes, request.sampling, request.seeds, on_sample)
+        nodes = [self._own[node] for node in batch.nodes]
+        return self.engine.sample(nodes, batch.sampling, batch.seeds, on_sample)
 
 
 class Worker:
-    """Controls a worker process, which is forked with the first request and samples with a twin of ``engine``."""
+    """Controls a worker process, which is forked with the first batch and samples with a twin of ``engine``."""
 
     connection: Connection  # the pipe to the worker; it can be read when an answer has arrived
 
@@ -96,14 +96,14 @@ class Worker:
     def renew(self, version: int) -> None:
         self._version = version
 
-    def ask(self, request: Request) -> None:
+    def ask(self, batch: Batch) -> None:
         """:meth:`take` reads the answers, which arrive on :attr:`connection`."""
         while self._waits:  # the caller was interrupted before it read the previous answer
             self.take()
         if self._process is None:
             self._start()
         try:
-            self.connection.send((self._version, request))
+            self.connection.send((self._version, batch))
         except OSError as error:
             raise self._ended() from error
         self._version, self._waits = None, True
@@ -144,7 +144,7 @@ class Worker:
         )
 
     def shutdown(self) -> int | None:
-        """Ends the process and returns its exit code. It is started again with the next request."""
+        """Ends the process and returns its exit code. It is started again with the next batch."""
         if self._process is None:
             return None
         self.connection.close()
@@ -164,14 +164,14 @@ def _serve(connection: Connection, engine: TreeEngine) -> None:
     nodes = Nodes(engine.twin())
     while True:
         try:
-            version, request = connection.recv()
+            version, batch = connection.recv()
         except (EOFError, OSError):
             return
         try:
             if version is not None:
                 nodes.renew(version)
-            tell = (lambda place, sample: connection.send((place, sample))) if request.listened else None
-            samples = nodes.answer(request, tell)
+            tell = (lambda place, sample: connection.send((place, sample))) if batch.listened else None
+            samples = nodes.answer(batch, tell)
             connection.send(Done(samples, nodes.engine.computed_tokens, time.process_time()))
         except BrokenPipeError:
             return
@@ -319,10 +319,10 @@ class Lanes:
     def sample(
         self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
     ) -> list[Sample]:
-        def request(lane: int, places: list[int]) -> Request:
+        def batch(lane: int, places: list[int]) -> Batch:
             calls, self._calls[lane] = self._calls[lane], []
             chosen = [nodes[place] for place in places], sampling, [seeds[place] for place in places]
-            return Request(calls, *chosen, on_sample is not None)
+            return Batch(calls, *chosen, on_sample is not None)
 
         parts: dict[int, list[int]] = {}  # lane -> indices of its nodes in the batch
         for place, node in enumerate(nodes):
@@ -333,11 +333,11 @@ class Lanes:
         for lane, places in parts.items():
             assert self._workers is not None
             asked[self._workers[lane - 1]] = places
-            self._workers[lane - 1].ask(request(lane, places))
+            self._workers[lane - 1].ask(batch(lane, places))
         if own:
             with _threads(1 if asked else None):
                 told = None if on_sample is None else lambda i, sample: on_sample(own[i], sample)
-                for place, sample in zip(own, self._first.answer(request(0, own), told), strict=True):
+                for place, sample in zip(own, self._first.answer(batch(0, own), told), strict=True):
                     samples[place] = sample
         while asked:
             ready = wait([worker.connection for worker in asked])

@@ -212,11 +212,16 @@ class TreeEngine:
             self._prefill([states[i] for i in chosen], group)
             # sorted by slot (index of the row), so that samples of one row are neighbours in the batch
             chosen.sort(key=lambda i: (states[i].row.slot, states[i].length))
+
+            def tell(i: int, sample: Sample, places: list[int] = chosen) -> None:
+                if on_sample is not None:
+                    on_sample(places[i], sample)
+
             drawn = decoder(
                 [states[i] for i in chosen],
                 sampling,
                 np.array([seeds[i] for i in chosen], dtype=np.uint64),
-                on_sample and (lambda i, sample, chosen=chosen: on_sample(chosen[i], sample)),
+                tell,
             )
             for i, sample in zip(chosen, drawn, strict=True):
                 samples[i] = sample

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -119,7 +119,7 @@ class Items:
     def map(self, act: Callable[[Tensor], Tensor]) -> Items:
         """Returns the items with ``act`` applied to every tensor."""
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "views"}
-        changed = {name: value if value is None else act(value) for name, value in columns.items()}
+        changed: dict[str, Any] = {name: value if value is None else act(value) for name, value in columns.items()}
         return Items(**changed, views={name: act(value) for name, value in self.views.items()})
 
 
@@ -135,8 +135,9 @@ class Packed:
     items: Items
 
     def to(self, device: torch.device) -> Packed:
-        tensors = (self.ids_BS, self.position_BS, self.end_BS, self.source_U, self.target_U)
-        return Packed(*(tensor.to(device) for tensor in tensors), self.items.map(lambda value_K: value_K.to(device)))
+        items = self.items.map(lambda value_K: value_K.to(device))
+        tensors = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name != "items"}
+        return Packed(**tensors, items=items)
 
 
 @dataclass(slots=True)
@@ -385,7 +386,9 @@ def _rows(packed: Packed, first: int, last: int) -> Packed:
     longest = int((packed.end_BS[first:last] > 0).any(0).nonzero().max()) + 1
     source_U = packed.source_U[kept_U]
     return Packed(
-        *(of_BS[first:last, :longest] for of_BS in (packed.ids_BS, packed.position_BS, packed.end_BS)),
+        ids_BS=packed.ids_BS[first:last, :longest],
+        position_BS=packed.position_BS[first:last, :longest],
+        end_BS=packed.end_BS[first:last, :longest],
         source_U=(source_U // S - first) * longest + source_U % S,
         target_U=packed.target_U[kept_U],
         items=replace(items, unique_K=(kept_U.cumsum(0) - 1)[items.unique_K]),

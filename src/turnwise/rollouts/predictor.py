@@ -83,9 +83,9 @@ def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]],
     found = []
     for trie, ends in rows:
         layout = trie.layout()
-        of_BS = (torch.from_numpy(of_S)[None] for of_S in (layout.ids_S, layout.position_S, layout.end_S))
+        ids, position, end = (torch.from_numpy(x)[None] for x in (layout.ids_S, layout.position_S, layout.end_S))
         last_Q = torch.from_numpy(layout.place_N[[node for _, node in ends]])
-        found.append(Histories(*of_BS, last_Q, [place for place, _ in ends]))
+        found.append(Histories(ids, position, end, last_Q, [place for place, _ in ends]))
     return found
 
 
