@@ -12,7 +12,7 @@ python benchmarks/attention.py --lengths 64 128 --rounds 1
 
 All plans get the same queries, keys and values; `apart` is the largest difference to the output of the dense plan. The
 threshold is the shortest length from which on blocks are never slower than the dense mask. A training run uses blocks
-from the length that LARGE in models/packed_logprobs.py sets. With --batch, several equal rows are one micro-batch, and
+from the length that LARGE in models/logprobs.py sets. With --batch, several equal rows are one micro-batch, and
 only the plans that a training run can use are measured.
 """
 
@@ -36,7 +36,7 @@ from shapes import config_of
 from turnwise.models.attention import PackedTree, Plan
 from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree
-from turnwise.models.packed_logprobs import LARGE
+from turnwise.models.logprobs import LARGE
 from turnwise.rollouts.pack import pack
 
 TREES = ("chain", "group", "branches")

@@ -143,7 +143,7 @@ def plans(found: dict[str, Any]) -> str:
     )
     told += (
         f". When this was measured, runs used block-wise attention for rows of {found['threshold_in_use']:,} tokens "
-        "or more (`models/packed_logprobs.py`). "
+        "or more (`models/logprobs.py`). "
     )
     told += f"The outputs differ from those with a dense mask by {worst:.2g} at most."
     return "\n\n".join([table(header, rows), told])

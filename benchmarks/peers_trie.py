@@ -19,8 +19,7 @@ from torch import Tensor
 from gathered import variable
 from turnwise.methods.loss import Counts, LossInputs
 from turnwise.models.attention import backbone
-from turnwise.models.head import Head
-from turnwise.models.token_logprobs import selected_logprobs_and_entropy
+from turnwise.models.logprobs import Head, selected_logprobs_and_entropy
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree
 from updates import LOSS, Credits, Padded, Trees, casting

@@ -19,8 +19,7 @@ from samples import remember, trl_inputs
 from turnwise.config.settings import UpdateSettings
 from turnwise.methods.loss import Clipped, LossInputs, inputs
 from turnwise.models.attention import backbone
-from turnwise.models.head import Head
-from turnwise.models.token_logprobs import selected_logprobs_and_entropy
+from turnwise.models.logprobs import Head, selected_logprobs_and_entropy
 from turnwise.rollouts.pack import Packed, Update, pack
 from turnwise.training.module import PolicyModule, recomputing
 from turnwise.types import Credit, RolloutTree
@@ -100,7 +99,7 @@ class Grouped(Ours):
     def attending(self) -> Any:
         from grouper import GroupedTree
 
-        return patch("turnwise.models.packed_logprobs.plan_of", GroupedTree)
+        return patch("turnwise.models.logprobs.plan_of", GroupedTree)
 
 
 class Padded:

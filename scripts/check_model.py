@@ -41,12 +41,12 @@ def main(arguments: list[str]) -> int:
             for name, parameter in adapted.named_parameters():
                 if "lora_B" in name:  # zero at first, so the adapters would have no effect
                     parameter.data.normal_(0.0, 0.1)
-            lora = str(probe(adapted) or "exact")
+            lora = probe(adapted) or "exact"
         except Exception as error:  # peft raises various exceptions for layers that it does not know
             lora = " ".join(f"{type(error).__name__}: {error}".split())
         print(f"with LoRA: {lora}")
     exact = difference is None
-    print(json.dumps({"model": settings["model"], "exact": exact, "why": str(difference or ""), "lora": lora}))
+    print(json.dumps({"model": settings["model"], "exact": exact, "why": difference or "", "lora": lora}))
     return int(not exact)
 
 

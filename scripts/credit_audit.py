@@ -150,7 +150,7 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
     from turnwise.config.overrides import explain
     from turnwise.config.schema import compose_config
     from turnwise.methods.turn_credit import Igpo
-    from turnwise.rollouts.answers import AnswerProbability
+    from turnwise.rollouts.predictor import AnswerProbability
     from turnwise.training.loop import prepare
     from turnwise.training.parts import build_parts
     from turnwise.training.parts import player_of as run_player

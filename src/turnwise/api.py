@@ -38,7 +38,7 @@ from turnwise.methods.gate import Gate, Never
 from turnwise.methods.method import Method
 from turnwise.methods.pivotrl import Functional
 from turnwise.methods.reward import Outcome, Reward
-from turnwise.models.packed_logprobs import score
+from turnwise.models.logprobs import score
 from turnwise.rollouts.pack import Update
 from turnwise.runs.result_file import Result, read_result
 from turnwise.runs.run_folder import claim

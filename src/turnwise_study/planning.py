@@ -40,7 +40,7 @@ from turnwise.errors import InputError
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import at_once
 from turnwise.models.attention import use_tree_attention
-from turnwise.models.packed_logprobs import score
+from turnwise.models.logprobs import score
 from turnwise.models.policy import with_adapter
 from turnwise.rollouts.pack import row_limit
 from turnwise.runs.run_folder import flat

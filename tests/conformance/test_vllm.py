@@ -18,8 +18,7 @@ from tests.conformance.vllm_server import KEY, PYTHON, free_port, serving, start
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.engines.vllm import VllmEngine
-from turnwise.engines.vllm_client import save
+from turnwise.engines.vllm import VllmEngine, save
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.gate import Never
 from turnwise.methods.states import task_starts

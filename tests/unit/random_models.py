@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import unwrapped
-from turnwise.models.packed_logprobs import score
+from turnwise.models.logprobs import score
 from turnwise.rollouts.probe import LAST, SEEN, WRITTEN, Example, own_attention, sampled
 
 MOST = 30_000_000  # greatest number of parameters; in a larger model, sizes with unknown names were not reduced

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.endpoints import MAX_PAUSE, Connection, Fault, Kind, Retries, check_url, retry_after
-from turnwise.engines.vllm_client import Snapshot, VllmClient
+from turnwise.endpoints import MAX_PAUSE, Fault, Kind, Retries, check_url, retry_after
+from turnwise.engines.vllm import Snapshot, VllmEngine
 from turnwise.judges.endpoint import ChatClient
 from turnwise_worlds.search.retrieval import KEY, Served
 
@@ -130,14 +130,11 @@ def judge(url: str, limit: float) -> None:
 
 
 def engine(url: str, limit: float) -> None:
-    async def ask() -> None:
-        client = VllmClient(Connection(url, KEY), Retries(attempts=1), limit, 64, "m", print, "vllm serve")
-        try:
-            await client.load(Snapshot("v0", 0, Path(), 1, 8, "float32"))
-        finally:
-            await client.connection.close()
-
-    asyncio.run(ask())
+    served = VllmEngine([2], "m", "none", print, url, key_variable=KEY, attempts=1, attempt_limit=limit)
+    try:
+        served._loop.start(served._replace(Snapshot("v0", 0, Path(), 1, 8, "float32"))).result()
+    finally:
+        served.shutdown()
 
 
 def trickle(_: bytes) -> Iterator[bytes]:

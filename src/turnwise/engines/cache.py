@@ -3,10 +3,8 @@
 A *row* holds the keys and values of one history. Several nodes may use one row at different lengths; for example, all
 turns of a trajectory use one row. This works because a query attends only to tokens within its node's length. An
 evicted row keeps its token ids but loses its slot in the store; its keys and values are computed again when a node
-needs them. So a small memory budget costs time but does not change results.
-
-A recurrent state belongs to one length of a history, so a row keeps states at the lengths of its nodes. The computation
-for another length starts from the nearest earlier state and repeats the tokens after that state.
+needs them. So a small memory budget costs time but does not change results. A recurrent state belongs to one length of
+a history, so a row keeps states at the lengths of its nodes.
 
 A prefill pass computes the new tokens of many rows. On a CPU, their segments are concatenated into one sequence without
 padding (:class:`EndToEnd`). This layout needs several small operations per segment, with which an accelerator would be
@@ -22,18 +20,52 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from turnwise.models.attention import PLAIN, Rules, attended
+from turnwise.models.attention import PLAIN, Rules, attended, backbone
 from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.recurrence import Flow, States, pick, stack
 
 CLOSE = 1.5  # a range of rows is read without a copy if it has at most CLOSE times as many rows as are wanted
 GROW = 128  # a row's capacity in tokens is a multiple of this; large steps, because each increase copies all rows
+
+
+def sizes_of(model: Any) -> tuple[list[tuple[int, int]], int]:
+    """Returns for each layer the number of key-value heads and the size of a head, (0, 0) without attention, and the
+    bytes of the states of all recurrent layers after a token.
+
+    One token is passed through all layers, because the configuration is not enough: latent attention expands its keys,
+    for example, and some families have different heads in different layers.
+
+    Raises:
+        ValueError: no layer uses transformers' attention interface.
+    """
+    device = next(model.parameters()).device
+    heads: dict[int, tuple[int, int]] = {}
+
+    class Seen:
+        flow = Flow([0], [1], [-1], 1, device, keep=True)
+
+        def attend(self, layer: int, query: Tensor, key: Tensor, *_: Any) -> Tensor:
+            heads[layer] = (key.shape[1], key.shape[3])
+            return torch.zeros_like(query)
+
+    body: Any = backbone(model)
+    one = torch.ones(1, 1, dtype=torch.long, device=device)
+    with torch.no_grad():
+        body(input_ids=one, position_ids=one - 1, use_cache=False, plan=Seen())
+    if not heads:
+        raise ValueError(
+            f"{body.config.model_type}: the layers of this model do not use transformers' attention interface; use a "
+            "model that docs/models.md lists as exact"
+        )
+    parts = [part for state in (Seen.flow.last or {}).values() for part in state]
+    state_bytes = sum(part.numel() * part.element_size() for part in parts)
+    return [heads.get(layer, (0, 0)) for layer in range(max(heads) + 1)], state_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +82,9 @@ class Kept:
 class Store:
     """Holds the keys and values of all rows, in two tensors per layer with shape (rows, H_kv, tokens, D).
 
-    The tensors are views of larger memory. This memory is kept when the store is emptied or shrinks, because allocating
-    it again would cost more time than filling it.
-
-    Args:
-        heads: for each layer, the number of key-value heads and their size; (0, 0) for a layer without attention.
-        state_bytes: bytes of the states of all recurrent layers at one length of a row.
-        budget: memory limit in bytes; None: no limit. A single row is stored even if it exceeds the limit.
+    The tensors are views of larger memory, which is kept when the store is emptied or shrinks, because allocating it
+    again would cost more time than filling it. ``heads`` and ``state_bytes`` are as :func:`sizes_of` returns them.
+    ``budget`` is a limit in bytes (None: no limit); a single row is stored even if it exceeds the limit.
     """
 
     def __init__(
@@ -91,16 +119,16 @@ class Store:
 
     @torch.inference_mode()
     def resize(self, keep: Sequence[int], rows: int, tokens: int) -> None:
-        """Resizes the store to ``rows`` rows, each with room for at least ``tokens`` tokens.
-
-        The contents of the rows ``keep`` become the first rows, in the given order. The remaining rows are empty.
+        """Makes room for ``rows`` rows of at least ``tokens`` tokens. The contents of the rows ``keep`` become the
+        first rows, in the given order.
         """
         capacity, held = self.capacity_for(tokens), self.tokens
         index = torch.tensor(keep, dtype=torch.long, device=self._memory[0].device)
         moved = list(keep) != list(range(len(keep)))
         there, _, long, _ = self._memory[0].shape
         fits = rows <= there and capacity <= long and not self._over(there, long)
-        size = (there, long) if fits else self._room(rows, capacity)
+        ample = max(rows, there), max(capacity, min(2 * long, 2 * capacity))  # more than needed if the budget allows
+        size = (there, long) if fits else (rows, capacity) if self._over(*ample) else ample
         for i, (memory, slab) in enumerate(zip(self._memory, (*self.keys, *self.values), strict=True)):
             if not fits:
                 # zeros, because numbers must be finite even where attention masks them
@@ -116,12 +144,6 @@ class Store:
 
     def _over(self, rows: int, tokens: int) -> bool:
         return self.budget is not None and rows * self.row_bytes(tokens) > self.budget
-
-    def _room(self, rows: int, tokens: int) -> tuple[int, int]:
-        """Rows and tokens per row to allocate, more than needed if the budget allows."""
-        there, _, long, _ = self._memory[0].shape
-        ample = max(rows, there), max(tokens, min(2 * long, 2 * tokens))
-        return (rows, tokens) if self._over(*ample) else ample
 
     @torch.inference_mode()
     def copy_row(self, source: int, target: int, length: int) -> None:
@@ -178,9 +200,8 @@ class EndToEnd:
         self._windows: dict[int, list[Tensor | None]] = {}  # by query heads per key-value head, which differ by layer
 
     def _masks(self, group: int, like: Tensor) -> list[Tensor | None]:
-        """Returns for each segment its causal mask over its row, shape (1, 1, length * G, stop); None above ``SHORT``.
-
-        All masks are views into one large mask.
+        """Returns for each segment its causal mask over its row, shape (1, 1, length * G, stop), as a view into one
+        large mask; None above ``SHORT``.
         """
         if group not in self._windows:
             short = [segment for segment in self.segments if segment.length <= SHORT]
@@ -231,10 +252,7 @@ class EndToEnd:
         return torch.cat(parts, dim=2).view(H_kv, T, G, D).transpose(1, 2).reshape(1, H, T, D)
 
     def _by_rules(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float, rules: Rules) -> Tensor:
-        """Computes attention under a layer's special rules, for ``STEP`` query tokens of a segment at a time.
-
-        With a sliding window, each step reads only the part of the row that is within the window.
-        """
+        """With a sliding window, each step of ``STEP`` query tokens reads only the part of the row within the window."""
         parts = []
         for (row, start, stop), at in zip(self.segments, self.first, strict=True):
             for low in range(start, stop, STEP):
@@ -250,10 +268,7 @@ class EndToEnd:
 
     @staticmethod
     def passes(segments: Sequence[Segment], budget: int) -> list[list[Segment]]:
-        """Splits the segments into passes of at most ``budget`` tokens.
-
-        A segment that alone exceeds ``budget`` gets a pass of its own.
-        """
+        """Splits the segments into passes of at most ``budget`` tokens, or of a single segment."""
         found: list[list[Segment]] = []
         room = 0
         for segment in segments:
@@ -330,10 +345,7 @@ class SideBySide:
 
     @staticmethod
     def passes(segments: Sequence[Segment], budget: int) -> list[list[Segment]]:
-        """Splits the segments into passes of at most ``budget`` tokens, padding included.
-
-        The segments are sorted by length, so that segments of similar length share a pass.
-        """
+        """As :meth:`EndToEnd.passes`, with padding counted. Segments of similar length share a pass."""
         found: list[list[Segment]] = []
         for segment in sorted(segments, key=lambda s: (s.length, s.row)):
             last = found[-1] if found else None
@@ -348,19 +360,15 @@ class SideBySide:
 
 
 class Mark(NamedTuple):
-    """States of all recurrent layers at one length of a history (``states``).
-
-    ``hidden`` is the last layer's hidden state (D,) of the last token, or None if it was not computed.
-    """
+    """The states of all recurrent layers at one length of a history."""
 
     states: States
-    hidden: Tensor | None = None
+    hidden: Tensor | None = None  # the last layer's hidden state (D,) of the last token, if it was computed
 
 
 def segments_from(slot: int, marks: Mapping[int, Mark], lengths: Iterable[int]) -> list[Segment]:
-    """Returns the segments of a row that must be computed to reach every length in ``lengths``.
-
-    Each segment starts at the nearest earlier length with a known state (a mark). Overlapping segments are joined.
+    """Returns the segments of a row that must be computed to reach every length in ``lengths``. Each starts at the
+    nearest earlier length with a known state (a mark). Overlapping segments are joined.
     """
     found: list[Segment] = []
     for length in sorted(lengths):
@@ -375,11 +383,9 @@ def segments_from(slot: int, marks: Mapping[int, Mark], lengths: Iterable[int]) 
 class Stops:
     """Keeps recurrent states at the lengths of nodes during a prefill pass.
 
-    For this, each segment is divided into pieces that end at these lengths.
+    For this, each segment is divided into pieces that end at these lengths, through the ``flow`` of the pass's ``plan``.
 
     Args:
-        plan: the attention plan of the pass; the constructor sets its ``flow``.
-        segments: the segments of the pass.
         marks: for each slot, the known states of its row; :meth:`keep` adds the states that the pass computes.
         lengths: for each slot, the lengths of the nodes on its row.
     """
@@ -409,10 +415,8 @@ class Stops:
         plan.flow = self.flow
 
     def keep(self, hidden: Sequence[Tensor]) -> None:
-        """Adds to ``marks`` the recurrent states that the pass has computed at the end of each piece.
-
-        Args:
-            hidden: for each segment, the last layer's hidden states (length, D).
+        """Adds to ``marks`` the states that the pass has computed. ``hidden`` holds for each segment the last layer's
+        hidden states (length, D).
         """
         assert self.flow.last is not None
         for piece, (number, length) in enumerate(self.ends):
@@ -456,10 +460,8 @@ class Rows:
         self._clock = 0
 
     def find(self, ids: list[int]) -> tuple[StoredRow | None, int]:
-        """Returns the row that shares the longest prefix with ``ids``, and the length of that prefix in tokens.
-
-        Only rows that were added with the same first ``KEY`` tokens are considered. If there are none, the result is
-        (None, 0).
+        """Returns the row that shares the longest prefix with ``ids``, among those that were added with the same first
+        ``KEY`` tokens, and the length of that prefix; (None, 0) if there is no such row.
         """
         best, shared = None, 0
         for row in self._index.get(tuple(ids[:KEY]), ()):
@@ -469,10 +471,8 @@ class Rows:
         return best, shared
 
     def add(self, ids: list[int], source: StoredRow | None = None, length: int = 0) -> StoredRow:
-        """Adds a row with the tokens ``ids`` and returns it.
-
-        If ``source`` is given and the store has room, the keys and values of its first ``length`` tokens are copied to
-        the new row, as far as they are computed.
+        """Returns a new row with the tokens ``ids``. If the store has room, the keys and values of the first ``length``
+        tokens of ``source`` are copied to it, as far as they are computed.
         """
         row = StoredRow(ids, tuple(ids[:KEY]))
         self._index[row.key].append(row)
@@ -486,10 +486,8 @@ class Rows:
         return row
 
     def place(self, rows: Collection[StoredRow]) -> None:
-        """Gives each row in ``rows`` a slot that can hold all tokens of the row.
-
-        If other rows must be evicted for this, unused rows (rows without a node) are evicted first. Among unused rows,
-        and among used rows, the least recently used row is evicted first.
+        """Gives each row in ``rows`` a slot that can hold all tokens of the row. If other rows must be evicted for this,
+        those without a node go first, and among these and the others the least recently used one.
         """
         self._clock += 1
         for row in rows:
@@ -508,10 +506,8 @@ class Rows:
         return [list(rows[i : i + size]) for i in range(0, len(rows), size)]
 
     def keep_marks(self, places: Iterable[tuple[StoredRow, int]]) -> None:
-        """Drops recurrent states that no node uses. Each row always keeps the state of its longest prefix.
-
-        Args:
-            places: for each node, the row that stores its history, and the number of the history's tokens on that row.
+        """Drops recurrent states that no node uses. ``places`` holds the row and length of each node. Each row always
+        keeps the state of its longest prefix.
         """
         standing: dict[StoredRow, set[int]] = defaultdict(set)
         for row, length in places:
@@ -555,10 +551,7 @@ class Rows:
 
 
 def common_length(a: list[int], b: list[int]) -> int:
-    """Returns the length of the common prefix of two token lists.
-
-    The length is found by bisection with comparisons of slices, because Python compares slices in C.
-    """
+    """Returns the length of the common prefix, by bisection over slices, which Python compares in C."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

@@ -90,18 +90,11 @@ def attend(
     out: Any,
     memory: tuple[Any, Any, Any],
 ) -> None:
-    """Computes attention for one new token of each of N twigs, over its row of the trunk and its own tokens.
-
-    The new tokens' keys and values are written to the twigs first.
+    """Computes :meth:`Streamed.attend`, whose arguments are explained there.
 
     Args:
-        query: scaled queries (N, H, D).
         trunk: keys and values of the trunk (see :func:`flat`), and their strides from row to row and from head to head.
-        row: for each twig, the index of its row in the trunk.
-        seen: for each twig, the number of tokens of its row that it attends to.
-        twigs: keys and values of the twigs (N, H_kv, tokens, D).
-        new: keys and values of the new tokens (N, H_kv, D).
-        length: number of tokens that each twig had before.
+        row, seen: for each twig, the index of its row in the trunk, and the number of its tokens that it attends to.
         out: is overwritten with the outputs (N, H, D).
         memory: three work arrays: scores (G, T) in float32, int32 numbers (T,), and a float32 view of the int32 array.
             T is at least the greatest number of tokens that a twig attends to.
@@ -130,9 +123,8 @@ def attend(
 
 
 def prepare() -> None:
-    """Compiles all numba functions that sampling uses, or reads them from numba's cache.
-
-    A call at the first weights avoids that an iteration or a forked process waits for compilation.
+    """Compiles all numba functions that sampling uses, or reads them from numba's cache, so that no iteration or forked
+    process waits for this.
     """
     kernels_cpu.prepare()
     trunk, twigs, new = ([torch.zeros(1, 1, 1, 1)] for _ in range(3))
@@ -158,16 +150,14 @@ class Streamed:
     def attend(
         self, layer: int, query: Tensor, new: tuple[Tensor, Tensor], twigs: tuple[Tensor, Tensor], length: int
     ) -> Tensor:
-        """Computes attention for one new token of each twig, and writes its key and value to the twig.
+        """Writes the key and value of each twig's new token to the twig, and returns the attention output (N, H, 1, D)
+        of the new tokens over their rows of the trunk and their twigs.
 
         Args:
             query: scaled queries (N, H, D).
             new: keys and values of the new tokens (N, H_kv, D).
             twigs: keys and values of the twigs (N, H_kv, tokens, D).
             length: number of tokens that each twig had before.
-
-        Returns:
-            The output (N, H, 1, D).
         """
         N, H, D = query.shape
         if self._memory is None:

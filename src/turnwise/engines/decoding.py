@@ -8,7 +8,7 @@ top-k, top-p, min-p) depends only on each request's own seed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,27 +20,25 @@ from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.fast_llama import uses_compiled_kernels
-from turnwise.models.head import Head
+from turnwise.models.logprobs import Head
 from turnwise.models.recurrence import States, pick, stack
 
 
-def uniforms(seeds_N: np.ndarray, step: int | np.ndarray) -> np.ndarray:
+def uniforms(seeds_N: np.ndarray, step: int) -> np.ndarray:
     """Returns one uniform random number in (0, 1) per request, from the counter-based generator splitmix64.
 
-    The number depends only on the request's seed and step, not on the rest of the batch. ``step`` is one number for all
-    requests, or an array (N,).
+    The number depends only on the request's seed and step, not on the rest of the batch.
     """
     with np.errstate(over="ignore"):
-        z = seeds_N.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15) * (np.asarray(step, np.uint64) + np.uint64(1))
+        z = seeds_N.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15) * np.uint64(step + 1)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
             z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
     return ((z >> np.uint64(11)).astype(np.float64) + 0.5) / float(1 << 53)
 
 
 def keep_mask(probs: Tensor, sampling: Sampling) -> Tensor | None:
-    """Returns a boolean mask (N, V) of the tokens that top-k, top-p and min-p allow, or None if no filter is set.
-
-    The most likely token is always allowed.
+    """Returns a boolean mask (N, V) of the tokens that top-k, top-p and min-p allow, always with the most likely one, or
+    None if no filter is set.
     """
     if sampling.top_k == 0 and sampling.top_p >= 1 and sampling.min_p <= 0:
         return None
@@ -60,7 +58,7 @@ def draw(
     logits_U: Tensor,
     sampling: Sampling,
     seeds_N: np.ndarray,
-    step: int | np.ndarray,
+    step: int,
     context_N: np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Samples one token per request and returns the tokens (N,) int64 and their log-probs (N,) float32.
@@ -70,14 +68,14 @@ def draw(
 
     Args:
         logits_U: logits (U, V), one row per distinct context.
-        step: index of the token within its action, as one number for all requests or as an array (N,).
-        context_N: for each request, the row of ``logits_U`` from which it samples; None: row i belongs to request i.
+        step: index of the token within its action.
+        context_N: for each request, its row of ``logits_U``; None: row i belongs to request i.
     """
     logits_U = logits_U.float()
-    of = slice(None) if context_N is None else torch.from_numpy(context_N).to(logits_U.device)
+    of = torch.from_numpy(np.arange(len(logits_U)) if context_N is None else context_N).to(logits_U.device)
     if sampling.temperature == 0:
         tokens = logits_U.argmax(-1)[of]
-        return tokens, _chosen(logits_U.log_softmax(-1), tokens, of)
+        return tokens, logits_U.log_softmax(-1)[of, tokens]
     logp_U = (logits_U / sampling.temperature).log_softmax(-1)
     probs = logp_U.exp()
     keep = keep_mask(probs, sampling)
@@ -88,12 +86,7 @@ def draw(
     ladder = probs.double().cumsum(-1)[of]
     target = torch.from_numpy(uniforms(seeds_N, step)).to(ladder.device) * ladder[:, -1]
     tokens = torch.searchsorted(ladder, target[:, None]).squeeze(1).clamp_(max=ladder.shape[1] - 1)
-    return tokens, _chosen(logp_U, tokens, of)
-
-
-def _chosen(logp_U: Tensor, tokens_N: Tensor, of: Tensor | slice) -> Tensor:
-    rows = torch.arange(len(logp_U), device=logp_U.device)[of]
-    return logp_U[rows, tokens_N]
+    return tokens, logp_U[of, tokens]
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
@@ -114,36 +107,27 @@ class Trunk:
 
     @classmethod
     def of(cls, store: Store, row_N: Tensor, length: int) -> Trunk:
-        """Returns the trunk for a batch of samples, with the first ``length`` tokens of each row.
+        """Returns the trunk for samples of the rows ``row_N`` in ``store``, with the first ``length`` tokens of each row.
 
-        If the rows lie close together in ``store`` (see ``CLOSE``), the trunk is a view of the whole range of rows,
-        because copying the wanted rows costs more than reading the rows between them.
-
-        Args:
-            row_N: for each sample, the index of its row in ``store``.
+        If the rows lie close together (see ``CLOSE``), the trunk is a view of the whole range of rows, because copying
+        the wanted rows costs more than reading the rows between them.
         """
         rows_R, place_N = torch.unique(row_N, return_inverse=True)
         low, high = int(rows_R[0]), int(rows_R[-1]) + 1
         if high - low <= CLOSE * len(rows_R):
             keys, values = ([slab[low:high, :, :length] for slab in slabs] for slabs in (store.keys, store.values))
             return cls(keys, values, row_N - low)
-        keys, values = (
-            [slab[:, :, :length].index_select(0, rows_R) for slab in slabs] for slabs in (store.keys, store.values)
-        )
-        return cls(keys, values, place_N)
+        return replace(cls(store.keys, store.values, row_N).only(rows_R, length), row_N=place_N)
 
     def only(self, rows_R: Tensor, length: int) -> Trunk:
-        keys, values = (
-            [slab[:, :, :length].index_select(0, rows_R) for slab in slabs] for slabs in (self.keys, self.values)
-        )
+        slabs = (self.keys, self.values)
+        keys, values = ([layer[:, :, :length].index_select(0, rows_R) for layer in layers] for layers in slabs)
         return Trunk(keys, values, torch.arange(len(rows_R), device=rows_R.device))
 
 
 class _Columns(NamedTuple):
-    """A group of twigs whose attention over the trunk is computed together.
-
-    From each row of the trunk, the group contains the twigs with numbers ``start`` to ``stop - 1`` within that row.
-    None of these twigs attends to more than ``length`` tokens of the row.
+    """A group of twigs whose attention over the trunk is computed together: from each row of the trunk, the twigs with
+    numbers ``start`` to ``stop - 1`` within that row. None of them attends to more than ``length`` tokens of the row.
     """
 
     start: int
@@ -321,10 +305,7 @@ class DecodeAttention:
 
 
 def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
-    """Returns the attention output (R, H_kv, Q, D) over the trunk's rows and the scores' log-sum-exps (R, H_kv, Q).
-
-    ``query`` (R, H_kv, Q, D) is already scaled.
-    """
+    """Returns the attention output (R, H_kv, Q, D) of scaled queries, and the scores' log-sum-exps (R, H_kv, Q)."""
     if query.device.type == "cpu" and rules.softcap is None:
         return seen(query, key, value, 1.0, mask=bias)
     scores = rules.capped(query @ key.transpose(2, 3))
@@ -334,17 +315,14 @@ def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules
 
 
 def distinct(keys: list[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
-    """Numbers the distinct keys in the order of their first occurrence.
-
-    Returns the index in ``keys`` of each distinct key's first occurrence, and the number of each entry of ``keys``.
+    """Numbers the distinct keys in the order of their first occurrence. Returns the index in ``keys`` of each of these
+    occurrences, and the number of each entry of ``keys``.
     """
-    number: dict[tuple[int, int], int] = {}
-    first: list[int] = []
+    first: dict[tuple[int, int], int] = {}
     for place, key in enumerate(keys):
-        if key not in number:
-            number[key] = len(first)
-            first.append(place)
-    return first, np.array([number[key] for key in keys])
+        first.setdefault(key, place)
+    number = {key: i for i, key in enumerate(first)}
+    return list(first.values()), np.array([number[key] for key in keys])
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------
@@ -376,53 +354,39 @@ class Decoder:
         states: Sequence[Node],
         sampling: Sampling,
         seeds_N: np.ndarray,
-        steps: int,
-        written_N: np.ndarray,
-        on_sample: Told | None,
+        on_sample: Told,
     ) -> list[Sample]:
         """Samples one action for each node, one token per step.
 
         As long as several samples of one history have equal tokens, these tokens are computed once, as one branch. The
         suffix _U marks the axis over branches, and _N the axis over samples.
-
-        Args:
-            seeds_N: one random seed per action.
-            steps: greatest number of tokens to sample per action in this call.
-            written_N: for each action, the number of tokens that earlier calls have already sampled.
-            on_sample: callback for each complete sample; None: no callback.
         """
-        left_N = sampling.max_tokens - written_N
-        steps = min(steps, int(left_N.max()))
         device, vocabulary = self.head.weight.device, len(self.head.weight)
         rows_N = torch.tensor([s.row.slot for s in states], device=device)
         trunk = Trunk.of(self.store, rows_N, max(s.length for s in states))
         heads, twig_N = distinct([(id(s.row), s.length) for s in states])
         length_U = torch.tensor([states[i].length for i in heads], device=device)
         begin = stack([states[i].row.marks[states[i].length].states for i in heads]) if self.recurrent else None
-        plan = DecodeAttention(trunk, trunk.row_N[heads], length_U, steps, begin)
+        plan = DecodeAttention(trunk, trunk.row_N[heads], length_U, sampling.max_tokens, begin)
         hidden_U = torch.stack([states[i].hidden for i in heads])  # type: ignore[misc]
         samples = [Sample([], [], truncated=True) for _ in states]
         live = np.arange(len(states))
-        for step in range(steps):
-            tokens_N, logps_N = draw(self.head(hidden_U), sampling, seeds_N[live], step + written_N[live], twig_N)
-            going = np.ones(len(live), dtype=bool)
+        for step in range(sampling.max_tokens):
+            tokens_N, logps_N = draw(self.head(hidden_U), sampling, seeds_N[live], step, twig_N)
+            going = np.full(len(live), step + 1 < sampling.max_tokens)
             for place, (i, token, logp) in enumerate(zip(live, tokens_N.tolist(), logps_N.tolist(), strict=True)):
                 samples[i].ids.append(token)
                 samples[i].logprobs.append(logp)
-                ends = token in self.end_ids
-                if ends or step + 1 == left_N[i]:
-                    going[place], samples[i].truncated = False, not ends
-            last = not going.any() or step + 1 == steps
-            ended = live[~going | last]
-            if step:
-                computed = plan.kept(torch.from_numpy(twig_N[~going | last]).to(device))
-            for place in live[going & last]:
-                samples[place].truncated = samples[place].whole = False
-            for place, i in enumerate(ended):
-                states[i].kept = computed[place] if step and not states[i].pending else None
-                if on_sample is not None and samples[i].whole:
-                    on_sample(int(i), samples[i])
-            if last:
+                if token in self.end_ids:
+                    going[place] = samples[i].truncated = False
+            ended = live[~going]
+            kept = (
+                plan.kept(torch.from_numpy(twig_N[~going]).to(device)) if step and len(ended) else [None] * len(ended)
+            )
+            for i, computed in zip(ended, kept, strict=True):
+                states[i].kept = computed
+                on_sample(int(i), samples[i])
+            if not going.any():
                 break
             live, written = live[going], tokens_N.cpu().numpy()[going]
             twigs, twig_N = np.unique(twig_N[going] * vocabulary + written, return_inverse=True)

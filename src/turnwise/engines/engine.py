@@ -7,8 +7,7 @@ and one of these schedules:
 
     rounds    A batch starts when every live rollout waits for its next action. The batches are the same in every run,
               so the log-probs are equal to the last bit.
-    slices    The engine in this process repeatedly samples a few tokens for all waiting rollouts. New requests join
-              between two slices.
+    eager     A batch starts as soon as rollouts wait, without those that wait for their environments.
     requests  Each action is a separate request to a server, which decodes it together with other requests.
 
 Each action has its own random seed, so all schedules sample the same tokens, unless rounding differences in the
@@ -19,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from annotated_types import Ge, Interval
@@ -50,7 +49,6 @@ class Sample:
     ids: list[int]
     logprobs: list[float]  # natural logarithms, for the distribution from which the tokens were sampled
     truncated: bool = False
-    whole: bool = True  # False: this is only a part of an action (an engine may sample an action in several calls)
 
 
 Told = Callable[[int, Sample], None]
@@ -64,11 +62,9 @@ class Engine(Protocol):
     node is closed or the weights change. If a memory limit forces the engine to drop them earlier, it computes them
     again when they are needed. Two attributes are optional:
 
-    - ``schedule`` is ``rounds`` (the default) or ``free``; ``engines.engine`` explains both. With ``free``,
-      the engine must set ``served``, or its ``sample`` must accept ``steps`` and ``written`` as
-      :class:`turnwise.engines.tree_engine.TreeEngine` does.
+    - ``schedule`` is ``rounds`` (the default) or ``free``: no rollout waits for another one.
     - ``served = True`` means that the engine has a coroutine ``request(node, sampling, seed)``, which samples one
-      action for a node.
+      action for a node, and with which ``free`` sends each action as a request of its own.
     """
 
     version: int  # version of the loaded weights
@@ -103,7 +99,7 @@ class Engine(Protocol):
         ...
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sets the weights that are sampled from and drops all stored keys and values."""
+        """Sets the weights that are sampled from. All nodes are closed, and all keys and values dropped."""
         ...
 
     def report(self) -> Mapping[str, float]: ...
@@ -117,119 +113,93 @@ class Engine(Protocol):
 
 
 Named = Literal["rounds", "free"]
-SLICE = 32  # greatest number of tokens that one slice adds to each action
 
 Begin = Callable[[Sample], Any]
 """A function that is called with an action once that action is complete. Other actions may still be sampled then."""
 
 
 class Action(NamedTuple):
-    """A complete action (``sample``) and the value that its callback ``begin`` returned (None without a callback)."""
+    """A complete action and the value that its callback ``begin`` returned (None without a callback)."""
 
     sample: Sample
     begun: Any
 
 
 class Request(NamedTuple):
-    """A rollout's request for one action. ``number`` is the rollout's number, ``seed`` the action's random seed."""
+    """A rollout's request for one action."""
 
-    number: int
+    number: int  # of the rollout
     node: int
     seed: int
     begin: Begin | None = None
 
 
-class Schedule(Protocol):
+class Schedule:
     """Decides when requested actions are sampled.
 
-    ``cancelled`` counts the actions that were cancelled during sampling because their rollout ended.
-    ``cancelled_tokens`` counts the tokens of these actions, without those that a server sampled, which are unknown.
+    Args:
+        on_actions: is called with a number of actions when they have been sampled.
     """
 
-    repeats: bool  # whether actions are completed in the same order in every run of the same configuration
-    cancelled: int
-    cancelled_tokens: int
+    repeats = False  # whether actions are completed in the same order in every run of the same configuration
 
-    async def sample(self, number: int, node: int, seed: int, begin: Begin | None = None) -> Action:
-        """Samples the next action of rollout ``number`` at its node ``node``.
+    def __init__(self, engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
+        self.engine, self.sampling, self.on_actions = engine, sampling, on_actions
+        self.cancelled = 0  # number of actions that were cancelled during sampling because their rollout ended
 
-        Cancelling this coroutine cancels the request. The caller must then close the node.
-        """
-        ...
+    async def sample(self, request: Request) -> Action:
+        """Cancelling this coroutine cancels the request. The caller must then close the node."""
+        return (await self.sample_all(request.number, [request]))[0]
 
     async def sample_all(self, member: object, requests: Sequence[Request]) -> list[Action]:
-        """Samples one action for each request of ``member``, which is a rollout or a group. One call is cheaper than
-        one call of :meth:`sample` for each action.
-        """
-        ...
+        """Samples one action for each request of ``member``, which is a rollout or a group."""
+        raise NotImplementedError
 
     def enter(self, member: object) -> None:
         """Marks ``member`` (a rollout or a group) as running, until it calls :meth:`leave` or waits for an action."""
-        ...
 
     def leave(self, member: object) -> None: ...
 
     def when_idle(self, call: Callable[[], None]) -> None:
-        """Runs the function ``call`` once, soon. With ``rounds``, the function runs before the next batch, when no
-        member is running.
-        """
-        ...
+        """Runs ``call`` once, soon. With :class:`Rounds`, it runs before the next batch, when no member is running."""
+        asyncio.get_running_loop().call_soon(call)
 
     async def run(self) -> None:
         """Samples requested actions until this coroutine is cancelled. Errors of the engine are raised here."""
-        ...
+        await asyncio.get_running_loop().create_future()
 
 
-@dataclass(slots=True, eq=False)
-class _Asked:
-    number: int
-    node: int
-    seed: int
-    answer: asyncio.Future[Any]
-    begin: Begin | None = None
-    begun: Any = None
-    sample: Sample = field(default_factory=lambda: Sample([], [], whole=False))  # with slices: tokens so far
-    member: object = None
+class _Asked(NamedTuple):
+    """The requests of one call of :meth:`Rounds.sample_all`. The actions are written into ``actions`` by number."""
 
-    def add(self, piece: Sample) -> None:
-        self.sample.ids += piece.ids
-        self.sample.logprobs += piece.logprobs
-        self.sample.truncated, self.sample.whole = piece.truncated, piece.whole
+    member: object
+    answer: asyncio.Future[None]
+    actions: dict[int, Action]
 
 
-class Rounds:
-    """Starts a batch when every live rollout waits for its next action.
-
-    Args:
-        engine: the engine, which samples each batch in the calling thread.
-        sampling: the sampling settings of all actions.
-        on_actions: callback that gets the number of actions of each batch after the batch was sampled.
-    """
+class Rounds(Schedule):
+    """Starts a batch when every live rollout waits for its next action. The engine samples in the calling thread."""
 
     repeats = True
 
-    def __init__(self, engine: Engine, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
-        self.engine, self.sampling, self.on_actions = engine, sampling, on_actions
-        self.cancelled = self.cancelled_tokens = 0  # no coroutine runs during a batch, so none can be cancelled
+    def __init__(self, engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
+        super().__init__(engine, sampling, on_actions)
         self._running: set[object] = set()
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, tuple[Request, _Asked]] = {}  # by number of the rollout
         self._later: list[Callable[[], None]] = []
         self._idle = asyncio.Event()
 
-    async def sample(self, number: int, node: int, seed: int, begin: Begin | None = None) -> Action:
-        return (await self.sample_all(number, [Request(number, node, seed, begin)]))[0]
-
     async def sample_all(self, member: object, requests: Sequence[Request]) -> list[Action]:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        asked = [_Asked(number, node, seed, answer, begin, member=member) for number, node, seed, begin in requests]
-        self._asked.update({one.number: one for one in asked})
+        # all requests of this call are in the same batch, so they share one future
+        asked = _Asked(member, asyncio.get_running_loop().create_future(), {})
+        self._asked.update({request.number: (request, asked) for request in requests})
         self.leave(member)
         try:
-            await answer  # all requests of this call are in the same batch, so they share one future
-            return [Action(one.sample, one.begun) for one in asked]
+            await asked.answer
+            return [asked.actions[request.number] for request in requests]
         finally:
-            for one in asked:
-                self._asked.pop(one.number, None)
+            for request in requests:
+                self._asked.pop(request.number, None)
 
     def enter(self, member: object) -> None:
         self._running.add(member)
@@ -245,6 +215,8 @@ class Rounds:
     async def run(self) -> None:
         while True:
             await self._idle.wait()
+            if not self.repeats:  # rollouts that begin or got an action at the same time ask before the batch starts
+                await asyncio.sleep(0)
             self._idle.clear()
             if self._later:
                 calls, self._later = self._later, []
@@ -254,116 +226,50 @@ class Rounds:
                 self._sample_all()
 
     def _sample_all(self) -> None:
-        batch = sorted(self._asked.values(), key=lambda asked: asked.number)
+        requests, asked = zip(*(self._asked[number] for number in sorted(self._asked)), strict=True)
         self._asked.clear()
+        begun = [None] * len(requests)
 
         def told(place: int, sample: Sample) -> None:
-            begin = batch[place].begin
-            batch[place].begun = None if begin is None else begin(sample)
+            if (begin := requests[place].begin) is not None:
+                begun[place] = begin(sample)
 
-        listens = any(asked.begin is not None for asked in batch)
-        nodes, seeds = [asked.node for asked in batch], [asked.seed for asked in batch]
+        listens = any(request.begin is not None for request in requests)
+        nodes, seeds = [request.node for request in requests], [request.seed for request in requests]
         samples = self.engine.sample(nodes, self.sampling, seeds, told if listens else None)
-        self.on_actions(len(batch))
-        for asked, sample in zip(batch, samples, strict=True):
-            asked.sample = sample
-            if not asked.answer.done():
-                self.enter(asked.member)
-                asked.answer.set_result(None)
+        self.on_actions(len(requests))
+        for request, one, sample, value in zip(requests, asked, samples, begun, strict=True):
+            one.actions[request.number] = Action(sample, value)
+            if not one.answer.done():
+                self.enter(one.member)
+                one.answer.set_result(None)
 
 
-class _Free:
-    """Base class of the schedules in which no rollout waits for another: :class:`Slices` and :class:`Requests`."""
+class Eager(Rounds):
+    """Starts a batch as soon as rollouts wait for their next actions, because no member ever counts as running."""
 
     repeats = False
 
-    def __init__(self, engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
-        self.engine, self.sampling, self.on_actions = engine, sampling, on_actions
-        self.cancelled = self.cancelled_tokens = 0
+    def enter(self, member: object) -> None: ...
 
-    async def sample(self, number: int, node: int, seed: int, begin: Begin | None = None) -> Action:
-        sample = await self._sample(number, node, seed)
-        self.on_actions(1)
-        return Action(sample, None if begin is None else begin(sample))
+
+class Requests(Schedule):
+    """Sends each action to a server as a separate request. The engine must have a coroutine ``request``."""
 
     async def sample_all(self, member: object, requests: Sequence[Request]) -> list[Action]:
-        return list(await asyncio.gather(*(self.sample(*request) for request in requests)))
+        return list(await asyncio.gather(*map(self.sample, requests)))
 
-    async def _sample(self, number: int, node: int, seed: int) -> Sample:
-        raise NotImplementedError
-
-    def enter(self, member: object) -> None:
-        """Does nothing, because no rollout waits for another rollout."""
-
-    def leave(self, member: object) -> None:
-        """Does nothing, because no rollout waits for another rollout."""
-
-    def when_idle(self, call: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_soon(call)
-
-
-class Slices(_Free):
-    """Samples up to ``SLICE`` tokens at a time for all waiting rollouts. New requests join at the next slice.
-
-    The constructor has the same arguments as :class:`Rounds`. The engine's ``sample`` must accept ``steps``, with which
-    it samples only a part of each action (see ``engines.tree_engine.TreeEngine.sample``).
-    """
-
-    def __init__(self, engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
-        super().__init__(engine, sampling, on_actions)
-        self._asked: dict[int, _Asked] = {}
-        self._wanted = asyncio.Event()
-
-    async def _sample(self, number: int, node: int, seed: int) -> Sample:
-        asked = self._asked[number] = _Asked(number, node, seed, asyncio.get_running_loop().create_future())
-        self._wanted.set()
+    async def sample(self, request: Request) -> Action:
         try:
-            return await asked.answer
-        except asyncio.CancelledError:
-            self._asked.pop(number, None)
-            self.cancelled += bool(asked.sample.ids)
-            self.cancelled_tokens += len(asked.sample.ids)
-            raise
-
-    async def run(self) -> None:
-        while True:
-            await self._wanted.wait()
-            self._sample_some(sorted(self._asked.values(), key=lambda asked: asked.number))
-            if not self._asked:
-                self._wanted.clear()
-            for _ in range(2):  # rollouts that got an action send their next request, and cancelled rollouts leave
-                await asyncio.sleep(0)
-
-    def _sample_some(self, batch: list[_Asked]) -> None:
-        written = [len(asked.sample.ids) for asked in batch]
-        nodes, seeds = [asked.node for asked in batch], [asked.seed for asked in batch]
-        pieces = self.engine.sample(nodes, self.sampling, seeds, steps=SLICE, written=written) if batch else []
-        for asked, piece in zip(batch, pieces, strict=True):
-            asked.add(piece)
-            if piece.whole:
-                del self._asked[asked.number]
-                asked.answer.set_result(asked.sample)
-
-
-class Requests(_Free):
-    """Sends each action to a server as a separate request.
-
-    The constructor has the same arguments as :class:`Rounds`. The engine must have a coroutine ``request``.
-    """
-
-    async def _sample(self, number: int, node: int, seed: int) -> Sample:
-        try:
-            return await self.engine.request(node, self.sampling, seed)  # type: ignore[no-any-return]
+            sample = await self.engine.request(request.node, self.sampling, request.seed)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-
-    async def run(self) -> None:
-        await asyncio.get_running_loop().create_future()
+        self.on_actions(1)
+        return Action(sample, None if request.begin is None else request.begin(sample))
 
 
 def schedule_of(engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> Schedule:
-    """:class:`Rounds`, or with ``schedule=free`` :class:`Requests` if servers sample, else :class:`Slices`."""
-    if getattr(engine, "schedule", "rounds") == "rounds":
-        return Rounds(engine, sampling, on_actions)
-    return (Requests if getattr(engine, "served", False) else Slices)(engine, sampling, on_actions)
+    free = getattr(engine, "schedule", "rounds") == "free"
+    kind = Rounds if not free else Requests if getattr(engine, "served", False) else Eager
+    return kind(engine, sampling, on_actions)

@@ -4,7 +4,7 @@ One operation of a small model takes microseconds, so threads that split it woul
 each lane is a process with one thread, which samples its own nodes (histories). The first lane is the main process. The
 other lanes are forked from it and use its weights through shared memory (:func:`share`).
 
-A worker starts in milliseconds and copies no data. Calls on nodes are sent together with the next request for samples.
+A worker starts in milliseconds and copies no data. Calls on nodes are made together with the next batch.
 If a worker dies, the run stops, and the same command resumes it from its last checkpoint.
 """
 
@@ -17,10 +17,8 @@ import signal
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Annotated, Any, NamedTuple
@@ -35,90 +33,95 @@ from turnwise.errors import Stopped
 # -- worker processes --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request for samples. With ``listened``, the worker also sends each sample as soon as it is complete."""
+Call = tuple[str, int, Any]
+"""A call on nodes: ``open`` (node, ids), ``fork`` (node, copy), ``extend`` (node, ids) or ``close`` (node, None)."""
 
+
+class Batch(NamedTuple):
+    """A batch to sample. With ``listened``, a worker also sends each sample as soon as it is complete."""
+
+    calls: list[Call]  # are made first
     nodes: list[int]
     sampling: Sampling
     seeds: list[int]
     listened: bool
-    steps: int | None = None
-    written: list[int] | None = None
-
-    def answer(self, engine: TreeEngine, on_sample: Told | None) -> list[Sample]:
-        return engine.sample(self.nodes, self.sampling, self.seeds, on_sample, self.steps, self.written)
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A worker's complete answer to a request, with totals since the worker process was started."""
+class Done(NamedTuple):
+    """A worker's complete answer to a batch, with totals since the worker process was started."""
 
     samples: list[Sample]
     computed: int  # number of prefilled tokens
     cpu: float  # CPU time in seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A worker's answer if sampling failed. ``error`` is the text of the traceback."""
+class Nodes:
+    """An engine whose nodes (stored histories) have the numbers that :class:`Lanes` gives them."""
 
-    error: str
+    def __init__(self, engine: TreeEngine) -> None:
+        self.engine = engine
+        self._own: dict[int, int] = {}  # number of a node -> its number in the engine
+
+    def renew(self, version: int) -> None:
+        self.engine.renew(version)
+        self._own.clear()
+
+    def answer(self, batch: Batch, on_sample: Told | None) -> list[Sample]:
+        for what, node, more in batch.calls:
+            match what:
+                case "open":
+                    self._own[node] = self.engine.open(more)
+                case "fork":
+                    self._own[more] = self.engine.fork(self._own[node])
+                case "extend":
+                    self.engine.extend(self._own[node], more)
+                case "close":
+                    self.engine.close([self._own.pop(node)])
+        nodes = [self._own[node] for node in batch.nodes]
+        return self.engine.sample(nodes, batch.sampling, batch.seeds, on_sample)
 
 
 class Worker:
-    """Controls a worker process, which is forked with the first request.
-
-    Args:
-        twin: creates the worker's engine; it is called in the worker process.
-    """
+    """Controls a worker process, which is forked with the first batch and samples with a twin of ``engine``."""
 
     connection: Connection  # the pipe to the worker; it can be read when an answer has arrived
 
-    def __init__(self, twin: Callable[[], TreeEngine]) -> None:
-        self._twin = twin
-        self._calls: list[tuple[Any, ...]] = []  # calls on nodes that have not been sent to the worker yet
+    def __init__(self, engine: TreeEngine) -> None:
+        self._engine = engine
+        self._version: int | None = None  # of weights that the worker has not been told of
         self._waits = False  # whether an answer is still to be read
         self._process: Any = None
         self.computed, self.cpu = 0, 0.0  # prefilled tokens and CPU seconds of the worker process
 
     def renew(self, version: int) -> None:
-        """Prepares the worker for weights that were changed in place, and closes all nodes (stored histories)."""
-        self._calls = [("renew", version)]
+        self._version = version
 
-    def call(self, what: str, *arguments: Any) -> None:
-        """Queues a call on nodes: ``open`` (node, ids), ``fork`` (node, copy), ``extend`` (node, ids), ``close``
-        (node).
-        """
-        self._calls.append((what, *arguments))
-
-    def ask(self, asked: Asked) -> None:
-        """Sends a request for samples. :meth:`take` reads the answers, which arrive on :attr:`connection`."""
+    def ask(self, batch: Batch) -> None:
+        """:meth:`take` reads the answers, which arrive on :attr:`connection`."""
         while self._waits:  # the caller was interrupted before it read the previous answer
             self.take()
         if self._process is None:
             self._start()
         try:
-            self.connection.send((self._calls, asked))
+            self.connection.send((self._version, batch))
         except OSError as error:
             raise self._ended() from error
-        self._calls, self._waits = [], True
+        self._version, self._waits = None, True
 
     def take(self) -> tuple[int, Sample] | Done:
-        """Reads one message from the worker: one sample with its index in the batch (if ``listened`` was set), or the
-        complete answer.
+        """Reads one message: a sample with its index in the batch (with ``listened``), or the complete answer.
 
         Raises:
             RuntimeError: sampling failed.
             Stopped: the worker has died.
         """
         try:
-            came: tuple[int, Sample] | Done | Failed = self.connection.recv()
+            came: tuple[int, Sample] | Done | str = self.connection.recv()
         except (EOFError, OSError) as error:
             raise self._ended() from error
-        self._waits = isinstance(came, tuple)
-        if isinstance(came, Failed):
-            raise RuntimeError(f"sampling failed in a separate process:\n{came.error}")
+        self._waits = not isinstance(came, Done | str)
+        if isinstance(came, str):
+            raise RuntimeError(f"sampling failed in a separate process:\n{came}")
         if isinstance(came, Done):
             self.computed, self.cpu = came.computed, came.cpu
         return came
@@ -126,7 +129,7 @@ class Worker:
     def _start(self) -> None:
         context = get_context("fork")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._twin), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, self._engine), daemon=True)
         with warnings.catch_warnings():  # Python warns that a fork does not copy threads; the worker needs none
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
@@ -141,7 +144,7 @@ class Worker:
         )
 
     def shutdown(self) -> int | None:
-        """Ends the process and returns its exit code. It is started again with the next request."""
+        """Ends the process and returns its exit code. It is started again with the next batch."""
         if self._process is None:
             return None
         self.connection.close()
@@ -154,37 +157,26 @@ class Worker:
         return code
 
 
-def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
+def _serve(connection: Connection, engine: TreeEngine) -> None:
     _let_go(connection)
     torch.set_num_threads(1)  # with more threads, torch would wait forever for its threads, which a fork does not copy
-    engine = twin()
-    nodes: dict[int, int] = {}  # the owner's node number -> the engine's node number
+    engine.release()
+    nodes = Nodes(engine.twin())
     while True:
         try:
-            calls, asked = connection.recv()
+            version, batch = connection.recv()
         except (EOFError, OSError):
             return
         try:
-            for what, first, *more in calls:
-                match what:
-                    case "renew":
-                        engine.renew(first)
-                        nodes.clear()
-                    case "open":
-                        nodes[first] = engine.open(*more)
-                    case "fork":
-                        nodes[more[0]] = engine.fork(nodes[first])
-                    case "extend":
-                        engine.extend(nodes[first], *more)
-                    case "close":
-                        engine.close([nodes.pop(first)])
-            tell = (lambda place, sample: connection.send((place, sample))) if asked.listened else None
-            samples = replace(asked, nodes=[nodes[node] for node in asked.nodes]).answer(engine, tell)
-            connection.send(Done(samples, engine.computed_tokens, time.process_time()))
+            if version is not None:
+                nodes.renew(version)
+            tell = (lambda place, sample: connection.send((place, sample))) if batch.listened else None
+            samples = nodes.answer(batch, tell)
+            connection.send(Done(samples, nodes.engine.computed_tokens, time.process_time()))
         except BrokenPipeError:
             return
         except Exception:
-            connection.send(Failed(traceback.format_exc()))
+            connection.send(traceback.format_exc())
 
 
 def _let_go(connection: Connection) -> None:
@@ -209,22 +201,12 @@ SMALL = 128 << 20
 ALIGN = 64  # bytes; the address of each parameter in shared memory is a multiple of this number
 
 
-def _twin_of(first: TreeEngine) -> TreeEngine:
-    first.release()
-    return first.twin()
-
-
-class _Place(NamedTuple):
-    lane: int
-    node: int  # first lane: the node's number in the lane's engine; other lanes: the node's number in ``Lanes``
-
-
 class Lanes:
     """Spreads nodes (histories) over several tree engines (lanes), each in a process of its own.
 
     Args:
-        end_ids, prefill_tokens, copy: as for :class:`turnwise.engines.tree_engine.TreeEngine`. ``copy=False`` allows
-            only one lane.
+        end_ids, prefill_tokens, copy, schedule: as for :class:`turnwise.engines.tree_engine.TreeEngine`. ``copy=False``
+            allows only one lane.
         memory_gb: memory limit for the keys and values of all lanes together, in units of 10^9 bytes; None: no limit.
         lanes: number of lanes; None: the number of torch's threads for a small model on a CPU, otherwise 1.
     """
@@ -248,34 +230,37 @@ class Lanes:
         self.lanes = lanes
         self.schedule = schedule
         self.version = -1
-        self._first = TreeEngine(end_ids, prefill_tokens, copy, memory_gb)
-        self._budget = self._first.budget
+        self._first = Nodes(TreeEngine(end_ids, prefill_tokens, copy, memory_gb))
+        self._budget = self._first.engine.budget
         self._workers: list[Worker] | None = None  # None: no weights have been loaded yet
         self._clear()
 
     def _clear(self) -> None:
-        self._places: dict[int, _Place] = {}
-        self._lane_of: dict[str, int] = {}  # by ``near``, the task name that is given to ``open``
-        self._load = [0] * (1 + len(self._workers or ()))  # number of open nodes of each lane
+        self._lane_of: dict[int, int] = {}  # by node
+        self._near: dict[str, int] = {}  # lane by ``near``, the task name that is given to ``open``
+        count = 1 + len(self._workers or ())
+        self._load = [0] * count  # number of open nodes of each lane
+        self._calls: list[list[Call]] = [[] for _ in range(count)]  # that each lane has not made yet
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sets the weights to sample from. Open nodes are closed and all keys and values are dropped."""
+        engine = self._first.engine
         if self._workers is None:
-            count = self.lanes or _fitting(model, self._first.copy)
-            self._first.budget = None if self._budget is None else max(1, self._budget // count)
-            self._first.packing = count
-            self._first.load_weights(model, version)
+            count = self.lanes or _fitting(model, engine.copy)
+            engine.budget = None if self._budget is None else max(1, self._budget // count)
+            engine.packing = count
+            engine.load_weights(model, version)
             if count > 1:
-                share(self._first.model)
+                share(engine.model)
             with _threads(1 if count > 1 else None):
-                if self._first.compiled:
+                if engine.compiled:
                     from turnwise.engines.decode_kernel import prepare
 
                     prepare()
-            self._workers = [Worker(partial(_twin_of, self._first)) for _ in range(count - 1)]
+            self._workers = [Worker(engine) for _ in range(count - 1)]
         else:
-            self._first.load_weights(model, version)
+            engine.load_weights(model, version)
+        self._first = Nodes(engine)
         for worker in self._workers:
             worker.renew(version)
         self.version = version
@@ -285,7 +270,7 @@ class Lanes:
         """``computed_tokens`` of all lanes, and ``lane_cpu_seconds`` of all lanes except the first."""
         workers = self._workers or ()
         return {
-            "computed_tokens": self._first.computed_tokens + sum(worker.computed for worker in workers),
+            "computed_tokens": self._first.engine.computed_tokens + sum(worker.computed for worker in workers),
             "lane_cpu_seconds": sum(worker.cpu for worker in workers),
         }
 
@@ -299,83 +284,60 @@ class Lanes:
     def open(self, ids: Sequence[int], near: str | None = None) -> int:
         if not ids:
             raise ValueError("a history needs at least one token")
-        lane = self._lane_of.get(near) if near is not None else None
+        lane = self._near.get(near) if near is not None else None
         if lane is None:
             lane = self._load.index(min(self._load))
             if near is not None:
-                self._lane_of[near] = lane
-        if lane == 0:
-            return self._add(0, self._first.open(ids))
+                self._near[near] = lane
         node = self._add(lane)
-        self._worker(lane).call("open", node, list(ids))
+        self._calls[lane].append(("open", node, list(ids)))
         return node
 
     def fork(self, node: int) -> int:
-        lane, inner = self._places[node]
-        if lane == 0:
-            return self._add(0, self._first.fork(inner))
+        lane = self._lane_of[node]
         copy = self._add(lane)
-        self._worker(lane).call("fork", inner, copy)
+        self._calls[lane].append(("fork", node, copy))
         return copy
 
     def extend(self, node: int, ids: Sequence[int]) -> None:
-        lane, inner = self._places[node]
-        if lane == 0:
-            self._first.extend(inner, ids)
-        else:
-            self._worker(lane).call("extend", inner, list(ids))
+        self._calls[self._lane_of[node]].append(("extend", node, list(ids)))
 
     def close(self, nodes: Sequence[int]) -> None:
         for node in nodes:
-            lane, inner = self._places.pop(node)
+            lane = self._lane_of.pop(node)
             self._load[lane] -= 1
-            if lane == 0:
-                self._first.close([inner])
-            else:
-                self._worker(lane).call("close", inner)
+            self._calls[lane].append(("close", node, None))
 
-    def _add(self, lane: int, inner: int | None = None) -> int:
+    def _add(self, lane: int) -> int:
         self._next += 1
-        self._places[self._next] = _Place(lane, self._next if inner is None else inner)
+        self._lane_of[self._next] = lane
         self._load[lane] += 1
         return self._next
-
-    def _worker(self, lane: int) -> Worker:
-        assert self._workers is not None
-        return self._workers[lane - 1]
 
     # -- sampling ------------------------------------------------------------------------------------------------------
 
     def sample(
-        self,
-        nodes: Sequence[int],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        on_sample: Told | None = None,
-        steps: int | None = None,
-        written: Sequence[int] | None = None,
+        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
     ) -> list[Sample]:
-        def asked_of(places: list[int]) -> Asked:
-            return Asked(
-                [self._places[nodes[place]].node for place in places],
-                sampling,
-                [seeds[place] for place in places],
-                on_sample is not None,
-                steps,
-                None if written is None else [written[place] for place in places],
-            )
+        def batch(lane: int, places: list[int]) -> Batch:
+            calls, self._calls[lane] = self._calls[lane], []
+            chosen = [nodes[place] for place in places], sampling, [seeds[place] for place in places]
+            return Batch(calls, *chosen, on_sample is not None)
 
         parts: dict[int, list[int]] = {}  # lane -> indices of its nodes in the batch
         for place, node in enumerate(nodes):
-            parts.setdefault(self._places[node].lane, []).append(place)
+            parts.setdefault(self._lane_of[node], []).append(place)
         samples: list[Any] = [None] * len(nodes)
-        asked = {self._worker(lane): places for lane, places in parts.items() if lane}
-        for worker, places in asked.items():
-            worker.ask(asked_of(places))
-        if own := parts.get(0):
+        own = parts.pop(0, [])
+        asked: dict[Worker, list[int]] = {}
+        for lane, places in parts.items():
+            assert self._workers is not None
+            asked[self._workers[lane - 1]] = places
+            self._workers[lane - 1].ask(batch(lane, places))
+        if own:
             with _threads(1 if asked else None):
                 told = None if on_sample is None else lambda i, sample: on_sample(own[i], sample)
-                for place, sample in zip(own, asked_of(own).answer(self._first, told), strict=True):
+                for place, sample in zip(own, self._first.answer(batch(0, own), told), strict=True):
                     samples[place] = sample
         while asked:
             ready = wait([worker.connection for worker in asked])
@@ -390,10 +352,8 @@ class Lanes:
 
 
 def share(model: Any) -> None:
-    """Moves a model's parameters into memory that this process shares with all processes that it forks later.
-
-    Later changes of the parameters in place are visible in all these processes. The memory is an anonymous mapping, so
-    it needs no space in a file system. It is freed when the last of the processes ends.
+    """Moves a model's parameters into memory that this process shares with all processes that it forks later, an
+    anonymous mapping. Later changes of the parameters in place are visible in all these processes.
     """
     parameters = list(model.parameters())
     places, size = [], 0
@@ -414,7 +374,7 @@ def _fitting(model: Any, copy: bool) -> int:
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """Sets the number of torch's threads within a ``with`` block; None leaves it unchanged."""
+    """Sets the number of torch's threads; None leaves it unchanged."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

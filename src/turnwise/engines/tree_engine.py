@@ -21,13 +21,23 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt
 
-from turnwise.engines.cache import EndToEnd, Mark, Rows, Segment, SideBySide, Stops, Store, StoredRow, segments_from
+from turnwise.engines.cache import (
+    EndToEnd,
+    Mark,
+    Rows,
+    Segment,
+    SideBySide,
+    Stops,
+    Store,
+    StoredRow,
+    segments_from,
+    sizes_of,
+)
 from turnwise.engines.decoding import Decoder, Node
 from turnwise.engines.engine import Engine, Named, Sample, Sampling, Told
 from turnwise.models.attention import unwrapped, use_tree_attention
-from turnwise.models.cache_layout import Needs, needs_of
 from turnwise.models.fast_llama import FastLlama, forward_of, uses_compiled_kernels
-from turnwise.models.head import Head
+from turnwise.models.logprobs import Head
 from turnwise.models.policy import plain_copy
 
 
@@ -64,13 +74,12 @@ class TreeEngine:
         self.computed_tokens = 0  # number of prefilled tokens since the engine was created
         self.model: Any = None
         self._forward: Any = None  # the forward pass, which may hold packed weights
-        self._needs: Needs | None = None  # key-value heads per layer, and bytes of recurrent states
+        self._sizes: Any = None  # key-value heads per layer, and bytes of recurrent states
         self._shape: tuple[Any, ...] | None = None  # the store's constructor arguments
         self._store: Store
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sets the weights that are sampled from. Open nodes are closed and all keys and values are dropped."""
         self.release()  # so that old packed weights are neither used with new weights nor in memory at the same time
         self.model = plain_copy(model, into=self.model) if self.copy else model
         use_tree_attention(unwrapped(self.model))
@@ -84,7 +93,7 @@ class TreeEngine:
     def twin(self) -> TreeEngine:
         """A second engine with the same weights and an empty store. When the weights change, :meth:`renew` it too."""
         other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
-        other.budget, other.packing, other.model, other._needs = self.budget, self.packing, self.model, self._needs
+        other.budget, other.packing, other.model, other._sizes = self.budget, self.packing, self.model, self._sizes
         return other
 
     def release(self) -> None:
@@ -96,9 +105,9 @@ class TreeEngine:
         self.release()
         self._forward, self._head = forward_of(self.model, self.packing if self.copy else 0), Head(self.model)
         self.version = version
-        if self._needs is None:
-            self._needs = needs_of(self.model)
-        weight, (heads, state_bytes) = self._head.weight, self._needs
+        if self._sizes is None:
+            self._sizes = sizes_of(self.model)
+        weight, (heads, state_bytes) = self._head.weight, self._sizes
         self._recurrent = state_bytes > 0
         dtype = self._forward.attention_dtype if isinstance(self._forward, FastLlama) else weight.dtype
         self._forget((heads, dtype, weight.device, state_bytes, self.budget))
@@ -109,9 +118,8 @@ class TreeEngine:
     def shutdown(self) -> None: ...
 
     def _forget(self, shape: tuple[Any, ...]) -> None:
-        """Empties the store, so that rows get the same slots in a resumed run as in an uninterrupted run.
-
-        ``shape`` holds the store's constructor arguments. If they changed, a new store is created.
+        """Empties the store, so that rows get the same slots in a resumed run as in an uninterrupted run. If its
+        constructor arguments ``shape`` have changed, a new store is created.
         """
         if self._shape == shape:
             self._store.clear()
@@ -169,9 +177,8 @@ class TreeEngine:
         node.hidden = None
 
     def _take_kept(self, node: Node) -> None:
-        """Stores the keys and values of pending tokens that decoding has already computed.
-
-        They are dropped if the row's own keys and values do not end where the pending tokens begin.
+        """Stores the keys and values of pending tokens that decoding has already computed, unless the row's own keys and
+        values do not end where the pending tokens begin.
         """
         row, kept = node.row, node.kept
         node.kept = None
@@ -187,22 +194,8 @@ class TreeEngine:
 
     @torch.inference_mode()
     def sample(
-        self,
-        nodes: Sequence[int],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        on_sample: Told | None = None,
-        steps: int | None = None,
-        written: Sequence[int] | None = None,
+        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
     ) -> list[Sample]:
-        """Samples one action per node and appends it to the node (see :class:`turnwise.engines.engine.Engine`).
-
-        Args:
-            steps: greatest number of tokens to sample per action in this call; None: no limit. An unfinished action is
-                returned with ``whole=False``, and the next call continues it.
-            written: for each action, the number of tokens sampled by earlier calls; None: 0 for all actions.
-        """
-        written_N = np.zeros(len(nodes), np.int64) if written is None else np.array(written, np.int64)
         states = [self._nodes[node] for node in nodes]
         for state in states:
             self._settle(state)
@@ -219,13 +212,16 @@ class TreeEngine:
             self._prefill([states[i] for i in chosen], group)
             # sorted by slot (index of the row), so that samples of one row are neighbours in the batch
             chosen.sort(key=lambda i: (states[i].row.slot, states[i].length))
+
+            def tell(i: int, sample: Sample, places: list[int] = chosen) -> None:
+                if on_sample is not None:
+                    on_sample(places[i], sample)
+
             drawn = decoder(
                 [states[i] for i in chosen],
                 sampling,
                 np.array([seeds[i] for i in chosen], dtype=np.uint64),
-                steps or sampling.max_tokens,
-                written_N[chosen],
-                None if on_sample is None else partial(_tell, on_sample, chosen),
+                tell,
             )
             for i, sample in zip(chosen, drawn, strict=True):
                 samples[i] = sample
@@ -272,18 +268,12 @@ class TreeEngine:
                         node.hidden = states_T[node.length - 1 - start]
 
 
-def _tell(on_sample: Told, places: Sequence[int], i: int, sample: Sample) -> None:
-    on_sample(places[i], sample)
-
-
 # -- weights for an engine that may still be sampling ------------------------------------------------------------------
 
 
 def stage(engine: Engine, model: Any, version: int) -> Callable[[], None]:
-    """Copies the model's weights now and returns a function that loads the copy into ``engine`` later.
-
-    If the engine has a method ``stage(model, version)``, that method is used instead. For example, an engine that
-    passes weights to servers through files has one.
+    """Copies the model's weights now and returns a function that loads the copy into ``engine`` later. An engine that
+    passes weights to servers through files has a method ``stage`` of its own for this.
 
     Raises:
         PolicyError: the model cannot be copied.

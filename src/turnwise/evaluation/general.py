@@ -22,8 +22,7 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.files import atomic_write
 from turnwise.models.attention import backbone
-from turnwise.models.head import Head
-from turnwise.models.packed_logprobs import plan_of
+from turnwise.models.logprobs import Head, plan_of
 from turnwise.models.policy import load_policy, weight_files
 
 ANSWER = 32  # most tokens of an answer

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 from annotated_types import Ge, Gt, Interval
 
 from turnwise.errors import InputError
-from turnwise.models.segment_sum import segment_sum
 
 if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked without it
     from torch import Tensor
@@ -19,6 +18,14 @@ if TYPE_CHECKING:  # torch is slow to import, and a configuration is checked wit
 Aggregation = Literal[
     "seq_mean_token_mean", "tree_mean_seq_mean_token_mean", "turn_mean_token_mean", "token_mean", "constant"
 ]
+
+
+def segment_sum(values_K: Tensor, segment_K: Tensor) -> Tensor:
+    """Returns, for each token, the sum (K,) of the values of all tokens with the same integer in ``segment_K``, such as
+    the tokens of its turn. The sums are differentiable in the values.
+    """
+    ids, inverse_K = segment_K.unique(return_inverse=True)
+    return values_K.new_zeros(len(ids)).index_add(0, inverse_K, values_K)[inverse_K]
 
 
 @dataclass(frozen=True, slots=True)

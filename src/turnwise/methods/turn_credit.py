@@ -377,7 +377,7 @@ class Igpo(_TurnRule):
     and the turns after it. Each turn of each rollout has the same weight in mean and std. ``gain=log`` takes log p.
     """
 
-    answer: Value  # p of the histories of trees (``rollouts.answers``)
+    answer: Value  # p of the histories of trees (``rollouts.predictor``)
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
     gain: Literal["probability", "log"] = "probability"
 

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from turnwise.models.gated_delta_layers import KIND, heed_plans
-from turnwise.models.recurrence import Flow, flow_of_tree
-from turnwise.models.rope_frequencies import fix_rope
+from turnwise.models.recurrence import KIND, Flow, flow_of_tree, heed_plans
 
 NAME = "turnwise_tree"
 KINDS = frozenset({"full_attention", "sliding_attention"})  # ``layer_types`` that work with every plan
@@ -57,9 +56,7 @@ class Plan(Protocol):
     """
 
     @property
-    def flow(self) -> Flow | None:
-        """Returns the :class:`Flow` that passes recurrent states from token to token. Only recurrent layers use it."""
-        ...
+    def flow(self) -> Flow | None: ...  # passes recurrent states from token to token
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
@@ -75,13 +72,11 @@ def share_heads(x: Tensor, heads: int) -> Tensor:
 def attended(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, rules: Rules = PLAIN, dropout: float = 0.0
 ) -> Tensor:
-    """Computes differentiable attention under a mask, with all scores in memory.
+    """Computes differentiable attention of queries (B, H, Q, D) over keys and values (B, H_kv, K, D), with all scores in
+    memory.
 
-    Args:
-        query: queries (B, H, Q, D).
-        key, value: keys and values (B, H_kv, K, D).
-        mask: bool (B or 1, 1, Q, K), True where a query attends to a key. Every query must attend to at least one key,
-            and a sliding window (``rules.window``) must already be part of the mask.
+    The bool ``mask`` (B or 1, 1, Q, K) is True where a query attends to a key, of which each query needs at least one. A
+    sliding window (``rules.window``) must already be part of the mask.
     """
     heads = query.shape[1]
     key, value = share_heads(key, heads), share_heads(value, heads)
@@ -97,10 +92,7 @@ def attended(
 
 
 def depth_of(end_BS: Tensor) -> Tensor:
-    """Returns the number of ancestors (B, S) of each token in packed trees. The values at padding have no meaning.
-
-    ``end_BS`` holds for each token the index one past its last descendant (see :class:`PackedTree`).
-    """
+    """Returns the number of ancestors (B, S) of each token in packed trees. The values at padding have no meaning."""
     S = end_BS.shape[1]
     place = torch.arange(S, device=end_BS.device).expand_as(end_BS)
     ends = torch.where(end_BS > 0, end_BS, S + 1).sort(dim=1).values
@@ -109,12 +101,9 @@ def depth_of(end_BS: Tensor) -> Tensor:
 
 
 class OfTrees:
-    """Base class of the attention plans for packed trees.
+    """Base class of the attention plans for packed trees."""
 
-    ``end`` (B, S) holds for each token the index one past its last descendant, and 0 for padding.
-    """
-
-    end: Tensor
+    end: Tensor  # (B, S): for each token the index one past its last descendant, and 0 for padding
 
     @cached_property
     def flow(self) -> Flow:
@@ -193,12 +182,8 @@ AttentionInterface.register(NAME, tree_attention)
 
 
 def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> PreTrainedModel:
-    """Makes ``model`` compute its attention with :func:`tree_attention`, and returns the model.
-
-    Args:
-        model: a Hugging Face causal LM, or a transformer without head.
-        longest: number of tokens of the longest path through a tree. The rotary frequencies of some models depend on
-            it (``models.rope_frequencies``).
+    """Makes a causal LM, or a transformer without head, compute its attention with :func:`tree_attention`, and returns it.
+    ``longest`` is the number of tokens of the longest path through a tree (:func:`fix_rope`).
 
     Raises:
         ValueError: the architecture has layers of other kinds than full attention, sliding-window attention and gated
@@ -224,3 +209,53 @@ def backbone(model: nn.Module) -> nn.Module:
 
 def unwrapped(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+# -- rotary frequencies that do not depend on which tokens share a forward pass ----------------------------------------
+
+
+FIXED = "fixed"  # a rope_type for which transformers never changes the frequencies
+
+
+def fix_rope(model: Any, longest: int | None = None) -> None:
+    """Fixes a model's rotary frequencies for paths of at most ``longest`` tokens.
+
+    longrope (Phi-3 long, arXiv:2402.13753) and dynamic NTK scaling choose the frequencies by the longest position in a
+    forward pass. A token in a packed tree would then be rotated differently than in sampling, when its path is still
+    short. longrope has one set of factors for paths up to the context length of the model's pretraining, and another
+    for longer paths; ``longest`` decides which set is used for all tokens. None: the set for short paths.
+
+    Raises:
+        ValueError: the model uses dynamic scaling, and ``longest`` is above the length up to which the frequencies stay
+            the same.
+    """
+    for module in model.modules():
+        kind = getattr(module, "rope_type", None)
+        if isinstance(kind, str):
+            module.rope_type = _fixed(module, kind, longest)
+        elif isinstance(kind, dict):
+            module.rope_type = {layers: _fixed(module, each, longest, layers) for layers, each in kind.items()}
+
+
+def _fixed(module: Any, kind: str, longest: int | None, layers: str | None = None) -> str:
+    prefix = "" if layers is None else f"{layers}_"
+    if "dynamic" in kind:
+        most = getattr(module, f"{prefix}max_seq_len_cached", module.max_seq_len_cached)
+        if longest is not None and longest > most:
+            raise ValueError(
+                f"position: above {most} tokens, the angles of rope_type {kind} depend on the length of the forward "
+                f"pass, but an episode may have {longest} tokens; set rollout.max_length={most}, or set another "
+                "rope_type in the model's config.json"
+            )
+        return FIXED
+    if kind != "longrope":
+        return kind
+    about = module.config.rope_parameters if layers is None else module.config.rope_parameters[layers]
+    first = about["original_max_position_embeddings"]
+    asked = first if longest is None else longest
+    given = {} if layers is None else {"layer_type": layers}
+    frequencies = getattr(module, f"{prefix}inv_freq")
+    with torch.no_grad():
+        found, _ = ROPE_INIT_FUNCTIONS[kind](module.config, frequencies.device, seq_len=asked, **given)
+        frequencies.copy_(found)
+    return FIXED

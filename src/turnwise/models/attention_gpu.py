@@ -22,10 +22,8 @@ NARROW = 16  # smallest head size that the kernel supports
 
 
 class BlockTree(OfTrees):
-    """An attention plan for packed trees on an accelerator.
-
-    ``end_BS`` (B, S) is as in ``models.attention.PackedTree``. That plan, which has a dense mask, is used for layers
-    with a soft cap, attention sinks or heads of fewer than ``NARROW`` dimensions.
+    """An attention plan for packed trees on an accelerator. ``models.attention.PackedTree``, which has a dense mask, is
+    used for layers with a soft cap, attention sinks or heads of fewer than ``NARROW`` dimensions.
     """
 
     def __init__(self, end_BS: Tensor) -> None:
@@ -52,12 +50,8 @@ class BlockTree(OfTrees):
 
 
 def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> BlockMask:
-    """Returns the ancestor mask of packed trees as a block mask for flex attention.
-
-    Args:
-        end_BS: for each token, the index one past its last descendant (B, S). S must be a multiple of ``block``.
-        block: block size in tokens.
-        window: size of the sliding window in tokens; None: no window.
+    """Returns the ancestor mask of packed trees as a block mask for flex attention. S must be a multiple of ``block``, the
+    block size in tokens.
     """
     B, S = end_BS.shape
     n = S // block
@@ -92,10 +86,8 @@ def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> 
 
 
 def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Converts a mask of chosen blocks (B, n query blocks, n key blocks) into the two tensors of a ``BlockMask``.
-
-    These are the number of chosen key blocks of each query block (B, 1, n), and the indices of all key blocks with the
-    chosen blocks first (B, 1, n, n).
+    """Returns the number of chosen key blocks of each query block (B, 1, n), and the indices of all key blocks with the
+    chosen ones first (B, 1, n, n). ``chosen`` has the shape (B, n query blocks, n key blocks).
     """
     counts = chosen.sum(-1, dtype=torch.int32)
     places = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
@@ -104,8 +96,5 @@ def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _kernel(device: str) -> Any:
-    """Returns the flex attention kernel, compiled for sequences of any length because packed rows differ in length.
-
-    On a CPU, the kernel is not compiled and keeps all scores in memory. Only tests use it there.
-    """
+    """The kernel, compiled for sequences of any length. On a CPU, where only tests use it, it is not compiled."""
     return torch.compile(flex_attention, dynamic=True) if device != "cpu" else flex_attention

@@ -28,19 +28,16 @@ Forward = Callable[[Tensor, Tensor, Plan], Tensor]
 
 
 def forward_of(model: Any, copies: int = 0) -> Forward:
-    """Returns the fastest forward pass for a causal LM. A model with adapters uses its own forward pass.
-
-    ``copies`` is the number of engines that may each keep a packed copy of the weights (see :class:`FastLlama`).
+    """Returns the fastest forward pass for a causal LM; ``copies`` is as in :class:`FastLlama`. A model with adapters uses
+    its own forward pass.
     """
     body = backbone(model)
     return own_forward(body) if hasattr(model, "get_base_model") else forward_of_body(body, copies)
 
 
 def forward_of_body(body: Any, copies: int = 0) -> Forward:
-    """Returns the fastest forward pass for a transformer without head.
-
-    This is :class:`FastLlama` for Llama-like models in which all layers have full attention, and otherwise the model's
-    own forward pass.
+    """Returns :class:`FastLlama` for a Llama-like transformer in which all layers have full attention, and the model's own
+    forward pass for any other.
     """
     config = body.config
     full = set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
@@ -48,8 +45,6 @@ def forward_of_body(body: Any, copies: int = 0) -> Forward:
 
 
 def own_forward(body: Any) -> Forward:
-    """Returns the model's own forward pass as a :data:`Forward` function. It is differentiable."""
-
     def own(ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
         hidden: Tensor = body(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).last_hidden_state
         return hidden
@@ -58,14 +53,13 @@ def own_forward(body: Any) -> Forward:
 
 
 class FastLlama:
-    """Computes the forward pass of a Llama-like transformer with few torch operations.
+    """The forward pass of a Llama-like transformer.
 
     Args:
         body: the transformer below the output head. Weights that are not packed are read at every call.
         copies: number of engines that would each hold a packed copy of the linear layers' weights (a copy in the layout
-            in which oneDNN multiplies them), including the engine of this object; 0: never pack weights.
-            :func:`should_pack` decides whether the weights are packed. Packed weights of ``body`` must not change as
-            long as this object is used.
+            in which oneDNN multiplies them), including the engine of this object; 0: never pack weights. Packed weights
+            of ``body`` must not change as long as this object is used.
     """
 
     def __init__(self, body: Any, copies: int = 0) -> None:
@@ -127,20 +121,14 @@ class FastLlama:
 
 
 def attention_dtype(weight: Tensor) -> torch.dtype:
-    """Returns the data type in which :class:`FastLlama` computes attention, for a model with weights like ``weight``.
-
-    On a CPU, it is float32, because torch copies keys and values in bfloat16 before each product, and the functions
-    that numba compiles need float32. Otherwise it is the data type of the weights.
+    """On a CPU, attention is computed in float32, because torch copies keys and values in bfloat16 before each product,
+    and the functions that numba compiles need float32.
     """
     return torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
 
 
 def should_pack(weights: Sequence[Tensor], copies: int) -> bool:
-    """Returns whether :class:`FastLlama` packs weights.
-
-    The weights must be on a CPU that multiplies in their data type. Their size must exceed the lower limit of
-    ``PACKED``, and the size of all ``copies`` (one for each engine) must not exceed the upper limit.
-    """
+    """Whether the weights are on a CPU that multiplies in their data type, and their sizes are within ``PACKED``."""
     if not torch.backends.mkldnn.is_available():
         return False
     low, high = PACKED
@@ -172,10 +160,7 @@ def turned(q: Tensor, k: Tensor, norms: tuple[Any, Any] | None, cos: Tensor, sin
 
 
 def uses_compiled_kernels(x: Tensor) -> bool:
-    """Returns whether functions that numba compiles may replace torch's operations on ``x``.
-
-    They may for float32 numbers on a CPU, in a process that computes with one thread.
-    """
+    """Whether functions that numba compiles may replace torch's operations on ``x``."""
     return x.dtype == torch.float32 and x.device.type == "cpu" and torch.get_num_threads() == 1
 
 
@@ -201,10 +186,7 @@ def scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Applies rotary position embeddings to ``x`` (T, H, D).
-
-    ``cos`` and ``sin`` have shape (T, 1, D / 2). Dimension i is rotated together with dimension i + D / 2.
-    """
+    """Rotates dimension i of ``x`` (T, H, D) together with dimension i + D / 2; ``cos`` and ``sin`` are (T, 1, D / 2)."""
     first, second = x.chunk(2, dim=-1)
     out = torch.empty_like(x)
     low, high = out.chunk(2, dim=-1)

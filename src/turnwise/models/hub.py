@@ -21,10 +21,8 @@ _UNLIKE_PLAIN = (
 
 
 def at_hand(model: str, key: str) -> str:
-    """Returns the folder or id from which a model can be loaded.
-
-    This is ``model`` itself if it is a folder or if the Hugging Face hub can be reached. Otherwise it is the model's
-    folder in the local cache. ``key`` is the configuration key that contains ``model``; error messages name it.
+    """Returns ``model`` itself if it is a folder or if the Hugging Face hub can be reached, and otherwise the model's
+    folder in the local cache. ``key`` is the configuration key that contains ``model``, for messages.
 
     Raises:
         InputError: there is no folder ``model``, the model is not in the local cache, and the hub cannot be reached.
@@ -40,7 +38,7 @@ def at_hand(model: str, key: str) -> str:
                 raise InputError(f"{key}={model}: the tokenizer has no chat template; {remedy}")
         return model
     from huggingface_hub import constants, snapshot_download, try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError
 
     try:
         cached = [isinstance(try_to_load_from_cache(model, name), str) for name in ("config.json", *_WEIGHTS)]
@@ -53,10 +51,7 @@ def at_hand(model: str, key: str) -> str:
     if not offline and _answers(constants.ENDPOINT):
         return model
     if cached[0] and any(cached[1:]):
-        try:
-            return snapshot_download(model, local_files_only=True)
-        except LocalEntryNotFoundError:
-            pass
+        return snapshot_download(model, local_files_only=True)
     why = "HF_HUB_OFFLINE is set" if offline else f"{constants.ENDPOINT} cannot be reached"
     raise InputError(
         f"{key}={model}: there is no such folder, its files are not in {constants.HF_HUB_CACHE}, and {why}; run "

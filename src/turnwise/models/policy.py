@@ -20,8 +20,8 @@ from transformers.utils import logging as hf_logging
 
 from turnwise.errors import InputError
 from turnwise.models.attention import unwrapped, use_tree_attention
-from turnwise.models.head import Head
 from turnwise.models.hub import ADAPTER, ADAPTER_CONFIG, check_adapter, check_model
+from turnwise.models.logprobs import Head
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,8 @@ def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 
 def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedModel:
-    """Returns a copy of ``model`` in which LoRA adapters are merged into the weights.
-
-    If ``into``, an earlier copy, is given, the weights are written into it and no new model is made.
+    """Returns a copy of ``model`` in which LoRA adapters are merged into the weights. If ``into``, an earlier copy, is
+    given, the weights are written into it and no new model is made.
 
     Raises:
         PolicyError: the architecture or its adapters cannot be copied.
@@ -72,7 +71,7 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
         for name, buffer in base.named_buffers():  # buffers, such as rotary frequencies, are not in the state dict
             owner, _, leaf = name.replace("base_layer.", "").rpartition(".")
             into.get_submodule(owner).register_buffer(leaf, buffer.detach().clone(), persistent=False)
-        for name, module in base.named_modules():  # rotary frequencies must stay fixed (``models.rope_frequencies``)
+        for name, module in base.named_modules():  # rotary frequencies must stay fixed (``models.attention.fix_rope``)
             if hasattr(module, "rope_type"):
                 into.get_submodule(name).rope_type = module.rope_type
         into.tie_weights()
@@ -93,16 +92,12 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
 
 
 def _whole(value: torch.Tensor) -> torch.Tensor:
-    """Returns a whole weight. If the weight is sharded, all processes that hold a shard must call this together."""
+    """All processes that hold a shard of the weight must call this together."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def adapter_off(model: Any) -> AbstractContextManager[None]:
-    """Returns a context manager that switches the LoRA adapter off. In it, the model is the reference policy pi_0.
-
-    Raises:
-        ValueError: all weights of the model are trained, so the model does not contain a reference policy.
-    """
+    """A context manager that switches the LoRA adapter off. In it, the model is the reference policy pi_0."""
     if not hasattr(model, "disable_adapter"):
         raise ValueError(
             "a policy without LoRA contains no reference policy; set loss.kl_beta=0 or policy.lora.r above 0"
@@ -134,7 +129,7 @@ def load_policy(
             the model's pretraining.
 
     Raises:
-        PolicyError: the model or adapter does not exist or cannot be used; the message says what to do.
+        PolicyError: the model or adapter does not exist or cannot be used.
     """
     policy, tokenizer = _load(AutoModelForCausalLM, model, dtype, "policy.model")
     if start is not None:
@@ -196,23 +191,20 @@ def save_adapter(model: Any, folder: Path, start: str | Path | None = None) -> N
     model.save_pretrained(folder, safe_serialization=True)
     if start is None:
         return
-    parts = [(load_file(place / ADAPTER), _lora_scale(place)) for place in (Path(start), folder)]
-    (first, scale), (second, own_scale) = parts
+    places = (Path(start), folder)
+    first, second = (load_file(place / ADAPTER) for place in places)
+    abouts = [json.loads((place / ADAPTER_CONFIG).read_text(encoding="utf-8")) for place in places]
+    scale, own_scale = (float(about["lora_alpha"]) / float(about["r"]) for about in abouts)
     total = {}
     for name, weight in second.items():
         if name.endswith("lora_A.weight"):
             total[name] = torch.cat([first[name], weight])
+            rank = len(total[name])
         else:
             total[name] = torch.cat([first[name] * scale, weight * own_scale], dim=1)
     save_file(total, folder / ADAPTER, {"format": "pt"})
-    about = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    about["r"] = about["lora_alpha"] = next(len(w) for name, w in total.items() if name.endswith("lora_A.weight"))
-    (folder / ADAPTER_CONFIG).write_text(json.dumps(about, indent=2), encoding="utf-8")
-
-
-def _lora_scale(adapter: Path) -> float:
-    about = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    return float(about["lora_alpha"]) / float(about["r"])
+    summed = {**abouts[1], "r": rank, "lora_alpha": rank}
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(summed, indent=2), encoding="utf-8")
 
 
 # last parts of layers' names that peft reads as names of experts or routers in models with a mixture of experts
@@ -252,9 +244,8 @@ def _unlike_linear(module: torch.nn.Module) -> bool:
 
 
 def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None = None) -> tuple[Any, Any]:
-    """Loads a transformer without its head, for the success predictor, and its tokenizer.
-
-    The transformer is switched to tree attention. Only its lowest ``layers`` layers are kept; None: all of them.
+    """Loads a transformer without its head, for the success predictor, and its tokenizer. Only the lowest ``layers``
+    layers are kept; None: all of them.
 
     Raises:
         PolicyError: the model does not exist or cannot be used.
@@ -306,13 +297,8 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
             "contains config.json, model.safetensors and a tokenizer, or a whole GGUF file"
         ) from error
     if left_out := sorted(info["unexpected_keys"]):
-        logger.warning(
-            "%s=%s: the model's files contain %s and %d more tensors that the model does not use; they are ignored",
-            key,
-            model,
-            left_out[0],
-            len(left_out) - 1,
-        )
+        ignored = f"{left_out[0]} and {len(left_out) - 1} more tensors that the model does not use; they are ignored"
+        logger.warning("%s=%s: the model's files contain %s", key, model, ignored)
     return weights, tokenizer
 
 

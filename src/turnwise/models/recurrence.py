@@ -6,13 +6,14 @@ piece. All pieces at the same depth of the tree are computed together, with the 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 
@@ -23,7 +24,6 @@ class State(NamedTuple):
     memory: Tensor  # (n, H, D_k, D_v): state of the gated delta rule
 
     def pick(self, index: Tensor) -> State:
-        """Returns a copy of the states for the histories with the indices ``index``."""
         return State(*(part.index_select(0, index) for part in self))
 
 
@@ -37,10 +37,8 @@ def pick(states: States, index: Tensor) -> dict[int, State]:
 
 
 def stack(states: Sequence[States | None]) -> dict[int, State] | None:
-    """Joins the states of single histories into one batch of states.
-
-    An entry None of ``states`` stands for an empty history, whose states are zeros. If all entries are None, the result
-    is None.
+    """Joins the states of single histories into one batch. An entry None stands for an empty history, whose states are
+    zeros; if all are None, the result is None.
     """
     known = next((each for each in states if each is not None), None)
     if known is None:
@@ -64,9 +62,8 @@ class _Level(NamedTuple):
 
 
 class Flow:
-    """Passes recurrent states along the pieces (stretches of tokens without a branch) of one forward pass.
-
-    The forward pass has B rows of T tokens. The flat index b * T + t of token t in row b is called its place.
+    """Passes recurrent states along the pieces of one forward pass over B rows of T tokens. The flat index b * T + t of
+    token t in row b is called its place.
 
     Args:
         first: for each piece, the place of its first token; there must be at least one piece.
@@ -96,11 +93,10 @@ class Flow:
     # -- the convolution -----------------------------------------------------------------------------------------------
 
     def taps(self, size: int) -> Tensor:
-        """Returns the places (flat indices) of the inputs from which a convolution computes the output at each token.
+        """Returns the places of the inputs of a convolution with kernel size ``size`` at each token, (size, places).
 
-        ``size`` is the kernel size. The result has shape (size, places). Row 0 holds the token's own place, row 1 the
-        place of the token before it on its path, and so on. Places from ``self.places`` on stand for the ``size - 1``
-        inputs that each initial state stores. The last place stands for an input of zero.
+        Row 0 holds the token's own place, row 1 the place of the token before it on its path, and so on. Places from
+        ``self.places`` on stand for the ``size - 1`` inputs that each initial state stores, the last place for zero.
         """
         if size not in self._taps:
             first, length, above = (np.array(x) for x in (self.first, self.length, self.above))
@@ -121,16 +117,13 @@ class Flow:
 
     @cached_property
     def ends(self) -> Tensor:
-        """Returns the flat index of the last token of each piece."""
+        """The flat index of the last token of each piece."""
         return self._tensor(np.array(self.first) + np.array(self.length) - 1)
 
     def convolve(
         self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
     ) -> Tensor:
-        """Computes a causal convolution of each channel along the paths of the tree.
-
-        ``inputs`` has shape (B, C, T), and ``weight`` holds one kernel per channel (C, K).
-        """
+        """Computes a causal convolution of ``inputs`` (B, C, T) along the paths of the tree, with kernels (C, K)."""
         B, C, T = inputs.shape
         size = weight.shape[1]
         flat = inputs.to(weight.dtype).transpose(1, 2).reshape(B * T, C)
@@ -156,9 +149,8 @@ class Flow:
 
     @cached_property
     def levels(self) -> list[_Level]:
-        """Returns the pieces (stretches of tokens without a branch), grouped by their depth in the tree.
-
-        The call also sets ``order`` and ``written``, with which :meth:`rule` undoes the grouping.
+        """The pieces, grouped by their depth in the tree; also sets ``order`` and ``written``, with which :meth:`rule`
+        undoes the grouping.
         """
         depth: list[int] = []
         column: list[int] = []  # for each piece, its index within its level
@@ -218,10 +210,8 @@ class Flow:
 
 
 def flow_of_tree(end_BS: Tensor) -> Flow:
-    """Returns the :class:`Flow` that passes recurrent states through packed trees (``models.attention.PackedTree``).
-
-    ``end_BS`` holds for each token the index one past its last descendant, and 0 for padding. If ``end_BS`` has no
-    data, as when memory is planned, each row is treated as one path.
+    """Returns the flow through packed trees (``models.attention.PackedTree``). If ``end_BS`` has no data, as when memory is
+    planned, each row is treated as one path.
     """
     B, S = end_BS.shape
     if type(end_BS) is not Tensor or end_BS.is_meta:
@@ -244,3 +234,77 @@ def flow_of_tree(end_BS: Tensor) -> Flow:
             first.append(b * S + s)
             length.append(1)
     return Flow(first, length, above, B * S, end_BS.device)
+
+
+# -- layers of transformers that follow a plan -------------------------------------------------------------------------
+
+
+KIND = "linear_attention"  # name of gated delta rule layers in ``layer_types`` of configurations
+# names of the functions of transformers' files; both that a layer calls are replaced by functions that follow the plan of
+# the forward pass, and call the original functions without a plan
+CONVOLUTION, RULE, ONE = "causal_conv1d_fn", "torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"
+
+
+def heed_plans(model: nn.Module) -> bool:
+    """Makes the model's gated delta rule layers follow the plan of a forward pass (``models.attention.Plan``). Returns
+    whether it has any.
+    """
+    layers = [layer for layer in model.modules() if _follows_rule(layer)]
+    for layer in layers:
+        file = sys.modules[type(layer).__module__]
+        if not hasattr(getattr(file, RULE), "_heeds_plans"):
+            _replace(file)
+        if _tell_number not in layer._forward_pre_hooks.values():
+            layer.register_forward_pre_hook(_tell_number, with_kwargs=True)
+    return bool(layers)
+
+
+def _follows_rule(layer: nn.Module) -> bool:
+    file = sys.modules[type(layer).__module__]
+    return (
+        hasattr(layer, "A_log")
+        and hasattr(layer, "layer_idx")
+        and all(hasattr(file, x) for x in (CONVOLUTION, RULE, ONE))
+    )
+
+
+def _tell_number(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return args, kwargs if kwargs.get("plan") is None else {**kwargs, "layer": layer.layer_idx}
+
+
+def _replace(file: Any) -> None:
+    convolution, chunked, single = (getattr(file, name) for name in (CONVOLUTION, RULE, ONE))
+
+    @wraps(convolution)
+    def convolve(
+        hidden_states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+        plan: Any = None,
+        layer: int = -1,
+        **more: Any,
+    ) -> Tensor:
+        if plan is None:
+            out: Tensor = convolution(hidden_states, weight, bias, activation=activation, **more)
+            return out
+        return plan.flow.convolve(layer, hidden_states, weight, bias, activation)  # type: ignore[no-any-return]
+
+    @wraps(chunked)
+    def rule(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        plan: Any = None,
+        layer: int = -1,
+        **more: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        if plan is None:
+            return chunked(query, key, value, g=g, beta=beta, **more)  # type: ignore[no-any-return]
+        return plan.flow.rule(layer, chunked, single, (query, key, value, g, beta), **more), None
+
+    rule._heeds_plans = True  # type: ignore[attr-defined]
+    setattr(file, CONVOLUTION, convolve)
+    setattr(file, RULE, rule)

@@ -42,20 +42,15 @@ Gather = Callable[[list[Played]], list[Played]]
 
 @dataclass(slots=True)
 class Experience:
-    """The rollouts, rewards and credit of one iteration. ``trees``, ``rewards`` and ``credits`` have the same order.
-
-    ``replaced`` holds the trees that a refill replaced, with their rewards. ``skipped`` is the number of states without
-    a rollout. ``memory`` holds the values that the advantage rule needs at the next iteration. ``metrics`` holds the
-    metrics of the advantage rule.
-    """
+    """The rollouts, rewards and credit of one iteration. ``trees``, ``rewards`` and ``credits`` have the same order."""
 
     trees: list[RolloutTree] = field(default_factory=list)
     rewards: list[Rewards] = field(default_factory=list)
     credits: list[Credit] = field(default_factory=list)
-    replaced: list[Played] = field(default_factory=list)
-    skipped: int = 0
-    memory: Mapping[str, float] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    replaced: list[Played] = field(default_factory=list)  # trees that a refill replaced
+    skipped: int = 0  # number of states without a rollout
+    memory: Mapping[str, float] = field(default_factory=dict)  # what the advantage rule needs at the next iteration
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the advantage rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +104,8 @@ class Collector:
         return experience
 
     def updates(self, experience: Experience) -> list[Update]:
-        """Returns one packed update for each optimiser step.
-
-        The trees of ``experience`` are divided, in order, into parts whose sizes differ by at most one tree. The credit
-        is not computed again for each part.
+        """Returns one packed update for each optimiser step: the trees are divided, in order, into parts whose sizes
+        differ by at most one tree.
         """
         trees, credits = experience.trees, experience.credits
         ends = [part * len(trees) // self.steps for part in range(self.steps + 1)]
@@ -123,9 +116,8 @@ class Collector:
     def _extend(
         self, experience: Experience, states: Sequence[State], key: object, memory: Mapping[str, float]
     ) -> None:
-        """Samples rollouts from ``states``, adds the trees to ``experience`` and recomputes the credit of all trees.
-
-        The credit of earlier trees may change, because an advantage rule may compare trees with each other.
+        """Adds trees from ``states`` to ``experience`` and recomputes the credit of all trees, which an advantage rule may
+        compare with each other.
         """
         paid: list[Played] = [(tree, self.reward(tree) if tree.turns else {}) for tree in self.play(states, key)]
         whole = self.gather(paid)
@@ -138,9 +130,7 @@ class Collector:
 
 
 def _some(states: Sequence[State], count: int, seed: int) -> list[State]:
-    """Returns at most ``count`` of the states, chosen at random with ``seed``, in their order.
-
-    A batch holds the states of one trajectory in the order of their turns, so its first states are early turns more
+    """Returns at most ``count`` of the states, chosen at random because the first states of a batch are early turns more
     often than its states as a whole.
     """
     places = random.Random(seed).sample(range(len(states)), min(count, len(states)))
@@ -156,8 +146,11 @@ def _counts(tree: RolloutTree, credit: Credit) -> bool:
 
 def _drop_empty(experience: Experience) -> None:
     whole = list(zip(experience.trees, experience.rewards, experience.credits, strict=True))
-    kept = [(tree, rewards, credit) for tree, rewards, credit in whole if _counts(tree, credit)]
-    experience.replaced += [(tree, rewards) for tree, rewards, credit in whole if not _counts(tree, credit)]
-    experience.trees = [tree for tree, _, _ in kept]
-    experience.rewards = [rewards for _, rewards, _ in kept]
-    experience.credits = [credit for _, _, credit in kept]
+    experience.trees, experience.rewards, experience.credits = [], [], []
+    for tree, rewards, credit in whole:
+        if _counts(tree, credit):
+            experience.trees.append(tree)
+            experience.rewards.append(rewards)
+            experience.credits.append(credit)
+        else:
+            experience.replaced.append((tree, rewards))

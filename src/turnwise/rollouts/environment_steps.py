@@ -19,7 +19,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,17 +45,11 @@ class _Late(BaseException):
 
 
 class guarded:  # noqa: N801 - the name of a context manager is lower case
-    """Context manager that raises ``EnvironmentFault`` if its ``with`` block fails or takes longer than ``seconds``.
+    """Raises ``EnvironmentFault`` if the ``with`` block fails or takes longer than ``seconds`` (None: no limit).
 
-    The time limit works only in the main thread, because only the main thread receives signals. Environments that wait
-    for workers, sandboxes or servers have shorter limits of their own.
-
-    Args:
-        seconds: the time limit in seconds. None means no limit.
-        passing: exception classes that are not converted, in addition to ``InputError``.
-
-    Raises:
-        EnvironmentFault: replaces any other exception. The first fault from each file and line is logged.
+    Exceptions of the classes ``passing`` and ``InputError`` are not converted. The time limit works only in the main
+    thread, because only the main thread receives signals. Environments that wait for workers, sandboxes or servers have
+    shorter limits of their own.
     """
 
     __slots__ = ("_armed", "_began", "_handler", "_left", "_passing", "_seconds")
@@ -92,7 +86,7 @@ class guarded:  # noqa: N801 - the name of a context manager is lower case
 
 
 def fault(what: str, error: Exception | None = None) -> EnvironmentFault:
-    """Returns the error for a failure of an environment, and logs the first failure from each file and line."""
+    """The error for a failure of an environment; the first failure from each file and line is logged."""
     frames = traceback.extract_tb(error.__traceback__) if error is not None else None
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     if place not in _told:
@@ -109,22 +103,11 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Begun:
-    """A function of the environment that runs in a thread.
+    """A function of the environment that runs in a thread."""
 
-    Attributes:
-        session: the session that the function uses, or None if the function opens an episode and returns its session.
-        since: the value of ``time.monotonic()`` at which a thread began it, or None while it is queued.
-        left: whether nobody waits for the answer any longer.
-        replaced: whether another thread has taken the place of its thread.
-        ended: whether the function has returned.
-    """
-
-    session: Session | None
-    answer: Future[Any] | None = None
-    since: float | None = None
-    left: bool = False
-    replaced: bool = False
-    ended: bool = False
+    session: Session | None  # the session that it uses; None: it opens an episode and returns its session
+    since: float | None = None  # the value of ``time.monotonic()`` when a thread began it; None while it is queued
+    answer: Future[Any] = field(init=False)
 
 
 class Answers:
@@ -144,10 +127,9 @@ class Answers:
         self.threads, self.seconds, self.room = threads, seconds, asyncio.Semaphore(threads)
         self.lock = lock or nullcontext()
         self._tasks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._pool = DaemonThreads(threads, "environment") if threads else None
-        self._moved = time.monotonic()  # when a thread last began or ended a step
+        self._pool = DaemonThreads(threads, "environment")
+        self._moved = time.monotonic()  # when a thread last began or ended a function
         self._under_way: set[Begun] = set()
-        self._state = threading.Lock()  # guards the attributes of functions under way
 
     async def call(
         self,
@@ -171,80 +153,60 @@ class Answers:
         self, function: Callable[[], Any], session: Session | None, passing: tuple[type[Exception], ...] = ()
     ) -> Begun:
         """Queues a function for the threads and returns at once."""
-        assert self._pool is not None
         begun = Begun(session)
         self._under_way.add(begun)
         begun.answer = self._pool.submit(partial(self._run, begun, function, passing))
         return begun
 
     def making(self, task: Task, shared: bool) -> AbstractAsyncContextManager[Any]:
-        """Returns a lock that is held while an episode of ``task`` is made. Nothing is locked without ``shared``, which
-        says that a cached episode may be used (``rollouts.verdicts.Episodes.shared``).
-        """
+        """A lock that is held while an episode of ``task`` is made, if a cached episode may be used (``shared``)."""
         return self._tasks[task.env, task.id] if shared else nullcontext()
 
     async def wait(self, begun: Begun) -> Any:
-        """Waits for ``begun`` and returns the environment's answer, or the result of the function.
+        """Waits for the result of a function and returns it.
 
         Raises:
             EnvironmentFault: the environment failed or does not answer, or the function is queued and no thread has
                 begun or ended a function for ``seconds``.
         """
-        assert begun.answer is not None
         step = asyncio.wrap_future(begun.answer)
+        asked = time.monotonic()
         try:
-            return await self._answer(begun, step)
+            while True:
+                since = begun.since or max(asked, self._moved)
+                left = None if self.seconds is None else max(0.0, since + self.seconds - time.monotonic())
+                await asyncio.wait([step], timeout=left)
+                if step.done():
+                    return step.result()
+                if self.seconds is not None and (begun.since or max(asked, self._moved)) == since:
+                    close(begun.session)
+                    raise fault(f"no answer within {self.seconds:g} s")
         except BaseException:
             step.cancel()
-            self._leave(begun)
+            if not begun.answer.cancel() and not begun.answer.done():
+                self._pool.change_most(1)  # it may run for ever, so another thread takes the place of its thread
+                begun.answer.add_done_callback(partial(self._too_late, begun))
             raise
 
-    async def _answer(self, begun: Begun, step: asyncio.Future[Any]) -> Any:
-        asked = time.monotonic()
-        while True:
-            since = begun.since or max(asked, self._moved)
-            left = None if self.seconds is None else max(0.0, since + self.seconds - time.monotonic())
-            await asyncio.wait([step], timeout=left)
-            if step.done():
-                return step.result()
-            if self.seconds is not None and (begun.since or max(asked, self._moved)) == since:
-                close(begun.session)
-                raise fault(f"no answer within {self.seconds:g} s")
-
-    def _leave(self, begun: Begun) -> None:
-        """Gives up a function. If it is running, which may never end, another thread takes the place of its thread."""
-        assert begun.answer is not None and self._pool is not None
-        begun.answer.cancel()
-        with self._state:
-            begun.left = True
-            begun.replaced = begun.since is not None and not begun.ended
-        if begun.replaced:
-            self._pool.change_most(1)
+    def _too_late(self, begun: Begun, answer: Future[Any]) -> None:
+        self._pool.change_most(-1)
+        if begun.session is None and answer.exception() is None:
+            close(answer.result())
 
     def close(self) -> None:
-        """Cancels the queued steps, and closes the episodes of queued and running steps."""
-        if self._pool is not None:
-            self._pool.close()
+        """Cancels the queued functions, and closes the episodes of queued and running ones."""
+        self._pool.close()
         for begun in list(self._under_way):
             close(begun.session)
 
     def _run(self, begun: Begun, function: Callable[[], Any], passing: tuple[type[Exception], ...]) -> Any:
-        with self._state:
-            begun.since = self._moved = time.monotonic()
-        result = None
+        begun.since = self._moved = time.monotonic()
         try:
             with guarded(self.seconds, passing=passing):
-                result = function()
-            return result
+                return function()
         finally:
             self._moved = time.monotonic()
             self._under_way.discard(begun)
-            with self._state:
-                begun.ended = True
-            if begun.replaced and self._pool is not None:
-                self._pool.change_most(-1)
-            if begun.left and begun.session is None:
-                close(result)
 
 
 def close(session: Session | None) -> None:
@@ -276,14 +238,9 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Room:
-    """Lets groups of rollouts begin in the order of their arrival, so that at most ``most`` rollouts run at once.
-
-    A group is admitted as a whole, because a gate waits for all rollouts of a group. The schedule does not count a
-    waiting group as running.
-
-    Args:
-        most: greatest number of live rollouts. A larger group is admitted alone. None means no limit.
-        schedule: the engine's schedule, which decides when actions are sampled.
+    """Lets groups of rollouts begin in the order of their arrival, so that at most ``most`` rollouts run at once (None: no
+    limit). A group is admitted as a whole, because a gate waits for all its rollouts, and alone if it is larger. The
+    schedule does not count a waiting group as running.
     """
 
     def __init__(self, most: int | None, schedule: Schedule) -> None:
@@ -293,9 +250,7 @@ class Room:
 
     @asynccontextmanager
     async def of(self, count: int, member: object) -> AsyncIterator[None]:
-        """Waits until ``count`` rollouts of the group ``member`` are admitted. The rollouts count as live within the
-        ``async with`` block.
-        """
+        """Waits until ``count`` rollouts of the group ``member`` are admitted, which are live within the block."""
         if self._waiting or not self._fits(count):
             entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((count, member, entered))
@@ -321,14 +276,8 @@ class Room:
 
 
 class Openings:
-    """Returns the first messages of a task and their token ids. The results are cached.
-
-    Args:
-        environment: the environment, or a mixture of environments.
-        chat: converts messages to tokens.
-        threads: how many tasks are opened at the same time in an environment that waits for other processes. With 0,
-            they are opened one after the other.
-        seconds: time limit in seconds for opening a task. None: no limit.
+    """Returns the first messages of a task and their token ids. The results are cached. ``threads`` and ``seconds`` are
+    the limits of the environment's answers (:class:`Answers`).
     """
 
     def __init__(self, environment: Any, chat: ChatTokens, threads: int = 0, seconds: float | None = None) -> None:
@@ -346,10 +295,7 @@ class Openings:
         return self._known[task.env, task.id]
 
     def read(self, tasks: Sequence[Task], on_done: Callable[[int], None] = lambda count: None) -> None:
-        """Opens the tasks that were not opened before and stores their first messages.
-
-        ``on_done`` is called with the number of tasks that have just been opened.
-        """
+        """Opens the tasks that were not opened before. ``on_done`` is called with a number of tasks that are now open."""
         new = {(task.env, task.id): task for task in tasks if (task.env, task.id) not in self._known}
         on_done(len(tasks) - len(new))
         if new:
@@ -358,29 +304,28 @@ class Openings:
     async def _read(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
         together = self.environment.together or len(tasks)
         answers = Answers(min(self.threads, together, len(tasks)), self.seconds)
-        waiting = [answers.threads > 0 and waits(self.environment, task) for task in tasks]
         begun = {
             place: asyncio.ensure_future(self._open(task, answers, True))
             for place, task in enumerate(tasks)
-            if waiting[place]
+            if answers.threads and waits(self.environment, task)
         }
         try:
             for place, task in enumerate(tasks):
-                try:
-                    messages, tools = await (begun[place] if waiting[place] else self._open(task, answers, False))
-                except EnvironmentFault as error:
-                    raise EnvironmentFault(f"env={task.env}: task {task.id} cannot be opened: {error}") from error
+                messages, tools = await (begun.get(place) or self._open(task, answers, False))
                 self._known[task.env, task.id] = messages, self.chat.prompt(messages, tools)
                 on_done(1)
         finally:
             answers.close()
 
     async def _open(self, task: Task, answers: Answers, threaded: bool) -> tuple[Sequence[Message], Sequence[Any]]:
-        opening = partial(answers.call, threaded, partial(self._opening, task), None, (ValueError,))
+        opening = partial(answers.call, threaded, partial(self._opening, task), passing=(ValueError,))
         for _ in range(TRIES - 1):
             with suppress(EnvironmentFault):
                 return await opening()
-        return await opening()
+        try:
+            return await opening()
+        except EnvironmentFault as error:
+            raise EnvironmentFault(f"env={task.env}: task {task.id} cannot be opened: {error}") from error
 
     def _opening(self, task: Task) -> tuple[Sequence[Message], Sequence[Any]]:
         session = self.environment.reset(task)

@@ -7,8 +7,10 @@ the token's log-prob and with the credit of the turn. Items are not merged, so p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,7 +33,7 @@ class Trie:
 
     def shared(self, ids: Sequence[int], at: int = -1) -> tuple[int, int]:
         """Returns the length of the longest prefix of ``ids`` that is a path below node ``at`` (-1: the root), and the
-        last node of this path. If no prefix is a path, the result is (0, ``at``).
+        last node of this path, which is ``at`` for length 0.
         """
         for count, token in enumerate(ids):
             node = self._children.get((at, token))
@@ -55,9 +57,6 @@ class Trie:
         return nodes
 
     def layout(self) -> Layout:
-        """Returns the trie as one sequence of tokens in depth-first order: the descendants of a node directly follow
-        the node.
-        """
         count = len(self.tokens)
         size, depth, place, cursor = [1] * count, [0] * count, [0] * count, [0] * count
         for node in range(count - 1, 0, -1):  # parents have smaller numbers than their children
@@ -117,6 +116,12 @@ class Items:
     near_logprob_K: Tensor | None = None  # log-prob under the policy before the iteration's first optimiser step
     views: dict[str, Tensor] = field(default_factory=dict)  # name -> other advantages (K,), for diagnostics
 
+    def map(self, act: Callable[[Tensor], Tensor]) -> Items:
+        """Returns the items with ``act`` applied to every tensor."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "views"}
+        changed: dict[str, Any] = {name: value if value is None else act(value) for name, value in columns.items()}
+        return Items(**changed, views={name: act(value) for name, value in self.views.items()})
+
 
 @dataclass(slots=True)
 class Packed:
@@ -130,14 +135,9 @@ class Packed:
     items: Items
 
     def to(self, device: torch.device) -> Packed:
-        def move(x: object) -> object:
-            if isinstance(x, dict):
-                return {name: value.to(device) for name, value in x.items()}
-            return x.to(device) if isinstance(x, Tensor) else x
-
-        items = Items(**{f.name: move(getattr(self.items, f.name)) for f in fields(Items)})  # type: ignore[arg-type]
-        tensors = {f.name: move(getattr(self, f.name)) for f in fields(Packed) if f.name != "items"}
-        return Packed(**tensors, items=items)  # type: ignore[arg-type]
+        items = self.items.map(lambda value_K: value_K.to(device))
+        tensors = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name != "items"}
+        return Packed(**tensors, items=items)
 
 
 @dataclass(slots=True)
@@ -164,25 +164,24 @@ class Update:
         return replace(self, batches=mine)
 
 
-@dataclass(slots=True)
-class _Item:
-    node: int
-    parent: int
-    old_logprob: float
-    advantage: float
-    weight: float
-    clip: tuple[float, float] | None
-    turn: int
+class _Trained(NamedTuple):
+    """A trained turn of a row. Each of its tokens becomes an item."""
+
+    nodes: list[int]  # of the turn's tokens in the row's trie
+    parent: int  # node of the token before the turn
+    logprobs: list[float]
+    credit: Credit
+    place: int  # index of the turn in its tree
+    number: int  # of the turn within the update
     sequence: int
     share: float
     length: int
-    views: dict[str, float]
 
 
 class _Row:
     def __init__(self) -> None:
         self.trie = Trie()
-        self.items: list[_Item] = []
+        self.turns: list[_Trained] = []
 
 
 def pack(
@@ -234,7 +233,8 @@ def pack(
                     done.add(t)
                     sequence = sequence_of.setdefault(sample_of[t], sequences)
                     sequences = max(sequences, sequence + 1)
-                    _add_items(row, tree, credit, t, nodes, at, turns, (sequence, share, length_of[sample_of[t]]))
+                    of_sample = sequence, share, length_of[sample_of[t]]
+                    row.turns.append(_Trained(nodes, at, turn.logprobs, credit, t, turns, *of_sample))
                     turns, tokens = turns + 1, tokens + len(nodes)
                 if t != path[-1]:
                     at = [nodes[-1], *row.trie.add(turn.observation_ids, -1 if turn.anew else nodes[-1])][-1]
@@ -244,9 +244,8 @@ def pack(
 
 
 def _segments(tree: RolloutTree, path: Sequence[int]) -> list[list[int]]:
-    """Returns the tokens of a path after its state, without the last observation, as one list for each conversation.
-
-    The first list continues the conversation of the state. A turn with ``anew`` begins a new conversation.
+    """Returns the tokens of a path after its state, without the last observation, as one list for each conversation:
+    the first continues that of the state, and turns with ``anew`` begin new ones.
     """
     found: list[list[int]] = [[]]
     for t in path:
@@ -266,14 +265,9 @@ def _place(
     merge: bool,
     root: tuple[_Row, int] | None,
 ) -> tuple[_Row, int]:
-    """Returns the row for a path, and the node of the row at which the path's state ends.
-
-    The row is the last row of ``rows`` if the path shares a long enough prefix with this row and fits into it, else a
-    new row.
-
-    Args:
-        segments: the result of :func:`_segments`.
-        root: the result for an earlier path of the same tree, which saves a search for the state in the row.
+    """Returns the row for a path, and the node of the row at which the path's state ends. The row is the last row of
+    ``rows`` if the path shares a long enough prefix with this row and fits into it, else a new row. ``root`` is the
+    result for an earlier path of the same tree, which saves a search for the state in the row.
     """
     if merge and rows:
         row = rows[-1]
@@ -300,27 +294,6 @@ def row_limit(shared: float, row_tokens: float) -> float:
     return max(row_tokens, shared + min(shared, row_tokens))
 
 
-def _add_items(
-    row: _Row,
-    tree: RolloutTree,
-    credit: Credit,
-    t: int,
-    nodes: list[int],
-    parent: int,
-    turn: int,
-    sample: tuple[int, float, int],  # number of the sample, its share and its length
-) -> None:
-    clip = None
-    if credit.clip_low is not None and credit.clip_high is not None:
-        clip = (credit.clip_low[t], credit.clip_high[t])
-    views = {name: values[t] for name, values in (credit.views or {}).items()}
-    for node, logprob in zip(nodes, tree.turns[t].logprobs, strict=True):
-        row.items.append(
-            _Item(node, parent, logprob, credit.advantage[t], credit.weight[t], clip, turn, *sample, views)
-        )
-        parent = node
-
-
 def _chunks(rows: list[_Row], batch_tokens: int) -> list[list[_Row]]:
     chunks: list[list[_Row]] = []
     for row in sorted(rows, key=lambda r: len(r.trie), reverse=True):
@@ -342,33 +315,39 @@ def _batch(rows: list[_Row]) -> Packed:
         layout = row.trie.layout()
         n = len(layout.ids_S)
         ids[b, :n], position[b, :n], end[b, :n] = layout.ids_S, layout.position_S, layout.end_S
-        for item in row.items:
-            u = unique.setdefault((b, item.node), len(source))
-            if u == len(source):
-                source.append(b * S + int(layout.place_N[item.parent]))
-                target.append(row.trie.tokens[item.node])
-            unique_K.append(u)
-    items = [item for row in rows for item in row.items]
+        for turn in row.turns:
+            for parent, node in zip([turn.parent, *turn.nodes], turn.nodes, strict=False):
+                u = unique.setdefault((b, node), len(source))
+                if u == len(source):
+                    source.append(b * S + int(layout.place_N[parent]))
+                    target.append(row.trie.tokens[node])
+                unique_K.append(u)
+    turns = [turn for row in rows for turn in row.turns]
+    count_T = torch.tensor([len(turn.nodes) for turn in turns])
 
-    def column(name: str, dtype: torch.dtype) -> Tensor:
-        return torch.tensor([getattr(item, name) for item in items], dtype=dtype)
+    def column(values: Iterable[object], dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.tensor(list(values), dtype=dtype).repeat_interleave(count_T, 0)
 
     packed = Items(
         unique_K=torch.tensor(unique_K),
-        old_logprob_K=column("old_logprob", torch.float32),
-        advantage_K=column("advantage", torch.float32),
-        weight_K=column("weight", torch.float32),
-        turn_K=column("turn", torch.long),
-        sequence_K=column("sequence", torch.long),
-        share_K=column("share", torch.float32),
-        length_K=column("length", torch.float32),
+        old_logprob_K=torch.tensor([logprob for turn in turns for logprob in turn.logprobs], dtype=torch.float32),
+        advantage_K=column(turn.credit.advantage[turn.place] for turn in turns),
+        weight_K=column(turn.credit.weight[turn.place] for turn in turns),
+        turn_K=column((turn.number for turn in turns), torch.long),
+        sequence_K=column((turn.sequence for turn in turns), torch.long),
+        share_K=column(turn.share for turn in turns),
+        length_K=column(turn.length for turn in turns),
     )
-    if any(item.clip for item in items):
-        clip = torch.tensor([item.clip or (float("nan"), float("nan")) for item in items])
-        packed = replace(packed, clip_low_K=clip[:, 0], clip_high_K=clip[:, 1])
-    for name in sorted({name for item in items for name in item.views}):
-        # an item whose tree does not have this view gets the advantage of the loss
-        packed.views[name] = torch.tensor([item.views.get(name, item.advantage) for item in items])
+    if any(turn.credit.clip_low and turn.credit.clip_high for turn in turns):
+        low, high = (
+            column(clip[turn.place] if (clip := getattr(turn.credit, name)) else math.nan for turn in turns)
+            for name in ("clip_low", "clip_high")
+        )
+        packed = replace(packed, clip_low_K=low, clip_high_K=high)
+    for name in sorted({name for turn in turns for name in turn.credit.views or ()}):
+        # a turn whose tree does not have this view gets the advantage of the loss
+        chosen = [(turn.credit.views or {}).get(name, turn.credit.advantage) for turn in turns]
+        packed.views[name] = column(values[turn.place] for values, turn in zip(chosen, turns, strict=True))
     return Packed(
         ids_BS=torch.from_numpy(ids),
         position_BS=torch.from_numpy(position),
@@ -389,12 +368,11 @@ def smaller(batches: list[Packed], times: int) -> list[Packed]:
     sequence lies within one row, and because means are taken over the whole update.
     """
     for _ in range(times):
-        batches = [half for packed in batches for half in split(packed)]
+        batches = [half for packed in batches for half in _halves(packed)]
     return batches
 
 
-def split(packed: Packed) -> list[Packed]:
-    """Returns two micro-batches with the first and the second half of the rows. A single row is not split."""
+def _halves(packed: Packed) -> list[Packed]:
     B = len(packed.ids_BS)
     return [_rows(packed, 0, B // 2), _rows(packed, B // 2, B)] if B > 1 else [packed]
 
@@ -404,22 +382,14 @@ def _rows(packed: Packed, first: int, last: int) -> Packed:
     row_U = packed.source_U // S
     kept_U = (row_U >= first) & (row_U < last)
     kept_K = kept_U[packed.items.unique_K]
-    place_U = kept_U.cumsum(0) - 1
-
-    def cut(value: object) -> object:
-        if isinstance(value, dict):
-            return {name: tensor[kept_K] for name, tensor in value.items()}
-        return value[kept_K] if isinstance(value, Tensor) else value
-
-    items = Items(**{field.name: cut(getattr(packed.items, field.name)) for field in fields(Items)})  # type: ignore[arg-type]
-    items = replace(items, unique_K=place_U[items.unique_K])
+    items = packed.items.map(lambda value_K: value_K[kept_K])
     longest = int((packed.end_BS[first:last] > 0).any(0).nonzero().max()) + 1
     source_U = packed.source_U[kept_U]
     return Packed(
         ids_BS=packed.ids_BS[first:last, :longest],
         position_BS=packed.position_BS[first:last, :longest],
         end_BS=packed.end_BS[first:last, :longest],
-        source_U=(torch.div(source_U, S, rounding_mode="floor") - first) * longest + source_U % S,
+        source_U=(source_U // S - first) * longest + source_U % S,
         target_U=packed.target_U[kept_U],
-        items=items,
+        items=replace(items, unique_K=(kept_U.cumsum(0) - 1)[items.unique_K]),
     )

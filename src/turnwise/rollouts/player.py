@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -20,7 +20,7 @@ from itertools import count as numbers
 from typing import Any
 
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.engines.engine import Begin, Engine, Request, Sample, Sampling, Schedule, schedule_of
+from turnwise.engines.engine import Begin, Engine, Request, Sample, Sampling, schedule_of
 from turnwise.env import Environment, EnvironmentFault, Session, Step, tools_of, waits
 from turnwise.methods.allocate import Allocator
 from turnwise.methods.gate import Gate
@@ -30,7 +30,7 @@ from turnwise.types import RolloutTree, State, Turn
 
 
 def seed_of(*parts: object) -> int:
-    """Returns a 64-bit seed from the parts of a name, e.g. (run seed, iteration, state id, branch, turn)."""
+    """A 64-bit seed from the parts of a name, e.g. (run seed, iteration, state id, branch, turn)."""
     return int.from_bytes(blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest(), "little")
 
 
@@ -58,40 +58,19 @@ class Branch:
     length: int = 0  # the number of tokens of the history of this rollout
 
     def seed(self, key: object) -> int:
-        """Returns the seed with which the next action is drawn; ``key`` is the key of the collection."""
+        """The seed with which the next action is drawn; ``key`` is the key of the collection."""
         attempt = [f"attempt {self.attempt}"] * bool(self.attempt)
         return seed_of(key, self.tree.state.id, self.anchor, self.branch, self.depth, *attempt)
 
 
-Start = Callable[[RolloutTree, int, int], Awaitable[Sequence[Branch]]]
-"""A coroutine function that takes a tree, the index of a turn (-1: the root) and a count, and starts that many rollouts."""
-
-
 @dataclass(slots=True, eq=False)
 class Group:
-    """The group of rollouts of one tree, while they are sampled.
+    """The group of rollouts of one tree, while they are sampled."""
 
-    Args:
-        number: the group's index among the groups of one call of ``Player.play``.
-        count: number of rollouts that start at the root. These rollouts are called the first rollouts.
-        gate: decides after each step of the first rollouts whether the group is stopped.
-        schedule: decides when the engine samples.
-        roll_out: function that runs one rollout to its end.
-        expand: function that returns a map from the index of a turn to the number of rollouts that start there.
-        room: limits the number of rollouts that are live at the same time.
-        act: function that samples all rollouts if each rollout is one action. None: ``roll_out`` runs each rollout.
-    """
-
-    number: int
+    live: Live
+    number: int  # the group's index among the groups of one call of ``Player.play``
     tree: RolloutTree
-    count: int
-    gate: Gate
-    schedule: Schedule
-    start: Start
-    roll_out: Callable[[Branch, Group], Awaitable[None]]
-    expand: Callable[[Group], Awaitable[Mapping[int, int]]]
-    room: Room
-    act: Callable[[Group, Sequence[Branch]], Awaitable[None]] | None = None
+    count: int  # number of rollouts that start at the root, which are called the first rollouts
     asked: int = 0  # the last step (turns since the root) at which the gate was asked
     past: int = 0  # the last step at which ``Gate.early`` decided to continue, so that no rollout waits there
     _held: dict[Branch, asyncio.Future[None]] = field(default_factory=dict)
@@ -102,26 +81,25 @@ class Group:
         """Samples the first rollouts and then the rollouts that branch from them. If the gate stops the group, sampling
         ends early.
         """
-        async with self.room.of(self.count, self):
-            first = await self.start(self.tree, -1, self.count)
+        live, tree = self.live, self.tree
+        async with live.room.of(self.count, self):
+            first = await live.start(tree, -1, self.count)
             await self._all(first)
         self._first = False
-        if self.tree.turns and not self.tree.stopped:
-            self.tree.stopped = self.gate.at_end(self.tree)
-        if self.tree.turns and not self.tree.stopped:
-            if not self.schedule.repeats:
-                in_order(self.tree, first)
-            branches = await self.expand(self)
-            async with self.room.of(sum(branches.values()), self):
+        if tree.turns and not tree.stopped:
+            tree.stopped = live.gate.at_end(tree)
+        if tree.turns and not tree.stopped:
+            if not live.schedule.repeats:
+                in_order(tree, first)
+            branches = await live.expand(self)
+            async with live.room.of(sum(branches.values()), self):
                 # at once: the numbers of the rollouts must not depend on how fast the environment opens episodes
-                begun = await asyncio.gather(*(self.start(self.tree, turn, count) for turn, count in branches.items()))
+                begun = await asyncio.gather(*(live.start(tree, turn, count) for turn, count in branches.items()))
                 await self._all([branch for each in begun for branch in each])
-        self.schedule.leave(self)
+        live.schedule.leave(self)
 
     async def goes_on(self, branch: Branch) -> bool:
-        """Returns whether the rollout ``branch`` may take another turn. If the gate makes a decision at the current
-        step of the rollout, the method waits for the decision.
-        """
+        """Whether the rollout may take another turn. Waits for the gate's decision at its current step, if there is one."""
         branch.reached = branch.depth
         self._look(branch)
         if self._holds(branch.depth):
@@ -135,11 +113,11 @@ class Group:
         reached = [other.reached for other in self._going]
         while self.asked < min(reached, default=0) and not self.tree.stopped:
             self.asked += 1
-            self.tree.stopped = self.gate(self.tree, self.asked)
+            self.tree.stopped = self.live.gate(self.tree, self.asked)
         step = max(reached, default=0)
         if self._holds(step):
             behind = [other.parent for other in self._going if other.reached < step]
-            decided = self.gate.early(self.tree, step, behind)
+            decided = self.live.gate.early(self.tree, step, behind)
             self.tree.stopped = bool(decided)
             self.past = step if decided is False else self.past
         if not self._holds(step):
@@ -152,30 +130,28 @@ class Group:
                         task.cancel()
 
     def _holds(self, step: int) -> bool:
-        """Returns whether rollouts that have reached ``step`` must wait for the gate's decision.
-
-        Without waiting, a rollout might take turns that are wasted if the gate stops the group. With the schedule
-        ``rounds`` the result is False, because this schedule lets all rollouts wait for the slowest rollout.
+        """Whether rollouts that have reached ``step`` must wait for the gate's decision, because turns that they took
+        meanwhile might be wasted. With the schedule ``rounds`` all rollouts wait for the slowest one anyway.
         """
-        waits = self._first and not self.tree.stopped and not self.schedule.repeats
-        return waits and step > max(self.asked, self.past) and self.gate.looks_at(step)
+        waits = self._first and not self.tree.stopped and not self.live.schedule.repeats
+        return waits and step > max(self.asked, self.past) and self.live.gate.looks_at(step)
 
     async def _all(self, branches: Sequence[Branch]) -> None:
-        if self.act is not None:
-            await self.act(self, branches)
+        if self.live.local:
+            await self.live.act(self, branches)
             return
         if not branches:
             return
         for branch in branches:
-            self.schedule.enter(branch.number)
+            self.live.schedule.enter(branch.number)
             self._going[branch] = asyncio.create_task(self._one(branch))
         tasks = list(self._going.values())
-        self.schedule.leave(self)  # the group counts as running again when the last rollout ends
+        self.live.schedule.leave(self)  # the group counts as running again when the last rollout ends
         await asyncio.gather(*tasks)
 
     async def _one(self, branch: Branch) -> None:
         try:
-            await self.roll_out(branch, self)
+            await self.live.roll_out(branch, self)
         except asyncio.CancelledError:
             if not self.tree.stopped:
                 raise
@@ -184,14 +160,13 @@ class Group:
         if self._going:
             self._look(branch)
         else:
-            self.schedule.enter(self)
-        self.schedule.leave(branch.number)
+            self.live.schedule.enter(self)
+        self.live.schedule.leave(branch.number)
 
 
 def in_order(tree: RolloutTree, branches: Sequence[Branch]) -> None:
-    """Sorts the turns of a tree's first rollouts by depth and then by rollout.
-
-    The index of a turn is part of the seed of rollouts that branch there, so the index must not depend on timing.
+    """Sorts the turns of a tree's first rollouts by depth and then by rollout, because the index of a turn is part of the
+    seed of rollouts that branch there and must not depend on timing.
     """
     written = [(place, branch.branch, turn) for branch in branches for place, turn in enumerate(branch.turns)]
     order = [turn for _, _, turn in sorted(written)]
@@ -209,7 +184,6 @@ OnReply = Callable[[State, Sequence[int]], None]
 """A callback that gets a state and the token ids of the single action that was sampled there."""
 
 OnTree = Callable[[RolloutTree], None]
-"""A callback that gets a tree whose rollouts have all ended."""
 
 
 class Live:
@@ -221,7 +195,7 @@ class Live:
         allocator: Allocator,
         gate: Gate,
         key: object,
-        on_turns: Callable[[int], None] | None,
+        on_turns: Callable[[int], None],
         on_reply: OnReply | None,
         on_tree: OnTree | None,
     ) -> None:
@@ -230,33 +204,31 @@ class Live:
         self.on_reply, self.on_tree = on_reply, on_tree
         self.local = player.max_turns == 1
         threads = player.environment_threads if player.environment.waits else 0
-        self.together: int | None = player.environment.together
-        if self.local and self.together is not None:
-            threads = min(threads, self.together)  # each verifier may hold a process
+        together = player.environment.together
+        if self.local and together is not None:
+            threads = min(threads, together)  # each verifier may hold a process
         self.answers = Answers(threads, player.environment_seconds, player.lock)
-        self.schedule = schedule_of(player.engine, player.sampling, on_turns or (lambda actions: None))
+        self.schedule = schedule_of(player.engine, player.sampling, on_turns)
+        self.room = Room(None if self.local else together, self.schedule)
         self._number = numbers()
         self._opened: dict[int, None] = {}  # the engine's open nodes (stored prefixes), in order
         self._ended: list[tuple[Group, asyncio.Future[Mapping[int, int]]]] = []  # groups that wait for the allocator
 
     async def run(self, trees: Sequence[RolloutTree], counts: Sequence[int]) -> None:
         """Samples every tree to its end. ``counts`` are the numbers of rollouts that start at the roots."""
-        act = self.act if self.local else None
-        room = Room(None if self.local else self.together, self.schedule)
-        groups = [
-            Group(number, tree, count, self.gate, self.schedule, self.start, self.roll_out, self.expand, room, act)
-            for number, (tree, count) in enumerate(zip(trees, counts, strict=True))
-        ]
+        groups = [Group(self, n, tree, count) for n, (tree, count) in enumerate(zip(trees, counts, strict=True))]
         for group in groups:
             self.schedule.enter(group)
-        tasks = [asyncio.create_task(self._sample(group)) for group in groups]
+        together = asyncio.gather(*(asyncio.create_task(self._sample(group)) for group in groups))
         sampling = asyncio.create_task(self.schedule.run())
         try:
-            await _all(tasks, sampling)
+            await asyncio.wait([together, sampling], return_when=asyncio.FIRST_COMPLETED)
+            if sampling.done():
+                sampling.result()
+            together.result()
         finally:
             self.answers.close()
             self.tally.cancelled += self.schedule.cancelled
-            self.tally.cancelled_tokens += self.schedule.cancelled_tokens
         self.engine.close(list(self._opened))
 
     async def _sample(self, group: Group) -> None:
@@ -272,7 +244,7 @@ class Live:
         while going:
             begin = self._begin_of(branch)
             try:
-                action = await self.schedule.sample(branch.number, branch.node, branch.seed(self.key), begin)
+                action = await self.schedule.sample(Request(branch.number, branch.node, branch.seed(self.key), begin))
             except asyncio.CancelledError:
                 self._close(branch.node)
                 raise
@@ -280,9 +252,7 @@ class Live:
             try:
                 going = await self.step(branch, turn, action.begun)
             except EnvironmentFault as error:
-                branch.tree.invalid.add(branch.parent)
-                turn.info["fault"] = str(error)
-                going = await self.begin(branch, again=True)
+                going = await self.restart(branch, turn, error)
             going = going and await group.goes_on(branch)
 
     def record(self, branch: Branch, sample: Sample) -> Turn:
@@ -320,9 +290,7 @@ class Live:
         try:
             await self.player.verdicts.judge(state, turn, self.answers, self._in_threads(state))
         except EnvironmentFault as error:
-            branch.tree.invalid.add(branch.parent)
-            turn.info["fault"] = str(error)
-            return not await self.begin(branch, again=True)
+            return not await self.restart(branch, turn, error)
         return True
 
     async def step(self, branch: Branch, turn: Turn, begun: Any) -> bool:
@@ -358,9 +326,7 @@ class Live:
     # -- where rollouts begin ------------------------------------------------------------------------------------------
 
     async def start(self, tree: RolloutTree, turn: int, count: int) -> list[Branch]:
-        """Starts ``count`` rollouts after a turn of the tree (-1: at its root), or fewer if the environment fails, and
-        returns the rollouts.
-        """
+        """Starts ``count`` rollouts after a turn of the tree (-1: at its root), or fewer if the environment fails."""
         if count == 0:
             return []
         state = tree.state
@@ -385,17 +351,19 @@ class Live:
             self._fork_node(branch)
         return branches
 
-    async def begin(self, branch: Branch, again: bool = False) -> bool:
-        """Puts a rollout at its anchor, the turn (or root) after which it starts: copies the environment's episode and
-        the engine's node there. ``again`` says that the environment failed and the rollout is restarted. Returns False
-        if no retry is left.
+    async def restart(self, branch: Branch, turn: Turn, error: EnvironmentFault) -> bool:
+        """Marks a turn at which the environment failed as invalid, and puts the rollout back at its anchor, the turn (or
+        root) after which it started. Returns False if no retry is left.
         """
-        if not await self._reached(branch, again):
+        branch.tree.invalid.add(branch.parent)
+        turn.info["fault"] = str(error)
+        if not await self._reached(branch, again=True):
             return False
         self._fork_node(branch)
         return True
 
     async def _reached(self, branch: Branch, again: bool = False) -> bool:
+        """Copies the environment's episode at the rollout's anchor. Returns False if no retry is left."""
         task, episodes = branch.tree.state.task, self.player.episodes
         call = partial(self.answers.call, self._in_threads(branch.tree.state))
         while True:
@@ -419,9 +387,7 @@ class Live:
         branch.depth = branch.reached = len(branch.tree.path(branch.anchor))
 
     async def expand(self, group: Group) -> Mapping[int, int]:
-        """Asks the allocator where a group branches after its first rollouts. Returns index of a turn -> number of
-        rollouts that start after this turn.
-        """
+        """Asks the allocator where a group branches: index of a turn -> number of rollouts that start after it."""
         branches: asyncio.Future[Mapping[int, int]] = asyncio.get_running_loop().create_future()
         self._ended.append((group, branches))
         if len(self._ended) == 1:
@@ -453,8 +419,8 @@ class Live:
             self.engine.close([node])
 
     def _begin_of(self, branch: Branch) -> Begin | None:
-        """Returns a function that asks the judge about the rollout's next action, or that begins the environment's
-        step. The function must be called as soon as the action is complete. Returns None if no function is needed.
+        """A function that is called when the rollout's next action is complete: it asks the judge, or begins the
+        environment's step. None if no function is needed.
         """
         state, session, on_reply = branch.tree.state, branch.session, self.on_reply
         if self.local:
@@ -464,17 +430,8 @@ class Live:
         return lambda sample: self.answers.start(partial(session.step, self.player.chat.decode(sample.ids)), session)
 
     def _in_threads(self, state: State) -> bool:
-        """Returns whether the functions of the state's environment run in threads."""
+        """Whether the functions of the state's environment run in threads."""
         return self.answers.threads > 0 and bool(state.task.env) and waits(self.player.environment, state.task)
-
-
-async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None]) -> None:
-    together: asyncio.Future[Any] = asyncio.gather(*tasks)
-    either: list[asyncio.Future[Any]] = [together, endless]
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    if endless.done():
-        endless.result()
-    together.result()
 
 
 # -- the player --------------------------------------------------------------------------------------------------------
@@ -492,7 +449,6 @@ class Tally:
     faults: int = 0  # rollouts that were lost because the environment failed
     retries: int = 0  # restarts of rollouts whose environment failed
     cancelled: int = 0  # actions that were being sampled when a gate stopped their group
-    cancelled_tokens: int = 0  # tokens of cancelled actions, if the engine reports them; not in ``tokens``
 
 
 @dataclass(slots=True)
@@ -500,20 +456,14 @@ class Player:
     """Plays rollouts with an engine and an environment.
 
     Args:
-        engine: samples the actions.
-        environment: answers the actions.
-        chat: converts between text and tokens.
-        sampling: temperature, length limit and filters with which every action is sampled.
         max_turns: greatest number of turns from a state. None: rollouts continue to the end of the episode. With 1,
             actions are judged without a step of the environment (PivotRL's local rollouts), and the verdicts are
             ``info["functional"]`` and ``info["strict"]`` of the turn.
         max_length: greatest number of tokens of a history. A rollout that would exceed it ends unfinished.
         retries: how often a rollout whose environment failed is restarted from its starting state or turn, with new
             random draws. The failed attempt stays in the tree as an invalid leaf.
-        environment_seconds: time limit in seconds for one answer of the environment
-            (``rollouts.environment_steps``). None: no limit.
-        environment_threads: number of concurrent steps and resets in an environment that waits for other processes
-            (``rollouts.environment_steps``). With 0, they run one after the other.
+        environment_seconds, environment_threads: limits of the environment's answers
+            (``rollouts.environment_steps.Answers``).
         dialogues: the verifier for single replies in dialogues without an environment.
         lock: is held while the environment is used in the thread that samples. Players that run at the same time share
             one lock.
@@ -544,14 +494,13 @@ class Player:
         allocator: Allocator,
         gate: Gate,
         key: object,
-        on_turns: Callable[[int], None] | None = None,
+        on_turns: Callable[[int], None] = lambda count: None,
         on_reply: OnReply | None = None,
         on_tree: OnTree | None = None,
     ) -> list[RolloutTree]:
         """Samples rollouts that start at ``states``, and returns one rollout tree for each state.
 
         Args:
-            states: the states at which rollouts start. Their ids must differ, because each id names a group.
             allocator: decides how many rollouts start at each state, and where a tree branches after these first
                 rollouts have ended.
             gate: decides when to stop a whole tree. It is asked at each step that all first rollouts of the tree have
@@ -561,7 +510,7 @@ class Player:
             on_turns: is called with the number of actions that have just been sampled, to show progress.
             on_reply: is called with each action as soon as it is complete, if ``max_turns`` is 1. A judge can then
                 begin while other actions are still sampled. The draws do not depend on this callback.
-            on_tree: is called with each tree as soon as all its rollouts have ended.
+            on_tree: is called with each tree when all its rollouts have ended.
         """
         if len({state.id for state in states}) != len(states):
             raise ValueError("two states of one collection have the same id, but an id names a group: make ids unique")
@@ -576,10 +525,9 @@ class Player:
         return trees
 
     def forget(self) -> None:
-        """Drops the cached episodes and verdicts."""
         self.episodes.kept.clear()
         self.verdicts.kept.clear()
 
     def using(self, sampling: Sampling, max_turns: int | None) -> Player:
-        """Returns a copy of this player with other sampling settings and its own count of costs."""
+        """A copy of this player with other sampling settings and its own count of costs."""
         return replace(self, sampling=sampling, max_turns=max_turns, tally=Tally())

@@ -1,15 +1,16 @@
-"""The predictor of success (TRACE Eqs. 17-18): a critic that predicts the success of a history, trained online on
-finished trees, with measures of how good its predictions are.
+"""Values of histories. The predictor of success (TRACE Eqs. 17-18) is a critic that is trained online on finished trees,
+with measures of how good its predictions are. The other value is the policy's probability of a task's true answer (for
+IGPO, arXiv:2510.14967).
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -18,57 +19,19 @@ from lightning import Callback, LightningModule
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
+from turnwise.data.chat_tokens import ChatTokens
+from turnwise.env import Environment, environment_of
+from turnwise.errors import InputError
 from turnwise.methods.reward import Reward
 from turnwise.models.fast_llama import Forward, forward_of_body, own_forward
-from turnwise.models.packed_logprobs import plan_of
-from turnwise.models.policy import load_backbone
+from turnwise.models.logprobs import plan_of, score
+from turnwise.models.policy import PolicyError, load_backbone
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.pack import Trie
+from turnwise.rollouts.pack import Trie, pack
 from turnwise.rollouts.player import seed_of
-from turnwise.types import Rewards, RolloutTree, Turn
+from turnwise.types import Credit, Rewards, RolloutTree, Turn
 
-
-@dataclass(frozen=True)
-class Translation:
-    """Converts trees from the policy's tokens to the critic's.
-
-    Args:
-        policy: the policy's tokenizer, which produced the token ids of the trees.
-        critic: the critic's tokenizer.
-    """
-
-    policy: Any
-    critic: Any
-
-    def __call__(self, tree: RolloutTree) -> RolloutTree:
-        """Returns a copy of the tree whose state and turns are tokenised by the critic's tokenizer.
-
-        Equal token sequences of the policy become equal token sequences of the critic.
-        """
-        state = replace(tree.state, ids=self._ids(tree.state.ids))
-        return replace(tree, state=state, turns=[self._turn(turn) for turn in tree.turns])
-
-    def _turn(self, turn: Turn) -> Turn:
-        if turn.anew:
-            said, seen = self._ids(tuple(turn.action_ids)), self._ids(tuple(turn.observation_ids))
-            return Turn(turn.parent, list(said), [], observation_ids=list(seen), anew=True)
-        return Turn(turn.parent, list(self._ids((*turn.action_ids, *turn.observation_ids))), [])
-
-    def _ids(self, ids: Sequence[int]) -> tuple[int, ...]:
-        return self._known(tuple(ids))
-
-    @cached_property
-    def _known(self) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
-        return lru_cache(maxsize=65536)(self._retokenised)  # each instance has its own cache, which is freed with it
-
-    def _retokenised(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        text = self.policy.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return tuple(self.critic.encode(text, add_special_tokens=False))
-
-
-def translation(policy: Any, critic: Any) -> Translation | None:
-    """Returns a converter from the policy's to the critic's tokens, or None if both have the same vocabulary."""
-    return None if policy.get_vocab() == critic.get_vocab() else Translation(policy, critic)
+# -- packed histories --------------------------------------------------------------------------------------------------
 
 
 Place = tuple[int, int]
@@ -77,9 +40,8 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class Histories:
-    """The inputs of one forward pass: one row (B = 1) of S packed tokens that contain Q histories.
-
-    ``models.packed_logprobs.PackedTokens`` explains the packed layout.
+    """The inputs of one forward pass: one row (B = 1) of S packed tokens (as ``models.logprobs.PackedTokens``) that
+    contain Q histories.
     """
 
     ids_BS: Tensor
@@ -89,44 +51,42 @@ class Histories:
     places: list[Place]  # the names of the Q histories
 
 
-@dataclass(slots=True)
-class _Spine:
+class _Spine(NamedTuple):
+    """The tokens of one conversation of a path, and the names of histories in it with the indices of their last tokens."""
+
     ids: list[int]
-    lasts: list[tuple[Place, int]] = field(default_factory=list)  # histories, and the indices of their last tokens
-
-
-@dataclass(slots=True)
-class _Row:
-    trie: Trie = field(default_factory=Trie)
-    lasts: list[tuple[Place, int]] = field(default_factory=list)  # histories, and the trie nodes of their last tokens
+    lasts: list[tuple[Place, int]]
 
 
 def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]], batch_tokens: int) -> list[Histories]:
     """Packs every requested history once, as a part of the first path of its tree that contains it.
 
-    A path is packed only up to its last requested history. Paths with a common prefix share its tokens, even if they
-    belong to different trees, because states of one environment begin with the same rules and tools. Paths without a
-    common prefix can be in the same row too, but attention does not connect them.
+    Paths with a common prefix share its tokens, even if they belong to different trees, because states of one
+    environment begin with the same rules and tools.
 
     Args:
-        trees: the trees of the histories.
         wanted: for each tree, the turns after which a requested history ends; -1 is the root state.
         batch_tokens: greatest number of tokens of one forward pass. A single path may be longer.
 
     Raises:
         ValueError: ``wanted`` contains a turn that its tree does not have.
     """
-    spines: list[_Spine] = []
-    for number, (tree, turns) in enumerate(zip(trees, wanted, strict=True)):
-        spines += _spines(number, tree, turns)
-    spines.sort(key=lambda spine: spine.ids)  # so that paths with long common prefixes become neighbours
-    rows: list[_Row] = []
-    for spine in spines:
-        if not rows or len(rows[-1].trie) + len(spine.ids) - rows[-1].trie.shared(spine.ids)[0] > batch_tokens:
-            rows.append(_Row())
-        nodes = rows[-1].trie.add(spine.ids)
-        rows[-1].lasts += [(place, nodes[last]) for place, last in spine.lasts]
-    return [_histories(row) for row in rows]
+    asked = enumerate(zip(trees, wanted, strict=True))
+    spines = [spine for number, (tree, turns) in asked for spine in _spines(number, tree, turns) if spine.lasts]
+    cut = [(spine.ids[: spine.lasts[-1][1] + 1], spine.lasts) for spine in spines]
+    rows: list[tuple[Trie, list[tuple[Place, int]]]] = []  # with the tries' nodes of last tokens
+    for ids, lasts in sorted(cut, key=lambda each: each[0]):  # so that long common prefixes become neighbours
+        if not rows or len(rows[-1][0]) + len(ids) - rows[-1][0].shared(ids)[0] > batch_tokens:
+            rows.append((Trie(), []))
+        nodes = rows[-1][0].add(ids)
+        rows[-1][1].extend((place, nodes[last]) for place, last in lasts)
+    found = []
+    for trie, ends in rows:
+        layout = trie.layout()
+        ids, position, end = (torch.from_numpy(x)[None] for x in (layout.ids_S, layout.position_S, layout.end_S))
+        last_Q = torch.from_numpy(layout.place_N[[node for _, node in ends]])
+        found.append(Histories(ids, position, end, last_Q, [place for place, _ in ends]))
+    return found
 
 
 def branchable(tree: RolloutTree) -> list[int]:
@@ -136,57 +96,37 @@ def branchable(tree: RolloutTree) -> list[int]:
 
 
 def _spines(number: int, tree: RolloutTree, turns: Collection[int]) -> Iterator[_Spine]:
+    """Yields the conversations of the tree's paths. A path has several if observations begin new ones (``Turn.anew``)."""
     missing = set(turns)
     for leaf in tree.leaves() or [-1]:
         path = [-1, *tree.path(leaf)]
-        if asked := missing.intersection(path):
-            yield from _split(number, tree, path, asked)
-            missing -= asked
+        if not (asked := missing.intersection(path)):
+            continue
+        missing -= asked
+        spine = _Spine(list(tree.state.ids), [])
+        for place in path:
+            turn = tree.turns[place] if place >= 0 else None
+            if turn is not None and turn.anew:
+                yield spine
+                spine = _Spine(list(turn.observation_ids), [])
+            elif turn is not None:
+                spine.ids.extend([*turn.action_ids, *turn.observation_ids])
+            if place in asked:
+                spine.lasts.append(((number, place), len(spine.ids) - 1))
+        yield spine
     if missing:
         raise ValueError(f"state {tree.state.id!r} has no turns {sorted(missing)}")
 
 
-def _split(number: int, tree: RolloutTree, path: Sequence[int], asked: set[int]) -> Iterator[_Spine]:
-    """Yields, for each conversation of a path, its tokens up to the end of the last requested history in it.
-
-    A path has several conversations if observations begin new ones (``Turn.anew``). ``asked`` holds the turns after
-    which a requested history ends. Conversations without a requested history are left out.
-    """
-    spine = _Spine([])
-    for turn in path:
-        if turn >= 0 and tree.turns[turn].anew:
-            yield from _cut(spine)
-            spine = _Spine(list(tree.turns[turn].observation_ids))
-        else:
-            spine.ids += tree.state.ids if turn < 0 else tree.turns[turn].action_ids + tree.turns[turn].observation_ids
-        if turn in asked:
-            spine.lasts.append(((number, turn), len(spine.ids) - 1))
-    yield from _cut(spine)
-
-
-def _cut(spine: _Spine) -> Iterator[_Spine]:
-    if spine.lasts:
-        yield _Spine(spine.ids[: spine.lasts[-1][1] + 1], spine.lasts)
-
-
-def _histories(row: _Row) -> Histories:
-    layout = row.trie.layout()
-    ids, position, end = (torch.from_numpy(of_S)[None] for of_S in (layout.ids_S, layout.position_S, layout.end_S))
-    last_Q = torch.from_numpy(layout.place_N[[node for _, node in row.lasts]])
-    return Histories(ids, position, end, last_Q, [place for place, _ in row.lasts])
+# -- the critic --------------------------------------------------------------------------------------------------------
 
 
 class Critic(LightningModule):
     """Predicts V(history) = sigmoid(w . h + b), where h is the last layer's hidden state at the history's last token,
-    and w and b are the weights of the scalar head.
+    and w and b are the weights of the scalar head. They are 0 initially, so that every history has the value 1/2.
 
-    w and b are 0 initially, so that every history has the value 1/2 before training.
-
-    Args:
-        backbone: a transformer without an output head, with tree attention.
-        learning_rate: learning rate of AdamW.
-        weight_decay: weight decay of AdamW.
-        autocast: whether to compute in bfloat16, whatever dtype the weights have.
+    ``backbone`` is a transformer without an output head, with tree attention. With ``autocast``, bfloat16 is computed
+    with, whatever dtype the weights have.
     """
 
     def __init__(
@@ -200,31 +140,18 @@ class Critic(LightningModule):
         self.learning_rate, self.weight_decay, self.autocast = learning_rate, weight_decay, autocast
         self.eval()  # no dropout, so that prediction and training see the same value of a history
 
-    def forward(self, histories: Histories) -> Tensor:
+    def forward(self, histories: Histories, forward_of: Callable[[Any], Forward] = own_forward) -> Tensor:
         """Returns the logits (Q,) of Q histories. The predicted success is the sigmoid of the logit."""
-        return self._logits(histories, own_forward(self.backbone))
+        of_row = (histories.ids_BS, histories.position_BS, histories.end_BS, histories.last_Q)
+        ids_BS, position_BS, end_BS, last_Q = (x.to(self.device) for x in of_row)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            hidden_BSC = forward_of(self.backbone)(ids_BS, position_BS, plan_of(end_BS))
+        return self.head(hidden_BSC.flatten(0, 1)[last_Q].float()).squeeze(-1)
 
     @torch.no_grad()
     def values(self, histories: Histories) -> Tensor:
         """Returns the predicted success (Q,) of Q histories, in [0, 1], without gradients."""
-        quickest = own_forward if self.autocast else forward_of_body
-        return torch.sigmoid(self._logits(histories, quickest(self.backbone)))
-
-    def _logits(self, histories: Histories, forward: Forward) -> Tensor:
-        ids_BS, position_BS, end_BS, last_Q = (
-            x.to(self.device) for x in (histories.ids_BS, histories.position_BS, histories.end_BS, histories.last_Q)
-        )
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            hidden_BSC = forward(ids_BS, position_BS, plan_of(end_BS))
-        return self.head(hidden_BSC.flatten(0, 1)[last_Q].float()).squeeze(-1)
-
-    def training_step(self, batch: tuple[Histories, Tensor], batch_idx: int = 0) -> Tensor:
-        """Returns the sum of squared errors over the Q histories of a forward pass (TRACE Eq. 19 without the mean).
-
-        ``batch`` holds the histories and their targets (Q,).
-        """
-        histories, target_Q = batch
-        return (torch.sigmoid(self(histories)) - target_Q.to(self.device)).square().sum()
+        return torch.sigmoid(self(histories, own_forward if self.autocast else forward_of_body))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
@@ -233,8 +160,7 @@ class Critic(LightningModule):
 # -- fitting the critic during training --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """The target of the history that ends at the root state or after a turn."""
 
     mean: float  # mean success of the valid leaves below this root state or turn
@@ -245,11 +171,7 @@ class Target:
 def targets(tree: RolloutTree, success: Sequence[float]) -> dict[int, Target]:
     """Returns a target for the root state (key -1) and for every turn after which a valid rollout continued.
 
-    A leaf has no target, because no rollout continues after it. A tree that a gate stopped has no targets.
-
-    Args:
-        tree: a finished tree.
-        success: the success of each leaf, between 0 and 1 (see :func:`success_of`).
+    A tree that a gate stopped has no targets. ``success`` holds that of each leaf (see :func:`success_of`).
     """
     if tree.stopped:
         return {}
@@ -284,16 +206,11 @@ def success_of(tree: RolloutTree, rewards: Rewards, reward_max: float = 1.0) -> 
 DEPTHS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, None))  # ranges of depth (turns since the root); None: no limit
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """The predicted success of a history, and its target (the measured success rate)."""
 
     value: float
     target: Target
-
-    @property
-    def error(self) -> float:
-        return (self.value - self.target.mean) ** 2
 
 
 class Anchor(NamedTuple):
@@ -307,17 +224,13 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
     """Returns metrics of prediction quality for root states and for histories below them (prefixes).
 
     - ``spearman_*``, ``spearman_*_p``: Spearman's rank correlation between predictions and success rates, and its
-      p-value (TRACE Eq. 22).
+      p-value (TRACE Eq. 22), for at least three histories.
     - ``captured_*``: the contrast of the half of the histories with the greatest V (1 - V), divided by the contrast of
-      all histories. V is the predicted success. The contrast of a history is p (1 - p), where p is its measured success
-      rate. A ranking without information gives 0.5.
-    - ``captured_*_best``: the same fraction for the half with the greatest contrast, which is the best possible value
-      (TRACE Figure 2b).
-    - ``mse_depth/*``: the mean squared error of the predictions, separately for ranges of the number of turns since the
-      root.
+      all histories (:func:`captured`). V is the predicted success.
+    - ``captured_*_best``: the same fraction for the half with the greatest contrast (TRACE Figure 2b).
+    - ``mse_depth/*``: the mean squared error of the predictions, for ranges of the number of turns since the root.
 
-    Undefined values are left out. A correlation is undefined for fewer than three histories, and if all predictions or
-    all success rates are equal. The fractions of contrast are undefined if no history has contrast.
+    Undefined values are left out.
     """
     found: dict[str, float] = {}
     for name, group in (("root", roots), ("prefix", prefixes)):
@@ -332,28 +245,25 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
         found |= {key: share for key, share in shares.items() if share is not None}
     errors: dict[str, list[float]] = defaultdict(list)
     for prediction in (*roots, *prefixes):
-        errors[bucket(prediction.target.depth)].append(prediction.error)
+        errors[bucket(prediction.target.depth)].append((prediction.value - prediction.target.mean) ** 2)
     return found | {f"mse_depth/{name}": sum(group) / len(group) for name, group in errors.items()}
 
 
 def spread(success: float) -> float:
-    """Returns p (1 - p) for a success rate p, which is the variance of a success (0 or 1) with this probability."""
     return success * (1 - success)
 
 
 def bucket(depth: int) -> str:
-    """Returns the name of the range in which a depth lies: ``0``, ``1-2``, ``3-5``, ``6-10`` or ``11+``."""
     low, high = next((low, high) for low, high in DEPTHS if high is None or depth <= high)
     return f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"
 
 
 def captured(anchors: Iterable[Anchor], share: float = 0.5) -> float | None:
-    """Returns the contrast of the top-ranked anchors divided by the contrast of all anchors (TRACE Figure 2b).
+    """Returns the contrast of the fraction ``share`` of the anchors with the greatest ranks, divided by the contrast of all
+    anchors (TRACE Figure 2b); None if no anchor has contrast.
 
-    The top-ranked anchors are the fraction ``share`` of all anchors that have the greatest ranks. All anchors count
-    equally, however many rollouts they really got. If only some of the anchors with equal ranks fit into this fraction,
-    each of them counts partly. A ranking that ranks all anchors equally therefore gives ``share``. The result is None
-    if no anchor has contrast.
+    If only some of the anchors with equal ranks fit into this fraction, each of them counts partly. A ranking that
+    ranks all anchors equally therefore gives ``share``.
     """
     ordered = sorted(anchors, key=lambda anchor: -anchor.rank)
     total = sum(anchor.contrast for anchor in ordered)
@@ -375,15 +285,9 @@ Example = tuple[RolloutTree, int, Target]
 class OnlinePredictor(Callback):
     """Holds the critic of one run and its optimiser, predicts the success of histories and trains the critic.
 
-    The class is a callback of the trainer, so that checkpoints contain the critic's weights and optimiser state.
-
-    Args:
-        critic: the model that predicts.
-        epochs, prefix_share, batch, clip_norm, reward_max, batch_tokens: see
-            :class:`turnwise.config.settings.PredictorSettings`.
-        seed: seed of the order of the examples and of the choice of histories below the root.
-        translate: function that converts trees from the policy's to the critic's tokens. None means that both have the
-            same vocabulary.
+    The class is a callback of the trainer, so that checkpoints contain the critic's weights and optimiser state. The
+    settings are those of :class:`turnwise.config.settings.PredictorSettings`; ``seed`` is that of the order of the
+    examples and of the choice of histories below the root.
     """
 
     def __init__(
@@ -396,16 +300,15 @@ class OnlinePredictor(Callback):
         reward_max: float = 1.0,
         batch_tokens: int = 4096,
         seed: int = 0,
-        translate: Any = None,
     ) -> None:
         self.critic, self.optimizer = critic, critic.configure_optimizers()
         self.epochs, self.prefix_share, self.batch, self.clip_norm = epochs, prefix_share, batch, clip_norm
-        self.reward_max, self.batch_tokens, self.seed, self.translate = reward_max, batch_tokens, seed, translate
+        self.reward_max, self.batch_tokens, self.seed = reward_max, batch_tokens, seed
         self._known: dict[int, float] = {}  # predictions in this collection: name of a history -> value
         self._score_seconds = self._score_cpu = 0.0
 
     def success(self, reward: Reward) -> Callable[[RolloutTree], Rewards]:
-        """Returns a reward function that divides the total of ``reward`` by the greatest possible reward."""
+        """A reward function that divides the total of ``reward`` by the greatest possible reward."""
         return lambda tree: {"total": success_of(tree, reward(tree), self.reward_max)}
 
     # -- predictions while rollouts run --------------------------------------------------------------------------------
@@ -423,9 +326,8 @@ class OnlinePredictor(Callback):
         return [[values.get(turn, 0.0) for turn in range(-1, len(tree.turns))] for tree, values in zip(trees, found)]
 
     def _score(self, trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]]) -> list[dict[int, float]]:
-        read = [self.translate(tree) for tree in trees] if self.translate else trees
         found: list[dict[int, float]] = [{} for _ in trees]
-        for histories in read_spines(read, wanted, self.batch_tokens):
+        for histories in read_spines(trees, wanted, self.batch_tokens):
             for (number, turn), value in zip(histories.places, self.critic.values(histories).tolist(), strict=True):
                 found[number][turn] = value
         return found
@@ -433,10 +335,7 @@ class OnlinePredictor(Callback):
     # -- training after every collection -------------------------------------------------------------------------------
 
     def learn(self, iteration: int, experience: Experience) -> dict[str, float]:
-        """Trains the critic on the trees of an iteration and returns metrics.
-
-        The metrics of prediction quality are those of predictions that the critic made before this training.
-        """
+        """Trains the critic on the trees of an iteration and returns metrics of its predictions before this training."""
         began, cpu_began = time.monotonic(), time.process_time()
         roots: list[Example] = []
         prefixes: list[Example] = []
@@ -485,12 +384,12 @@ class OnlinePredictor(Callback):
             wanted.setdefault(id(tree), (tree, {}))[1][turn] = target.mean
         trees = [tree for tree, _ in wanted.values()]
         told = [means for _, means in wanted.values()]
-        read = [self.translate(tree) for tree in trees] if self.translate else trees
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        for histories in read_spines(read, told, self.batch_tokens):
+        for histories in read_spines(trees, told, self.batch_tokens):
             target_Q = torch.tensor([told[number][turn] for number, turn in histories.places])
-            loss = self.critic.training_step((histories, target_Q))
+            # the sum of squared errors, TRACE Eq. 19 without the mean
+            loss = (torch.sigmoid(self.critic(histories)) - target_Q.to(self.critic.device)).square().sum()
             (loss / len(examples)).backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(self.critic.parameters(), self.clip_norm)
@@ -508,10 +407,8 @@ class OnlinePredictor(Callback):
 
 
 def history_names(tree: RolloutTree) -> dict[int, int]:
-    """Returns turn -> a number that names the history after this turn (-1: the root state) by its tokens.
-
-    A history is not named by the index of its last turn, because turns are renumbered when all rollouts of a group have
-    ended, and because several trees may begin at one state.
+    """Returns turn -> a number that names the history after this turn (-1: the root state) by its tokens, because turns
+    are renumbered when all rollouts of a group have ended, and several trees may begin at one state.
     """
     names = {-1: hash(tree.state.ids)}
     for place, turn in enumerate(tree.turns):
@@ -521,28 +418,74 @@ def history_names(tree: RolloutTree) -> dict[int, int]:
 
 
 def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device: torch.device) -> OnlinePredictor:
-    """Builds the critic and its training from the settings and returns them.
-
-    Args:
-        settings: the predictor's settings (:class:`turnwise.config.settings.PredictorSettings`).
-        source: folder or Hugging Face id of the initial weights.
-        tokenizer: the policy's tokenizer.
-        seed: the run's seed.
-        device: the device on which the critic computes.
+    """Builds the critic from ``settings`` (:class:`turnwise.config.settings.PredictorSettings`) with the initial weights
+    ``source``, a folder or Hugging Face id. ``tokenizer`` is the policy's.
 
     Raises:
         PolicyError: ``source`` names no model, or the model cannot be used.
     """
     backbone, own = load_backbone(source, settings.dtype, settings.layers)
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise PolicyError(
+            f"predictor.model={settings.model}: it must have the policy's vocabulary; choose a model of the policy's family"
+        )
     critic = Critic(backbone, settings.learning_rate, settings.weight_decay, settings.autocast).to(device)
-    return OnlinePredictor(
-        critic,
-        epochs=settings.epochs,
-        prefix_share=settings.prefix_share,
-        batch=settings.batch,
-        clip_norm=settings.clip_norm,
-        reward_max=settings.reward_max,
-        batch_tokens=settings.batch_tokens,
-        seed=seed,
-        translate=translation(tokenizer, own),
-    )
+    names = ("epochs", "prefix_share", "batch", "clip_norm", "reward_max", "batch_tokens")
+    given = {name: getattr(settings, name) for name in names}
+    return OnlinePredictor(critic, **given, seed=seed)
+
+
+# -- the probability of the true answer --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerProbability:
+    """The function of a tree's histories that :class:`turnwise.methods.turn_credit.Igpo` reads. ``model`` is the policy
+    that is trained, so the values are those of its weights when the credit is computed.
+    """
+
+    model: Any
+    chat: ChatTokens
+    environment: Environment
+    row_tokens: int = 4096
+
+    @torch.no_grad()
+    def __call__(self, trees: Sequence[RolloutTree]) -> list[list[float]]:
+        """Returns 1 + N values for each tree of N turns: for its root, and for the history after each turn. A value is
+        the geometric mean of the probabilities of the answer's tokens; after the last turn of a rollout it is 0.
+
+        Raises:
+            InputError: a task has no written answer.
+        """
+        asked = [self._with_answers(tree) for tree in trees]
+        values = [[0.0] * (1 + len(tree.turns)) for tree in trees]
+        device = next(self.model.parameters()).device
+        for number, (tree, credit) in enumerate(asked):
+            update = pack([tree], [credit], self.row_tokens, 2 * self.row_tokens)
+            answers = [turn.parent for turn, weight in zip(tree.turns, credit.weight, strict=True) if weight]
+            for batch in update.batches:
+                logprobs_U, _ = score(self.model, batch.to(device))
+                of_answer: dict[int, list[float]] = defaultdict(list)
+                logprobs_K = logprobs_U[batch.items.unique_K.to(device)].tolist()
+                for place, logprob in zip(batch.items.turn_K.tolist(), logprobs_K, strict=True):
+                    of_answer[place].append(logprob)
+                for place, own in of_answer.items():
+                    values[number][answers[place] + 1] = math.exp(math.fsum(own) / len(own))
+        return values
+
+    def _with_answers(self, tree: RolloutTree) -> tuple[RolloutTree, Credit]:
+        """The tree with the answer as a further turn after each history, and a credit that asks for these turns only."""
+        task = tree.state.task
+        text = environment_of(self.environment, task).solution(task)
+        if text is None:
+            raise InputError(
+                f"advantage=igpo: environment {task.env!r} has no written answer of its tasks (task {task.id}); choose an "
+                "environment with questions, such as env=search"
+            )
+        ids = self.chat.action(text)[:-1]  # without the end of the turn
+        answers = [Turn(parent, ids, [0.0] * len(ids), text) for parent in branchable(tree)]
+        turns = [*tree.turns, *answers]
+        weights = [0.0] * len(tree.turns) + [1.0] * len(answers)
+        return replace(tree, turns=turns, stopped=False), Credit(
+            [0.0] * len(turns), weights, sample=list(range(len(turns)))
+        )

@@ -15,27 +15,19 @@ again on a float32 copy of these layers.
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import peft
 import torch
-import transformers
 from torch import Tensor, nn
 
-import turnwise
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.errors import InputError
-from turnwise.files import atomic_write
 from turnwise.models.attention import NAME, backbone, unwrapped
-from turnwise.models.gated_delta_layers import KIND
-from turnwise.models.packed_logprobs import plan_of, score
+from turnwise.models.logprobs import plan_of, score
+from turnwise.models.recurrence import KIND
 from turnwise.rollouts.pack import Packed, pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
@@ -49,30 +41,22 @@ PARENTS = (-1, -1, 0, 0, 1)  # for each of the five turns the index of its paren
 _NUMBERS = ("idx", "index", "layer_id", "layer_number")  # suffixes of the attributes that hold a layer's own number
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The part that gives other log-probs (``update`` or ``engine``), and the reason."""
+def probe(model: Any) -> str | None:
+    """Compares log-probs of a causal LM as the docstring of this module says.
 
-    where: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.why}"
-
-
-def probe(model: Any) -> Difference | None:
-    """Compares log-probs of a causal LM as the docstring of this module says. Returns a difference, or None."""
+    Returns None, or the part that gives other log-probs (``update`` or ``engine``), a colon and the reason.
+    """
     return _measured(model, _difference)
 
 
-def probe_backbone(model: Any) -> Difference | None:
+def probe_backbone(model: Any) -> str | None:
     """Compares the last hidden states of a headless model on a packed tree and on the tree's paths, relative to the
-    largest hidden state, and returns a difference that was found, or None.
+    largest hidden state. The result is as that of :func:`probe`.
     """
     return _measured(model, _hidden_difference)
 
 
-def _measured(model: Any, measure: Callable[[Any], Difference | None]) -> Difference | None:
+def _measured(model: Any, measure: Callable[[Any], str | None]) -> str | None:
     try:
         with fewer_layers(model), torch.no_grad():
             difference = measure(model)
@@ -86,7 +70,7 @@ def _measured(model: Any, measure: Callable[[Any], Difference | None]) -> Differ
         raise
     except Exception as error:  # the model's code may raise anything
         why = " ".join(str(error).split())[:160]
-        return Difference("update", f"the log-probs cannot be computed ({type(error).__name__}: {why})")
+        return f"update: the log-probs cannot be computed ({type(error).__name__}: {why})"
 
 
 @contextmanager
@@ -195,43 +179,45 @@ def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: in
     return drawn + engine.sample([a, engine.fork(a), b], Sampling(max_tokens=last), [3, 4, 5])
 
 
-def _given(tokens: Tokens) -> list[list[int]]:
-    trunk = tokens[0]
-    return [[trunk[(7 * i + j) % len(trunk)] for j in range(WRITTEN if i < 2 else LAST)] for i in range(len(PARENTS))]
-
-
 # -- measurements ------------------------------------------------------------------------------------------------------
 
 
-def _difference(model: Any) -> Difference | None:
+def _difference(model: Any) -> str | None:
     config = unwrapped(model).config.get_text_config()
     device, tokens = next(model.parameters()).device, _tokens(config)
     engine = TreeEngine(end_ids=(), copy=False)
     engine.load_weights(model, 0)
     drawn = sampled(engine, tokens)
     example = Example(*tokens, [sample.ids for sample in drawn]).to(device)
-    own_K = _own(model, example)
+    logits = _on_paths(model, example).logits[torch.tensor(example.row), torch.tensor(example.place)]
+    own_K = logits.float().log_softmax(-1).gather(-1, example.target_K[:, None])[:, 0]
     packed_K = score(model, example.packed)[0][example.packed.items.unique_K]
-    limit = _limit(model)
-    if (by := _largest(packed_K, own_K)) > limit:
-        return Difference("update", f"log-probs of a packed tree differ by {by:.2g} nats from a plain forward pass")
     engine_K = torch.tensor([x for t in example.order for x in drawn[t].logprobs], device=device)
-    if (by := _largest(engine_K, own_K)) > limit:
-        return Difference("engine", f"log-probs of sampled tokens differ by {by:.2g} nats from a plain forward pass")
+    for found_K, what in ((packed_K, "update: log-probs of a packed tree"), (engine_K, "engine: sampled log-probs")):
+        if (by := _largest(found_K, own_K)) > _limit(model):
+            return f"{what} differ by {by:.2g} nats from those of a plain forward pass"
     return None
 
 
-def _own(model: Any, example: Example) -> Tensor:
-    """Returns the log-probs (K,) of the tree's action tokens, from the model's own forward pass over each path."""
-    logits = _plainly(model, example.paths).logits
-    rows, places = torch.tensor(example.row), torch.tensor(example.place)
-    return logits[rows, places].float().log_softmax(-1).gather(-1, example.target_K[:, None])[:, 0]
+def _hidden_difference(body: Any) -> str | None:
+    tokens = _tokens(body.config.get_text_config())
+    trunk = tokens[0]
+    lengths = [WRITTEN, WRITTEN, LAST, LAST, LAST]
+    written = [[trunk[(7 * i + j) % len(trunk)] for j in range(length)] for i, length in enumerate(lengths)]
+    example = Example(*tokens, written).to(next(body.parameters()).device)
+    own = _on_paths(body, example).last_hidden_state[torch.tensor(example.row), torch.tensor(example.place)]
+    packed = example.packed
+    out = body(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan_of(packed.end_BS))
+    found = out.last_hidden_state.flatten(0, 1)[packed.source_U[packed.items.unique_K]]
+    if (by := _largest(found, own) / max(float(own.abs().max()), 1e-6)) <= _limit(body):
+        return None
+    return f"update: hidden states of a packed tree differ by {by:.2g} of the largest from those of a plain pass"
 
 
-def _plainly(model: Any, paths: Tensor, **more: Any) -> Any:
-    """Runs the model's own forward pass over token ids (paths, tokens), with the model's reference attention."""
+def _on_paths(model: Any, example: Example) -> Any:
+    """Runs the model's own forward pass over the paths, with the model's reference attention."""
     with own_attention(model):
-        return model(input_ids=paths, use_cache=False, **more)
+        return model(input_ids=example.paths, use_cache=False)
 
 
 @contextmanager
@@ -243,22 +229,6 @@ def own_attention(model: Any) -> Iterator[None]:
         yield
     finally:
         base.set_attn_implementation(NAME)
-
-
-def _hidden_difference(body: Any) -> Difference | None:
-    tokens = _tokens(body.config.get_text_config())
-    example = Example(*tokens, _given(tokens)).to(next(body.parameters()).device)
-    wanted = _plainly(body, example.paths).last_hidden_state[torch.tensor(example.row), torch.tensor(example.place)]
-    packed = example.packed
-    out = body(
-        input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan_of(packed.end_BS)
-    ).last_hidden_state
-    by = _largest(out.flatten(0, 1)[packed.source_U[packed.items.unique_K]], wanted) / max(
-        float(wanted.abs().max()), 1e-6
-    )
-    if by <= _limit(body):
-        return None
-    return Difference("update", f"hidden states of a packed tree differ by {by:.2g} of the largest from a plain pass")
 
 
 def _largest(a: Tensor, b: Tensor) -> float:
@@ -273,54 +243,21 @@ def _limit(model: Any) -> float:
 # -- refusing a model --------------------------------------------------------------------------------------------------
 
 
-_CODE = ("models", "engines", "rollouts")  # packages whose code can change the result of the probe
-
-
-def check_exact(model: Any, named: str, cache: Path, measure: Callable[[Any], Difference | None] = probe) -> None:
+def check_exact(model: Any, named: str, measure: Callable[[Any], str | None] = probe) -> None:
     """Checks that packed trees give the log-probs of a causal LM's own forward pass, or with ``probe_backbone`` the
-    last hidden states of a headless transformer's. The check is skipped if the cache says that a model with equal
-    :func:`_key` has passed the check.
-
-    Args:
-        named: the configuration key and value that chose the model, for the message.
-        cache: the folder of files that runs share.
+    last hidden states of a headless transformer's. ``named`` is the key and value that chose the model.
 
     Raises:
         InputError: the log-probs or hidden states differ.
     """
-    kept = cache / "probe" / f"{_key(model, measure.__name__)}.json"
-    if kept.is_file():
-        return
     if (found := measure(model)) is not None:
         raise InputError(refusal(model, named, found))
-    with atomic_write(kept) as part:
-        part.write_text(json.dumps({"model": named, "exact": True}) + "\n", encoding="utf-8")
 
 
-def refusal(model: Any, named: str, found: Difference) -> str:
-    """Returns an error message of one line: the architecture, the part that differs, and the remedy."""
+def refusal(model: Any, named: str, found: str) -> str:
     kind = unwrapped(model).config.model_type
     return (
         f"{named}: the architecture {kind} ({type(unwrapped(model)).__name__}) is not reproduced exactly by the "
         f"packed forward pass of this code, so a run would train on wrong log-probs ({found}). Choose a model of a "
         "family that docs/models.md lists as exact"
     )
-
-
-def _key(model: Any, measured: str) -> str:
-    base = unwrapped(model)
-    weight = next(base.parameters())
-    about = {
-        "measured": measured,
-        "class": type(base).__name__,
-        "config": base.config.to_diff_dict(),
-        "adapters": base is not model,
-        "weights": [str(weight.dtype), weight.device.type],
-        "versions": [library.__version__ for library in (torch, transformers, peft)],
-        "layers": base.config.get_text_config().num_hidden_layers,
-    }
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
-    for folder in _CODE:
-        for file in sorted((Path(turnwise.__file__).parent / folder).glob("*.py")):
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:32]

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal
 
 from rapidfuzz.distance import Levenshtein
 
@@ -42,11 +42,9 @@ class Anchored:
     ``strict`` (our rules for PivotRL, arXiv:2603.21383, section 3.1).
 
     A reply is ``strict`` if it has the same calls in the same order as the demonstrated reply, or, without calls, the
-    same text up to whitespace. The rule for ``functional`` depends on the demonstrated reply. If the demonstrated reply
-    has calls, the calls of the judged reply must match these calls one to one by name and arguments
-    (``data.toolcalls.match``). If the demonstrated reply has no calls, the judged reply must have similar words and no
-    call. Rows of a pivot file are judged by the rule of NeMo Gym (``data.toolcalls.nemo_gym_rule``), because pivot
-    files come from NeMo Gym. A truncated reply is neither ``functional`` nor ``strict``.
+    same text up to whitespace. For ``functional``, the calls must match the demonstrated calls one to one by name and
+    arguments (``data.match_calls``); without demonstrated calls, the reply must have similar words and no call. Rows of
+    a pivot file are judged by the rule of NeMo Gym, from which they come. A truncated reply is neither.
 
     Attributes:
         format: the format of tool calls, in replies and in demonstrations.
@@ -62,11 +60,6 @@ class Anchored:
     word_overlap: float = 0.1
 
     def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
-        """Returns the verdicts ``functional`` and ``strict``.
-
-        Raises:
-            InputError: the demonstrated reply is not in the format ``self.format``.
-        """
         assert state.expert is not None
         tools: Sequence[Any] = state.task.data.get("tools", ())
         try:
@@ -99,34 +92,21 @@ class Anchored:
 
 
 def similarity(made: str, expected: str) -> float:
-    """Returns 1 minus the edit distance between two lists of words, divided by the length of the longer list.
-
-    Case is ignored, so the result is 1 if the texts differ only in case and whitespace.
-    """
+    """1 minus the edit distance between two lists of words, divided by the length of the longer list. Case is ignored."""
     return float(Levenshtein.normalized_similarity(made.lower().split(), expected.lower().split()))
 
 
 # -- episodes of an environment ----------------------------------------------------------------------------------------
 
 
-class Call(Protocol):
-    """Runs a function that uses the environment, and a session if one is given, and returns the function's result.
-
-    Raises:
-        EnvironmentFault: the environment failed. Exceptions of the classes ``passing`` are raised unchanged.
-    """
-
-    def __call__(
-        self, function: Callable[[], Any], session: Session | None = None, passing: tuple[type[Exception], ...] = ()
-    ) -> Awaitable[Any]: ...
+Call = Callable[..., Awaitable[Any]]
+"""Runs a function that uses the environment: ``environment_steps.Answers.call`` without its first argument."""
 
 
 @dataclass(slots=True)
 class Episodes:
-    """Returns environment episodes (sessions) of a task after given actions.
-
-    If the wanted episode is not in the cache, the cached episode whose actions are the longest prefix of the wanted
-    actions is copied, and the copy takes the remaining actions.
+    """Environment episodes (sessions) of tasks after given actions. If the wanted episode is not in the cache, the cached
+    episode whose actions are the longest prefix of the wanted actions is copied and takes the remaining actions.
     """
 
     environment: Environment
@@ -135,9 +115,7 @@ class Episodes:
     _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
 
     def shared(self, task: Task, actions: tuple[str, ...]) -> bool:
-        """Returns whether :meth:`after` uses a cached episode of ``task``. An episode may be used by only one call at a
-        time.
-        """
+        """Whether :meth:`after` uses a cached episode of ``task``, which only one call at a time may do."""
         return bool(actions) or (task.env, task.id, ()) in self.kept
 
     async def after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:
@@ -145,10 +123,6 @@ class Episodes:
 
         If the environment fails, or if this call is cancelled while a thread uses an episode, the cached episodes of
         this task are dropped, so that the next call begins anew.
-
-        Args:
-            call: runs each function that uses the environment. While it runs a function of a task for which
-                :meth:`shared` is true, this method must not be called again for this task if :meth:`shared` is true.
 
         Raises:
             EnvironmentFault: the environment failed.
@@ -195,24 +169,16 @@ def _release(session: Session | None) -> None:
 # -- verdicts by the environment ---------------------------------------------------------------------------------------
 
 
-class Verdict(NamedTuple):
-    """The two verdicts on an action of the policy at a state with a demonstrated action."""
-
-    functional: bool  # the action is as good as the demonstrated action (PivotRL Eq. 6)
-    strict: bool  # the action equals the demonstrated action (PivotRL Eq. 2)
-
-    def write(self, turn: Turn) -> None:
-        """Writes the verdicts into ``turn.info`` as 0.0 or 1.0."""
-        turn.info["functional"], turn.info["strict"] = float(self.functional), float(self.strict)
+Verdict = tuple[bool, bool]
+"""The verdicts on an action at a state with a demonstrated action: *functional*, whether it is as good as the
+demonstrated action (PivotRL Eq. 6), and *strict*, whether it equals the demonstrated action (PivotRL Eq. 2).
+"""
 
 
 @dataclass(slots=True)
 class Verdicts:
-    """Judges actions and caches the verdicts, because many samples at one state are equal.
-
-    An environment judges an action with its methods ``accepts`` (verdict ``functional``) and ``same`` (verdict
-    ``strict``). ``dialogues`` judges replies in dialogues without an environment. Both verdicts on a truncated action
-    are False.
+    """Judges actions and caches the verdicts, because many samples at one state are equal. ``dialogues`` judges replies in
+    dialogues without an environment. Both verdicts on a truncated action are False.
     """
 
     episodes: Episodes
@@ -221,16 +187,17 @@ class Verdicts:
     _under_way: dict[tuple[str, str, bool], asyncio.Task[Verdict]] = field(default_factory=dict)
 
     async def judge(self, state: State, turn: Turn, answers: Answers, threaded: bool) -> None:
-        """Writes the verdicts ``functional`` and ``strict`` (0.0 or 1.0) into ``turn.info``.
-
-        With ``threaded``, the environment's methods run in a thread of ``answers``. Equal actions at a state share one
-        decision.
+        """Writes the verdicts ``functional`` and ``strict`` (0.0 or 1.0) into ``turn.info``. With ``threaded``, the
+        environment's methods run in a thread of ``answers``. Equal actions at a state share one decision.
 
         Raises:
-            ValueError: the state has no demonstrated action.
             EnvironmentFault: the environment failed.
         """
-        key = _key(state, turn)
+        if state.expert is None:
+            raise ValueError(
+                f"state {state.id!r} has no demonstrated action to compare with: use states=expert_turns or pivots"
+            )
+        key = state.id, turn.text, turn.truncated
         if key not in self.kept and not threaded:  # no other action is judged meanwhile, so that no task is needed
             self.kept[key] = await self._decision(state, turn, answers, threaded)
         elif key not in self.kept:
@@ -239,33 +206,26 @@ class Verdicts:
                 decision.add_done_callback(lambda _: self._under_way.pop(key, None))
                 self._under_way[key] = decision
             self.kept[key] = await asyncio.shield(self._under_way[key])
-        self.kept[key].write(turn)
+        turn.info["functional"], turn.info["strict"] = map(float, self.kept[key])
 
     async def _decision(self, state: State, turn: Turn, answers: Answers, threaded: bool) -> Verdict:
         if not state.task.env:
-            return Verdict(*self.dialogues(state, turn))
+            return self.dialogues(state, turn)
         if turn.truncated:
-            return Verdict(False, False)
+            return False, False
         call = partial(answers.call, threaded)
         async with AsyncExitStack() as held:
             async with answers.making(state.task, self.episodes.shared(state.task, state.actions)):
                 if threaded:  # a session may hold a process, so it is made only when a thread is free
                     await held.enter_async_context(answers.room)
                 session = await self.episodes.after(state.task, state.actions, call)
-            return Verdict(*await call(partial(self._decide, session, state, turn.text), session))
+            verdict: Verdict = await call(partial(self._decide, session, state, turn.text), session)
+            return verdict
 
-    def _decide(self, session: Session, state: State, action: str) -> tuple[bool, bool]:
+    def _decide(self, session: Session, state: State, action: str) -> Verdict:
         assert state.expert is not None
         environment = environment_of(self.episodes.environment, state.task)
         return environment.accepts(session, action, state.expert), environment.same(action, state.expert)
-
-
-def _key(state: State, turn: Turn) -> tuple[str, str, bool]:
-    if state.expert is None:
-        raise ValueError(
-            f"state {state.id!r} has no demonstrated action to compare with: use states=expert_turns or pivots"
-        )
-    return state.id, turn.text, turn.truncated
 
 
 # -- scores by a judge -------------------------------------------------------------------------------------------------
@@ -299,26 +259,19 @@ class Judged:
         None. A judge without a method ``prove`` is not asked.
 
         Raises:
-            InputError: the judge gives no score, or the demonstrated action is not in ``format``.
+            InputError: the judge gives no score.
         """
         prove = getattr(self.judge, "prove", None)
         return prove(candidate(self.steps[state.id], self.text(state.expert_ids), self.format)) if prove else None
 
     def ask(self, state: State, action_ids: Sequence[int]) -> None:
-        """Submits the question about a reply, unless it was submitted before, and returns without waiting.
-
-        Raises:
-            InputError: the demonstrated action is not in ``format``.
-        """
+        """Submits the question about a reply, unless it was submitted before, and returns without waiting."""
         asked = self._asked.setdefault(state.id, {})
         key = tuple(action_ids)
         if key not in asked:
             asked[key] = self.judge.submit(candidate(self.steps[state.id], self.text(action_ids), self.format))
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Returns the rewards of a tree's leaves. ``reasoning`` is NaN for leaves without a score of the judge, and for
-        leaves whose environment failed.
-        """
         rewards = self.reward(tree)
         leaves = tree.leaves()
         for leaf in leaves:
@@ -334,16 +287,14 @@ class Judged:
         return {**rewards, "reasoning": reasoning}
 
     def report(self) -> dict[str, float]:
-        """Returns the judge's report, with the entry ``wait_seconds`` added."""
         return {**self.judge.report(), "wait_seconds": self.waited}
 
 
 def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
     """Returns the question with which a judge scores a rollout's reply ``text`` at a demonstrated turn.
 
-    The reference of the question is the rationale of the demonstrated turn, or without a rationale the text of the
-    demonstrated reply without its calls. If the reply cannot be parsed, the question has no calls, and the thinking in
-    the question is the recognised thinking of the reply, or the whole reply if no thinking is recognised.
+    Its reference is the rationale of the demonstrated turn, or without one the text of the demonstrated reply without
+    its calls. If the reply cannot be parsed, the question has no calls.
 
     Raises:
         InputError: the demonstration contains its calls as text, and these calls are not in the format ``form``.
@@ -372,7 +323,7 @@ def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
 
 
 def _parts(text: str, step: TurnInContext, form: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
-    """Returns the thinking and text of a reply, and its calls (None if the reply cannot be parsed)."""
+    """The thinking and text of a reply, and its calls (None if the reply cannot be parsed)."""
     try:
         reply = PARSERS[form](text, step.tools)
         return "\n\n".join(filter(None, (reply.thinking, reply.content))), reply.calls

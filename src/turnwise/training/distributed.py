@@ -49,7 +49,7 @@ from torch.distributed.tensor import DTensor
 from turnwise.errors import InputError, Stopped
 from turnwise.files import PART, atomic_write, writing
 from turnwise.models.attention import backbone
-from turnwise.models.packed_logprobs import score
+from turnwise.models.logprobs import score
 
 T = TypeVar("T")
 

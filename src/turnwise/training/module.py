@@ -32,7 +32,7 @@ from turnwise.engines.tree_engine import stage
 from turnwise.errors import Stopped
 from turnwise.methods.loss import Loss, LossInputs, Max, Mean, inputs, merge_metrics
 from turnwise.models.attention import unwrapped
-from turnwise.models.packed_logprobs import score
+from turnwise.models.logprobs import score
 from turnwise.models.policy import adapter_off
 from turnwise.rollouts.pack import Packed, Update, smaller
 from turnwise.training.distributed import DistributedContext, FullySharded, Whole, is_sharded

@@ -33,7 +33,7 @@ from turnwise.evaluation.suites import Evaluation, at_once
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.gate import Never
 from turnwise.methods.sft import demonstrated_paths, demonstration
-from turnwise.models.packed_logprobs import score
+from turnwise.models.logprobs import score
 from turnwise.rollouts.pack import pack
 from turnwise.rollouts.player import Player
 from turnwise.types import Credit, State, Trajectory

@@ -36,9 +36,8 @@ from turnwise.methods.reward import Reward
 from turnwise.models.attention import unwrapped
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
-from turnwise.rollouts.answers import AnswerProbability
 from turnwise.rollouts.player import Player
-from turnwise.rollouts.predictor import OnlinePredictor, load_predictor
+from turnwise.rollouts.predictor import AnswerProbability, OnlinePredictor, load_predictor
 from turnwise.rollouts.probe import check_exact, probe_backbone
 from turnwise.rollouts.verdicts import Judged
 from turnwise.shipped import weights_of
@@ -195,7 +194,7 @@ def base_policy(settings: Settings) -> BasePolicy:
     source = at_hand(weights_of(policy.model), "policy.model")
     adapter = (policy.lora.r, policy.lora.alpha, policy.lora.dropout)
     model, tokenizer = load_policy(source, policy.dtype, *adapter, settings.seed, policy.start, longest)
-    check_exact(model, f"policy.model={policy.model}", settings.cache)
+    check_exact(model, f"policy.model={policy.model}")
     return BasePolicy(source, model, tokenizer, ChatTokens(tokenizer))
 
 
@@ -204,7 +203,7 @@ def _predictor(settings: Settings, tokenizer: Any) -> OnlinePredictor | None:
         return None
     source = at_hand(weights_of(chosen.model), "predictor.model")
     predictor = load_predictor(chosen, source, tokenizer, settings.seed, settings.device)
-    check_exact(predictor.critic.backbone, f"predictor.model={chosen.model}", settings.cache, probe_backbone)
+    check_exact(predictor.critic.backbone, f"predictor.model={chosen.model}", probe_backbone)
     return predictor
 
 

@@ -37,7 +37,7 @@ from turnwise.types import Message, RolloutTree
 WARNINGS = "warnings.jsonl"  # in the run's folder, for the page of a run without a result
 JUDGE = "judge/"  # prefix of the names of the judge's metrics and counters
 # Counters of sampling over the whole run:
-SAMPLED = ("turns", "tokens", "trajectories", "faults", "retries", "cancelled", "cancelled_tokens")
+SAMPLED = ("turns", "tokens", "trajectories", "faults", "retries", "cancelled")
 IN_A_ROW = 3  # so many iterations in a row without a sample end the run; so many with another problem cause a warning
 _LAST = f"in the last {IN_A_ROW} iterations"
 # kind of problem -> (metric, whether a value of this metric shows the problem, text of the warning)

@@ -11,7 +11,6 @@ from tests.unit.random_models import small_config, small_model
 
 from turnwise.engines.cache import SideBySide
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.lanes import Lanes
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import use_tree_attention
 
@@ -44,7 +43,7 @@ def plain(model: Any, history: list[int], action: list[int]) -> list[float]:
     return found
 
 
-def played(engine: TreeEngine | Lanes, seed: int = 1) -> list[tuple[list[int], Sample]]:
+def played(engine: TreeEngine, seed: int = 1) -> list[tuple[list[int], Sample]]:
     """Each sample of four turns and what stood before it: shared spines, forks, observations, nodes that close on the way."""
     rng = random.Random(seed)
     spine = ids(rng, 90)
@@ -122,15 +121,3 @@ def test_a_memory_budget_costs_time_and_changes_nothing(model: Any, rows: int) -
         assert one.logprobs == pytest.approx(two.logprobs, abs=2e-5)
     assert tight.computed_tokens > free.computed_tokens
     assert most <= budget
-
-
-def test_lanes_draw_what_one_engine_draws(model: Any) -> None:
-    engine = Lanes([END], lanes=2)
-    engine.load_weights(model, 0)
-    try:
-        got = played(engine)
-    finally:
-        engine.shutdown()
-    for (_, one), (_, two) in zip(got, played(engine_of(model)), strict=True):
-        assert one.ids == two.ids
-        assert one.logprobs == pytest.approx(two.logprobs, abs=2e-5)

@@ -181,17 +181,6 @@ def test_a_fork_that_diverges_leaves_its_siblings_alone(make_model: MakeModel) -
     assert sample.logprobs == pytest.approx(plain_logprobs(model, history, sample.ids, 1.0), abs=1e-4)
 
 
-def test_small_prefill_passes_give_the_same(make_model: MakeModel) -> None:
-    rng = random.Random(8)
-    model = make_model("qwen3", False)
-    histories = [ids(rng, rng.randrange(3, 50)) for _ in range(9)]
-    drawn = []
-    for budget in (16384, 60):
-        engine = engine_of(model, prefill_tokens=budget)
-        drawn.append(engine.sample([engine.open(h) for h in histories], Sampling(max_tokens=5), list(range(9))))
-    assert [s.ids for s in drawn[0]] == [s.ids for s in drawn[1]]
-
-
 def test_both_layouts_of_new_tokens_give_the_same(make_model: MakeModel, monkeypatch: Any) -> None:
     rng = random.Random(8)
     model = make_model("qwen3", False)

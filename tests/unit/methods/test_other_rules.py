@@ -18,8 +18,7 @@ from turnwise.methods.credit import Gdpo, GroupAdvantage
 from turnwise.methods.loss import Cispo, Clipped
 from turnwise.methods.states import Profile, SignalToNoise
 from turnwise.methods.turn_credit import Igpo, TurnGae
-from turnwise.rollouts.answers import AnswerProbability
-from turnwise.rollouts.predictor import branchable
+from turnwise.rollouts.predictor import AnswerProbability, branchable
 from turnwise.types import RolloutTree, State, Task, Turn
 
 

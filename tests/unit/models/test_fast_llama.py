@@ -13,7 +13,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from turnwise.models import kernels_cpu
 from turnwise.models.attention import Plan, backbone, use_tree_attention
 from turnwise.models.fast_llama import FastLlama, forward_of, rotated, scaled
-from turnwise.models.packed_logprobs import plan_of
+from turnwise.models.logprobs import plan_of
 
 # -- fast llama --------------------------------------------------------------------------------------------------------
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.random_models import small_config, small_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from turnwise.methods.loss import segment_sum
 from turnwise.models.attention import backbone
-from turnwise.models.head import Head
-from turnwise.models.segment_sum import segment_sum
-from turnwise.models.token_logprobs import selected_logprobs_and_entropy
+from turnwise.models.logprobs import Head, selected_logprobs_and_entropy
 
 # -- token logprobs ----------------------------------------------------------------------------------------------------
 
@@ -125,7 +124,7 @@ def test_logits_are_the_models_own(kind: str) -> None:
 
 @pytest.mark.parametrize("entropy", [False, True])
 def test_chosen_logprobs_of_a_scaled_and_capped_head_learn(entropy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.models.head.CHUNK", 7)  # parts of unlike length
+    monkeypatch.setattr("turnwise.models.logprobs.CHUNK", 7)  # parts of unlike length
     model = small_model(small_config("gemma2"))
     hidden = torch.randn(20, 64, requires_grad=True)
     target = torch.arange(20)

@@ -14,7 +14,7 @@ import torch
 from tests.unit.random_models import against_paths, filled, small_config, small_model, windowed
 
 from turnwise.models.attention import OfTrees, PackedTree, Rules, use_tree_attention
-from turnwise.models.head import Head
+from turnwise.models.logprobs import Head
 from turnwise.models.policy import with_adapter
 from turnwise.models.recurrence import Flow
 from turnwise.rollouts.probe import probe
@@ -68,18 +68,18 @@ def small(kind: str, **changes: Any) -> Any:
 def test_a_window_that_is_not_heeded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small("mistral")
     monkeypatch.setattr("turnwise.rollouts.probe.plan_of", PackedTree)
-    monkeypatch.setattr("turnwise.models.packed_logprobs.plan_of", PackedTree)
+    monkeypatch.setattr("turnwise.models.logprobs.plan_of", PackedTree)
     assert probe(model) is None
     monkeypatch.setattr(PackedTree, "_seen", lambda tree, window: tree.mask)
     difference = probe(model)
-    assert difference is not None and difference.where == "update"
+    assert difference is not None and difference.startswith("update:")
 
 
 def test_a_scale_of_the_head_that_is_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small("granite", logits_scaling=8.0)
-    monkeypatch.setattr("turnwise.models.head.Head._is_product", lambda head: True)
+    monkeypatch.setattr("turnwise.models.logprobs.Head._is_product", lambda head: True)
     difference = probe(model)
-    assert difference is not None and difference.where == "update"
+    assert difference is not None and difference.startswith("update:")
 
 
 def test_what_the_engine_alone_does_otherwise_is_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_what_the_engine_alone_does_otherwise_is_the_engine(monkeypatch: pytest.
     real = DecodeAttention.attend
     monkeypatch.setattr(DecodeAttention, "attend", lambda plan, *given: real(plan, *given[:5], Rules()))
     difference = probe(model)
-    assert difference is not None and difference.where == "engine"
+    assert difference is not None and difference.startswith("engine:")
 
 
 def test_a_state_that_is_not_handed_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,28 +1,33 @@
-"""Rollouts as coroutines: groups and replies."""
+"""Rollouts as coroutines: seeds, schedules, bounds, branches, gates and single replies."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.rollouts.playing import Session, World, engine_of, player_in, rollouts, starts
 
-from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.tree_engine import TreeEngine
 from turnwise.methods.allocate import TreePO, Uniform
-from turnwise.methods.gate import Never
-from turnwise.methods.selective import Divergence
-from turnwise.methods.states import task_starts
-from turnwise.models.policy import load_policy
+from turnwise.methods.credit import GroupAdvantage
+from turnwise.methods.gate import Gate, Never
+from turnwise.methods.reward import Outcome
+from turnwise.methods.selective import DISTANCE, Divergence
+from turnwise.methods.states import expert_turns
+from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Branch, Player
-from turnwise.shipped import tiny_path
-from turnwise.types import RolloutTree, State, Task
+from turnwise.training.metrics import reward_metrics
+from turnwise.training.recorder import tree_record
+from turnwise.types import RolloutTree, State, Task, Turn
+from turnwise_study.gates.groups import read_recorded
 from turnwise_worlds.household import HouseholdEnv
 
 # -- seeds -------------------------------------------------------------------------------------------------------------
@@ -49,40 +54,20 @@ HORIZON = 5
 
 
 @pytest.fixture(scope="module")
-def policy() -> Any:
-    return load_policy(tiny_path())
-
-
-@pytest.fixture(scope="module")
-def player(policy: Any) -> Player:
-    model, tokenizer = policy
-    chat = ChatTokens(tokenizer)
-    engine = TreeEngine(chat.stop_ids)
-    engine.load_weights(model, 3)
-    return Player(engine, HouseholdEnv(horizon=HORIZON), chat, Sampling(max_tokens=16))
+def player() -> Player:
+    return player_in(HouseholdEnv(horizon=HORIZON), max_tokens=16)
 
 
 @pytest.fixture(scope="module")
 def states(player: Player) -> list[State]:
-    opening = Openings(player.environment, player.chat)
-    return task_starts(player.environment.tasks("train", 4, seed=5), lambda task: opening(task)[1])
-
-
-def rollouts(tree: RolloutTree) -> list[list[tuple[list[int], str]]]:
-    """What each rollout wrote and was answered, in an order that does not depend on who was first."""
-    paths = [[tree.turns[i] for i in tree.path(leaf)] for leaf in tree.leaves()]
-    return sorted([(turn.action_ids, turn.observation) for turn in path] for path in paths)
+    return starts(player.environment, 4, seed=5)
 
 
 @pytest.mark.parametrize("allocator", [Uniform(5), TreePO(roots=3, branches=1)])
-def test_both_schedules_draw_the_same_rollouts(
-    policy: Any, player: Player, states: list[State], allocator: Any
-) -> None:
+def test_both_schedules_draw_the_same_rollouts(player: Player, states: list[State], allocator: Any) -> None:
     """But where the last digits of a log-prob decide, which is at most one action in a thousand and rarely one here."""
-    freely = TreeEngine(player.chat.stop_ids, schedule="free")  # type: ignore[attr-defined]
-    freely.load_weights(policy[0], 3)
     rounds = player.play(states, allocator, Never(), "k")
-    free = replace(player, engine=freely).play(states, allocator, Never(), "k")
+    free = replace(player, engine=engine_of("free")).play(states, allocator, Never(), "k")
     pairs = [
         pair
         for one, other in zip(rounds, free, strict=True)
@@ -195,21 +180,9 @@ def test_branches_do_not_depend_on_who_was_first(player: Player, states: list[St
 
 
 def test_every_single_reply_is_told_when_it_ends_and_draws_stay_the_same() -> None:
-    model, tokenizer = load_policy(str(tiny_path()), "float32", 0, 1, 0.0, seed=0)
-    chat = ChatTokens(tokenizer)
-    engine = TreeEngine(end_ids=chat.stop_ids)
-    engine.load_weights(model.eval(), 0)
-    player = Player(engine, HouseholdEnv(horizon=2), chat, Sampling(max_tokens=5), max_turns=1)
-    states = [
-        State(
-            f"d{i}#t0",
-            Task("", f"d{i}", "train"),
-            tuple(chat.prompt([{"role": "user", "content": f"go {i}"}])),
-            (),
-            "x",
-        )
-        for i in range(3)
-    ]
+    player = player_in(HouseholdEnv(horizon=2), max_tokens=5, max_turns=1)
+    prompts = [player.chat.prompt([{"role": "user", "content": f"go {i}"}]) for i in range(3)]
+    states = [State(f"d{i}#t0", Task("", f"d{i}", "train"), tuple(ids), (), "x") for i, ids in enumerate(prompts)]
     told: list[tuple[str, tuple[int, ...]]] = []
 
     def on_reply(state: State, ids: Sequence[int]) -> None:
@@ -223,7 +196,250 @@ def test_every_single_reply_is_told_when_it_ends_and_draws_stay_the_same() -> No
     assert [(tree.state.id, tuple(turn.action_ids)) for tree in silent for turn in tree.turns] == written
 
     told.clear()
-    opening = Openings(player.environment, chat)
-    starts = task_starts(player.environment.tasks("train", 1), lambda task: opening(task)[1])
-    player.using(Sampling(max_tokens=5), max_turns=None).play(starts, Uniform(2), Never(), "key", on_reply=on_reply)
+    episodes = player.using(Sampling(max_tokens=5), max_turns=None)
+    episodes.play(starts(player.environment, 1), Uniform(2), Never(), "key", on_reply=on_reply)
     assert told == []  # an episode's end is the world's to say
+
+
+# -- a bound on live rollouts ------------------------------------------------------------------------------------------
+
+
+class Counted(World):
+    """The household, which counts the episodes that have begun to act and have not ended."""
+
+    def __init__(self, together: int | None) -> None:
+        super().__init__(HouseholdEnv(horizon=HORIZON))
+        self.together, self.live, self.most = together, set[int](), 0
+
+    def step(self, session: Session, action: str) -> Any:
+        self.live.add(id(session))
+        self.most = max(self.most, len(self.live))
+        step = session.inner.step(action)
+        if step.done:
+            self.live.discard(id(session))
+        return step
+
+
+@pytest.mark.parametrize("schedule", ["rounds", "free"])
+@pytest.mark.parametrize(
+    ("allocator", "gate"),
+    [(Uniform(3), Never()), (Uniform(3), Divergence(k=2, threshold=0.5)), (TreePO(roots=3, branches=1), Never())],
+    ids=["groups", "a gate", "branches"],
+)
+def test_a_bound_on_live_rollouts_changes_no_draw(schedule: Any, allocator: Any, gate: Gate) -> None:
+    """Groups of three with room for seven: two groups are live at once. Without a bound all four are."""
+    found, most = [], []
+    for together in (None, 7, 1):
+        env = Counted(together)
+        trees = player_in(env, schedule, max_tokens=16).play(starts(env, 4, seed=5), allocator, gate, "k")
+        found.append([(tree.stopped, rollouts(tree)) for tree in trees])
+        most.append(env.most)
+    # batches of another size round differently, which may change a draw at a near tie of one tree
+    assert sum(len({str(tree) for tree in same}) > 1 for same in zip(*found, strict=True)) <= 1
+    if isinstance(allocator, Uniform) and isinstance(gate, Never):  # other episodes are left in the middle
+        assert most[0] > 7 >= most[1] > 3 == most[2]
+
+
+# -- branches ----------------------------------------------------------------------------------------------------------
+
+
+SIX = 6
+
+
+@pytest.fixture(scope="module")
+def six_turns() -> Player:
+    return player_in(HouseholdEnv(horizon=SIX), max_tokens=16)
+
+
+@pytest.fixture(scope="module")
+def demonstrated(six_turns: Player) -> list[State]:
+    """Turns 4, 2 and 0 of three demonstrations: their episodes end after 2, 4 and 6 turns."""
+    world = six_turns.environment
+    found = []
+    for task, turn in zip(world.tasks("train", 3, 0), (4, 2, 0), strict=True):
+        trajectory = HouseholdEnv().demonstrate(task)
+        spines = six_turns.chat.spines(trajectory.messages, trajectory.tools)
+        found.append(expert_turns(trajectory, spines, six_turns.chat.decode)[turn])
+    assert found[2].ids == tuple(Openings(world, six_turns.chat)(found[2].task)[1])
+    return found
+
+
+def told(tree: RolloutTree) -> list[tuple[int, str]]:
+    return [(turn.parent, turn.text) for turn in tree.turns]
+
+
+@dataclass(frozen=True)
+class Watched(TreePO):
+    """TreePO, and how far every tree of the batch had come whenever some of them were expanded."""
+
+    seen: list[tuple[set[str], dict[str, int]]] = field(default_factory=list)
+    trees: dict[str, RolloutTree] = field(default_factory=dict)
+
+    def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
+        self.trees.update({tree.state.id: tree for tree in trees})
+        lengths = {name: len(tree.turns) for name, tree in self.trees.items()}
+        self.seen.append(({tree.state.id for tree in trees}, lengths))
+        return super().expand(trees)
+
+
+def test_a_tree_branches_when_its_own_rollouts_have_ended_and_not_later(
+    six_turns: Player, demonstrated: list[State]
+) -> None:
+    allocator = Watched(roots=2, branches=2)
+    rounds: list[int] = []
+    trees = six_turns.play(demonstrated, allocator, Never(), "k", rounds.append)
+    assert [names for names, _ in allocator.seen] == [
+        {state.id} for state in demonstrated
+    ]  # each alone, the shortest first
+    # turn 4 ends after two rounds with its two rollouts; its four branches then play beside the four that go on
+    assert rounds[:3] == [6, 6, 4 + 4]
+    assert sum(rounds) == sum(len(tree.turns) for tree in trees)
+    assert len(rounds) <= SIX + SIX - 1
+    for tree, state in zip(trees, demonstrated, strict=True):
+        counts = [len(children) for children in tree.children().values()]
+        assert counts[0] == 2 and sum(count - 1 for count in counts if count > 1) == 1 + 4
+        assert all(len(tree.path(leaf)) <= SIX - state.turn for leaf in tree.leaves())
+        assert len(tree.leaves()) == 2 + 4
+
+
+def test_draws_do_not_depend_on_what_shares_the_batch(six_turns: Player, demonstrated: list[State]) -> None:
+    together = six_turns.play(demonstrated, TreePO(roots=2), Never(), "k")
+    backwards = six_turns.play(demonstrated[::-1], TreePO(roots=2), Never(), "k")[::-1]
+    for i, state in enumerate(demonstrated):
+        alone = six_turns.play([state], TreePO(roots=2), Never(), "k")[0]
+        assert told(alone) == told(together[i]) == told(backwards[i])
+    other = six_turns.play(demonstrated, TreePO(roots=2), Never(), "another key")
+    assert [told(tree) for tree in other] != [told(tree) for tree in together]
+
+
+def test_a_branch_continues_the_history_of_its_turn(six_turns: Player, demonstrated: list[State]) -> None:
+    """The world's answers along every path are those of an episode that takes its actions from the task's start."""
+    tree = six_turns.play(demonstrated[2:], TreePO(roots=2), Never(), "k")[0]
+    for leaf in tree.leaves():
+        session = six_turns.environment.reset(tree.state.task)
+        for turn in tree.path(leaf):
+            assert session.step(tree.turns[turn].text).observation == tree.turns[turn].observation
+
+
+@dataclass(frozen=True)
+class StopAfterOne(Gate):
+    """A gate that cuts one named tree at once."""
+
+    name: str
+
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
+        return tree.state.id == self.name
+
+
+def test_a_stopped_tree_is_not_expanded(six_turns: Player, demonstrated: list[State]) -> None:
+    allocator = Watched(roots=2)
+    trees = six_turns.play(demonstrated, allocator, StopAfterOne(demonstrated[1].id), "k")
+    assert [names for names, _ in allocator.seen] == [{demonstrated[0].id}, {demonstrated[2].id}]
+    assert trees[1].stopped and len(trees[1].turns) == 2
+
+
+# -- a gate with and without which the draws are the same --------------------------------------------------------------
+
+
+K, GROUP = 3, 4
+
+
+@pytest.fixture(scope="module")
+def gated_player() -> Player:
+    return player_in(HouseholdEnv(horizon=SIX))
+
+
+def play(player: Player, gate: Gate) -> tuple[list[RolloutTree], int]:
+    player.engine.load_weights(player.engine.model, 0)  # type: ignore[attr-defined]  # both arms begin with nothing kept
+    before = player.tally.turns
+    trees = player.play(starts(player.environment, 6, seed=2), Uniform(GROUP), gate, "same seeds")
+    return trees, player.tally.turns - before
+
+
+def paths(tree: RolloutTree, upto: int) -> list[list[Turn]]:
+    """The first turns of each rollout, in the order in which the rollouts began."""
+    return [[tree.turns[i] for i in path[:upto]] for path in sorted(tree.path(leaf) for leaf in tree.leaves())]
+
+
+def assert_same(one: RolloutTree, other: RolloutTree, upto: int) -> None:
+    """The same tokens and answers; the same log-probs but for the rounding of other batches."""
+    for a, b in zip(paths(one, upto), paths(other, upto), strict=True):
+        assert [(turn.action_ids, turn.observation) for turn in a] == [
+            (turn.action_ids, turn.observation) for turn in b
+        ]
+        for turn, twin in zip(a, b, strict=True):
+            assert turn.logprobs == pytest.approx(twin.logprobs, abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def arms(gated_player: Player) -> tuple[list[RolloutTree], list[RolloutTree], int, int, float]:
+    """Both arms, their turns, and the threshold: midway between the least d_K and the next."""
+    free, whole = play(gated_player, Never())
+    seen, _ = play(gated_player, probe := Divergence(k=K, threshold=0.0))
+    assert probe.threshold == 0 and not any(tree.stopped for tree in seen)
+    first, second = sorted(tree.looks[0].values[DISTANCE] for tree in seen)[:2]
+    assert first < second, "the sampled groups do not differ; take other tasks"
+    threshold = (first + second) / 2
+    gated, part = play(gated_player, Divergence(k=K, threshold=threshold))
+    return free, gated, whole, part, threshold
+
+
+def test_the_first_steps_of_both_arms_are_identical(arms: Any) -> None:
+    free, gated, _, _, _ = arms
+    for without, with_gate in zip(free, gated, strict=True):
+        assert_same(without, with_gate, K)
+        if not with_gate.stopped:
+            assert_same(without, with_gate, SIX)
+
+
+def test_groups_that_are_over_by_the_step_are_played_alike_and_leave_the_update(
+    gated_player: Player, arms: Any
+) -> None:
+    free, _, whole, _, _ = arms
+    kept, turns = play(gated_player, Divergence(k=SIX, threshold=1.0))
+    gone, same = play(gated_player, Divergence(k=SIX, threshold=1.0, over=True))
+    assert turns == same == whole and not any(tree.stopped for tree in kept)
+    for without, with_gate in zip(free, gone, strict=True):
+        assert with_gate.stopped == (with_gate.looks[0].values[DISTANCE] < 1.0) and len(with_gate.looks) == 1
+        assert_same(without, with_gate, SIX)
+    assert any(tree.stopped for tree in gone)
+
+
+def collector(trees: list[RolloutTree], zero_variance: str) -> Collector:
+    by_id = {tree.state.id: tree for tree in trees}
+    return Collector(
+        select=lambda iteration: [tree.state for tree in trees] if iteration == 0 else [],
+        play=lambda states, key: [by_id[state.id] for state in states],
+        reward=Outcome(),
+        advantage=GroupAdvantage(zero_variance=zero_variance),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("zero_variance", ["keep", "drop", "refill"])
+def test_a_stopped_group_trains_nothing_keeps_its_place_and_is_counted(arms: Any, zero_variance: str) -> None:
+    gated = arms[1]
+    experience = collector(gated, zero_variance).collect(0)
+    (cut,) = [i for i, tree in enumerate(experience.trees) if tree.stopped]
+    assert not any(experience.credits[cut].weight)
+    metrics = reward_metrics(experience)
+    assert metrics["train/groups_cut"] == 1
+    if zero_variance != "refill":
+        rewards = [rewards["total"] for i, rewards in enumerate(experience.rewards) if i != cut]
+        assert metrics["train/reward_mean"] == pytest.approx(sum(map(sum, rewards)) / (GROUP * len(rewards)))
+
+
+def test_a_recorded_buffer_says_what_the_gate_saw(arms: Any, tmp_path: Path) -> None:
+    free, gated, whole, _, _ = arms
+    path = tmp_path / "train.jsonl"
+    for trees, expected in ((free, len(free)), (gated, len(free) - 1)):
+        experience = collector(trees, "keep").collect(0)
+        rows = [tree_record(0, lambda state: [], experience, i) for i in range(len(trees))]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        buffer = read_recorded([path], [K], SIX)
+        assert len(buffer.groups) == expected
+        kept = [i for i, tree in enumerate(trees) if not tree.stopped]
+        seen = [gated[i].looks[0].values[DISTANCE] for i in kept]
+        assert buffer.values(K, DISTANCE).tolist() == pytest.approx(seen)
+        if trees is free:
+            assert buffer.turns.sum() == whole
+            assert all(group.kind for group in buffer.groups)

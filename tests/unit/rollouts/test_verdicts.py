@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.rollouts.episodes_after import after
+from tests.unit.rollouts.playing import after
 
 from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.judges.judge import Candidate

@@ -15,7 +15,7 @@ from turnwise.config.settings import UpdateSettings
 from turnwise.methods.credit import spread
 from turnwise.methods.loss import Clipped
 from turnwise.models.attention import use_tree_attention
-from turnwise.models.packed_logprobs import LARGE
+from turnwise.models.logprobs import LARGE
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.module import PolicyModule, recomputing
 from turnwise.types import RolloutTree, State, Task, Turn

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from turnwise.endpoints import Fault
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.vllm_client import body_of, sample_of
+from turnwise.engines.vllm import body_of, sample_of
 
 REQUEST = body_of([4, 5], Sampling(temperature=0.7, max_tokens=3), 7, {2, 9}, "v0-x", "salt")
 

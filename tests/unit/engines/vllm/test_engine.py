@@ -17,8 +17,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.engines.engine import Sample, Sampling, schedule_of
-from turnwise.engines.vllm_client import save
+from turnwise.engines.engine import Request, Sample, Sampling, schedule_of
+from turnwise.engines.vllm import save
 from turnwise.evaluation.suites import TOGETHER, play_tasks
 from turnwise.models.policy import load_policy
 from turnwise.rollouts.environment_steps import Openings
@@ -148,7 +148,9 @@ def asked(engine: Any, histories: list[list[int]], seeds: list[int]) -> list[lis
     async def all_of_them() -> list[Any]:
         schedule = schedule_of(engine, SAMPLING, lambda count: None)
         nodes = [engine.open(history) for history in histories]
-        work = [schedule.sample(i, node, seed) for i, (node, seed) in enumerate(zip(nodes, seeds, strict=True))]
+        work = [
+            schedule.sample(Request(i, node, seed)) for i, (node, seed) in enumerate(zip(nodes, seeds, strict=True))
+        ]
         return await asyncio.gather(*work)
 
     return [action.sample.ids for action in run_to_end(all_of_them())]
@@ -161,8 +163,8 @@ def test_a_cancelled_request_ends_at_the_server_too(served: ModuleType, make_eng
 
         async def one_of_two() -> int:
             schedule = schedule_of(engine, SAMPLING, lambda count: None)
-            long = asyncio.create_task(schedule.sample(0, engine.open([9, 9]), 0))
-            await schedule.sample(1, engine.open([4, 4]), 1)
+            long = asyncio.create_task(schedule.sample(Request(0, engine.open([9, 9]), 0)))
+            await schedule.sample(Request(1, engine.open([4, 4]), 1))
             while not any(body["prompt"][0] == 9 for body in server.bodies):
                 await asyncio.sleep(0.01)
             long.cancel()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.vllm_client import ServerError
+from turnwise.engines.vllm import ServerError
 
 Make = Callable[..., Any]
 SAMPLING = Sampling(max_tokens=8)

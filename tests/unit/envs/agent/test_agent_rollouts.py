@@ -23,7 +23,6 @@ from turnwise.methods.states import task_starts
 from turnwise.models.policy import load_policy
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Player
-from turnwise.rollouts.predictor import Translation, branchable
 from turnwise.shipped import tiny_path
 from turnwise.types import RolloutTree, State, Task
 from turnwise_worlds.agent import AgentEnv, with_variables
@@ -157,6 +156,3 @@ def test_a_shortened_history_is_what_the_policy_sees(policy: Any, playing: Any, 
             logits = model(input_ids=torch.tensor([history + turn.action_ids])).logits[0, len(history) - 1 : -1]
         plain = logits.log_softmax(-1).gather(1, torch.tensor(turn.action_ids)[:, None])[:, 0]
         assert turn.logprobs == pytest.approx(plain.tolist(), abs=1e-4)
-    critics = Translation(policy[1], policy[1])(tree)  # as a predictor of another vocabulary reads it
-    for number in branchable(tree):
-        assert policy[1].decode(critics.history(number)) == policy[1].decode(tree.history(number))

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from turnwise.methods.credit import GroupAdvantage
 from turnwise.methods.loss import Clipped, Counts, LossInputs
-from turnwise.models.token_logprobs import selected_logprobs_and_entropy
+from turnwise.models.logprobs import selected_logprobs_and_entropy
 from turnwise.types import RolloutTree, State, Task, Turn
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:transformers")  # of its own deprecations

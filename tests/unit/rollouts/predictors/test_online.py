@@ -30,7 +30,6 @@ from turnwise.rollouts.predictor import (
     read_spines,
     success_of,
     targets,
-    translation,
 )
 from turnwise.types import RolloutTree
 
@@ -176,35 +175,6 @@ def test_put_aside_and_taken_up_it_goes_on_exactly(critic: Build, grown: Grown) 
     assert learned(OnlinePredictor(critic(), seed=6), 0) != expected[:1]  # the seed is of the order of examples
 
 
-class Words:
-    """A tokenizer of single letters, with an alphabet of its own."""
-
-    def __init__(self, letters: str) -> None:
-        self.letters = letters
-
-    def get_vocab(self) -> dict[str, int]:
-        return {letter: i for i, letter in enumerate(self.letters)}
-
-    def decode(self, ids: Any, **_: Any) -> str:
-        return "".join(self.letters[i] for i in ids)
-
-    def encode(self, text: str, **_: Any) -> list[int]:
-        return [self.letters.index(letter) for letter in text]
-
-
-def test_another_vocabulary_is_translated_piece_by_piece(grown: Grown) -> None:
-    policy, other = Words("".join(map(chr, range(100)))), Words("".join(map(chr, range(99, -1, -1))))
-    assert translation(policy, Words(policy.letters)) is None
-    translate = translation(policy, other)
-    assert translate is not None
-    tree = grown("a", -1, -1, 0)
-    read = translate(tree)
-    assert read.state.ids == tuple(99 - i for i in tree.state.ids)
-    assert [turn.parent for turn in read.turns] == [-1, -1, 0]
-    for old, new in zip(tree.turns, read.turns, strict=True):
-        assert new.action_ids == [99 - i for i in old.action_ids + old.observation_ids]
-
-
 def test_quality_by_hand() -> None:
     def predictions(depth: int, *pairs: tuple[float, float]) -> list[Prediction]:
         return [Prediction(value, Target(mean, 4, depth)) for value, mean in pairs]
@@ -282,16 +252,6 @@ def test_no_ranking_beats_the_contrast_itself_which_beats_a_blind_one(found: lis
     assert (best is None) == (other is None)
     if best is not None and other is not None:
         assert -1e-9 <= other <= best + 1e-9 and share - 1e-9 <= best <= 1 + 1e-9
-
-
-def test_what_the_diagnostics_tell() -> None:
-    found_below = ((0.9, 0.5, 4), (0.5, 1.0, 9), (0.0, 0.25, 4), (1.0, 0.0, 1))
-    roots = [Prediction(value, Target(mean, leaves, 0)) for value, mean, leaves in found_below]
-    found = quality(roots, [])
-    # V(1 - V) ranks the second (no contrast) and the first (0.25) before the third (3/16)
-    assert found["captured_root"] == pytest.approx(0.25 / (0.25 + 3 / 16))
-    assert found["captured_root_best"] == pytest.approx(1)
-    assert "captured_prefix" not in found
 
 
 # -- pack histories ----------------------------------------------------------------------------------------------------
