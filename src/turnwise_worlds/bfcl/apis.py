@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from copy import deepcopy
+from copy import copy, deepcopy
 from decimal import localcontext
 from functools import lru_cache
 from importlib import import_module
@@ -18,6 +18,7 @@ from typing import Any
 from turnwise.data.tool_schema import json_schema
 from turnwise.errors import InputError
 from turnwise.types import ToolCall
+from turnwise_worlds.dialogues import World
 from turnwise_worlds.tools import Tools
 
 INSTALL = "install bfcl-eval with `make bfcl`"
@@ -60,12 +61,11 @@ def api_class(name: str) -> Any:
 
 @lru_cache(maxsize=len(_MODULES))
 def tools_of_class(name: str) -> Tools:
-    return tuple(map(tool_of, read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")))
-
-
-def tool_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    function = {"name": record["name"], "description": record["description"]}
-    return {"type": "function", "function": {**function, "parameters": json_schema(record["parameters"])}}
+    functions = [
+        {"name": about["name"], "description": about["description"], "parameters": json_schema(about["parameters"])}
+        for about in read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")
+    ]
+    return tuple({"type": "function", "function": function} for function in functions)
 
 
 @lru_cache(maxsize=1)
@@ -96,21 +96,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 FAILED = "Error during execution: "
 # maximum precision (in digits) and maximum exponent in a call; a call with larger values could run for hours
 MAX_DIGITS = 1000
-MAX_ENTRIES, MAX_LEVELS = (
-    20_000,
-    40,
-)  # maximum number of entries and of levels of a file system; a few copies of folders could make it grow without end
+# maximum number of entries and of levels of a file system; a few copies of folders could make it grow without end
+MAX_ENTRIES, MAX_LEVELS = 20_000, 40
 
 _GROWS = {"cp", "mv", "mkdir", "touch"}
 
 
-class Apis:
-    """The simulated APIs of one episode. If two classes have a function of the same name, that
-    of the class that stands later in the list is called. With
+class Apis(World):
+    """The simulated APIs of one episode. Of two functions of the same name, that of the later class is called. With
     ``long_context``, data are padded as in BFCL's subset of this name.
     """
-
-    __slots__ = ("classes", "full", "instances")
 
     def __init__(self, classes: tuple[str, ...], config: Mapping[str, Any], long_context: bool = False) -> None:
         self.classes = classes
@@ -124,8 +119,7 @@ class Apis:
             self.instances[name] = deepcopy(instance)
 
     def fork(self) -> Apis:
-        twin = Apis.__new__(Apis)
-        twin.classes, twin.full = self.classes, self.full
+        twin = copy(self)
         twin.instances = deepcopy(self.instances)
         return twin
 
@@ -198,13 +192,11 @@ def _shown(result: Any) -> str:
 
 
 def _hidden(instance: Any) -> dict[str, Any]:
-    found = {key: value for key, value in vars(instance).items() if key.startswith("_")}
-    for key, value in found.items():
-        if isinstance(value, Random):
-            found[key] = value.getstate()
-        elif key == "_current_dir":
-            found[key] = instance.pwd()
-    return found
+    return {
+        key: value.getstate() if isinstance(value, Random) else instance.pwd() if key == "_current_dir" else value
+        for key, value in vars(instance).items()
+        if key.startswith("_")
+    }
 
 
 @contextmanager

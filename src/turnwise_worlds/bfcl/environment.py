@@ -16,8 +16,7 @@ from turnwise.env import first_tasks
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.bfcl.apis import SUBSETS, Apis, announcement, entries, owners, parameters, root, tools_of_class
 from turnwise_worlds.bfcl.requests import TinyTasks
-from turnwise_worlds.bfcl.single import CATEGORIES, SingleTasks
-from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, Source, UserTurn
+from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn
 
 NO_FUNCTION = "None of the functions that I have does this."
 NO_VALUE = "A value that this needs was not given. What is it?"
@@ -40,20 +39,12 @@ class PublicTasks:
     subsets: tuple[str, ...] = SUBSETS
     whole: bool = False  # whether no dialogue is for training, and half of them are ``seen`` and half ``unseen``
 
-    def __post_init__(self) -> None:
-        if not self.subsets or set(self.subsets) - set(SUBSETS):
-            raise ValueError(f"subsets: name one or more of {', '.join(SUBSETS)}, got {list(self.subsets)}")
-
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        found = [f"multi_turn_{subset}_{number}" for number in self._numbers(split) for subset in self.subsets]
-        random.Random(f"{seed}/bfcl").shuffle(found)
-        chosen = first_tasks(found, count, f"split {split} of the public tasks")
+        whole: dict[str, Sequence[int]] = {"train": [], "seen": range(0, 200, 2), "unseen": range(1, 200, 2)}
+        numbers = (whole if self.whole else _splits())[split]
+        found = [f"multi_turn_{subset}_{number}" for number in numbers for subset in self.subsets]
+        chosen = first_tasks(found, count, f"split {split} of the public tasks", f"{seed}/bfcl")
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
-
-    def _numbers(self, split: str) -> Sequence[int]:
-        if not self.whole:
-            return _splits()[split]
-        return {"train": [], "seen": range(0, 200, 2), "unseen": range(1, 200, 2)}[split]
 
     def problem(self, task: Task) -> DialogueProblem:
         return _problem(str(task.data["entry"]))
@@ -122,14 +113,14 @@ class BfclEnv(DialogueEnv):
 
     name = "bfcl"
 
-    level: Literal["tiny", "public", "whole", "single"] = "tiny"
+    level: Literal["tiny", "public", "whole"] = "tiny"
     subsets: Sequence[str] = SUBSETS
 
     def __post_init__(self) -> None:
-        if not self.subsets or len(set(self.subsets)) < len(self.subsets):
-            raise ValueError(f"subsets: name at least one subset, and each only once, got {list(self.subsets)}")
+        if not self.subsets or len(set(self.subsets) & set(SUBSETS)) < len(self.subsets):
+            raise ValueError(f"subsets: name some of {', '.join(SUBSETS)}, each once, got {list(self.subsets)}")
         self.brief = self.level == "tiny"
-        self.source = self._source()
+        self.source = TinyTasks() if self.brief else PublicTasks(tuple(self.subsets), self.level == "whole")
         super().__post_init__()
 
     def usual(self) -> tuple[int, Format]:
@@ -137,10 +128,3 @@ class BfclEnv(DialogueEnv):
 
     def ready(self) -> None:
         root()
-
-    def _source(self) -> Source:
-        if self.level == "tiny":
-            return TinyTasks()
-        if self.level == "single":
-            return SingleTasks(CATEGORIES if tuple(self.subsets) == SUBSETS else tuple(self.subsets))
-        return PublicTasks(tuple(self.subsets), self.level == "whole")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -11,8 +11,15 @@ from typing import Any
 from turnwise.data.tool_schema import function_of
 from turnwise.types import Task
 from turnwise_worlds.bfcl.apis import Apis, tools_of_class
-from turnwise_worlds.dialogues import DialogueProblem, UserTurn, split_of, turn_of, turns_data, turns_from
-from turnwise_worlds.tools import Tools
+from turnwise_worlds.dialogues import (
+    DialogueProblem,
+    GeneratedTasks,
+    UserTurn,
+    split_of,
+    turn_of,
+    turns_data,
+    turns_from,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,52 +235,35 @@ _HELD_OUT = tuple(name for names in asdict(HELD_OUT).values() for name in names)
 
 
 @dataclass(frozen=True)
-class TinyTasks:
-    """The generated tasks. A hash of the requests decides between ``train`` and ``seen``. A task of ``unseen`` has
-    held-out names and two requests, whose pair of APIs no training task combines.
-    """
+class TinyTasks(GeneratedTasks):
+    """The generated tasks. One of ``unseen`` has two requests, whose pair of APIs no training task combines."""
 
-    names: Callable[[random.Random], Names] | None = None  # draws the names of a task of train or seen; None: TRAINING
+    env, training, held_out = "bfcl", TRAINING, HELD_OUT
 
-    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        return [self._task(split, seed, index) for index in range(count)]
+    def data(self, rng: random.Random, split: str, index: int, names: Names) -> dict[str, Any]:
+        if split == "unseen":
+            classes: tuple[str, ...] = rng.choice(UNSEEN_PAIRS)
+        else:
+            known = sorted(FAMILIES)
+            pairs = [(a, b) for a in known for b in known if a != b and {a, b} not in map(set, UNSEEN_PAIRS)]
+            classes = rng.choice(pairs) if rng.random() < PAIRED else (rng.choice(known),)
+        requests = [rng.choice(FAMILIES[name])(rng, names) for name in classes]
+        config = {name: config for name, (config, _) in zip(classes, requests, strict=True)}
+        return {"classes": list(classes), "config": config, "turns": turns_data([turn for _, turn in requests])}
+
+    def kind(self, data: Mapping[str, Any]) -> tuple[str, str]:
+        return "tiny", "one_api" if len(data["classes"]) == 1 else "two_apis"
+
+    def fits(self, data: Mapping[str, Any], split: str) -> bool:
+        """A request of ``unseen`` contains a held-out name or, for requests without names, has a held-out hash."""
+        turns = data["turns"]
+        if split != "unseen":
+            return split_of(turns) == split
+        return split_of([turn for turn in turns if not any(name in turn["user"] for name in _HELD_OUT)]) == "seen"
 
     def problem(self, task: Task) -> DialogueProblem:
-        data = task.data
-        classes = tuple(data["classes"])
-        tools = tuple(tool for name in classes for tool in shown(name))
-        return DialogueProblem(partial(Apis, classes, data["config"]), turns_from(data["turns"]), tools)
-
-    def _task(self, split: str, seed: int, index: int) -> Task:
-        for attempt in range(1000):
-            rng = random.Random(f"bfcl/{split}/{seed}/{index}/{attempt}")
-            names = HELD_OUT if split == "unseen" else self.names(rng) if self.names else TRAINING
-            data = _data(rng, split, names)
-            if _is_of(data["turns"], split):
-                apis = "one_api" if len(data["classes"]) == 1 else "two_apis"
-                return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data, apis)
-        # practically impossible: the hash of the requests does not reject 1000 attempts in a row
-        raise RuntimeError(f"no task of split {split} was found in 1000 attempts")
-
-
-def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
-    """A request of ``unseen`` contains a held-out name or, for requests without names, has a held-out hash."""
-    if split != "unseen":
-        return split_of(turns) == split
-    return split_of([turn for turn in turns if not any(name in turn["user"] for name in _HELD_OUT)]) == "seen"
-
-
-def shown(name: str) -> Tools:
-    return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
-
-
-def _data(rng: random.Random, split: str, names: Names) -> dict[str, Any]:
-    if split == "unseen":
-        classes: tuple[str, ...] = rng.choice(UNSEEN_PAIRS)
-    else:
-        known = sorted(FAMILIES)
-        pairs = [(a, b) for a in known for b in known if a != b and {a, b} not in map(set, UNSEEN_PAIRS)]
-        classes = rng.choice(pairs) if rng.random() < PAIRED else (rng.choice(known),)
-    requests = [rng.choice(FAMILIES[name])(rng, names) for name in classes]
-    config = {name: config for name, (config, _) in zip(classes, requests, strict=True)}
-    return {"classes": list(classes), "config": config, "turns": turns_data([turn for _, turn in requests])}
+        classes = tuple(task.data["classes"])
+        tools = [t for name in classes for t in tools_of_class(name) if function_of(t)["name"] in SHOWN[name]]
+        return DialogueProblem(
+            partial(Apis, classes, task.data["config"]), turns_from(task.data["turns"]), tuple(tools)
+        )

@@ -12,7 +12,7 @@ from turnwise.data.tool_schema import make_tool
 from turnwise.env import Environment, Step
 from turnwise.errors import InputError
 from turnwise.types import Task
-from turnwise_worlds.scripted import Chances, Clumsy, Expert
+from turnwise_worlds.scripted import Chances, Expert
 from turnwise_worlds.tools import TextSession, ToolEnv
 
 TOOLS = (make_tool("guess", "Guess the number.", number=("string", "the number")),)
@@ -30,12 +30,10 @@ class SafeSession(TextSession):
         return Step("open" if won else "closed", float(won), won, won)
 
 
-class GoodExpert(Expert[SafeSession]):
+class SafeExpert(Expert[SafeSession]):
     def best(self, session: SafeSession) -> str:
         return session.write("guess", session.task.data["number"])
 
-
-class ClumsyExpert(Clumsy[SafeSession], GoodExpert):
     def has_room(self, session: SafeSession) -> bool:
         return session.horizon - session.turns > 1
 
@@ -48,7 +46,7 @@ class ClumsyExpert(Clumsy[SafeSession], GoodExpert):
 
 class SafeEnv(ToolEnv[SafeSession]):
     name = "safe"
-    good, clumsy = GoodExpert, ClumsyExpert
+    expert = SafeExpert
 
     def __init__(self, mistakes: Mistakes | None = None) -> None:
         super().__init__("tiny", 4, None, TOOLS)
