@@ -28,11 +28,11 @@ class Refused(Exception):
 class Api:
     name: str
     about: str
-    parameters: Mapping[str, str]  # name -> JSON type; all are required
+    parameters: tuple[str, ...]  # their names; all are texts and required
     run: Callable[..., Any]  # of the office's tables and the arguments of the call
 
     def tool(self) -> dict[str, Any]:
-        properties = {name: {"type": kind} for name, kind in self.parameters.items()}
+        properties = {name: {"type": "string"} for name in self.parameters}
         schema = {"type": "object", "properties": properties, "required": list(properties)}
         return {"type": "function", "function": {"name": self.name, "description": self.about, "parameters": schema}}
 
@@ -135,39 +135,27 @@ def words(text: str) -> set[str]:
 
 
 _ALL: Sequence[Api] = (
-    Api(SEARCHER, "search an API by keywords", {"keywords": "string"}, _search),
-    Api("GetUserToken", "get the token of a user", {"username": "string", "password": "string"}, _token),
-    Api("AddAlarm", "set an alarm", {"token": "string", "time": "string"}, _change("alarms", True)),
-    Api("DeleteAlarm", "delete an alarm", {"token": "string", "time": "string"}, _change("alarms", False)),
-    Api("QueryAlarm", "list alarms", {"token": "string"}, _query("alarms", "time")),
-    Api(
-        "AddReminder",
-        "set a reminder",
-        {"token": "string", "content": "string", "time": "string"},
-        _change("reminders", True),
-    ),
-    Api("QueryReminder", "list reminders", {"token": "string"}, _query("reminders", "content")),
-    Api(
-        "AddMeeting",
-        "book a meeting room",
-        {"token": "string", "room": "string", "time": "string"},
-        _change("meetings", True),
-    ),
-    Api("QueryMeeting", "find the room of a meeting", {"topic": "string"}, _look_up("rooms", "room")),
-    Api("QueryStock", "get the price of a stock", {"stock_code": "string"}, _look_up("stocks", "price")),
-    Api("QueryBalance", "get the balance of an account", {"account": "string"}, _look_up("accounts", "balance")),
-    Api("Dictionary", "translate a word", {"keyword": "string"}, _look_up("words", "meaning")),
-    Api("QueryWeather", "get the weather of a city", {"city": "string"}, _look_up("weather", "weather")),
-    Api("QueryAddress", "get the email address of a person", {"person": "string"}, _look_up("addresses", "address")),
-    Api("SendEmail", "send an email", {"address": "string", "content": "string"}, _email),
-    Api("FindDoctor", "find a doctor for a symptom", {"symptom": "string"}, _look_up("symptoms", "doctor")),
-    Api("BookDoctor", "book a doctor", {"doctor": "string", "date": "string"}, _book),
+    Api(SEARCHER, "search an API by keywords", ("keywords",), _search),
+    Api("GetUserToken", "get the token of a user", ("username", "password"), _token),
+    Api("AddAlarm", "set an alarm", ("token", "time"), _change("alarms", True)),
+    Api("DeleteAlarm", "delete an alarm", ("token", "time"), _change("alarms", False)),
+    Api("QueryAlarm", "list alarms", ("token",), _query("alarms", "time")),
+    Api("AddReminder", "set a reminder", ("token", "content", "time"), _change("reminders", True)),
+    Api("QueryReminder", "list reminders", ("token",), _query("reminders", "content")),
+    Api("AddMeeting", "book a meeting room", ("token", "room", "time"), _change("meetings", True)),
+    Api("QueryMeeting", "find the room of a meeting", ("topic",), _look_up("rooms", "room")),
+    Api("QueryStock", "get the price of a stock", ("stock_code",), _look_up("stocks", "price")),
+    Api("QueryBalance", "get the balance of an account", ("account",), _look_up("accounts", "balance")),
+    Api("Dictionary", "translate a word", ("keyword",), _look_up("words", "meaning")),
+    Api("QueryWeather", "get the weather of a city", ("city",), _look_up("weather", "weather")),
+    Api("QueryAddress", "get the email address of a person", ("person",), _look_up("addresses", "address")),
+    Api("SendEmail", "send an email", ("address", "content"), _email),
+    Api("FindDoctor", "find a doctor for a symptom", ("symptom",), _look_up("symptoms", "doctor")),
+    Api("BookDoctor", "book a doctor", ("doctor", "date"), _book),
 )
 APIS: Mapping[str, Api] = {api.name: api for api in _ALL}
 
-
 OTHERS = 2  # number of APIs that a task of level 1 shows in addition to those it needs
-
 WEATHER = ("rain", "sun", "wind")
 
 Names = Mapping[str, Sequence[str]]
@@ -207,19 +195,15 @@ def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.R
     def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
         keys = rng.sample(names[name], 3)
         tables[table] = {key: value(rng, names) for key in keys}
-        return turn_of(say.format(keys[0]), (api, {next(iter(APIS[api].parameters)): keys[0]}))
+        return turn_of(say.format(keys[0]), (api, {APIS[api].parameters[0]: keys[0]}))
 
     return kind
 
 
-def _number(rng: random.Random, names: Names) -> int:
-    return rng.randint(10, 99)
-
-
 _SINGLE: tuple[Kind, ...] = (
-    _lookup("QueryStock", "stocks", "stock", "what is the price of {}?", _number),
-    _lookup("QueryBalance", "accounts", "person", "what is the balance of {}?", _number),
-    _lookup("Dictionary", "words", "word", "translate {}", lambda rng, names: f"m{rng.randint(10, 99)}"),
+    _lookup("QueryStock", "stocks", "stock", "what is the price of {}?", lambda rng, _: rng.randint(10, 99)),
+    _lookup("QueryBalance", "accounts", "person", "what is the balance of {}?", lambda rng, _: rng.randint(10, 99)),
+    _lookup("Dictionary", "words", "word", "translate {}", lambda rng, _: f"m{rng.randint(10, 99)}"),
     _lookup("QueryWeather", "weather", "city", "how is the weather in {}?", lambda rng, _: rng.choice(WEATHER)),
     _lookup("QueryMeeting", "rooms", "topic", "where is the {} meeting?", lambda rng, names: rng.choice(names["room"])),
     _lookup("FindDoctor", "symptoms", "symptom", "who treats {}?", lambda rng, names: rng.choice(names["doctor"])),
@@ -231,34 +215,23 @@ def _address(rng: random.Random) -> str:
     return f"m{rng.randint(10, 99)}@x.org"
 
 
-class User:
-    """The user of a request that needs a token."""
+def _signed(text: str, api: str, *values: str) -> Kind:
+    """A request of a user that needs a token. ``values`` are kinds of names, which are drawn for ``text`` and the call."""
 
-    def __init__(self, rng: random.Random, names: Names, tables: dict[str, Any]) -> None:
-        self.name = rng.choice(names["person"])
-        self.password, self.token = f"p{rng.randint(10, 99)}", f"t{rng.randint(100, 999)}"
-        tables["users"] = {self.name: {"password": self.password, "token": self.token}}
+    def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
+        user = {"username": rng.choice(names["person"]), "password": f"p{rng.randint(10, 99)}"}
+        token = f"t{rng.randint(100, 999)}"
+        tables["users"] = {user["username"]: {"password": user["password"], "token": token}}
+        if api == "DeleteAlarm":
+            times = rng.sample(names["time"], 2)
+            tables["alarms"] = [{"user": user["username"], "time": time} for time in times]
+            given = {"time": times[0]}
+        else:
+            given = {value: rng.choice(names[value]) for value in values}
+        said = "i am {username}, password {password}. " + text
+        return turn_of(said.format(**user, **given), ("GetUserToken", user), (api, {"token": token, **given}))
 
-    def asks(self, text: str, api: str, **arguments: str) -> UserTurn:
-        user = {"username": self.name, "password": self.password}
-        call = (api, {"token": self.token, **arguments})
-        return turn_of(f"i am {self.name}, password {self.password}. {text}", ("GetUserToken", user), call)
-
-
-def _alarm(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
-    user, time = User(rng, names, tables), rng.choice(names["time"])
-    return user.asks(f"set an alarm for {time}", "AddAlarm", time=time)
-
-
-def _alarm_off(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
-    user, times = User(rng, names, tables), rng.sample(names["time"], 2)
-    tables["alarms"] = [{"user": user.name, "time": time} for time in times]
-    return user.asks(f"delete my alarm of {times[0]}", "DeleteAlarm", time=times[0])
-
-
-def _reminder(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
-    user, content, time = User(rng, names, tables), rng.choice(names["content"]), rng.choice(names["time"])
-    return user.asks(f"set a reminder for {time}: {content}", "AddReminder", content=content, time=time)
+    return kind
 
 
 def _mail(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
@@ -277,7 +250,13 @@ def _doctor(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTur
     return turn_of(text, ("FindDoctor", {"symptom": symptom}), ("BookDoctor", {"doctor": doctor, "date": date}))
 
 
-_PLANS: tuple[Kind, ...] = (_alarm, _alarm_off, _reminder, _mail, _doctor)
+_PLANS: tuple[Kind, ...] = (
+    _signed("set an alarm for {time}", "AddAlarm", "time"),
+    _signed("delete my alarm of {time}", "DeleteAlarm"),
+    _signed("set a reminder for {time}: {content}", "AddReminder", "content", "time"),
+    _mail,
+    _doctor,
+)
 
 
 @dataclass(frozen=True)

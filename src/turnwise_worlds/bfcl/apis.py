@@ -36,26 +36,20 @@ _MODULES = {  # class of an API -> the name of its module, and of the file that 
 }
 
 
-class MissingBfclError(InputError):
-    """bfcl-eval, or a library that its APIs import, is not installed."""
-
-
 def root() -> Path:
     spec = find_spec("bfcl_eval")
     if spec is None or spec.origin is None:
-        raise MissingBfclError(f"env=bfcl needs bfcl-eval, which is not installed here; {INSTALL}")
+        raise InputError(f"env=bfcl needs bfcl-eval, which is not installed here; {INSTALL}")
     return Path(spec.origin).parent
 
 
 @lru_cache(maxsize=len(_MODULES))
 def api_class(name: str) -> Any:
-    if name not in _MODULES:
-        raise ValueError(f"there is no API {name!r}; choose one of {', '.join(_MODULES)}")
     root()
     try:
         module = import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{_MODULES[name]}")
     except ImportError as error:
-        raise MissingBfclError(f"env=bfcl: an API of bfcl-eval cannot be imported ({error}); {INSTALL}") from error
+        raise InputError(f"env=bfcl: an API of bfcl-eval cannot be imported ({error}); {INSTALL}") from error
     return getattr(module, name)
 
 
@@ -77,15 +71,8 @@ def announcement() -> str:
 def entries(subset: str) -> dict[str, dict[str, Any]]:
     """Returns the tasks of a subset of BFCL: id -> the benchmark's entry together with its ``ground_truth``."""
     name = f"BFCL_v4_multi_turn_{subset}.json"
-    try:
-        questions = read_lines(root() / "data" / name)
-        answers = read_lines(root() / "data" / "possible_answer" / name)
-    except FileNotFoundError as error:
-        raise MissingBfclError(
-            f"{error.filename}: the installed version of bfcl-eval lacks this file; {INSTALL}"
-        ) from error
-    truths = {answer["id"]: answer["ground_truth"] for answer in answers}
-    return {question["id"]: {**question, "ground_truth": truths[question["id"]]} for question in questions}
+    truths = {line["id"]: line["ground_truth"] for line in read_lines(root() / "data" / "possible_answer" / name)}
+    return {line["id"]: {**line, "ground_truth": truths[line["id"]]} for line in read_lines(root() / "data" / name)}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -8,76 +8,24 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.types import Task
 
 
-def _set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def _table(section: int) -> dict[str, tuple[str, ...]]:
+    """Reads a section of rooms.txt: lines of names and a list, which goes on in lines that begin with blanks."""
+    text = Path(__file__).with_name("rooms.txt").read_text(encoding="utf-8").replace("\n  ", " ")
+    lines = [line.split(": ") for line in text.split("\n\n")[section].splitlines() if not line.startswith("#")]
+    return {name: tuple(listed.split()) for names, listed in lines for name in names.split()}
 
 
-def _lines(text: str) -> dict[str, str]:
-    """Reads lines ``key: value``."""
-    return dict(line.split(": ") for line in text.strip().splitlines())
-
-
-OPENABLE = _set("cabinet drawer fridge microwave safe")
-
-_SEAT = "basketball book cellphone cloth creditcard keychain laptop newspaper pillow remotecontrol"
-_STORE = """alarmclock basketball book bowl candle cd cellphone cloth creditcard cup keychain laptop mug newspaper pen pencil
-plate remotecontrol spraybottle statue tissuebox toiletpaper vase watch"""
-_SHELF = """alarmclock book bowl candle cd cellphone cloth creditcard cup dishsponge handtowel keychain mug newspaper pen
-pencil peppershaker plate pot remotecontrol saltshaker soapbar soapbottle spraybottle statue tissuebox toiletpaper vase
-watch"""
-_TABLE = f"{_SHELF} apple basketball bread butterknife egg fork knife laptop lettuce pan potato spatula spoon tomato"
-
-CONTAINS = {
-    "armchair": _set(_SEAT),
-    "coffeetable": _set(_TABLE),
-    "countertop": _set(_TABLE),
-    "desk": _set(f"{_STORE} soapbottle"),
-    "diningtable": _set(_TABLE),
-    "dresser": _set(_STORE),
-    "ottoman": _set(_SEAT),
-    "shelf": _set(_SHELF),
-    "sidetable": _set(_TABLE),
-    "sofa": _set(_SEAT),
-} | {
-    place: _set(objects)
-    for place, objects in _lines("""
-bathtubbasin: cloth dishsponge handtowel soapbar
-bed: basketball book cellphone laptop newspaper pillow
-cabinet: book bowl candle cd cloth cup dishsponge handtowel mug newspaper pan peppershaker plate pot saltshaker soapbar \
-soapbottle spraybottle tissuebox toiletpaper vase
-coffeemachine: mug
-drawer: book butterknife candle cd cellphone cloth creditcard dishsponge fork handtowel keychain knife newspaper pen pencil \
-peppershaker remotecontrol saltshaker soapbar soapbottle spatula spoon spraybottle tissuebox toiletpaper watch
-fridge: apple bowl bread cup egg lettuce mug pan plate pot potato tomato
-garbagecan: apple bread cd cloth dishsponge egg handtowel lettuce newspaper pen pencil potato soapbar soapbottle spraybottle \
-tissuebox toiletpaper tomato
-microwave: apple bowl bread cup egg mug plate potato tomato
-safe: cd cellphone creditcard keychain statue vase watch
-sinkbasin: apple bowl butterknife cloth cup dishsponge egg fork handtowel knife lettuce mug pan plate pot potato soapbar \
-spatula spoon tomato
-stoveburner: pan pot
-toilet: candle cloth dishsponge handtowel newspaper soapbar soapbottle spraybottle tissuebox toiletpaper
-toiletpaperhanger: toiletpaper
-""").items()
-}
-"""Type of receptacle -> types of the objects that it can hold."""
-
-CLEANABLE = _set(
-    "apple bowl butterknife cloth cup dishsponge egg fork knife lettuce mug pan plate pot potato soapbar "
-    "spatula spoon tomato"
-)
-HEATABLE = _set("apple bread cup egg mug plate potato tomato")
-COOLABLE = _set("apple bowl bread cup egg lettuce mug pan plate pot potato tomato")
-SLICEABLE = _set("apple bread egg lettuce potato tomato")
-KNIVES = frozenset({"butterknife", "knife"})
-LAMPS = frozenset({"desklamp"})  # lamps cannot be picked up
-VESSELS = _set("bowl cup mug pan plate pot")  # ALFWorld's receptacle objects, which can hold other objects
-
+CONTAINS = {receptacle: frozenset(objects) for receptacle, objects in _table(0).items()}
+OPENABLE, CLEANABLE, HEATABLE, COOLABLE, SLICEABLE, KNIVES, LAMPS, VESSELS = map(frozenset, _table(1).values())
+ROOMS = {room: {place[:-3]: (int(place[-3]), int(place[-1])) for place in places} for room, places in _table(2).items()}
+"""Kind of room -> type of receptacle -> minimum and maximum number of receptacles of this type in the room."""
+OBJECTS = _table(3)
 LAMP_PLACES = frozenset({"desk", "dresser", "sidetable"})
 
 WEIGHTS = {"bed": 2, "coffeetable": 3, "countertop": 4, "desk": 4, "diningtable": 4, "dresser": 2, "fridge": 2}
@@ -86,30 +34,6 @@ WEIGHTS = {"bed": 2, "coffeetable": 3, "countertop": 4, "desk": 4, "diningtable"
 With probabilities in proportion to these weights, the generator of tasks draws the receptacle of each object, and the
 scripted expert draws the order of its search.
 """
-
-ROOMS: dict[str, dict[str, tuple[int, int]]] = {
-    room: {place[:-2]: (int(place[-2]), int(place[-1])) for place in places.split()}
-    for room, places in _lines("""
-kitchen: cabinet24 coffeemachine01 countertop12 diningtable01 drawer13 fridge11 garbagecan01 microwave11 shelf01 sinkbasin11 \
-stoveburner12
-bedroom: armchair01 bed11 desk12 drawer24 dresser01 garbagecan01 safe01 shelf13 sidetable12
-livingroom: armchair12 coffeetable11 diningtable01 drawer13 dresser01 garbagecan01 ottoman01 safe01 shelf02 sidetable13 sofa11
-bathroom: bathtubbasin01 cabinet24 countertop11 drawer03 garbagecan01 shelf02 sinkbasin12 toilet11 toiletpaperhanger11
-""").items()
-}
-"""Kind of room -> type of receptacle -> minimum and maximum number of receptacles of this type in the room."""
-
-OBJECTS: dict[str, tuple[str, ...]] = {
-    room: tuple(objects.split())
-    for room, objects in _lines("""
-kitchen: apple bowl bread butterknife cup dishsponge egg fork knife lettuce mug pan peppershaker plate pot potato saltshaker \
-soapbottle spatula spoon tomato
-bedroom: alarmclock basketball book cd cellphone cloth creditcard keychain laptop mug pen pencil pillow watch
-livingroom: book candle cellphone creditcard keychain laptop newspaper pillow remotecontrol statue tissuebox vase watch
-bathroom: candle cloth dishsponge handtowel soapbar soapbottle spraybottle tissuebox toiletpaper
-""").items()
-}
-"""Kind of room -> types of the objects that can lie in the room, except lamps."""
 
 
 class Op:

@@ -56,7 +56,7 @@ def test_where_no_dialogue_is_trained_on_all_are_evaluated():
 
 def test_a_truth_is_read_not_evaluated():
     assert read_truth("sort('a.txt')", ("GorillaFileSystem",)) == ToolCall("sort", {"file_name": "a.txt"})
-    for source in ("__import__('os').getcwd()", "sort(open('a'))", "nothing()", "sort('a', 'b')", "1 + 1"):
+    for source in ("__import__('os').getcwd()", "sort(open('a'))", "nothing()", "1 + 1"):
         with pytest.raises(ValueError, match=r".+"):
             read_truth(source, ("GorillaFileSystem",))
 
