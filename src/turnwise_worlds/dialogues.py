@@ -270,30 +270,24 @@ class Mistakes(Chances):
     early: float = 0.0  # the closing word instead of the call, which loses the episode
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    calls: tuple[ToolCall, ...]
-    left: tuple[str, ...]  # names of the functions that the request still needs, including those of this reply
-    closing: str  # the text of a reply without calls; empty if the reply has calls
-
-
 Reply = tuple[Sequence[ToolCall], str]
 """One reply of an expert as a pair (calls, text). The text is the thought before the calls; in a reply without calls,
 the text is the whole reply.
 """
 
 
-def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
+def planned(session: DialogueSession, closing: str) -> Iterator[tuple[tuple[ToolCall, ...], tuple[str, ...], str]]:
     """Yields the correct replies of a dialogue: the calls of the ground truth one by one, or several if a message needs
-    more than ``session.steps - _ROOM``, or all if there is one reply; then a reply without calls.
+    more than ``session.steps - _ROOM``, or all if there is one reply; then a reply without calls. A reply is its calls,
+    the names of the functions that the request still needs, and the text if it has no calls.
     """
     for turn in session.problem.turns:
         many = 1 if session.problem.one_reply else max(1, session.steps - _ROOM)
         at_once = math.ceil(len(turn.calls) / many)
         names = tuple(call.name for call in turn.calls)
         for start in range(0, len(turn.calls), at_once or 1):
-            yield Planned(turn.calls[start : start + at_once], names[start:], "")
-        yield Planned((), (), turn.unable or closing)
+            yield turn.calls[start : start + at_once], names[start:], ""
+        yield (), (), turn.unable or closing
 
 
 def replies(
@@ -309,20 +303,20 @@ def replies(
     """
     last: ToolCall | None = None
     whole = list(planned(session, closing))
-    for place, reply in enumerate(whole):
-        calls, before = reply.calls, thought(reply.left) if thinks else ""
+    for place, (calls, left, text) in enumerate(whole):
+        before = thought(left) if thinks else ""
         spare = session.horizon - session.turns - (len(whole) - place)
         room = spare > 0 and session.steps_made < session.steps - _ROOM and not session.problem.one_reply
         if mistakes and calls and room:
             drawn = drawn_of(rng, mistakes)
             made = mistake(session.world, session.problem.tools_at(session.turn), calls[0], last, rng, drawn)
             if made is not None:
-                yield [made], thought([made.name, *reply.left[1:]]) if thinks else ""
+                yield [made], thought([made.name, *left[1:]]) if thinks else ""
             elif drawn == "early":
                 yield [], (thought([]) if thinks else "") + closing
         if mistakes and thinks and rng.random() < muddle:
-            before = muddled(reply.left, session.problem.tools_at(session.turn), rng)
-        yield calls, before + reply.closing
+            before = muddled(left, session.problem.tools_at(session.turn), rng)
+        yield calls, before + text
         last = calls[-1] if calls else None
 
 
