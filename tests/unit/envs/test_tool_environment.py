@@ -9,9 +9,10 @@ import pytest
 from tests.unit.envs.demonstrations import replay
 
 from turnwise.data.tool_schema import make_tool
-from turnwise.env import Environment, Step
+from turnwise.env import Demonstrates, Environment, Step, Verifies, demonstrated, verifier_of
 from turnwise.errors import InputError
 from turnwise.types import Task
+from turnwise_worlds.facts import FactsEnv
 from turnwise_worlds.scripted import Chances, Expert
 from turnwise_worlds.tools import TextSession, ToolEnv
 
@@ -67,17 +68,23 @@ class SafeEnv(ToolEnv[SafeSession]):
 
 def test_an_environment_of_tools_is_made_of_the_bases() -> None:
     env = SafeEnv()
-    assert isinstance(env, Environment)
+    assert isinstance(env, Environment) and isinstance(env, Demonstrates) and isinstance(env, Verifies)
     for task in env.tasks("train", 5):
-        assert env.demonstrate(task).success
-        assert replay(env, task).alike
-        assert env.accepts(
-            env.reset(task), f"guess  {task.data['number']}", env.demonstrate(task).messages[-2]["content"]
-        )
-    with pytest.raises(ValueError, match="split"):
-        env.tasks("test", 1)
+        replayed = replay(env, task)
+        assert replayed.won and replayed.alike
+        assert env.accepts(env.reset(task), f"guess  {task.data['number']}", replayed.actions[-1])
     with pytest.raises(InputError, match="names no number"):
         env.demonstrate(Task("safe", "x", "train", {"number": ""}))
+
+
+def test_a_run_is_told_which_protocol_its_environment_lacks() -> None:
+    env = FactsEnv()
+    (task,) = env.tasks("train", 1)
+    assert isinstance(env, Environment) and not isinstance(env, Demonstrates)
+    with pytest.raises(InputError, match="env=facts has no expert"):
+        demonstrated(env, task, "good", 0)
+    with pytest.raises(InputError, match="env=facts has no verifier"):
+        verifier_of(env, task)
 
 
 def test_a_clumsy_expert_errs_as_often_as_its_chances_say_and_recovers() -> None:
