@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from turnwise.data.toolcalls import ToolCallError, split_thinking
-from turnwise.env import Quality, Session, Step, same_text
-from turnwise.types import Message, Task, Trajectory
-from turnwise_worlds.scripted import ScriptedEnv, demonstration
+from turnwise.env import Session, Step, same_text
+from turnwise.types import Message, Task
+from turnwise_worlds.scripted import ScriptedEnv
 
 Prompt = Literal["react"]
 
@@ -68,14 +68,8 @@ class GameEnv(ScriptedEnv[G]):
         session.react = self.prompt == "react"
         return session
 
-    def play(self, session: G, quality: Quality, seed: int) -> Trajectory:
-        act = self.actor(session, quality, seed)
-
-        def written() -> str | None:
-            command = act()
-            return command if command is None or not self.prompt else f"Action: {command}"
-
-        return demonstration(session, written, quality, seed)
+    def written(self, action: str | None) -> str | None:
+        return f"Action: {action}" if action is not None and self.prompt else action
 
     def read(self, reply: str) -> str:
         return command_of(reply) if self.prompt else reply

@@ -165,5 +165,10 @@ class ScriptedEnv(Environment, Generic[S]):
         expert.chances = self.mistakes if quality == "clumsy" else None
         return lambda: expert.act(session)
 
+    def written(self, action: str | None) -> str | None:
+        """Returns an expert's action as the policy would write it."""
+        return action
+
     def play(self, session: S, quality: Quality, seed: int) -> Trajectory:
-        return demonstration(session, self.actor(session, quality, seed), quality, seed)
+        act = self.actor(session, quality, seed)
+        return demonstration(session, lambda: self.written(act()), quality, seed)
