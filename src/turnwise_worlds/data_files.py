@@ -85,7 +85,7 @@ def _read(path: Path) -> Iterator[Any]:
             file.seek(0)
             for number, text in enumerate([file.read()] if one_list else file, start=1):
                 try:
-                    found = parse_json(text) if text.strip() else None
+                    found: Any = parse_json(text) if text.strip() else None
                 except ValueError as error:
                     raise InputError(f"{path}:{number}: {error}; write one object per line, or one list") from error
                 yield from found if one_list else (found,)

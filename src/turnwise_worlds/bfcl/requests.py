@@ -89,7 +89,7 @@ def _files(rng: random.Random, names: Names) -> Drawn:
 
 def _tickets(rng: random.Random, names: Names) -> Drawn:
     owner = names.people[0]
-    queue = []
+    queue: list[dict[str, Any]] = []
     for number in sorted(rng.sample(range(1, 10), 2)):
         about = {"title": rng.choice(names.titles), "status": "Open", "priority": rng.randint(1, 4)}
         queue.append({"id": number, **about, "created_by": owner})
