@@ -28,7 +28,7 @@ from rich.progress import track
 from turnwise.config.overrides import build_alone
 from turnwise.console import Terminal
 from turnwise.data.trajectories import write_trajectories
-from turnwise.env import Environment, EnvironmentFault, Quality, tried
+from turnwise.env import Environment, EnvironmentFault, Quality, demonstrated, tried
 from turnwise.errors import InputError, refuse_twice
 from turnwise.programs import program
 from turnwise.types import Task, Trajectory
@@ -84,7 +84,7 @@ def demonstrations(
     last = ""
     for task, quality in work:
         try:
-            trajectory = tried(partial(environment.demonstrate, task, quality, seed))
+            trajectory = tried(partial(demonstrated, environment, task, quality, seed))
         except EnvironmentFault as fault:
             last = f"task {task.id}: {fault}"
             counts["faults"] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -17,11 +18,7 @@ T = TypeVar("T")
 Quality = Literal["good", "clumsy"]
 Level = Literal["tiny", "full"]
 Verifier = Literal["oracle", "demonstrated"]
-"""The rule by which an environment accepts or rejects an action of the policy.
-
-``oracle`` decides by what the environment knows about the task. ``demonstrated`` compares the action with the expert's
-action.
-"""
+"""How an environment judges an action: by what it knows about the task, or by comparison with the expert's action."""
 
 SPLITS = ("train", "seen", "unseen")
 
@@ -105,7 +102,11 @@ class Session(Protocol):
 
 @runtime_checkable
 class Environment(Protocol):
-    """A family of tasks. The episodes of the tasks are sessions (:class:`Session`). Environments inherit this class."""
+    """A family of tasks. The episodes of the tasks are sessions (:class:`Session`). Environments inherit this class.
+
+    ``tasks`` and ``reset`` are required. What an environment can do in addition are :class:`Demonstrates` and
+    :class:`Verifies`.
+    """
 
     name: str
     horizon: int  # maximum number of turns of an episode
@@ -118,27 +119,15 @@ class Environment(Protocol):
     together: int | None = None
     parts: Mapping[str, Environment] = MappingProxyType({})  # name -> environment, for one that combines others
 
-    def ready(self) -> None:
-        """Raises an ``InputError`` if this machine lacks a program that the environment needs."""
-        return None  # noqa: RET501 (an empty body would make it abstract)
-
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         """The same arguments give the same tasks."""
         ...
 
     def reset(self, task: Task) -> Session: ...
 
-    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert on the task and returns the expert's trajectory."""
-        ...
-
-    def accepts(self, session: Any, action: str, expert: str) -> bool:
-        """Returns whether ``action`` is as good as the expert's action ``expert`` in the state of ``session``.
-
-        This method is the functional verifier (PivotRL Eq. 6). It does not change ``session``, which this environment's
-        ``reset`` made.
-        """
-        ...
+    def ready(self) -> None:
+        """Raises an ``InputError`` if this machine lacks a program that the environment needs."""
+        return None  # noqa: RET501 (an empty body would make it abstract)
 
     def solution(self, task: Task) -> str | None:
         """The reply that gives the task's true answer; None if no single reply does."""
@@ -155,6 +144,44 @@ class Environment(Protocol):
     def same(self, action: str, expert: str) -> bool:
         """The strict verifier (PivotRL Eq. 2)."""
         return same_text(action, expert)
+
+
+@runtime_checkable
+class Demonstrates(Protocol):
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """Runs an expert on the task and returns the expert's trajectory."""
+        ...
+
+
+@runtime_checkable
+class Verifies(Protocol):
+    def accepts(self, session: Any, action: str, expert: str) -> bool:
+        """Returns whether ``action`` is as good as the expert's action ``expert`` in the state of ``session``.
+
+        This method is the functional verifier (PivotRL Eq. 6). It does not change ``session``, which this environment's
+        ``reset`` made.
+        """
+        ...
+
+
+def demonstrated(environment: Environment, task: Task, quality: Quality, seed: int) -> Trajectory:
+    part = environment_of(environment, task)
+    if isinstance(part, Demonstrates):
+        return part.demonstrate(task, quality, seed)
+    raise InputError(
+        f"task {task.id}: env={part.name} has no expert; set data.file to trajectories, such as those of a better model, "
+        "or choose a method that needs no demonstrations (method=grpo, method=trace)"
+    )
+
+
+def verifier_of(environment: Environment, task: Task) -> Verifies:
+    part = environment_of(environment, task)
+    if isinstance(part, Verifies):
+        return part
+    raise InputError(
+        f"task {task.id}: env={part.name} has no verifier of single actions; choose a method that plays whole episodes "
+        "(method=grpo, method=trace)"
+    )
 
 
 def environments_of(environment: Environment) -> Mapping[str, Environment]:
@@ -198,18 +225,23 @@ def hashed_split(text: str) -> str:
     return ("train", "train", "seen", "unseen")[hashlib.sha256(text.encode()).digest()[0] % 4]
 
 
-def first_tasks(found: list[T], count: int, source: str) -> list[T]:
-    """``source`` says in the message where the tasks come from, for example ``split train of tau2``."""
+def first_tasks(found: Sequence[T], count: int, source: str, order: str = "") -> list[T]:
+    """Returns ``count`` of the tasks: the first ones, or, with ``order``, the first in the random order that it seeds.
+
+    ``source`` says in the message where the tasks come from, for example ``split train of tau2``.
+    """
     if count > len(found):
         raise InputError(
             f"{source} has {len(found)} tasks, but {count} are needed: lower data.trajectories, states.count or "
             "eval.tasks"
         )
-    return found[:count]
+    chosen = list(found)
+    if order:
+        random.Random(order).shuffle(chosen)
+    return chosen[:count]
 
 
 def check_open(task: Task, done: bool, turns: int) -> None:
-    """Raises ``RuntimeError`` if ``done`` is true. The episode of ``task`` is then over, after ``turns`` turns."""
     if done:
         raise RuntimeError(
             f"task {task.id}: the episode is over after {turns} turns; reset the environment, or fork the session "
@@ -218,7 +250,6 @@ def check_open(task: Task, done: bool, turns: int) -> None:
 
 
 def check_task(task: Task, name: str) -> None:
-    """Raises ``ValueError`` if the task was not made for the environment called ``name``."""
     if task.env != name:
         raise ValueError(f"task {task.id}: the task was made for env {task.env!r}, but it is used with env {name!r}")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from abc import abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -16,12 +16,14 @@ from pydantic import PositiveInt
 from turnwise.data.toolcalls import ToolCallError
 from turnwise.env import EnvironmentFault, Level
 from turnwise.types import Message, Task, ToolCall
-from turnwise_worlds.sandbox.folder_value import File, Link, Tree
+from turnwise_worlds.sandbox.folder_value import File, Tree
 from turnwise_worlds.sandbox.sandbox import Bubblewrap, CallResult, Limits, SandboxFault, Stop, open_sandbox
-from turnwise_worlds.scripted import ENTRY, Chances, Remembered
+from turnwise_worlds.scripted import Chances
 from turnwise_worlds.tools import Short, Shown, Style, ToolEnv, ToolSession, refusal
 
 V = TypeVar("V")
+CACHED_BYTES = 256 << 20  # limit of the cached results, because the policy's commands can give large ones
+ENTRY = 200  # approximate number of bytes that a cached entry takes in addition to its content
 
 STOPPED: Mapping[Stop, str] = {
     "time": "timed out",
@@ -42,24 +44,34 @@ class Sandboxed:
     python: str | None = None
     reads: Sequence[str] = ()
     _sandbox: Bubblewrap | None = field(default=None, init=False, repr=False, compare=False)
-    # The results are cached because the rollouts of a group start with equal folders and often run the same commands.
-    _results: Remembered[Any, Any] = field(default_factory=Remembered, init=False, repr=False, compare=False)
-    _under_way: dict[Any, Future[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    # The results are cached because the rollouts of a group start with equal folders and often run the same commands:
+    # key -> the result, which may still be computed, and its bytes; the one that was used longest ago comes first.
+    _results: OrderedDict[Any, tuple[Future[Any], int]] = field(
+        default_factory=OrderedDict, init=False, repr=False, compare=False
+    )
+    _held: int = field(default=0, init=False, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+
+    def _known(self, key: Any) -> Any:
+        """The cached result of ``key``, or None."""
+        with self._lock:
+            if key in self._results:
+                self._results.move_to_end(key)
+            found, _ = self._results.get(key, (None, 0))
+        return found.result() if found is not None and found.done() else None
 
     def _once(self, key: Any, compute: Callable[[], V], size: Callable[[V], int | None]) -> V:
         """Returns the value of ``key``, computed once and cached by its size (None: not cached). If another thread is
         computing it now, this call waits for the value of that thread.
         """
         with self._lock:
-            known: V | None = self._results.get(key)
-            if known is not None:
-                return known
-            under_way = self._under_way.get(key)
-            if under_way is None:
-                mine = self._under_way[key] = Future()
-        if under_way is not None:
-            return cast(V, under_way.result())
+            if found := self._results.get(key):
+                self._results.move_to_end(key)
+            else:
+                mine: Future[V] = Future()
+                self._results[key] = mine, 0
+        if found:
+            return cast(V, found[0].result())
         try:
             mine.set_result(compute())
         except BaseException as error:
@@ -67,10 +79,14 @@ class Sandboxed:
             raise
         finally:
             with self._lock:
-                del self._under_way[key]
-                if mine.exception() is None and (bytes_held := size(mine.result())) is not None:
-                    self._results.keep(key, mine.result(), bytes_held)
-        return cast(V, mine.result())
+                self._results.pop(key, None)
+                held = None if mine.exception() else size(mine.result())
+                if held is not None and held + ENTRY <= CACHED_BYTES:
+                    self._results[key] = mine, held + ENTRY
+                    self._held += held + ENTRY
+                    while self._held > CACHED_BYTES:
+                        self._held -= self._results.popitem(last=False)[1][1]
+        return mine.result()
 
     def open(self) -> Bubblewrap:
         with self._lock:
@@ -93,7 +109,8 @@ class Box(Sandboxed):
             with faults():
                 return self.open().shell(command, tree)
 
-        return self._once(digest(tree, command), shell, lambda result: None if result[0].stopped else _size(*result))
+        key = command, frozenset(tree.items())
+        return self._once(key, shell, lambda result: None if result[0].stopped else _size(*result))
 
 
 @contextmanager
@@ -108,20 +125,6 @@ def faults() -> Iterator[None]:
 def _size(outcome: CallResult, tree: Tree) -> int:
     held = sum(len(path) + len(entry.content) for path, entry in tree.items() if isinstance(entry, File))
     return len(outcome.output) + held + ENTRY * len(tree)
-
-
-def digest(tree: Tree, *words: str) -> bytes:
-    found = hashlib.sha256()
-    for word in words:
-        data = word.encode("utf-8", "surrogatepass")
-        found.update(b"%d:" % len(data) + data)
-    for path in sorted(tree):
-        entry = tree[path]
-        kind = b"d" if entry is None else b"l" if isinstance(entry, Link) else b"x" if entry.executable else b"f"
-        data = entry.content if isinstance(entry, File) else entry.target.encode() if isinstance(entry, Link) else b""
-        name = path.encode()
-        found.update(b"%s%d:%s%d:" % (kind, len(name), name, len(data)) + data)
-    return found.digest()
 
 
 def cut(text: str, most: int) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from turnwise.data.tool_schema import make_tool
-from turnwise_worlds.scripted import Chances, Clumsy
+from turnwise_worlds.scripted import Chances
 from turnwise_worlds.search.encyclopaedia import Fact, Page
 from turnwise_worlds.search.environment import ANSWER, NOTHING, QuestionEnv, QuestionExpert, QuestionSession, malformed
 
@@ -74,7 +74,7 @@ class Mistakes(Chances):
     malformed: float = 0.06  # writes a reply that is not a valid call
 
 
-class GoodExpert(QuestionExpert[BrowseSession]):
+class BrowseExpert(QuestionExpert[BrowseSession]):
     """An expert that collects the missing facts one by one with as few calls as possible, and then answers."""
 
     def next_fact(self, session: BrowseSession) -> Fact | None:
@@ -96,19 +96,6 @@ class GoodExpert(QuestionExpert[BrowseSession]):
             return session.write("open", title)
         return session.write("search", title)
 
-
-def key_of(page: Page, sentence: str) -> str:
-    """Returns the longest word of a sentence that no other sentence of the page contains, if possible a lower-case one,
-    because a reader does not know the names yet; otherwise the whole sentence.
-    """
-    others = [other.casefold() for other in page.sentences if other != sentence]
-    words = re.findall(r"\w+", sentence)
-    own = [word for word in words if not any(word.casefold() in other for other in others)]
-    ordinary = [word for word in own if word.isalpha() and word.islower()]
-    return max(ordinary or own or [sentence], key=len)
-
-
-class ClumsyExpert(Clumsy[BrowseSession], GoodExpert):
     def has_room(self, session: BrowseSession) -> bool:
         return session.horizon - session.turns > 3 * len(session.missing()) + 3  # a page may have to be opened again
 
@@ -131,6 +118,17 @@ class ClumsyExpert(Clumsy[BrowseSession], GoodExpert):
         return malformed(session, action, f"go {action}")
 
 
+def key_of(page: Page, sentence: str) -> str:
+    """Returns the longest word of a sentence that no other sentence of the page contains, if possible a lower-case one,
+    because a reader does not know the names yet; otherwise the whole sentence.
+    """
+    others = [other.casefold() for other in page.sentences if other != sentence]
+    words = re.findall(r"\w+", sentence)
+    own = [word for word in words if not any(word.casefold() in other for other in others)]
+    ordinary = [word for word in own if word.isalpha() and word.islower()]
+    return max(ordinary or own or [sentence], key=len)
+
+
 def distance(session: BrowseSession) -> int:
     """Sums over the evidence: 0 for a fact that was shown, 1 if its page is open, 2 if it was listed, 3 otherwise."""
     total = 0
@@ -146,7 +144,7 @@ class BrowseEnv(QuestionEnv[BrowseSession]):
     name = "browse"
     opens = True
     evidence = "facts"
-    session, good, clumsy, errs = BrowseSession, GoodExpert, ClumsyExpert, Mistakes
+    session, expert, errs = BrowseSession, BrowseExpert, Mistakes
     usual = 20, {"tiny": 5, "full": 5}, 2
     tools = (
         make_tool(

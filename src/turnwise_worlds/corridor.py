@@ -18,16 +18,17 @@ from annotated_types import Ge, Interval
 
 from turnwise.env import Session, Step, check_horizon, check_open
 from turnwise.types import Message, Task
-from turnwise_worlds.scripted import Chances, Clumsy, Expert, ScriptedEnv
+from turnwise_worlds.scripted import Chances, Expert, ScriptedEnv
 
 WAYS = ("left", "right", "on")
 DOORS = tuple(map(str, range(10)))
 
 
 class CorridorSession(Session):
-    def __init__(self, task: Task, signs: Sequence[str], unlocked: Sequence[str], slips: int) -> None:
-        self.task, self.signs, self.unlocked, self.slips = task, tuple(signs), tuple(unlocked), slips
-        self.horizon = len(signs) + 1
+    def __init__(self, task: Task) -> None:
+        self.task, self.slips = task, task.data["slips"]
+        self.signs, self.unlocked = tuple(task.data["signs"]), tuple(task.data["unlocked"])
+        self.horizon = len(self.signs) + 1
         self.turns = self.room = self.wrong = 0
         self.done = self.won = False
 
@@ -62,18 +63,16 @@ class CorridorSession(Session):
         self.turns += 1
         word = self.read(action)
         if word is None:
-            return self._answer(f"Nothing happens. {self.view()}", admissible=False)
-        if self.at_doors:
-            self.done = True
-            self.won = word in self.unlocked and self.wrong <= self.slips
-            return self._answer("The way out." if self.won else "No way out.")
-        self.wrong += bool(self.sign) and word != self.sign
-        self.room += 1
-        return self._answer(self.view())
-
-    def _answer(self, text: str, admissible: bool = True) -> Step:
+            text = f"Nothing happens. {self.view()}"
+        elif self.at_doors:
+            self.done, self.won = True, word in self.unlocked and self.wrong <= self.slips
+            text = "The way out." if self.won else "No way out."
+        else:
+            self.wrong += bool(self.sign) and word != self.sign
+            self.room += 1
+            text = self.view()
         self.done = self.done or self.turns >= self.horizon
-        return Step(text, float(self.won), self.done, self.won, {"admissible": admissible})
+        return Step(text, float(self.won), self.done, self.won, {"admissible": word is not None})
 
     def right(self) -> tuple[str, ...]:
         """The actions after which the episode can still be won as well as before."""
@@ -129,12 +128,10 @@ class Mistakes(Chances):
     astray: float = 0.3  # goes against the sign of a fork, as long as a wrong turn is forgiven
 
 
-class GoodExpert(Expert[CorridorSession]):
+class CorridorExpert(Expert[CorridorSession]):
     def best(self, session: CorridorSession) -> str:
         return "on" if not session.sign and not session.at_doors else self.rng.choice(session.right())
 
-
-class ClumsyExpert(Clumsy[CorridorSession], GoodExpert):
     def has_room(self, session: CorridorSession) -> bool:
         return bool(session.sign) and session.wrong < session.slips
 
@@ -146,7 +143,7 @@ class CorridorEnv(ScriptedEnv[CorridorSession]):
     """Corridors (conf/env/corridor.yaml explains the arguments)."""
 
     name = "corridor"
-    good, clumsy = GoodExpert, ClumsyExpert
+    expert = CorridorExpert
 
     def __init__(
         self,
@@ -171,10 +168,7 @@ class CorridorEnv(ScriptedEnv[CorridorSession]):
         return Task(self.name, name, split, data)
 
     def begin(self, task: Task) -> CorridorSession:
-        try:
-            return CorridorSession(task, task.data["signs"], task.data["unlocked"], task.data["slips"])
-        except KeyError as error:
-            raise ValueError(f"task {task.id}: its data is not a task of env=corridor (no {error})") from error
+        return CorridorSession(task)
 
     def accepts(self, session: CorridorSession, action: str, expert: str) -> bool:
         return not session.done and session.read(action) in session.right()

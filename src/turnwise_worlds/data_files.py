@@ -26,8 +26,6 @@ def read_data_file(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, 
     the configuration key that names the file, for messages.
     """
     path = Path(path)
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path}: this is a folder, a pipe or a device, not a file; set {key} to a {ENDINGS} file")
     try:
         for number, record in enumerate(_read(path), start=1):
             if record is None:
@@ -35,8 +33,6 @@ def read_data_file(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, 
             if not isinstance(record, dict):
                 raise InputError(f"{path}:{number}: the record must be a JSON object, got {type(record).__name__}")
             yield f"{path}:{number}", record
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; correct {key} (the current folder is {Path.cwd()})") from None
     except (OSError, UnicodeDecodeError, csv.Error, pyarrow.ArrowException) as error:
         raise InputError(f"{path}: the file cannot be read ({error}); set {key} to a {ENDINGS} file") from error
 
@@ -84,25 +80,14 @@ def _read(path: Path) -> Iterator[Any]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield from csv.DictReader(file, delimiter="," if ending == ".csv" else "\t", strict=True)
     elif ending in (".json", ".jsonl", ".ndjson"):
-        yield from _read_json(path)
+        with path.open(encoding="utf-8") as file:
+            one_list = file.read(4096).lstrip().startswith("[")
+            file.seek(0)
+            for number, text in enumerate([file.read()] if one_list else file, start=1):
+                try:
+                    found: Any = parse_json(text) if text.strip() else None
+                except ValueError as error:
+                    raise InputError(f"{path}:{number}: {error}; write one object per line, or one list") from error
+                yield from found if one_list else (found,)
     else:
         raise InputError(f"{path}: the file name has the unknown ending {ending!r}; use {ENDINGS}")
-
-
-def _read_json(path: Path) -> Iterator[Any]:
-    with path.open(encoding="utf-8") as file:
-        start = file.read(1)
-        while start.isspace():
-            start = file.read(1)
-        file.seek(0)
-        if start == "[":
-            try:
-                yield from parse_json(file.read())
-            except ValueError as error:
-                raise InputError(f"{path}: {error}; restore the file, or write one object per line") from error
-            return
-        for number, line in enumerate(file, start=1):
-            try:
-                yield parse_json(line) if line.strip() else None
-            except ValueError as error:
-                raise InputError(f"{path}:{number}: {error}; write one object per line") from error

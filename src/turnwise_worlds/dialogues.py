@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import math
 import random
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Protocol, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar, cast
 
 from annotated_types import Interval
 from pydantic import PositiveInt
@@ -37,7 +38,7 @@ class World(Protocol):
 
     def same_place(self: W, other: W) -> bool:
         """Returns whether all further calls get equal answers in both states."""
-        ...
+        return self.same_state(other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,49 @@ def turns_data(turns: Sequence[UserTurn]) -> list[dict[str, Any]]:
 
 
 def turns_from(records: Sequence[Mapping[str, Any]]) -> tuple[UserTurn, ...]:
-    return tuple(
-        UserTurn(record["user"], tuple(ToolCall(c["name"], dict(c["arguments"])) for c in record["calls"]))
-        for record in records
-    )
+    return tuple(turn_of(one["user"], *((c["name"], dict(c["arguments"])) for c in one["calls"])) for one in records)
+
+
+class Source(Protocol):
+    def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]: ...
+
+    def problem(self, task: Task) -> DialogueProblem: ...
+
+
+@dataclass(frozen=True)
+class GeneratedTasks(ABC):
+    """Generated tasks. ``train`` and ``seen`` share their names; ``unseen`` has held-out names."""
+
+    env: ClassVar[str]
+    training: ClassVar[Any]
+    held_out: ClassVar[Any]
+    names: Callable[[random.Random], Any] | None = None  # draws the names of train or seen; None: ``training``
+
+    @abstractmethod
+    def data(self, rng: random.Random, split: str, index: int, names: Any) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def kind(self, data: Mapping[str, Any]) -> tuple[str, str]:
+        """Returns the beginning of the task's id, and its subset."""
+
+    @abstractmethod
+    def problem(self, task: Task) -> DialogueProblem: ...
+
+    def fits(self, data: Mapping[str, Any], split: str) -> bool:
+        return split in ("unseen", split_of(data["turns"]))
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        return [self._task(split, seed, index) for index in range(count)]
+
+    def _task(self, split: str, seed: int, index: int) -> Task:
+        for attempt in itertools.count():  # practically always the hash takes one of the first ten
+            rng = random.Random(f"{self.env}/{split}/{seed}/{index}/{attempt}")
+            names = self.held_out if split == "unseen" else self.names(rng) if self.names else self.training
+            data = self.data(rng, split, index, names)
+            if self.fits(data, split):
+                break
+        group, subset = self.kind(data)
+        return Task(self.env, f"{group}/{split}/{seed}/{index:06d}", split, data, subset)
 
 
 EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "stopped"
@@ -99,7 +139,6 @@ class Reference:
     start: World
     states: tuple[World, ...]
     answers: tuple[tuple[str, ...], ...]
-    one_reply: bool
 
     @classmethod
     def of(cls, problem: DialogueProblem) -> Reference:
@@ -109,14 +148,12 @@ class Reference:
         for turn in problem.turns:
             answers.append(tuple(truth.call(call) for call in turn.calls))
             states.append(truth.fork())
-        return cls(start, tuple(states), tuple(answers), problem.one_reply)
+        return cls(start, tuple(states), tuple(answers))
 
     def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
         """Returns the policy's fault at the end of a user turn (a constant of this module); empty for none."""
         if not self.answers[turn]:
-            # This request cannot be fulfilled. If the policy has changed the state anyway, a later user turn's check
-            # fails; a dialogue of one reply has no later turn.
-            return STATE if self.one_reply and called else ""
+            return ""  # no call can fulfil this request; if the policy has changed the state, a later check fails
         if not called:
             return EMPTY
         if not world.same_state(self.states[turn]):
@@ -204,11 +241,8 @@ class DialogueSession(Session):
         return twin
 
 
-NOTHING = "nothing"
-
-
 def thought(names: Sequence[str]) -> str:
-    return f"{OPEN_THINKING}left: {', '.join(names) or NOTHING}{CLOSE_THINKING}"
+    return f"{OPEN_THINKING}left: {', '.join(names) or 'nothing'}{CLOSE_THINKING}"
 
 
 def muddled(names: Sequence[str], tools: Tools, rng: random.Random) -> str:
@@ -236,65 +270,53 @@ class Mistakes(Chances):
     early: float = 0.0  # the closing word instead of the call, which loses the episode
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    calls: tuple[ToolCall, ...]
-    left: tuple[str, ...]  # names of the functions that the request still needs, including those of this reply
-    closing: str  # the text of a reply without calls; empty if the reply has calls
-
-
 Reply = tuple[Sequence[ToolCall], str]
 """One reply of an expert as a pair (calls, text). The text is the thought before the calls; in a reply without calls,
 the text is the whole reply.
 """
 
 
-def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
+def planned(session: DialogueSession, closing: str) -> Iterator[tuple[tuple[ToolCall, ...], tuple[str, ...], str]]:
     """Yields the correct replies of a dialogue: the calls of the ground truth one by one, or several if a message needs
-    more than ``session.steps - _ROOM``, or all if there is one reply; then a reply without calls.
+    more than ``session.steps - _ROOM``, or all if there is one reply; then a reply without calls. A reply is its calls,
+    the names of the functions that the request still needs, and the text if it has no calls.
     """
     for turn in session.problem.turns:
         many = 1 if session.problem.one_reply else max(1, session.steps - _ROOM)
         at_once = math.ceil(len(turn.calls) / many)
         names = tuple(call.name for call in turn.calls)
         for start in range(0, len(turn.calls), at_once or 1):
-            yield Planned(turn.calls[start : start + at_once], names[start:], "")
-        yield Planned((), (), turn.unable or closing)
+            yield turn.calls[start : start + at_once], names[start:], ""
+        yield (), (), turn.unable or closing
 
 
-def good(session: DialogueSession, closing: str, thinks: bool = False) -> Iterator[Reply]:
-    for reply in planned(session, closing):
-        yield reply.calls, (thought(reply.left) if thinks else "") + reply.closing
-
-
-def clumsy(
+def replies(
     session: DialogueSession,
     closing: str,
+    thinks: bool,
     rng: random.Random,
-    mistakes: Mistakes,
-    thinks: bool = False,
+    mistakes: Mistakes | None = None,
     muddle: float = 0.0,
 ) -> Iterator[Reply]:
-    """Yields the replies of :func:`good` with occasional mistakes before a call. With ``thinks``, the thought before a
-    mistake names it, and the thought before a correct reply is wrong with probability ``muddle``.
+    """Yields the correct replies, with ``mistakes`` sometimes an error before a call. With ``thinks``, the thought before
+    an error names it, and the thought before a correct reply is wrong with probability ``muddle``.
     """
     last: ToolCall | None = None
-    replies = list(planned(session, closing))
-    for place, reply in enumerate(replies):
-        calls = reply.calls
-        spare = session.horizon - session.turns - (len(replies) - place)
-        if calls and not session.problem.one_reply and spare > 0 and session.steps_made < session.steps - _ROOM:
+    whole = list(planned(session, closing))
+    for place, (calls, left, text) in enumerate(whole):
+        before = thought(left) if thinks else ""
+        spare = session.horizon - session.turns - (len(whole) - place)
+        room = spare > 0 and session.steps_made < session.steps - _ROOM and not session.problem.one_reply
+        if mistakes and calls and room:
             drawn = drawn_of(rng, mistakes)
-            tools = session.problem.tools_at(session.turn)
-            made = mistake(session.world, tools, calls[0], last, rng, drawn)
-            if made is not None or drawn == "early":
-                plan = [made.name, *reply.left[1:]] if made else []
-                yield [made] if made else [], (thought(plan) if thinks else "") + ("" if made else closing)
-        before = ""
-        if thinks:
-            wrong = rng.random() < muddle
-            before = muddled(reply.left, session.problem.tools_at(session.turn), rng) if wrong else thought(reply.left)
-        yield calls, before + reply.closing
+            made = mistake(session.world, session.problem.tools_at(session.turn), calls[0], last, rng, drawn)
+            if made is not None:
+                yield [made], thought([made.name, *left[1:]]) if thinks else ""
+            elif drawn == "early":
+                yield [], (thought([]) if thinks else "") + closing
+        if mistakes and thinks and rng.random() < muddle:
+            before = muddled(left, session.problem.tools_at(session.turn), rng)
+        yield calls, before + text
         last = calls[-1] if calls else None
 
 
@@ -311,19 +333,17 @@ def mistake(
     ``last``. It does not change the state. None if there is no such call, as for ``early``.
     """
     made: ToolCall | None = None
-    if drawn == "wrong" and due.arguments:
+    if drawn in ("wrong", "missing") and due.arguments:
         key = rng.choice(sorted(due.arguments))
-        made = ToolCall(due.name, {**due.arguments, key: _other(due.arguments[key])})
+        values = {name: value for name, value in due.arguments.items() if drawn == "wrong" or name != key}
+        made = ToolCall(due.name, values | ({key: _other(values[key])} if drawn == "wrong" else {}))
     elif drawn == "unknown":
         made = ToolCall(f"{due.name}_all", due.arguments)
-    elif drawn == "missing" and due.arguments:
-        key = rng.choice(sorted(due.arguments))
-        made = ToolCall(due.name, {name: value for name, value in due.arguments.items() if name != key})
     elif drawn == "repeat":
         made = last
     elif drawn == "look":
-        looks = _looks(tools)
-        made = rng.choice(looks) if looks else None
+        looks = [f["name"] for f in map(function_of, tools) if not (f.get("parameters") or {}).get("required")]
+        made = ToolCall(rng.choice(looks), {}) if looks else None
     if made is None or made == due:
         return None
     twin = world.fork()
@@ -331,11 +351,6 @@ def mistake(
     harmless = twin.same_place(world)
     # a call is not a mistake if the correct call would get the same answer
     return made if harmless and answer != twin.call(due) else None
-
-
-def _looks(tools: Tools) -> list[ToolCall]:
-    shown = map(function_of, tools)
-    return [ToolCall(f["name"], {}) for f in shown if not (f.get("parameters") or {}).get("required")]
 
 
 def _other(value: Any) -> Any:
@@ -346,13 +361,7 @@ def _other(value: Any) -> Any:
     return f"{value}x" if isinstance(value, str) else []
 
 
-def oracle_accepts(session: DialogueSession, action: str) -> bool:
-    if session.done:
-        return False
-    tools = session.problem.tools_at(session.turn)
-    calls = read_calls(action, session.form, tools)
-    if calls is None or not (calls or action.strip()):
-        return False
+def oracle_accepts(session: DialogueSession, calls: Sequence[ToolCall], tools: Tools) -> bool:
     due = still_due(session)
     if not calls:
         return not due or (bool(session.made) and serves(session, []))
@@ -363,7 +372,8 @@ def oracle_accepts(session: DialogueSession, action: str) -> bool:
         return False
     # Some calls of the reply are not calls of the ground truth. The reply is accepted only if its calls and the rest of
     # the ground truth fulfil the request, and the rest alone would not.
-    return any(serves(session, [*calls, *rest]) and not serves(session, rest) for rest in _rests(calls, due))
+    rests = _shorter(due) if len(calls) == 1 else [due[len(calls) :]]
+    return any(serves(session, [*calls, *rest]) and not serves(session, rest) for rest in rests)
 
 
 def still_due(session: DialogueSession) -> list[ToolCall]:
@@ -373,23 +383,17 @@ def still_due(session: DialogueSession) -> list[ToolCall]:
     due = _less(session.problem.turns[session.turn].calls, session.made)
     if not due or not session.made or serves(session, due):
         return due
-    shorter = [due[:i] + due[i + 1 :] for i in range(len(due))]
-    return next((rest for rest in shorter if serves(session, rest)), due)
+    return next((rest for rest in _shorter(due) if serves(session, rest)), due)
 
 
 def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
-    world, turn = session.world.fork(), session.turn
+    world, truth = session.world.fork(), session.reference
     seen = [*session.seen, *(world.call(call) for call in calls)]
-    truth = session.reference
-    return world.same_state(truth.states[turn]) and holds(seen, truth.answers[turn])
+    return world.same_state(truth.states[session.turn]) and holds(seen, truth.answers[session.turn])
 
 
-def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
-    if len(calls) == 1:
-        for i in range(len(due)):
-            yield [*due[:i], *due[i + 1 :]]
-    else:
-        yield list(due[len(calls) :])
+def _shorter(due: Sequence[ToolCall]) -> list[list[ToolCall]]:
+    return [[*due[:i], *due[i + 1 :]] for i in range(len(due))]
 
 
 def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
@@ -399,22 +403,6 @@ def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
         if place is not None:
             del rest[place]
     return rest
-
-
-def demonstrated_accepts(session: DialogueSession, action: str, expert: str) -> bool:
-    if session.done:
-        return False
-    tools = session.problem.tools_at(session.turn)
-    made, wanted = read_calls(action, session.form, tools), read_calls(expert, session.form, tools)
-    if made is None or wanted is None or not (made or action.strip()):
-        return False
-    return equivalent(made, wanted, tools)
-
-
-class Source(Protocol):
-    def tasks(self, split: str, count: int, seed: int) -> list[Task]: ...
-
-    def problem(self, task: Task) -> DialogueProblem: ...
 
 
 @dataclass(eq=False)
@@ -452,22 +440,22 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         return DialogueSession(task, problem, reference, self)
 
     def _problem(self, task: Task) -> tuple[DialogueProblem, Reference]:
-        try:
-            problem = self.source.problem(task)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"task {task.id}: its data is not a task of env={self.name} ({error!r})") from error
+        problem = self.source.problem(task)
         return problem, Reference.of(problem)
 
     def play(self, session: DialogueSession, quality: Quality, seed: int) -> Trajectory:
         rng = random.Random(f"{seed}/{session.task.id}")
-        replies = (
-            good(session, self.closing, self.thinks)
-            if quality == "good"
-            else clumsy(session, self.closing, rng, self.mistakes, self.thinks, self.muddle)
-        )
-        return played(session, replies, session.form, quality, seed)
+        errs = (self.mistakes, self.muddle) if quality == "clumsy" else ()
+        return played(session, replies(session, self.closing, self.thinks, rng, *errs), session.form, quality, seed)
 
     def accepts(self, session: DialogueSession, action: str, expert: str) -> bool:
+        if session.done:
+            return False
+        tools = session.problem.tools_at(session.turn)
+        calls = read_calls(action, session.form, tools)
+        if calls is None or not (calls or action.strip()):
+            return False
         if self.verifier == "oracle":
-            return oracle_accepts(session, action)
-        return demonstrated_accepts(session, action, expert)
+            return oracle_accepts(session, calls, tools)
+        wanted = read_calls(expert, session.form, tools)
+        return wanted is not None and equivalent(calls, wanted, tools)

@@ -5,13 +5,11 @@ It is no environment to train in: it has no experts. An answer is right if it co
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterator, Sequence
 
-from turnwise.env import Environment, Quality, Session, Step, check_open, check_tasks, first_tasks
-from turnwise.errors import InputError
-from turnwise.types import Message, Task, Trajectory
+from turnwise.env import Environment, Session, Step, check_open, check_tasks, first_tasks
+from turnwise.types import Message, Task
 
 CAPITALS = """France Paris, Italy Rome, Germany Berlin, Spain Madrid, Portugal Lisbon, Greece Athens, Austria Vienna, Poland
 Warsaw, Hungary Budapest, Sweden Stockholm, Norway Oslo, Finland Helsinki, Denmark Copenhagen, Ireland Dublin,
@@ -70,19 +68,10 @@ class FactsEnv(Environment):
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         check_tasks(split, count)
-        facts = list(_facts())
-        random.Random(f"facts {seed}").shuffle(facts)
-        found = [
+        return [
             Task(self.name, f"{split}/{question}", split, {"question": question, "answer": answer}, kind)
-            for kind, question, answer in facts
+            for kind, question, answer in first_tasks(list(_facts()), count, f"split {split} of facts", f"facts {seed}")
         ]
-        return first_tasks(found, count, f"split {split} of facts")
 
     def reset(self, task: Task) -> FactsSession:
         return FactsSession(task)
-
-    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        raise InputError("env=facts is a suite for evaluation (eval.suites): it has no expert; choose another env")
-
-    def accepts(self, session: FactsSession, action: str, expert: str) -> bool:
-        return session.fork().step(action).won

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import PositiveFloat
 
-from turnwise.env import Environment, Quality, Session
+from turnwise.env import Environment, Quality, Session, demonstrated, verifier_of
 from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
 
@@ -30,21 +30,10 @@ class Mixture(Environment):
         if not self.parts:
             raise ValueError("worlds: no environment is left; add one as +env@env.worlds.search=search")
         for name, part in self.parts.items():
-            if not isinstance(part, Environment):
-                raise ValueError(
-                    f"worlds.{name}: must be an environment, got {part!r}; add one as +env@env.worlds.{name}={name}"
-                )
-            if part.parts:
-                raise ValueError(
-                    f"worlds.{name}: a mixture cannot contain a mixture; add the environments of the inner mixture"
-                )
-            if part.name != name:
-                raise ValueError(
-                    f"worlds.{name}: the name of this environment is {part.name!r}; use the key env.worlds.{part.name}"
-                )
-        for name in weights:
-            if name not in worlds:
-                raise ValueError(f"weights.{name}: no environment has this name; choose one of {', '.join(worlds)}")
+            if part.parts or part.name != name:
+                raise ValueError(f"worlds.{name}: expected the environment {name}, not {part.name}")
+        for name in set(weights) - set(worlds):
+            raise ValueError(f"weights.{name}: no environment has this name; choose one of {', '.join(worlds)}")
         self.weights = {name: float(weights.get(name, 1)) for name in self.parts}
         self.horizon = max(part.horizon for part in self.parts.values())
         self.waits = any(part.waits for part in self.parts.values())
@@ -69,10 +58,10 @@ class Mixture(Environment):
         return self._of(task).reset(task)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        return self._of(task).demonstrate(task, quality, seed)
+        return demonstrated(self._of(task), task, quality, seed)
 
     def accepts(self, session: Any, action: str, expert: str) -> bool:
-        return self._of(session.task).accepts(session, action, expert)
+        return verifier_of(self._of(session.task), session.task).accepts(session, action, expert)
 
     def _of(self, task: Task) -> Environment:
         part = self.parts.get(task.env)

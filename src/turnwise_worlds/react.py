@@ -6,70 +6,17 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from pathlib import Path
 from typing import Literal, TypeVar
 
 from turnwise.data.toolcalls import ToolCallError, split_thinking
-from turnwise.env import Quality, Session, Step, same_text
-from turnwise.types import Message, Task, Trajectory
-from turnwise_worlds.scripted import ScriptedEnv, demonstration
+from turnwise.env import Session, Step, same_text
+from turnwise.types import Message, Task
+from turnwise_worlds.scripted import ScriptedEnv
 
 Prompt = Literal["react"]
 
-SYSTEM = """You act in a house that is described in text, to do the task that the first message states. In each turn you \
-read what you perceive and give one command:
-
-go to R                  walk to a receptacle, appliance or piece of furniture
-open R, close R          needed before something can be taken from a closed place or put there
-take O from R            you can hold one object at a time
-move O to R              put down the object that you hold
-clean O with R           at a sink, while you hold the object
-heat O with R            at a microwave, while you hold the object
-cool O with R            at a fridge, while you hold the object
-slice O with O2          with a knife in your hand
-use O                    switch a lamp on
-examine O, examine R     look at one thing
-look, inventory, help    what is around you, what you hold, all commands
-
-R and O stand for a name with its number, such as fridge 1, spelled as you have read it. A command that is unknown or \
-impossible has no effect and still costs a turn. Answer in exactly this form:
-
-Thought: what you know and what to do next
-Action: one command
-
-An example:
-
-You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a countertop 1, a shelf 1, and a \
-sinkbasin 1.
-
-Your task is to: clean some dishsponge and put it in shelf.
-
-Thought: I have to find a dishsponge first. One may lie on the countertop.
-Action: go to countertop 1
-
-You arrive at countertop 1. On the countertop 1, you see a bread 1, and a dishsponge 1.
-
-Thought: There it is. I take it.
-Action: take dishsponge 1 from countertop 1
-
-You pick up the dishsponge 1 from the countertop 1.
-
-Thought: It has to be clean, and I can clean it at the sink.
-Action: go to sinkbasin 1
-
-You arrive at sinkbasin 1. On the sinkbasin 1, you see nothing.
-
-Thought: I hold the dishsponge at the sink, so I can clean it now.
-Action: clean dishsponge 1 with sinkbasin 1
-
-You clean the dishsponge 1 using the sinkbasin 1.
-
-Thought: It is clean. What is left is to put it in the shelf.
-Action: go to shelf 1
-
-You arrive at shelf 1. On the shelf 1, you see nothing.
-
-Thought: I put it here, and the task is done.
-Action: move dishsponge 1 to shelf 1"""
+SYSTEM = Path(__file__).with_name("react.txt").read_text(encoding="utf-8").strip()
 _ACTION = re.compile(r"\baction\s*:[ \t*]*(.*)", re.IGNORECASE)
 
 
@@ -121,14 +68,8 @@ class GameEnv(ScriptedEnv[G]):
         session.react = self.prompt == "react"
         return session
 
-    def play(self, session: G, quality: Quality, seed: int) -> Trajectory:
-        act = self.actor(session, quality, seed)
-
-        def written() -> str | None:
-            command = act()
-            return command if command is None or not self.prompt else f"Action: {command}"
-
-        return demonstration(session, written, quality, seed)
+    def written(self, action: str | None) -> str | None:
+        return f"Action: {action}" if action is not None and self.prompt else action
 
     def read(self, reply: str) -> str:
         return command_of(reply) if self.prompt else reply

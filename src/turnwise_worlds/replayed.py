@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from turnwise.data.toolcalls import Format
-from turnwise.env import Environment, EnvironmentFault, Quality, Session, Step, check_open, check_task, tools_of
+from turnwise.env import Environment, EnvironmentFault, Session, Step, check_open, check_task, tools_of
 from turnwise.errors import InputError
-from turnwise.types import Message, Task, Trajectory
+from turnwise.types import Message, Task
 
 _SHOWN = 200  # maximum number of characters of an observation that an error message shows
 
@@ -175,12 +175,6 @@ class ReplayedEnv(Environment):
                 "cannot be compared; seed the environment from the task's data"
             )
         return session
-
-    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        raise InputError(
-            f"task {task.id}: env={self.name} has no expert; set data.file to trajectories, such as those of a better "
-            "model, or choose a method that needs no demonstrations (method=grpo, method=trace)"
-        )
 
     def ready(self) -> None:
         """Opens the first training task twice, which starts what the environment needs and compares the openings."""

@@ -1,10 +1,9 @@
-"""The base classes of environments with scripted experts, and a cache with one value for each task."""
+"""The base classes of environments with a scripted expert, and a cache with one value for each task."""
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
@@ -13,39 +12,7 @@ from turnwise.env import Environment, Quality, Session, check_task, check_tasks,
 from turnwise.errors import InputError
 from turnwise.types import Message, Task, Trajectory
 
-K = TypeVar("K")
 V = TypeVar("V")
-CACHED_BYTES = 256 << 20  # default size limit of a cache, because the policy's commands can give large results
-ENTRY = 200  # approximate number of bytes that a cached entry takes in addition to its content
-
-
-class Remembered(Generic[K, V]):
-    """A cache of at most ``most`` bytes that drops the value that was used longest ago. A larger value is not kept."""
-
-    def __init__(self, most: int = CACHED_BYTES) -> None:
-        self.most, self.held = most, 0
-        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def get(self, key: K) -> V | None:
-        if key not in self._values:
-            return None
-        self._values.move_to_end(key)
-        return self._values[key][0]
-
-    def keep(self, key: K, value: V, size: int) -> None:
-        if key in self._values:
-            self.held -= self._values.pop(key)[1]
-        size += ENTRY
-        if size > self.most:
-            return
-        self._values[key] = value, size
-        self.held += size
-        while self.held > self.most:
-            _, (_, gone) = self._values.popitem(last=False)
-            self.held -= gone
 
 
 class LastTasks(Generic[V]):
@@ -93,7 +60,13 @@ class Chances:
 
 
 class Expert(ABC, Generic[S]):
-    """A scripted expert that knows the solution and acts in one episode. The seed chooses between equally good actions."""
+    """A scripted expert that knows the solution and acts in one episode. The seed chooses between equally good actions.
+
+    With ``chances`` it is clumsy: it errs with these probabilities. For each field of them, such as ``stray``, the
+    method ``_stray`` returns the mistake as an action, or None if it is impossible now.
+    """
+
+    chances: Chances | None = None
 
     def __init__(self, session: S, seed: int | str) -> None:
         self.rng = random.Random(f"{session.task.env} expert {seed} {session.task.id}")
@@ -101,25 +74,14 @@ class Expert(ABC, Generic[S]):
     @abstractmethod
     def best(self, session: S) -> str: ...
 
-    def act(self, session: S) -> str:
-        return self.best(session)
-
-
-class Clumsy(Expert[S]):
-    """An expert that sometimes makes a mistake. A subclass has two base classes, ``Clumsy`` and the good expert. For
-    each field of ``chances``, such as ``stray``, ``_stray`` returns the mistake as an action, or None if it is
-    impossible now.
-    """
-
-    def __init__(self, session: S, seed: int | str, chances: Chances) -> None:
-        super().__init__(session, seed)
-        self.chances = chances
-
     def has_room(self, session: S) -> bool:
+        """Whether the episode can still be won after a mistake."""
         return True
 
     def mistake(self, session: S, *known: Any) -> str | None:
         """Returns the drawn mistake as an action; None for none. ``known`` holds further arguments for its method."""
+        if self.chances is None:
+            return None
         draw = self.rng.random()
         name = self.chances.drawn(draw) if self.has_room(session) else None
         action: str | None = getattr(self, f"_{name}")(session, *known) if name else None
@@ -158,14 +120,9 @@ def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, s
 
 
 class ScriptedEnv(Environment, Generic[S]):
-    """Base class of environments with scripted experts.
-    ``good`` and ``clumsy`` are the classes of the experts, and ``mistakes`` the probabilities of the second one's mistakes.
-    """
+    """Base class of environments with a scripted expert, which is clumsy with the probabilities ``mistakes``."""
 
-    name: str
-    horizon: int
-    good: type[Expert[S]]
-    clumsy: type[Clumsy[S]]
+    expert: type[Expert[S]]
     mistakes: Chances
 
     @abstractmethod
@@ -174,11 +131,7 @@ class ScriptedEnv(Environment, Generic[S]):
 
     @abstractmethod
     def begin(self, task: Task) -> S:
-        """Opens an episode of a task. :meth:`reset` has already checked that the task is of this environment."""
-
-    @abstractmethod
-    def accepts(self, session: S, action: str, expert: str) -> bool:
-        """Returns whether the functional verifier (PivotRL Eq. 6) accepts ``action``. ``session`` is not changed."""
+        """Opens an episode. :meth:`reset` has checked that the task is of this environment, and names it in errors."""
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         check_tasks(split, count)
@@ -186,7 +139,12 @@ class ScriptedEnv(Environment, Generic[S]):
 
     def reset(self, task: Task) -> S:
         check_task(task, self.name)
-        return self.begin(task)
+        try:
+            return self.begin(task)
+        except InputError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"task {task.id}: its data is not a task of env={self.name} ({error!r})") from error
 
     def unknown(self, session: S) -> str:
         """Returns why the experts cannot demonstrate the task of ``session``, as a clause; empty if they can."""
@@ -203,8 +161,14 @@ class ScriptedEnv(Environment, Generic[S]):
 
     def actor(self, session: S, quality: Quality, seed: int) -> Callable[[], str | None]:
         """Returns a function that gives an expert's next action; None ends the episode early."""
-        expert = self.good(session, seed) if quality == "good" else self.clumsy(session, seed, self.mistakes)
+        expert = self.expert(session, seed)
+        expert.chances = self.mistakes if quality == "clumsy" else None
         return lambda: expert.act(session)
 
+    def written(self, action: str | None) -> str | None:
+        """Returns an expert's action as the policy would write it."""
+        return action
+
     def play(self, session: S, quality: Quality, seed: int) -> Trajectory:
-        return demonstration(session, self.actor(session, quality, seed), quality, seed)
+        act = self.actor(session, quality, seed)
+        return demonstration(session, lambda: self.written(act()), quality, seed)

@@ -15,7 +15,7 @@ from turnwise.env import Level, Step
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.boxed import STOPPED, WorkspaceEnv, WorkspaceSession, cut
 from turnwise_worlds.sandbox.folder_value import File, tree_of
-from turnwise_worlds.scripted import Chances, Clumsy, Expert
+from turnwise_worlds.scripted import Chances, Expert
 from turnwise_worlds.tools import REFUSED
 
 Line = str | tuple[str, ...]
@@ -381,7 +381,7 @@ class Slips(Chances):
     wrong: float = 0.35  # when only the edit is left, edits the right line wrongly; the next action corrects it
 
 
-class GoodExpert(Expert[SoftwareSession]):
+class SoftwareExpert(Expert[SoftwareSession]):
     """Runs the tests, opens the file of the function that fails, and corrects the line. The seed decides whether it
     searches for the function before.
     """
@@ -402,8 +402,6 @@ class GoodExpert(Expert[SoftwareSession]):
         }
         return session.write(step, *arguments[step])
 
-
-class ClumsyExpert(Clumsy[SoftwareSession], GoodExpert):
     def _again(self, session: SoftwareSession) -> str:
         return session.write("run")
 
@@ -426,7 +424,7 @@ class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
 
     name = "software"
     tools, verifiers = TOOLS, ("effect", "call", "name")
-    session, good, clumsy, errs = SoftwareSession, GoodExpert, ClumsyExpert, Slips
+    session, expert, errs = SoftwareSession, SoftwareExpert, Slips
     make_task = staticmethod(make_task)
     usual: ClassVar = {"tiny": (400, "effect", "all"), "full": (2000, "name", "clean")}
 

@@ -24,7 +24,7 @@ from turnwise.types import Task, ToolCall
 from turnwise_worlds.boxed import STOPPED, Box, WorkspaceEnv, WorkspaceSession, cut
 from turnwise_worlds.sandbox.folder_value import File, Tree, tree_of
 from turnwise_worlds.sandbox.sandbox import CallResult
-from turnwise_worlds.scripted import Chances, Clumsy, Expert
+from turnwise_worlds.scripted import Chances, Expert
 from turnwise_worlds.tools import Shown, Style, read_call
 
 logger = logging.getLogger(__name__)
@@ -271,8 +271,10 @@ class Slips(Chances):
     stray: float = 0.08  # creates a needless file, and removes it in the next turn
 
 
-class GoodExpert(Expert[TerminalSession]):
+class TerminalExpert(Expert[TerminalSession]):
     """Does the chores in order, and first searches for a file that the request describes only by a word in it."""
+
+    stray: str | None = None  # path of a needless file, which the next command removes
 
     def best(self, session: TerminalSession) -> str:
         return session.write("bash", self.command(session))
@@ -286,10 +288,6 @@ class GoodExpert(Expert[TerminalSession]):
 
     def search(self, chore: Mapping[str, Any]) -> str:
         return self.rng.choice(["grep -rl {}", "grep -r {}"]).format(chore["find"])
-
-
-class ClumsyExpert(Clumsy[TerminalSession], GoodExpert):
-    stray: str | None = None  # path of a needless file, which the next command removes
 
     def act(self, session: TerminalSession) -> str:
         if self.stray is not None:
@@ -387,7 +385,7 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
 
     name = "terminal"
     tools, bare, verifiers = TOOLS, True, ("effect", "similarity")
-    session, good, clumsy, errs = TerminalSession, GoodExpert, ClumsyExpert, Slips
+    session, expert, errs = TerminalSession, TerminalExpert, Slips
     make_task = staticmethod(make_task)
     usual: ClassVar = {"tiny": (200, "effect", "all"), "full": (2000, "effect", "clean")}
 

@@ -275,14 +275,12 @@ class TextSession(ToolSession):
         """Returns the answer to a call of the tool ``name`` with a non-empty argument."""
 
     def act(self, call: ToolCall) -> Step:
-        (argument,) = call.arguments.values()
-        return self.use(call.name, argument)
+        return self.use(call.name, *call.arguments.values())
 
     def call(self, action: str) -> ToolCall:
         call = super().call(action)
         ((key, value),) = call.arguments.items()
-        argument = str(value).strip()
-        if not argument:
+        if not (argument := str(value).strip()):
             raise ToolCallError("the argument is empty")
         if len(argument) > MAX_ARGUMENT:
             raise ToolCallError(f"the argument has {len(argument)} characters, more than {MAX_ARGUMENT}")
@@ -294,8 +292,7 @@ class TextSession(ToolSession):
             call = self.call(action)
         except ToolCallError:
             return None
-        (argument,) = call.arguments.values()
-        return call.name, argument
+        return call.name, *call.arguments.values()
 
 
 Shown = Annotated[int, Ge(20)]  # maximum length of an observation in characters

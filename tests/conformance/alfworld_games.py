@@ -29,7 +29,6 @@ from turnwise_worlds.household.world import (
     OPENABLE,
     SLICEABLE,
     VESSELS,
-    GoalType,
 )
 
 _TYPE, _SENTENCE = re.compile("[a-z]+"), re.compile("[a-z]+(?: [a-z]+)*")
@@ -67,7 +66,7 @@ class Scene:
 
     receptacles: tuple[str, ...]
     objects: Mapping[str, str]  # object -> the receptacle in which it lies
-    kind: GoalType
+    kind: str
     # "object" -> the type of the goal's object, and "receptacle" -> the type of the goal's receptacle, or, for
     # look_at_obj_in_light, "lamp" -> the type of the lamp
     goal: Mapping[str, str]

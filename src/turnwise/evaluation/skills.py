@@ -39,11 +39,8 @@ class Item:
 
     @property
     def split(self) -> Split:
-        """Returns the item's split. The split depends only on the skill and the key (or the prompt), so an item is in
-        the same split at every seed.
-        """
-        text = f"{self.skill}\n{self.key or self.prompt}"
-        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        """An item is in the same split at every seed."""
+        digest = hashlib.blake2b(f"{self.skill}\n{self.key or self.prompt}".encode(), digest_size=8).digest()
         return "test" if int.from_bytes(digest) % _TEST_SHARE == 0 else "train"
 
 
@@ -58,8 +55,6 @@ class Skill:
 
 
 def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
-    if split not in ("train", "test"):
-        raise ValueError(f"split must be train or test, got {split!r}")
     rng = Random(f"{skill.name}/{seed}")
     while True:
         item = skill.draw(rng)
@@ -67,21 +62,31 @@ def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
             yield item
 
 
+def items(skill: str, split: Split, count: int, seed: int = 0) -> list[Item]:
+    """Returns different items. The same arguments give the same items."""
+    found: dict[str, Item] = {}
+    for item in islice(stream(SKILLS[skill], split, seed), 20 * count + 1000):
+        if len(found) == count:
+            break
+        found.setdefault(item.prompt, item)
+    if len(found) < count:
+        raise ValueError(f"only {len(found)} different {split} items of {skill} were found; ask for fewer than {count}")
+    return list(found.values())
+
+
 def exact(answer: str, item: Item) -> float:
     return float(" ".join(answer.split()) == " ".join(item.reference.split()))
 
 
 def by_words(answer: str, item: Item) -> float:
-    """Returns 1 - d / n, where d is the word-level edit distance between the answer and the reference and n the number
-    of words of the longer text.
-    """
+    """1 - d / n: d is the word-level edit distance to the reference, n the number of words of the longer text."""
     return float(Levenshtein.normalized_similarity(answer.split(), item.reference.split()))
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-KINDS: dict[str, tuple[str, ...]] = {
+KINDS = {
     "animal": ("dog", "cat", "horse", "bird", "fish", "cow", "sheep", "mouse"),
     "fruit": ("pear", "plum", "grape", "lemon", "peach", "melon", "cherry", "fig"),
     "colour": ("red", "blue", "green", "white", "black", "yellow", "brown", "pink"),
@@ -89,17 +94,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "metal": ("iron", "gold", "silver", "copper", "tin", "lead", "zinc", "steel"),
     "vehicle": ("car", "bus", "train", "boat", "plane", "bike", "truck", "ship"),
 }
-OPPOSITES: tuple[tuple[str, str], ...] = (
-    ("hot", "cold"),
-    ("big", "small"),
-    ("fast", "slow"),
-    ("old", "new"),
-    ("long", "short"),
-    ("high", "low"),
-    ("hard", "soft"),
-    ("wet", "dry"),
-)
-OPPOSITE = {**dict(OPPOSITES), **{b: a for a, b in OPPOSITES}}
+_FIRST = ["hot", "big", "fast", "old", "long", "high", "hard", "wet"]
+_SECOND = ["cold", "small", "slow", "new", "short", "low", "soft", "dry"]
+OPPOSITE = dict(zip(_FIRST + _SECOND, _SECOND + _FIRST, strict=True))
 NOUNS = KINDS["animal"] + KINDS["tool"][:4] + KINDS["vehicle"][:4]
 ADJECTIVES = (*KINDS["colour"][:4], "big", "small", "old", "new")
 VERBS = ("sees", "likes", "finds", "moves", "wants", "follows")
@@ -109,14 +106,11 @@ _GLOSSED = (*WORDS, *OPPOSITE, *VERBS, *KINDS, "the", "a", "which", "is", "oppos
 
 
 def _coin(onsets: str, vowels: str, coda: str) -> dict[str, str]:
+    """A word of two syllables for each English word of ``_GLOSSED``; no two share one."""
     syllables = ["".join(pair) for pair in product(onsets, vowels)]
     step = len(syllables) + 1  # neighbours in the list differ in both syllables
-    total = len(syllables) ** 2
-    assert len(_GLOSSED) < total
-    codes = [(7 + 3 * step * i) % total for i in range(len(_GLOSSED))]
+    codes = [(7 + 3 * step * i) % len(syllables) ** 2 for i in range(len(_GLOSSED))]
     words = [syllables[c // len(syllables)] + syllables[c % len(syllables)] + coda for c in codes]
-    if len(set(words)) != len(words):
-        raise AssertionError("two English words share an invented one")
     return dict(zip(_GLOSSED, words, strict=True))
 
 
@@ -131,7 +125,7 @@ _PLACES = ("first", "second", "third")
 _LIMIT = 20  # greatest intermediate result of the skill arithmetic
 _LETTERS = "ABCD"
 # each law as (product, first factor, second factor); each of these three quantities is a pair (name, unit)
-_FORMULAS: tuple[tuple[tuple[str, str], tuple[str, str], tuple[str, str]], ...] = (
+_FORMULAS = (
     (("force", "N"), ("mass", "kg"), ("acceleration", "m/s2")),
     (("distance", "m"), ("speed", "m/s"), ("time", "s")),
     (("voltage", "V"), ("current", "A"), ("resistance", "ohm")),
@@ -141,9 +135,6 @@ _FORMULAS: tuple[tuple[tuple[str, str], tuple[str, str], tuple[str, str]], ...] 
 
 
 def instruction(rng: Random) -> Item:
-    """Draws an instruction that asks for an answer of a certain form: repeat a word, reverse words, pick a word, put a
-    word in brackets, or name things of one kind but not a certain thing.
-    """
     task = rng.choice(("repeat", "reverse", "pick", "bracket", "name"))
     if task == "repeat":
         word, times = rng.choice(WORDS), rng.randint(2, 4)
@@ -165,9 +156,7 @@ def instruction(rng: Random) -> Item:
 
 
 def score_instruction(answer: str, item: Item) -> float:
-    """Returns 1 if the answer meets every constraint, else 0. Naming tasks have many right answers; the other tasks
-    have one.
-    """
+    """Naming tasks have many right answers; the other tasks have one."""
     if not item.data:
         return exact(answer, item)
     words = answer.split()
@@ -176,9 +165,7 @@ def score_instruction(answer: str, item: Item) -> float:
 
 
 def arithmetic(rng: Random) -> Item:
-    """Draws a start value and three arithmetic steps. All intermediate results, which the reference lists as its
-    reasoning, are in 0..20.
-    """
+    """A start value and three steps. The reference lists the intermediate results, all in 0..20, as its reasoning."""
     value = rng.randint(1, 9)
     parts = [f"Start with {value}"]
     working: list[int] = []
@@ -198,7 +185,6 @@ def score_arithmetic(answer: str, item: Item) -> float:
 
 
 def algebra(rng: Random) -> Item:
-    """Draws a linear equation to solve: a x = c, x + b = c, x - b = c, b - x = c or a x + b = c, with x in 1..9."""
     name, x = rng.choice("xynmk"), rng.randint(1, 9)
     a, b = rng.randint(2, 4), rng.randint(1, 9)
     left, right = rng.choice(
@@ -217,9 +203,6 @@ def algebra(rng: Random) -> Item:
 
 
 def code(rng: Random) -> Item:
-    """Draws a program of one to three lines whose output is to be predicted. Programs index a list, take its max, min
-    or length, reverse it, print a range, branch, or add.
-    """
     task = rng.choice(("index", "max", "min", "len", "last", "reverse", "range", "if", "sum"))
     values = rng.sample(range(10), rng.randint(2, 4))
     x, k = rng.randint(0, 9), rng.randint(1, 9)
@@ -240,9 +223,6 @@ def code(rng: Random) -> Item:
 
 
 def science(rng: Random) -> Item:
-    """Draws one of five physical laws, gives two of its three quantities and asks for the third with its unit. The two
-    factors are in 1..9.
-    """
     product, first, second = rng.choice(_FORMULAS)
     a, b = rng.randint(1, 9), rng.randint(1, 9)
     quantities = [(product, a * b), (first, a), (second, b)]
@@ -254,8 +234,8 @@ def science(rng: Random) -> Item:
 
 
 def question(rng: Random) -> tuple[str, str, str, list[str]]:
-    """Draws a question in English. Returns its relation (such as ``opposite``), the word to which the relation applies,
-    the right option and three wrong options. The word is empty for the relations ``largest`` and ``smallest``.
+    """Returns a relation (such as ``opposite``), the word to which it applies (empty for ``largest`` and ``smallest``),
+    the right option and three wrong ones.
     """
     relation = rng.choice(("kind", "opposite", "largest", "smallest"))
     if relation == "kind":
@@ -278,7 +258,6 @@ def options(rng: Random, right: str, wrong: list[str]) -> tuple[str, str]:
 
 
 def choice(rng: Random) -> Item:
-    """Draws a multiple-choice question with four options about a few words and numbers."""
     relation, argument, right, wrong = question(rng)
     asked = {"kind": f"is of kind {argument}", "opposite": f"is the opposite of {argument}"}
     listed, letter = options(rng, right, wrong)
@@ -287,9 +266,7 @@ def choice(rng: Random) -> Item:
 
 
 def choice_x(rng: Random) -> Item:
-    """Draws a question of the skill ``choice`` and translates every word to the invented language Meru, in which the
-    verb "is" stands at the end of the question.
-    """
+    """A question of ``choice`` in the invented language Meru, in which "is" stands at the end of a question."""
     relation, argument, right, wrong = question(rng)
     listed, letter = options(rng, MERU.get(right, right), [MERU.get(word, word) for word in wrong])
     head = {"kind": "", "opposite": f"{MERU['opposite']} {MERU['of']} "}.get(relation, MERU.get(relation, ""))
@@ -299,8 +276,8 @@ def choice_x(rng: Random) -> Item:
 
 
 def translation(rng: Random) -> Item:
-    """Draws a sentence to translate to one of two invented languages. In Tovan, the verb comes last and an adjective
-    follows its noun. In Meru, the verb comes first and an adjective precedes its noun.
+    """In Tovan, the verb comes last and an adjective follows its noun; in Meru, the verb comes first and an adjective
+    precedes its noun.
     """
     subject, target = rng.sample(NOUNS, 2)
     verb = rng.choice(VERBS)
@@ -315,7 +292,7 @@ def translation(rng: Random) -> Item:
     return Item("translation", f"Translate to {language}: {sentence}", " ".join(words), key=sentence)
 
 
-SKILLS: dict[str, Skill] = {
+SKILLS = {
     skill.name: skill
     for skill in (
         Skill("instruction", "IFBench", instruction, score_instruction),
@@ -328,17 +305,3 @@ SKILLS: dict[str, Skill] = {
         Skill("translation", "WMT24++", translation, by_words),
     )
 }
-
-
-def items(skill: str, split: Split, count: int, seed: int = 0) -> list[Item]:
-    """The same arguments give the same items."""
-    if skill not in SKILLS:
-        raise ValueError(f"unknown skill {skill!r}; the skills are {', '.join(SKILLS)}")
-    found: dict[str, Item] = {}
-    for item in islice(stream(SKILLS[skill], split, seed), 20 * count + 1000):
-        if len(found) == count:
-            break
-        found.setdefault(item.prompt, item)
-    if len(found) < count:
-        raise ValueError(f"only {len(found)} different {split} items of {skill} were found; ask for fewer than {count}")
-    return list(found.values())

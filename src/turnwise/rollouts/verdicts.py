@@ -23,7 +23,7 @@ from rapidfuzz.distance import Levenshtein
 from turnwise.data.match_calls import accepts, equivalent, identical
 from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, split_thinking
-from turnwise.env import Environment, EnvironmentFault, Session, environment_of
+from turnwise.env import Environment, EnvironmentFault, Session, environment_of, verifier_of
 from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, Judge
 from turnwise.methods.reward import Reward
@@ -224,8 +224,9 @@ class Verdicts:
 
     def _decide(self, session: Session, state: State, action: str) -> Verdict:
         assert state.expert is not None
-        environment = environment_of(self.episodes.environment, state.task)
-        return environment.accepts(session, action, state.expert), environment.same(action, state.expert)
+        environment = self.episodes.environment
+        accepted = verifier_of(environment, state.task).accepts(session, action, state.expert)
+        return accepted, environment_of(environment, state.task).same(action, state.expert)
 
 
 # -- scores by a judge -------------------------------------------------------------------------------------------------

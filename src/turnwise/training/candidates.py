@@ -19,7 +19,7 @@ from turnwise.daemon_threads import DaemonThreads
 from turnwise.data.chat_tokens import ChatTokens, Demonstrations
 from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.data.trajectories import BadTrajectory, by_kind, each_trajectory, write_trajectories
-from turnwise.env import Environment, Quality, environment_of, environments_of, tried, waits
+from turnwise.env import Environment, Quality, demonstrated, environment_of, environments_of, tried, waits
 from turnwise.errors import InputError
 from turnwise.methods.states import expert_turns, task_starts
 from turnwise.rollouts.environment_steps import Openings, guarded
@@ -91,7 +91,7 @@ def _demonstrated(
 
     def make(place: int) -> Trajectory:
         with guard():
-            return environment.demonstrate(tasks[place], qualities[place], seed)
+            return demonstrated(environment, tasks[place], qualities[place], seed)
 
     pool = DaemonThreads(min(threads, environment.together or threads), "experts")
     begun = {

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -22,65 +21,27 @@ from turnwise.errors import InputError
 from turnwise.files import parse_json, whole_characters
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.apibank.office import SEARCHER, OfficeTasks, words
-from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn, turns_data, turns_from
-from turnwise_worlds.tools import read_calls
+from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn, World, turns_data, turns_from
 
 FILES = {1: "level-1-api.json", 2: "level-2-api.json", 3: "level-3.json"}
 _DESCRIPTIONS = "API descriptions:"
 _ASKS = "Generate API Request:"
 
 
-def call_accuracy(
-    replies: Iterable[tuple[str, Sequence[ToolCall], str]], form: Format = "bfcl_python"
-) -> dict[str, float]:
-    """Returns level -> accuracy of the policy's calls, and the accuracy over all levels as ``total``.
-
-    Source: arXiv:2304.08244, section 4.2. Each reply continues a demonstrated history. An expected call counts as
-    correct if the reply contains an equivalent call. The benchmark's own program also compares the answers of the APIs.
-    This function does not, because an API and its input determine the answer.
-    """
-    right: dict[str, list[bool]] = {}
-    for level, due, reply in replies:
-        if not due:
-            raise ValueError(
-                f"{level}: no call is expected for a reply; leave the reply out, because the metric counts calls"
-            )
-        made = list(read_calls(reply, form) or ())
-        for call in due:
-            place = next((i for i, one in enumerate(made) if equivalent([one], [call])), None)
-            right.setdefault(level, []).append(place is not None)
-            if place is not None:
-                del made[place]
-    if not right:
-        raise ValueError("there are no replies to judge; give at least one reply")
-    everything = [one for some in right.values() for one in some]
-    return {
-        **{level: sum(some) / len(some) for level, some in sorted(right.items())},
-        "total": sum(everything) / len(everything),
-    }
-
-
-class Recorded:
-    """The APIs of an episode, which give the recorded answers of one record."""
-
-    __slots__ = ("answers",)
+class Recorded(World):
+    """The APIs of an episode, which give the recorded answers of one record and never change."""
 
     def __init__(self, answers: Sequence[tuple[ToolCall, str]]) -> None:
         self.answers = tuple(answers)
 
     def call(self, call: ToolCall) -> str:
-        for known, answer in self.answers:
-            if same_call(call, known):
-                return answer
-        return json.dumps({"exception": "the record has no such call"})
+        unknown = json.dumps({"exception": "the record has no such call"})
+        return next((answer for known, answer in self.answers if same_call(call, known)), unknown)
 
     def fork(self) -> Recorded:
-        return self  # never changes
+        return self
 
     def same_state(self, other: Recorded) -> bool:
-        return True
-
-    def same_place(self, other: Recorded) -> bool:
         return True
 
 
@@ -115,21 +76,12 @@ class PublicTasks:
             )
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        found = list(self._tasks[split])
-        random.Random(f"{seed}/apibank").shuffle(found)
-        return first_tasks(found, count, f"split {split} of the public API-Bank")
+        return first_tasks(self._tasks[split], count, f"split {split} of the public API-Bank", f"{seed}/apibank")
 
     def problem(self, task: Task) -> DialogueProblem:
-        data = task.data
-        turns = turns_from(data["turns"])
-        answers = list(zip(turns[0].calls, data["answers"], strict=True))
-        return DialogueProblem(
-            partial(Recorded, answers),
-            turns,
-            tuple(data["tools"]),
-            {0: tuple(data["others"])},
-            one_reply=data["level"] < 3,
-        )
+        data, turns = task.data, turns_from(task.data["turns"])
+        recorded = partial(Recorded, list(zip(turns[0].calls, data["answers"], strict=True)))
+        return DialogueProblem(recorded, turns, tuple(data["tools"]), {0: tuple(data["others"])}, data["level"] < 3)
 
 
 def _records(path: Path) -> list[Any]:
@@ -138,10 +90,8 @@ def _records(path: Path) -> list[Any]:
         if isinstance(records, list):
             return records
         why = f"must contain a list of records, got {type(records).__name__}"
-    except OSError as error:
-        why = f"cannot be read ({error.strerror})"
-    except (ValueError, RecursionError) as error:
-        why = f"is not valid JSON ({error})"
+    except (OSError, ValueError, RecursionError) as error:
+        why = f"cannot be read ({error})"
     raise InputError(f"{path}: the file {why}; set env.data to API-Bank's folder json_test_data")
 
 
@@ -156,7 +106,8 @@ def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
 def _step(record: Mapping[str, Any]) -> dict[str, Any]:
     call = read_request(record["expected_output"])
     dialogue = record["input"].replace(_ASKS, "").strip()
-    tools = described(record["instruction"].partition(_DESCRIPTIONS)[2])
+    lines = record["instruction"].partition(_DESCRIPTIONS)[2].splitlines()
+    tools = [_tool(parse_json(line)) for line in lines if line.strip()]
     if not dialogue or not tools:
         raise ValueError("the record has no dialogue, or describes no API")
     turns = turns_data([UserTurn(dialogue, (call,))])
@@ -194,10 +145,6 @@ def read_request(text: str) -> ToolCall:
     return calls[0]
 
 
-def described(text: str) -> list[dict[str, Any]]:
-    return [_tool(parse_json(line)) for line in text.splitlines() if line.strip()]
-
-
 def _tool(about: Mapping[str, Any]) -> dict[str, Any]:
     given = about.get("input_parameters") or {}
     properties = {name: json_schema(schema) for name, schema in given.items()}
@@ -223,8 +170,9 @@ class ApiBankEnv(DialogueEnv):
     levels: Sequence[Literal[1, 2, 3]] = (1, 2, 3)
 
     def __post_init__(self) -> None:
-        self.source = OfficeTasks(tuple(self.levels)) if self.data is None else PublicTasks(self.data, self.levels)
         self.brief = self.data is None
+        levels = tuple(self.levels)
+        self.source = OfficeTasks(levels=levels) if self.data is None else PublicTasks(self.data, levels)
         super().__post_init__()
 
     def usual(self) -> tuple[int, Format]:

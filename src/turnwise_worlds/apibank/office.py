@@ -14,63 +14,52 @@ from typing import Any
 
 from turnwise.data.tool_schema import check_call
 from turnwise.types import Task, ToolCall
-from turnwise_worlds.dialogues import DialogueProblem, UserTurn, split_of, turn_of, turns_data, turns_from
-from turnwise_worlds.tools import Tools
+from turnwise_worlds.dialogues import DialogueProblem, GeneratedTasks, UserTurn, World, turn_of, turns_data, turns_from
 
 SEARCHER = "ToolSearcher"
 Tables = dict[str, Any]
 
 
 class Refused(Exception):
-    """Raised by an API that refuses a call. The text of this error becomes the answer to the call."""
+    """A call is refused. The text of this error becomes the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
     name: str
     about: str
-    parameters: Mapping[str, str]  # name -> JSON type; all are required
+    parameters: tuple[str, ...]  # their names; all are texts and required
     run: Callable[..., Any]  # of the office's tables and the arguments of the call
 
     def tool(self) -> dict[str, Any]:
-        properties = {name: {"type": kind} for name, kind in self.parameters.items()}
+        properties = {name: {"type": "string"} for name in self.parameters}
         schema = {"type": "object", "properties": properties, "required": list(properties)}
         return {"type": "function", "function": {"name": self.name, "description": self.about, "parameters": schema}}
 
 
-class Office:
+class Office(World):
     """The tables of an episode. As in API-Bank, an answer is the JSON of an API's output or exception."""
-
-    __slots__ = ("tables",)
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         self.tables: Tables = deepcopy(dict(tables))
 
     def call(self, call: ToolCall) -> str:
-        api = APIS.get(call.name)
-        if api is None:
-            return _exception(f"no API {call.name}")
-        problems = check_call({"name": call.name, "arguments": call.arguments}, [api.tool()])
-        unknown = [name for name in call.arguments if name not in api.parameters]
-        if problems or unknown:
-            return _exception(f"{call.name} needs {', '.join(api.parameters)}")
         try:
+            api = APIS.get(call.name)
+            if api is None:
+                raise Refused(f"no API {call.name}")
+            made = {"name": call.name, "arguments": call.arguments}
+            if check_call(made, [api.tool()]) or not set(call.arguments) <= set(api.parameters):
+                raise Refused(f"{call.name} needs {', '.join(api.parameters)}")
             return json.dumps(api.run(self.tables, **call.arguments), ensure_ascii=False)
         except Refused as error:
-            return _exception(str(error))
+            return json.dumps({"exception": str(error)})
 
     def fork(self) -> Office:
         return Office(self.tables)
 
     def same_state(self, other: Office) -> bool:
         return self.tables == other.tables
-
-    def same_place(self, other: Office) -> bool:
-        return self.tables == other.tables  # the tables are the whole state
-
-
-def _exception(text: str) -> str:
-    return json.dumps({"exception": text})
 
 
 def _row(tables: Tables, table: str, key: str) -> Any:
@@ -92,23 +81,13 @@ def _token(tables: Tables, username: str, password: str) -> Any:
     return {"token": tables["users"][username]["token"]}
 
 
-def _add(table: str) -> Callable[..., str]:
+def _change(table: str, adds: bool) -> Callable[..., str]:
     def run(tables: Tables, token: str, **values: Any) -> str:
         row = {"user": _owner(tables, token), **values}
-        if row in tables.setdefault(table, []):
-            raise Refused("exists")
-        tables[table].append(row)
-        return "success"
-
-    return run
-
-
-def _delete(table: str) -> Callable[..., str]:
-    def run(tables: Tables, token: str, **values: Any) -> str:
-        row = {"user": _owner(tables, token), **values}
-        if row not in tables.get(table, []):
-            raise Refused("not found")
-        tables[table].remove(row)
+        rows = tables.setdefault(table, []) if adds else tables.get(table, [])
+        if (row in rows) == adds:
+            raise Refused("exists" if adds else "not found")
+        (rows.append if adds else rows.remove)(row)
         return "success"
 
     return run
@@ -156,32 +135,28 @@ def words(text: str) -> set[str]:
 
 
 _ALL: Sequence[Api] = (
-    Api(SEARCHER, "search an API by keywords", {"keywords": "string"}, _search),
-    Api("GetUserToken", "get the token of a user", {"username": "string", "password": "string"}, _token),
-    Api("AddAlarm", "set an alarm", {"token": "string", "time": "string"}, _add("alarms")),
-    Api("DeleteAlarm", "delete an alarm", {"token": "string", "time": "string"}, _delete("alarms")),
-    Api("QueryAlarm", "list alarms", {"token": "string"}, _query("alarms", "time")),
-    Api("AddReminder", "set a reminder", {"token": "string", "content": "string", "time": "string"}, _add("reminders")),
-    Api("QueryReminder", "list reminders", {"token": "string"}, _query("reminders", "content")),
-    Api("AddMeeting", "book a meeting room", {"token": "string", "room": "string", "time": "string"}, _add("meetings")),
-    Api("QueryMeeting", "find the room of a meeting", {"topic": "string"}, _look_up("rooms", "room")),
-    Api("QueryStock", "get the price of a stock", {"stock_code": "string"}, _look_up("stocks", "price")),
-    Api("QueryBalance", "get the balance of an account", {"account": "string"}, _look_up("accounts", "balance")),
-    Api("Dictionary", "translate a word", {"keyword": "string"}, _look_up("words", "meaning")),
-    Api("QueryWeather", "get the weather of a city", {"city": "string"}, _look_up("weather", "weather")),
-    Api("QueryAddress", "get the email address of a person", {"person": "string"}, _look_up("addresses", "address")),
-    Api("SendEmail", "send an email", {"address": "string", "content": "string"}, _email),
-    Api("FindDoctor", "find a doctor for a symptom", {"symptom": "string"}, _look_up("symptoms", "doctor")),
-    Api("BookDoctor", "book a doctor", {"doctor": "string", "date": "string"}, _book),
+    Api(SEARCHER, "search an API by keywords", ("keywords",), _search),
+    Api("GetUserToken", "get the token of a user", ("username", "password"), _token),
+    Api("AddAlarm", "set an alarm", ("token", "time"), _change("alarms", True)),
+    Api("DeleteAlarm", "delete an alarm", ("token", "time"), _change("alarms", False)),
+    Api("QueryAlarm", "list alarms", ("token",), _query("alarms", "time")),
+    Api("AddReminder", "set a reminder", ("token", "content", "time"), _change("reminders", True)),
+    Api("QueryReminder", "list reminders", ("token",), _query("reminders", "content")),
+    Api("AddMeeting", "book a meeting room", ("token", "room", "time"), _change("meetings", True)),
+    Api("QueryMeeting", "find the room of a meeting", ("topic",), _look_up("rooms", "room")),
+    Api("QueryStock", "get the price of a stock", ("stock_code",), _look_up("stocks", "price")),
+    Api("QueryBalance", "get the balance of an account", ("account",), _look_up("accounts", "balance")),
+    Api("Dictionary", "translate a word", ("keyword",), _look_up("words", "meaning")),
+    Api("QueryWeather", "get the weather of a city", ("city",), _look_up("weather", "weather")),
+    Api("QueryAddress", "get the email address of a person", ("person",), _look_up("addresses", "address")),
+    Api("SendEmail", "send an email", ("address", "content"), _email),
+    Api("FindDoctor", "find a doctor for a symptom", ("symptom",), _look_up("symptoms", "doctor")),
+    Api("BookDoctor", "book a doctor", ("doctor", "date"), _book),
 )
 APIS: Mapping[str, Api] = {api.name: api for api in _ALL}
 
-
-def tools_named(names: Sequence[str]) -> Tools:
-    return tuple(APIS[name].tool() for name in names)
-
-
 OTHERS = 2  # number of APIs that a task of level 1 shows in addition to those it needs
+WEATHER = ("rain", "sun", "wind")
 
 Names = Mapping[str, Sequence[str]]
 TRAINING: Names = {
@@ -216,80 +191,55 @@ Kind = Callable[[random.Random, Names, dict[str, Any]], UserTurn]
 """A function that draws a request of a user and fills the tables of the office, its last argument."""
 
 
-def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    person = rng.choice(names["person"])
-    password, token = f"p{rng.randint(10, 99)}", f"t{rng.randint(100, 999)}"
-    tables["users"] = {person: {"password": password, "token": token}}
-    return token, {"username": person, "password": password}
-
-
 def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.Random, Names], Any]) -> Kind:
     def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
         keys = rng.sample(names[name], 3)
         tables[table] = {key: value(rng, names) for key in keys}
-        return turn_of(say.format(keys[0]), (api, {next(iter(APIS[api].parameters)): keys[0]}))
+        return turn_of(say.format(keys[0]), (api, {APIS[api].parameters[0]: keys[0]}))
 
     return kind
 
 
-def _of(name: str) -> Callable[[random.Random, Names], Any]:
-    return lambda rng, names: rng.choice(names[name])
-
-
-def _number(rng: random.Random, names: Names) -> int:
-    return rng.randint(10, 99)
-
-
-def _address(rng: random.Random, names: Names) -> str:
-    return f"m{rng.randint(10, 99)}@x.org"
-
-
-def _weather(rng: random.Random, names: Names) -> str:
-    return rng.choice(("rain", "sun", "wind"))
-
-
 _SINGLE: tuple[Kind, ...] = (
-    _lookup("QueryStock", "stocks", "stock", "what is the price of {}?", _number),
-    _lookup("QueryBalance", "accounts", "person", "what is the balance of {}?", _number),
-    _lookup("Dictionary", "words", "word", "translate {}", lambda rng, names: f"m{rng.randint(10, 99)}"),
-    _lookup("QueryWeather", "weather", "city", "how is the weather in {}?", _weather),
-    _lookup("QueryMeeting", "rooms", "topic", "where is the {} meeting?", _of("room")),
-    _lookup("FindDoctor", "symptoms", "symptom", "who treats {}?", _of("doctor")),
-    _lookup("QueryAddress", "addresses", "person", "what is the email address of {}?", _address),
+    _lookup("QueryStock", "stocks", "stock", "what is the price of {}?", lambda rng, _: rng.randint(10, 99)),
+    _lookup("QueryBalance", "accounts", "person", "what is the balance of {}?", lambda rng, _: rng.randint(10, 99)),
+    _lookup("Dictionary", "words", "word", "translate {}", lambda rng, _: f"m{rng.randint(10, 99)}"),
+    _lookup("QueryWeather", "weather", "city", "how is the weather in {}?", lambda rng, _: rng.choice(WEATHER)),
+    _lookup("QueryMeeting", "rooms", "topic", "where is the {} meeting?", lambda rng, names: rng.choice(names["room"])),
+    _lookup("FindDoctor", "symptoms", "symptom", "who treats {}?", lambda rng, names: rng.choice(names["doctor"])),
+    _lookup("QueryAddress", "addresses", "person", "what is the email address of {}?", lambda rng, _: _address(rng)),
 )
 
 
-def _alarm(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
-    token, user = _user(rng, names, tables)
-    time = rng.choice(names["time"])
-    text = f"i am {user['username']}, password {user['password']}. set an alarm for {time}"
-    return turn_of(text, ("GetUserToken", user), ("AddAlarm", {"token": token, "time": time}))
+def _address(rng: random.Random) -> str:
+    return f"m{rng.randint(10, 99)}@x.org"
 
 
-def _alarm_off(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
-    token, user = _user(rng, names, tables)
-    times = rng.sample(names["time"], 2)
-    tables["alarms"] = [{"user": user["username"], "time": time} for time in times]
-    text = f"i am {user['username']}, password {user['password']}. delete my alarm of {times[0]}"
-    return turn_of(text, ("GetUserToken", user), ("DeleteAlarm", {"token": token, "time": times[0]}))
+def _signed(text: str, api: str, *values: str) -> Kind:
+    """A request of a user that needs a token. ``values`` are kinds of names, which are drawn for ``text`` and the call."""
 
+    def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
+        user = {"username": rng.choice(names["person"]), "password": f"p{rng.randint(10, 99)}"}
+        token = f"t{rng.randint(100, 999)}"
+        tables["users"] = {user["username"]: {"password": user["password"], "token": token}}
+        if api == "DeleteAlarm":
+            times = rng.sample(names["time"], 2)
+            tables["alarms"] = [{"user": user["username"], "time": time} for time in times]
+            given = {"time": times[0]}
+        else:
+            given = {value: rng.choice(names[value]) for value in values}
+        said = "i am {username}, password {password}. " + text
+        return turn_of(said.format(**user, **given), ("GetUserToken", user), (api, {"token": token, **given}))
 
-def _reminder(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
-    token, user = _user(rng, names, tables)
-    content, time = rng.choice(names["content"]), rng.choice(names["time"])
-    text = f"i am {user['username']}, password {user['password']}. set a reminder for {time}: {content}"
-    return turn_of(text, ("GetUserToken", user), ("AddReminder", {"token": token, "content": content, "time": time}))
+    return kind
 
 
 def _mail(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
     people = rng.sample(names["person"], 2)
-    tables["addresses"] = {person: f"m{rng.randint(10, 99)}@x.org" for person in people}
-    content = rng.choice(names["content"])
-    text = f"send {people[0]} an email: {content}"
-    address = tables["addresses"][people[0]]
-    return turn_of(
-        text, ("QueryAddress", {"person": people[0]}), ("SendEmail", {"address": address, "content": content})
-    )
+    tables["addresses"] = {person: _address(rng) for person in people}
+    mail = {"address": tables["addresses"][people[0]], "content": rng.choice(names["content"])}
+    text = f"send {people[0]} an email: {mail['content']}"
+    return turn_of(text, ("QueryAddress", {"person": people[0]}), ("SendEmail", mail))
 
 
 def _doctor(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTurn:
@@ -300,53 +250,47 @@ def _doctor(rng: random.Random, names: Names, tables: dict[str, Any]) -> UserTur
     return turn_of(text, ("FindDoctor", {"symptom": symptom}), ("BookDoctor", {"doctor": doctor, "date": date}))
 
 
-_PLANS: tuple[Kind, ...] = (_alarm, _alarm_off, _reminder, _mail, _doctor)
+_PLANS: tuple[Kind, ...] = (
+    _signed("set an alarm for {time}", "AddAlarm", "time"),
+    _signed("delete my alarm of {time}", "DeleteAlarm"),
+    _signed("set a reminder for {time}: {content}", "AddReminder", "content", "time"),
+    _mail,
+    _doctor,
+)
 
 
 @dataclass(frozen=True)
-class OfficeTasks:
-    """Generated tasks at API-Bank's three levels. ``train`` and ``seen`` use the same names, and a hash of the request
-    decides between them; ``unseen`` uses the names in ``HELD_OUT``.
-    """
+class OfficeTasks(GeneratedTasks):
+    """Generated tasks at API-Bank's three levels."""
 
+    env, training, held_out = "apibank", TRAINING, HELD_OUT
     levels: tuple[int, ...] = (1, 2, 3)
-    names: Callable[[random.Random], Names] | None = None  # draws the names of a task of train or seen; None: TRAINING
 
-    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        return [self._task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
+    def data(self, rng: random.Random, split: str, index: int, names: Names) -> dict[str, Any]:
+        """Level 1 has one call or two successive ones, and shows their APIs and ``OTHERS`` more. Level 2 has one call and
+        level 3 two, each after a search for the API.
+        """
+        level = self.levels[index % len(self.levels)]
+        tables: dict[str, Any] = {}
+        kinds = _PLANS if level == 3 else _SINGLE if level == 2 else _SINGLE + _PLANS
+        turn = rng.choice(kinds)(rng, names, tables)
+        apis = [SEARCHER]
+        if level == 1:
+            needed = list(dict.fromkeys(call.name for call in turn.calls))
+            others = [name for name in APIS if name not in (*needed, SEARCHER)]
+            apis = sorted([*needed, *rng.sample(others, OTHERS)])
+        else:
+            searches = [ToolCall(SEARCHER, {"keywords": APIS[call.name].about}) for call in turn.calls]
+            turn = replace(turn, calls=tuple(chain.from_iterable(zip(searches, turn.calls, strict=True))))
+        return {"level": level, "apis": apis, "tables": tables, "turns": turns_data([turn])}
+
+    def kind(self, data: Mapping[str, Any]) -> tuple[str, str]:
+        return f"level-{data['level']}", f"level-{data['level']}"
 
     def problem(self, task: Task) -> DialogueProblem:
         """At levels 2 and 3, the policy is shown only the search API, whose answers describe the other APIs."""
         data = task.data
-        shown = tools_named(data["apis"])
-        others = tools_named([name for name in APIS if name not in data["apis"]])
+        shown = tuple(APIS[name].tool() for name in data["apis"])
+        others = tuple(api.tool() for api in _ALL if api.name not in data["apis"])
         given = {} if int(data["level"]) == 1 else {0: others}
         return DialogueProblem(partial(Office, data["tables"]), turns_from(data["turns"]), shown, given)
-
-    def _task(self, split: str, seed: int, index: int, level: int) -> Task:
-        for attempt in range(1000):
-            rng = random.Random(f"apibank/{split}/{seed}/{index}/{attempt}")
-            names = HELD_OUT if split == "unseen" else self.names(rng) if self.names else TRAINING
-            data = _data(rng, names, level)
-            if split in ("unseen", split_of(data["turns"])):
-                return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data, f"level-{level}")
-        # practically impossible: the hash of the request does not reject 1000 attempts in a row
-        raise RuntimeError(f"no task of split {split} was found in 1000 attempts")
-
-
-def _data(rng: random.Random, names: Names, level: int) -> dict[str, Any]:
-    """Level 1 has one call or two successive ones, and shows their APIs and ``OTHERS`` more. Level 2 has one call and
-    level 3 two, each after a search for the API.
-    """
-    tables: dict[str, Any] = {}
-    kinds = _PLANS if level == 3 else _SINGLE if level == 2 else _SINGLE + _PLANS
-    turn = rng.choice(kinds)(rng, names, tables)
-    if level == 1:
-        needed = list(dict.fromkeys(call.name for call in turn.calls))
-        others = [name for name in APIS if name not in (*needed, SEARCHER)]
-        apis = sorted([*needed, *rng.sample(others, OTHERS)])
-    else:
-        apis = [SEARCHER]
-        searches = [ToolCall(SEARCHER, {"keywords": APIS[call.name].about}) for call in turn.calls]
-        turn = replace(turn, calls=tuple(chain.from_iterable(zip(searches, turn.calls, strict=True))))
-    return {"level": level, "apis": apis, "tables": tables, "turns": turns_data([turn])}

@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from copy import deepcopy
+from copy import copy, deepcopy
 from decimal import localcontext
 from functools import lru_cache
 from importlib import import_module
@@ -18,6 +18,7 @@ from typing import Any
 from turnwise.data.tool_schema import json_schema
 from turnwise.errors import InputError
 from turnwise.types import ToolCall
+from turnwise_worlds.dialogues import World
 from turnwise_worlds.tools import Tools
 
 INSTALL = "install bfcl-eval with `make bfcl`"
@@ -35,37 +36,30 @@ _MODULES = {  # class of an API -> the name of its module, and of the file that 
 }
 
 
-class MissingBfclError(InputError):
-    """bfcl-eval, or a library that its APIs import, is not installed."""
-
-
 def root() -> Path:
     spec = find_spec("bfcl_eval")
     if spec is None or spec.origin is None:
-        raise MissingBfclError(f"env=bfcl needs bfcl-eval, which is not installed here; {INSTALL}")
+        raise InputError(f"env=bfcl needs bfcl-eval, which is not installed here; {INSTALL}")
     return Path(spec.origin).parent
 
 
 @lru_cache(maxsize=len(_MODULES))
 def api_class(name: str) -> Any:
-    if name not in _MODULES:
-        raise ValueError(f"there is no API {name!r}; choose one of {', '.join(_MODULES)}")
     root()
     try:
         module = import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{_MODULES[name]}")
     except ImportError as error:
-        raise MissingBfclError(f"env=bfcl: an API of bfcl-eval cannot be imported ({error}); {INSTALL}") from error
+        raise InputError(f"env=bfcl: an API of bfcl-eval cannot be imported ({error}); {INSTALL}") from error
     return getattr(module, name)
 
 
 @lru_cache(maxsize=len(_MODULES))
 def tools_of_class(name: str) -> Tools:
-    return tuple(map(tool_of, read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")))
-
-
-def tool_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    function = {"name": record["name"], "description": record["description"]}
-    return {"type": "function", "function": {**function, "parameters": json_schema(record["parameters"])}}
+    functions = [
+        {"name": about["name"], "description": about["description"], "parameters": json_schema(about["parameters"])}
+        for about in read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")
+    ]
+    return tuple({"type": "function", "function": function} for function in functions)
 
 
 @lru_cache(maxsize=1)
@@ -77,15 +71,8 @@ def announcement() -> str:
 def entries(subset: str) -> dict[str, dict[str, Any]]:
     """Returns the tasks of a subset of BFCL: id -> the benchmark's entry together with its ``ground_truth``."""
     name = f"BFCL_v4_multi_turn_{subset}.json"
-    try:
-        questions = read_lines(root() / "data" / name)
-        answers = read_lines(root() / "data" / "possible_answer" / name)
-    except FileNotFoundError as error:
-        raise MissingBfclError(
-            f"{error.filename}: the installed version of bfcl-eval lacks this file; {INSTALL}"
-        ) from error
-    truths = {answer["id"]: answer["ground_truth"] for answer in answers}
-    return {question["id"]: {**question, "ground_truth": truths[question["id"]]} for question in questions}
+    truths = {line["id"]: line["ground_truth"] for line in read_lines(root() / "data" / "possible_answer" / name)}
+    return {line["id"]: {**line, "ground_truth": truths[line["id"]]} for line in read_lines(root() / "data" / name)}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -96,21 +83,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 FAILED = "Error during execution: "
 # maximum precision (in digits) and maximum exponent in a call; a call with larger values could run for hours
 MAX_DIGITS = 1000
-MAX_ENTRIES, MAX_LEVELS = (
-    20_000,
-    40,
-)  # maximum number of entries and of levels of a file system; a few copies of folders could make it grow without end
+# maximum number of entries and of levels of a file system; a few copies of folders could make it grow without end
+MAX_ENTRIES, MAX_LEVELS = 20_000, 40
 
 _GROWS = {"cp", "mv", "mkdir", "touch"}
 
 
-class Apis:
-    """The simulated APIs of one episode. If two classes have a function of the same name, that
-    of the class that stands later in the list is called. With
+class Apis(World):
+    """The simulated APIs of one episode. Of two functions of the same name, that of the later class is called. With
     ``long_context``, data are padded as in BFCL's subset of this name.
     """
-
-    __slots__ = ("classes", "full", "instances")
 
     def __init__(self, classes: tuple[str, ...], config: Mapping[str, Any], long_context: bool = False) -> None:
         self.classes = classes
@@ -124,8 +106,7 @@ class Apis:
             self.instances[name] = deepcopy(instance)
 
     def fork(self) -> Apis:
-        twin = Apis.__new__(Apis)
-        twin.classes, twin.full = self.classes, self.full
+        twin = copy(self)
         twin.instances = deepcopy(self.instances)
         return twin
 
@@ -198,13 +179,11 @@ def _shown(result: Any) -> str:
 
 
 def _hidden(instance: Any) -> dict[str, Any]:
-    found = {key: value for key, value in vars(instance).items() if key.startswith("_")}
-    for key, value in found.items():
-        if isinstance(value, Random):
-            found[key] = value.getstate()
-        elif key == "_current_dir":
-            found[key] = instance.pwd()
-    return found
+    return {
+        key: value.getstate() if isinstance(value, Random) else instance.pwd() if key == "_current_dir" else value
+        for key, value in vars(instance).items()
+        if key.startswith("_")
+    }
 
 
 @contextmanager

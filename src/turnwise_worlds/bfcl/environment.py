@@ -16,8 +16,7 @@ from turnwise.env import first_tasks
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.bfcl.apis import SUBSETS, Apis, announcement, entries, owners, parameters, root, tools_of_class
 from turnwise_worlds.bfcl.requests import TinyTasks
-from turnwise_worlds.bfcl.single import CATEGORIES, SingleTasks
-from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, Source, UserTurn
+from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn
 
 NO_FUNCTION = "None of the functions that I have does this."
 NO_VALUE = "A value that this needs was not given. What is it?"
@@ -40,30 +39,19 @@ class PublicTasks:
     subsets: tuple[str, ...] = SUBSETS
     whole: bool = False  # whether no dialogue is for training, and half of them are ``seen`` and half ``unseen``
 
-    def __post_init__(self) -> None:
-        if not self.subsets or set(self.subsets) - set(SUBSETS):
-            raise ValueError(f"subsets: name one or more of {', '.join(SUBSETS)}, got {list(self.subsets)}")
-
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        found = [f"multi_turn_{subset}_{number}" for number in self._numbers(split) for subset in self.subsets]
-        random.Random(f"{seed}/bfcl").shuffle(found)
-        chosen = first_tasks(found, count, f"split {split} of the public tasks")
+        whole: dict[str, Sequence[int]] = {"train": [], "seen": range(0, 200, 2), "unseen": range(1, 200, 2)}
+        numbers = (whole if self.whole else _splits())[split]
+        found = [f"multi_turn_{subset}_{number}" for number in numbers for subset in self.subsets]
+        chosen = first_tasks(found, count, f"split {split} of the public tasks", f"{seed}/bfcl")
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
-
-    def _numbers(self, split: str) -> Sequence[int]:
-        if not self.whole:
-            return _splits()[split]
-        return {"train": [], "seen": range(0, 200, 2), "unseen": range(1, 200, 2)}[split]
 
     def problem(self, task: Task) -> DialogueProblem:
         return _problem(str(task.data["entry"]))
 
 
 def subset_of(name: str) -> str:
-    subset = name.removeprefix("multi_turn_").rpartition("_")[0]
-    if subset not in SUBSETS:
-        raise ValueError(f"{name!r} is not a task of BFCL's multi-turn subsets {', '.join(SUBSETS)}")
-    return subset
+    return name.removeprefix("multi_turn_").rpartition("_")[0]
 
 
 @lru_cache(maxsize=1)
@@ -77,10 +65,7 @@ def _splits() -> dict[str, Sequence[int]]:
 
 @lru_cache(maxsize=800)
 def _problem(name: str) -> DialogueProblem:
-    subset = subset_of(name)
-    entry = entries(subset).get(name)
-    if entry is None:
-        raise ValueError(f"the installed version of bfcl-eval has no task {name!r}")
+    entry = entries(subset_of(name))[name]
     classes = tuple(entry["involved_classes"])
     everything = [tool for name in classes for tool in tools_of_class(name)]
     held = {int(turn): set(names) for turn, names in entry.get("missed_function", {}).items()}
@@ -96,22 +81,17 @@ def _problem(name: str) -> DialogueProblem:
             user = f"{functions}\n{announcement()}"
         calls = tuple(read_truth(source, classes) for source in truth)
         turns.append(UserTurn(user, calls, "" if calls else unable))
-    world = partial(Apis, classes, entry["initial_config"], subset == "long_context")
+    world = partial(Apis, classes, entry["initial_config"], subset_of(name) == "long_context")
     return DialogueProblem(world, tuple(turns), shown, given)
 
 
 def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
     """Returns the call in a Python expression, which is parsed and never executed."""
     node = ast.parse(source, mode="eval").body
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise ValueError(f"{source!r}: the text is not a function call")
-    owner = owners(classes).get(node.func.id)
-    if owner is None:
-        raise ValueError(f"{source!r}: the APIs {', '.join(classes)} have no such function")
-    names = [parameter.name for parameter in parameters(owner, node.func.id)]
-    if len(node.args) > len(names) or any(keyword.arg is None for keyword in node.keywords):
-        raise ValueError(f"{source!r}: the call has more arguments than the function has parameters, or uses **")
-    arguments = {name: ast.literal_eval(value) for name, value in zip(names, node.args)}
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in owners(classes):
+        raise ValueError(f"{source!r}: the text is not a call of a function of {', '.join(classes)}")
+    names = [parameter.name for parameter in parameters(owners(classes)[node.func.id], node.func.id)]
+    arguments = dict(zip(names, map(ast.literal_eval, node.args), strict=False))
     arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
     return ToolCall(node.func.id, arguments)
 
@@ -122,14 +102,14 @@ class BfclEnv(DialogueEnv):
 
     name = "bfcl"
 
-    level: Literal["tiny", "public", "whole", "single"] = "tiny"
+    level: Literal["tiny", "public", "whole"] = "tiny"
     subsets: Sequence[str] = SUBSETS
 
     def __post_init__(self) -> None:
-        if not self.subsets or len(set(self.subsets)) < len(self.subsets):
-            raise ValueError(f"subsets: name at least one subset, and each only once, got {list(self.subsets)}")
+        if not self.subsets or len(set(self.subsets) & set(SUBSETS)) < len(self.subsets):
+            raise ValueError(f"subsets: name some of {', '.join(SUBSETS)}, each once, got {list(self.subsets)}")
         self.brief = self.level == "tiny"
-        self.source = self._source()
+        self.source = TinyTasks() if self.brief else PublicTasks(tuple(self.subsets), self.level == "whole")
         super().__post_init__()
 
     def usual(self) -> tuple[int, Format]:
@@ -137,10 +117,3 @@ class BfclEnv(DialogueEnv):
 
     def ready(self) -> None:
         root()
-
-    def _source(self) -> Source:
-        if self.level == "tiny":
-            return TinyTasks()
-        if self.level == "single":
-            return SingleTasks(CATEGORIES if tuple(self.subsets) == SUBSETS else tuple(self.subsets))
-        return PublicTasks(tuple(self.subsets), self.level == "whole")

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from turnwise.data.tool_schema import function_of
+from turnwise.data.toolcalls import bfcl_python
 from turnwise.types import Task
 from turnwise_worlds.bfcl.apis import Apis, tools_of_class
-from turnwise_worlds.dialogues import DialogueProblem, UserTurn, split_of, turn_of, turns_data, turns_from
-from turnwise_worlds.tools import Tools
+from turnwise_worlds.dialogues import (
+    DialogueProblem,
+    GeneratedTasks,
+    UserTurn,
+    split_of,
+    turns_data,
+    turns_from,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,176 +53,153 @@ HELD_OUT = Names(
     ("Fay", "Gus", "Hal"),
 )
 """The names in tasks of the split unseen."""
-Request = tuple[Mapping[str, Any], UserTurn]
-"""The initial state of one API, and the user's turn with its ground truth."""
-Family = Callable[[random.Random, Names], Request]
+
+Drawn = tuple[dict[str, Any], dict[str, Any]]
+"""The initial state of one API, and the values that fill the texts of a request and its calls."""
+State = Callable[[random.Random, Names], Drawn]
 
 
-Say = Callable[..., tuple[Any, ...]]
-"""A function of a random generator, the names, and what the state has: the request, and the calls that fulfil it."""
+def _also(state: State, **draws: Callable[[random.Random, Names, Mapping[str, Any]], Any]) -> State:
+    """Draws further values after the state."""
+
+    def more(rng: random.Random, names: Names) -> Drawn:
+        config, values = state(rng, names)
+        for name, draw in draws.items():
+            values[name] = draw(rng, names, values)
+        return config, values
+
+    return more
 
 
-def _family(state: Callable[[random.Random, Names], tuple[Any, ...]], say: Say) -> Family:
-    def family(rng: random.Random, names: Names) -> Request:
-        config, *values = state(rng, names)
-        return config, turn_of(*say(rng, names, *values))
-
-    return family
-
-
-def _files(rng: random.Random, names: Names) -> tuple[dict[str, Any], str, str, str]:
+def _files(rng: random.Random, names: Names) -> Drawn:
     here, there = rng.sample(names.folders, 2)
     file, other = rng.sample(names.files, 2)
 
     def folder(*files: str) -> dict[str, Any]:
-        return {
-            "type": "directory",
-            "contents": {f: {"type": "file", "content": rng.choice(names.words)} for f in files},
-        }
+        contents = {f: {"type": "file", "content": rng.choice(names.words)} for f in files}
+        return {"type": "directory", "contents": contents}
 
     contents = {here: folder(file, other), there: folder(*rng.sample(names.files, rng.randint(0, 1)))}
     if rng.random() < 0.5:
         contents = dict(reversed(contents.items()))
     contents[there]["contents"].pop(file, None)
-    return {"root": {"root": {"type": "directory", "contents": contents}}}, here, there, file
+    config = {"root": {"root": {"type": "directory", "contents": contents}}}
+    return config, {"here": here, "there": there, "file": file}
 
 
-def _tickets(rng: random.Random, names: Names) -> tuple[dict[str, Any], dict[str, Any]]:
+def _tickets(rng: random.Random, names: Names) -> Drawn:
     owner = names.people[0]
-    queue = [
-        {
-            "id": number,
-            "title": rng.choice(names.titles),
-            "status": "Open",
-            "priority": rng.randint(1, 4),
-            "created_by": owner,
-        }
-        for number in sorted(rng.sample(range(1, 10), 2))
-    ]
-    return {"ticket_queue": queue, "ticket_counter": 10, "current_user": owner}, rng.choice(queue)
+    queue: list[dict[str, Any]] = []
+    for number in sorted(rng.sample(range(1, 10), 2)):
+        about = {"title": rng.choice(names.titles), "status": "Open", "priority": rng.randint(1, 4)}
+        queue.append({"id": number, **about, "created_by": owner})
+    ticket = rng.choice(queue)
+    config = {"ticket_queue": queue, "ticket_counter": 10, "current_user": owner}
+    return config, {"id": ticket["id"], "more": ticket["priority"] + 1}
 
 
-def _create(rng: random.Random, names: Names, ticket: object) -> tuple[Any, ...]:
-    title, priority = rng.choice(names.titles), rng.randint(2, 5)
-    return f"create ticket {title} of priority {priority}", ("create_ticket", {"title": title, "priority": priority})
-
-
-def _resolve(rng: random.Random, names: Names, ticket: Mapping[str, Any]) -> tuple[Any, ...]:
-    word = rng.choice(names.words)
-    call = "resolve_ticket", {"ticket_id": ticket["id"], "resolution": word}
-    return f"resolve ticket {ticket['id']} with {word}", call
-
-
-def _car(rng: random.Random, names: Names | None = None) -> tuple[dict[str, Any], int]:
+def _car(rng: random.Random, names: Names) -> Drawn:
     fuel = rng.randint(1, 20)
     doors = dict.fromkeys(("driver", "passenger", "rear_left", "rear_right"), "locked")
-    return {"fuelLevel": float(fuel), "doorStatus": doors, "remainingUnlockedDoors": 0}, fuel
+    return {"fuelLevel": float(fuel), "doorStatus": doors, "remainingUnlockedDoors": 0}, {"fuel": fuel}
 
 
-def _fill(rng: random.Random, names: Names) -> Request:
+def _fill(rng: random.Random, names: Names) -> Drawn:
     amount = rng.randint(1, 20)
-    return _car(rng)[0], turn_of(f"fill in {amount} gallons", ("fillFuelTank", {"fuelAmount": amount}))
+    return _car(rng, names)[0], {"amount": amount}
 
 
-def _fill_up(rng: random.Random, names: Names, fuel: int) -> tuple[Any, ...]:
-    wanted = rng.randint(21, 40)
-    call = "fillFuelTank", {"fuelAmount": wanted - fuel}
-    return f"fill up to {wanted} gallons", ("displayCarStatus", {"option": "fuel"}), call
-
-
-def _lights(rng: random.Random, names: Names) -> Request:
+def _lights(rng: random.Random, names: Names) -> Drawn:
     mode = rng.choice(["on", "off"])
-    config = {**_car(rng)[0], "headLightStatus": "off" if mode == "on" else "on"}
-    return config, turn_of(f"turn the lights {mode}", ("setHeadlights", {"mode": mode}))
+    return {**_car(rng, names)[0], "headLightStatus": "off" if mode == "on" else "on"}, {"mode": mode}
 
 
-def _market(rng: random.Random, names: Names) -> tuple[dict[str, Any], list[str], Mapping[str, Any]]:
+def _market(rng: random.Random, names: Names) -> Drawn:
     symbols = rng.sample(names.stocks, 3)
-    stocks = {symbol: {"price": rng.randint(2, 30)} for symbol in symbols}
     config = {
-        "stocks": stocks,
+        "stocks": {symbol: {"price": rng.randint(2, 30)} for symbol in symbols},
         "watch_list": symbols[:2],
         "authenticated": True,
         "account_info": {"balance": 1000},
         "orders": {},
         "order_counter": rng.randint(1, 9),
     }
-    return config, symbols, stocks
+    return config, {"symbols": symbols, "stocks": config["stocks"]}
 
 
-def _buy(rng: random.Random, names: Names, symbols: list[str], stocks: Mapping[str, Any]) -> tuple[Any, ...]:
-    symbol, amount = rng.choice(symbols), rng.randint(2, 9)
-    order = {"order_type": "Buy", "symbol": symbol, "price": stocks[symbol]["price"], "amount": amount}
-    return f"buy {amount} {symbol} at its price", ("get_stock_info", {"symbol": symbol}), ("place_order", order)
-
-
-def _send(rng: random.Random, names: Names) -> Request:
-    people = rng.sample(names.people, 3)
-    numbers = rng.sample(range(1, 10), 3)
+def _users(rng: random.Random, names: Names) -> Drawn:
+    people, numbers = rng.sample(names.people, 3), rng.sample(range(1, 10), 3)
     users = {person: f"U{number}" for person, number in zip(people, numbers, strict=True)}
     config = {"user_map": users, "user_count": 3, "inbox": [], "message_count": 0, "current_user": users[people[0]]}
-    word = rng.choice(names.words)
-    calls = ("get_user_id", {"user": people[1]}), ("send_message", {"receiver_id": users[people[1]], "message": word})
-    return config, turn_of(f"send {word} to {people[1]}", *calls)
+    return config, {"person": people[1], "user": users[people[1]]}
 
 
-def _mean(rng: random.Random, names: Names) -> Request:
+def _numbers(rng: random.Random, names: Names) -> Drawn:
     numbers = [rng.randint(1, 20) for _ in range(3)]
-    return {}, turn_of(f"mean of {', '.join(map(str, numbers))}", ("mean", {"numbers": numbers}))
+    return {}, {"numbers": numbers, "listed": ", ".join(map(str, numbers))}
 
 
-def _compute(rng: random.Random, names: Names) -> Request:
+def _sum(rng: random.Random, names: Names) -> Drawn:
     word, function = rng.choice([("plus", "add"), ("minus", "subtract"), ("times", "multiply"), ("over", "divide")])
-    a, b = rng.randint(2, 40), rng.randint(2, 9)
-    return {}, turn_of(f"{a} {word} {b}", (function, {"a": a, "b": b}))
+    return {}, {"word": word, "function": function, "a": rng.randint(2, 40), "b": rng.randint(2, 9)}
 
 
-# The parameters of the functions are a random generator, the names, and what the state has.
-_OF_FILES: tuple[Say, ...] = (
-    lambda r, n, here, there, file: (f"remove {file} in {here}", ("cd", {"folder": here}), ("rm", {"file_name": file})),
-    lambda r, n, here, there, file: (f"show {file} in {here}", ("cd", {"folder": here}), ("cat", {"file_name": file})),
-    lambda r, n, here, there, file: (
-        f"find {file} and remove it", ("find", {"name": file}), ("cd", {"folder": here}), ("rm", {"file_name": file})),
-    lambda r, n, here, there, file: (
-        f"in {here} make {there} and move {file} to it", ("cd", {"folder": here}), ("mkdir", {"dir_name": there}),
-        ("mv", {"source": file, "destination": there})),
-)  # fmt: skip
-_OF_TICKETS: tuple[Say, ...] = (
-    lambda r, n, ticket: (f"close ticket {ticket['id']}", ("close_ticket", {"ticket_id": ticket["id"]})),
-    _resolve,
-    lambda r, n, ticket: (
-        f"add one to the priority of ticket {ticket['id']}", ("get_ticket", {"ticket_id": ticket["id"]}),
-        ("edit_ticket", {"ticket_id": ticket["id"], "updates": {"priority": ticket["priority"] + 1}})),
-    _create,
-)  # fmt: skip
-_OF_STOCKS: tuple[Say, ...] = (
-    lambda r, n, symbols, stocks: (f"watch {symbols[2]}", ("add_to_watchlist", {"stock": symbols[2]})),
-    lambda r, n, symbols, stocks: (
-        f"no longer watch {symbols[0]}", ("remove_stock_from_watchlist", {"symbol": symbols[0]})),
-    _buy,
-)  # fmt: skip
-_START = (
-    "press the brake and start the car",
-    ("pressBrakePedal", {"pedalPosition": 1}),
-    ("startEngine", {"ignitionMode": "START"}),
+def _word(rng: random.Random, names: Names, values: Mapping[str, Any]) -> str:
+    return rng.choice(names.words)
+
+
+_resolve, _send = _also(_tickets, word=_word), _also(_users, word=_word)
+_create = _also(_tickets, title=lambda r, names, v: r.choice(names.titles), priority=lambda r, n, v: r.randint(2, 5))
+_fill_up = _also(_car, wanted=lambda r, n, v: r.randint(21, 40), missing=lambda r, n, v: v["wanted"] - v["fuel"])
+_buy = _also(
+    _market,
+    symbol=lambda r, n, v: r.choice(v["symbols"]),
+    amount=lambda r, n, v: r.randint(2, 9),
+    price=lambda r, n, v: v["stocks"][v["symbol"]]["price"],
 )
 
-FAMILIES: Mapping[str, tuple[Family, ...]] = {
-    "GorillaFileSystem": tuple(_family(_files, say) for say in _OF_FILES),
-    "TicketAPI": tuple(_family(_tickets, say) for say in _OF_TICKETS),
-    "VehicleControlAPI": (_family(_car, lambda *_: _START), _fill, _family(_car, _fill_up), _lights),
-    "TradingBot": tuple(_family(_market, say) for say in _OF_STOCKS),
-    "MessageAPI": (_send,),
-    "MathAPI": (_mean, _compute),
+# fmt: off
+FAMILIES: Mapping[str, Sequence[tuple[State, str, str]]] = {
+    "GorillaFileSystem": (
+        (_files, "remove {file} in {here}", "[cd(folder='{here}'), rm(file_name='{file}')]"),
+        (_files, "show {file} in {here}", "[cd(folder='{here}'), cat(file_name='{file}')]"),
+        (_files, "find {file} and remove it", "[find(name='{file}'), cd(folder='{here}'), rm(file_name='{file}')]"),
+        (_files, "in {here} make {there} and move {file} to it",
+         "[cd(folder='{here}'), mkdir(dir_name='{there}'), mv(source='{file}', destination='{there}')]"),
+    ),
+    "TicketAPI": (
+        (_tickets, "close ticket {id}", "[close_ticket(ticket_id={id})]"),
+        (_resolve, "resolve ticket {id} with {word}", "[resolve_ticket(ticket_id={id}, resolution='{word}')]"),
+        (_tickets, "add one to the priority of ticket {id}",
+         "[get_ticket(ticket_id={id}), edit_ticket(ticket_id={id}, updates={{'priority': {more}}})]"),
+        (_create, "create ticket {title} of priority {priority}",
+         "[create_ticket(title='{title}', priority={priority})]"),
+    ),
+    "VehicleControlAPI": (
+        (_car, "press the brake and start the car",
+         "[pressBrakePedal(pedalPosition=1), startEngine(ignitionMode='START')]"),
+        (_fill, "fill in {amount} gallons", "[fillFuelTank(fuelAmount={amount})]"),
+        (_fill_up, "fill up to {wanted} gallons",
+         "[displayCarStatus(option='fuel'), fillFuelTank(fuelAmount={missing})]"),
+        (_lights, "turn the lights {mode}", "[setHeadlights(mode='{mode}')]"),
+    ),
+    "TradingBot": (
+        (_market, "watch {symbols[2]}", "[add_to_watchlist(stock='{symbols[2]}')]"),
+        (_market, "no longer watch {symbols[0]}", "[remove_stock_from_watchlist(symbol='{symbols[0]}')]"),
+        (_buy, "buy {amount} {symbol} at its price", "[get_stock_info(symbol='{symbol}'), "
+         "place_order(order_type='Buy', symbol='{symbol}', price={price}, amount={amount})]"),
+    ),
+    "MessageAPI": ((_send, "send {word} to {person}",
+                    "[get_user_id(user='{person}'), send_message(receiver_id='{user}', message='{word}')]"),),
+    "MathAPI": (
+        (_numbers, "mean of {listed}", "[mean(numbers={numbers})]"),
+        (_sum, "{a} {word} {b}", "[{function}(a={a}, b={b})]"),
+    ),
 }
-SHOWN: Mapping[str, tuple[str, ...]] = {
-    "GorillaFileSystem": ("cat", "cd", "find", "mkdir", "mv", "rm"),
-    "TicketAPI": ("close_ticket", "create_ticket", "edit_ticket", "get_ticket", "resolve_ticket"),
-    "VehicleControlAPI": ("displayCarStatus", "fillFuelTank", "pressBrakePedal", "setHeadlights", "startEngine"),
-    "TradingBot": ("add_to_watchlist", "get_stock_info", "place_order", "remove_stock_from_watchlist"),
-    "MessageAPI": ("get_user_id", "send_message"),
-    "MathAPI": ("add", "divide", "mean", "multiply", "subtract"),
-}
+# fmt: on
+"""API -> its kinds of requests: the state, the user's words, and the calls that fulfil the request."""
+SHOWN = {api: set(re.findall(r"(\w+)\(", str([calls for _, _, calls in kinds]))) for api, kinds in FAMILIES.items()}
+SHOWN["MathAPI"] |= {"add", "divide", "multiply", "subtract"}
 UNSEEN_PAIRS = (
     ("GorillaFileSystem", "TicketAPI"),
     ("VehicleControlAPI", "MathAPI"),
@@ -228,52 +213,38 @@ _HELD_OUT = tuple(name for names in asdict(HELD_OUT).values() for name in names)
 
 
 @dataclass(frozen=True)
-class TinyTasks:
-    """The generated tasks. A hash of the requests decides between ``train`` and ``seen``. A task of ``unseen`` has
-    held-out names and two requests, whose pair of APIs no training task combines.
-    """
+class TinyTasks(GeneratedTasks):
+    """The generated tasks. One of ``unseen`` has two requests, whose pair of APIs no training task combines."""
 
-    names: Callable[[random.Random], Names] | None = None  # draws the names of a task of train or seen; None: TRAINING
+    env, training, held_out = "bfcl", TRAINING, HELD_OUT
 
-    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        return [self._task(split, seed, index) for index in range(count)]
+    def data(self, rng: random.Random, split: str, index: int, names: Names) -> dict[str, Any]:
+        if split == "unseen":
+            classes: tuple[str, ...] = rng.choice(UNSEEN_PAIRS)
+        else:
+            known = sorted(FAMILIES)
+            pairs = [(a, b) for a in known for b in known if a != b and {a, b} not in map(set, UNSEEN_PAIRS)]
+            classes = rng.choice(pairs) if rng.random() < PAIRED else (rng.choice(known),)
+        config, turns = {}, []
+        for name in classes:
+            state, text, calls = rng.choice(FAMILIES[name])
+            config[name], values = state(rng, names)
+            turns.append(UserTurn(text.format_map(values), bfcl_python(calls.format_map(values)).calls))
+        return {"classes": list(classes), "config": config, "turns": turns_data(turns)}
+
+    def kind(self, data: Mapping[str, Any]) -> tuple[str, str]:
+        return "tiny", "one_api" if len(data["classes"]) == 1 else "two_apis"
+
+    def fits(self, data: Mapping[str, Any], split: str) -> bool:
+        """A request of ``unseen`` contains a held-out name or, for requests without names, has a held-out hash."""
+        turns = data["turns"]
+        if split != "unseen":
+            return split_of(turns) == split
+        return split_of([turn for turn in turns if not any(name in turn["user"] for name in _HELD_OUT)]) == "seen"
 
     def problem(self, task: Task) -> DialogueProblem:
-        data = task.data
-        classes = tuple(data["classes"])
-        tools = tuple(tool for name in classes for tool in shown(name))
-        return DialogueProblem(partial(Apis, classes, data["config"]), turns_from(data["turns"]), tools)
-
-    def _task(self, split: str, seed: int, index: int) -> Task:
-        for attempt in range(1000):
-            rng = random.Random(f"bfcl/{split}/{seed}/{index}/{attempt}")
-            names = HELD_OUT if split == "unseen" else self.names(rng) if self.names else TRAINING
-            data = _data(rng, split, names)
-            if _is_of(data["turns"], split):
-                apis = "one_api" if len(data["classes"]) == 1 else "two_apis"
-                return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data, apis)
-        # practically impossible: the hash of the requests does not reject 1000 attempts in a row
-        raise RuntimeError(f"no task of split {split} was found in 1000 attempts")
-
-
-def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
-    """A request of ``unseen`` contains a held-out name or, for requests without names, has a held-out hash."""
-    if split != "unseen":
-        return split_of(turns) == split
-    return split_of([turn for turn in turns if not any(name in turn["user"] for name in _HELD_OUT)]) == "seen"
-
-
-def shown(name: str) -> Tools:
-    return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
-
-
-def _data(rng: random.Random, split: str, names: Names) -> dict[str, Any]:
-    if split == "unseen":
-        classes: tuple[str, ...] = rng.choice(UNSEEN_PAIRS)
-    else:
-        known = sorted(FAMILIES)
-        pairs = [(a, b) for a in known for b in known if a != b and {a, b} not in map(set, UNSEEN_PAIRS)]
-        classes = rng.choice(pairs) if rng.random() < PAIRED else (rng.choice(known),)
-    requests = [rng.choice(FAMILIES[name])(rng, names) for name in classes]
-    config = {name: config for name, (config, _) in zip(classes, requests, strict=True)}
-    return {"classes": list(classes), "config": config, "turns": turns_data([turn for _, turn in requests])}
+        classes = tuple(task.data["classes"])
+        tools = [t for name in classes for t in tools_of_class(name) if function_of(t)["name"] in SHOWN[name]]
+        return DialogueProblem(
+            partial(Apis, classes, task.data["config"]), turns_from(task.data["turns"]), tuple(tools)
+        )

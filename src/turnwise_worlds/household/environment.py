@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 # no library is imported here: the example of env=agent plays this environment in a sandbox without any
 from turnwise.env import Verifier, check_horizon
@@ -12,7 +11,7 @@ from turnwise.types import Task
 from turnwise_worlds.household.state import NOWHERE, HouseholdSession, State, distance, full_aim, known_aim
 from turnwise_worlds.household.world import LAMP_PLACES, Command, Op, World, bits, make_task, weight
 from turnwise_worlds.react import GameEnv, Prompt
-from turnwise_worlds.scripted import Chances, Clumsy, Expert, LastTasks
+from turnwise_worlds.scripted import Chances, Expert, LastTasks
 
 _PLANNED = frozenset({Op.OPEN, Op.TAKE, Op.MOVE, Op.CLEAN, Op.HEAT, Op.COOL, Op.USE})
 
@@ -29,8 +28,10 @@ class Mistakes(Chances):
     inadmissible: float = 0.06  # gives a command that has no effect here
 
 
-class GoodExpert(Expert[HouseholdSession]):
+class HouseholdExpert(Expert[HouseholdSession]):
     """An expert that acts almost optimally, given its observations. The seed decides the order of its search."""
+
+    carried = False  # whether the mistake ``premature`` was made, which happens at most once
 
     def __init__(self, session: HouseholdSession, seed: int | str) -> None:
         super().__init__(session, seed)
@@ -40,6 +41,10 @@ class GoodExpert(Expert[HouseholdSession]):
 
     def best(self, session: HouseholdSession) -> str:
         return session.world.texts[self.command(session)]
+
+    def act(self, session: HouseholdSession) -> str:
+        planned = self.command(session)
+        return self.mistake(session, planned) or session.world.texts[planned]
 
     def command(self, session: HouseholdSession) -> Command:
         return self.pursue(session) or self.search(session)
@@ -69,38 +74,15 @@ class GoodExpert(Expert[HouseholdSession]):
         if aimless and at != NOWHERE and world.fits[held] >> at & 1 and state.accessible(world, at):
             return (Op.MOVE, held, at)
         unseen = [r for r in range(len(world.receptacles)) if not state.seen >> r & 1]
-        found = self.seeks_lamp(session)
-        likely = [
-            r
-            for r in unseen
-            if (
-                world.receptacle_types[r] in LAMP_PLACES
-                if found
-                else self.can_hold_target(session, r) and not world.destinations >> r & 1
-            )
-        ]
-        candidates = likely or [r for r in unseen if not found and self.can_hold_target(session, r)] or unseen
+        if world.looking and held != NOWHERE and world.targets >> held & 1:  # the lamp is left to find
+            candidates = [r for r in unseen if world.receptacle_types[r] in LAMP_PLACES] or unseen
+        else:
+            homes = world.fits[bits(world.targets)[0]]
+            possible = [r for r in unseen if homes >> r & 1]
+            candidates = [r for r in possible if not world.destinations >> r & 1] or possible or unseen
         if at in candidates:
             return (Op.OPEN, 0, at)
         return (Op.GO, 0, max(candidates, key=lambda r: self.order[r]))
-
-    @staticmethod
-    def can_hold_target(session: HouseholdSession, r: int) -> bool:
-        targets = bits(session.world.targets)
-        return bool(targets) and bool(session.world.fits[targets[0]] >> r & 1)
-
-    @staticmethod
-    def seeks_lamp(session: HouseholdSession) -> bool:
-        held = session.state.held
-        return session.world.looking and held != NOWHERE and bool(session.world.targets >> held & 1)
-
-
-class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
-    carried = False  # whether the mistake ``premature`` was made, which happens at most once
-
-    def act(self, session: HouseholdSession) -> str:
-        planned = self.command(session)
-        return self.mistake(session, planned) or session.world.texts[planned]
 
     def _choose(self, session: HouseholdSession, commands: list[Command]) -> str | None:
         return session.world.texts[self.rng.choice(commands)] if commands else None
@@ -189,43 +171,25 @@ def _gains_information(world: World, state: State, command: Command) -> bool:
     return op == Op.OPEN or state.accessible(world, r) or state.at == NOWHERE or bool(state.seen >> state.at & 1)
 
 
-_NOTHING = frozenset({Op.INVENTORY, Op.LOOK, Op.HELP})  # operations that need no object or receptacle
-_OBJECT = frozenset({Op.USE, Op.LOOK_AT})
-_RECEPTACLE = frozenset({Op.GO, Op.OPEN, Op.CLOSE, Op.LOOK_INTO})
-
 Kind = tuple[object, ...]
 """The properties of an object or receptacle. Two objects, or two receptacles, with equal properties are alike."""
 
 
-class Effect(NamedTuple):
-    operation: int
-    things: tuple[Kind, ...]
-
-
-def has_effect_of(session: HouseholdSession, action: str, expert: str) -> bool:
-    wanted = effect(session, expert)
-    return wanted is not None and effect(session, action) == wanted
-
-
-def effect(session: HouseholdSession, action: str) -> Effect | None:
+def effect(session: HouseholdSession, action: str) -> Kind | None:
+    """Returns the operation and the kinds of the things on which it is done; None if the action has no effect."""
     world, state = session.world, session.state
     command = world.commands.get(action.strip())
     if session.done or command is None or not state.admits(world, command):
         return None
-    return Effect(command[0], _things(world, state, command))
-
-
-def _things(world: World, state: State, command: Command) -> tuple[Kind, ...]:
-    operation, o, r = command
-    if operation in _NOTHING:
-        return ()
-    if operation in _OBJECT:
-        return (_object(world, state, o),)
-    if operation in _RECEPTACLE:
-        return (_receptacle(world, state, r),)
-    if operation == Op.SLICE:  # for this operation, the knife is stored in place of the receptacle
-        return (_object(world, state, o), _object(world, state, r))
-    return (_object(world, state, o), _receptacle(world, state, r))
+    op, o, r = command
+    things: list[Kind] = []
+    if op in (Op.TAKE, Op.MOVE, Op.CLEAN, Op.HEAT, Op.COOL, Op.USE, Op.SLICE, Op.LOOK_AT):
+        things.append(_object(world, state, o))
+    if op == Op.SLICE:
+        things.append(_object(world, state, r))  # the knife
+    elif op in (Op.GO, Op.OPEN, Op.CLOSE, Op.TAKE, Op.MOVE, Op.CLEAN, Op.HEAT, Op.COOL, Op.LOOK_INTO):
+        things.append(_receptacle(world, state, r))
+    return op, *things
 
 
 def _object(world: World, state: State, o: int) -> Kind:
@@ -234,24 +198,19 @@ def _object(world: World, state: State, o: int) -> Kind:
 
 
 def _receptacle(world: World, state: State, r: int) -> Kind:
-    serves = (world.destinations, world.treatment[1], _places(world, world.targets), _places(world, world.toggles))
-    asked = state.contents[r] & (world.targets | world.toggles)
-    inside = tuple(sorted(_object(world, state, o) for o in bits(asked))) if state.seen >> r & 1 else None
-    return *(bool(mask >> r & 1) for mask in (*serves, world.openable, state.opened)), inside
-
-
-def _places(world: World, objects: int) -> int:
-    found = 0
-    for o in bits(objects):
-        found |= world.fits[o]
-    return found
+    """Its roles in the task, its door, and the objects inside that the task needs, if the agent has looked into it."""
+    roles = [world.destinations, world.treatment[1], world.openable, state.opened]
+    holds = [any(world.fits[o] >> r & 1 for o in bits(needed)) for needed in (world.targets, world.toggles)]
+    needed = bits(state.contents[r] & (world.targets | world.toggles))
+    inside = tuple(sorted(_object(world, state, o) for o in needed)) if state.seen >> r & 1 else None
+    return *(bool(mask >> r & 1) for mask in roles), *holds, inside
 
 
 class HouseholdEnv(GameEnv[HouseholdSession]):
     """Household tasks of six kinds, played in text (conf/env/household.yaml explains the arguments)."""
 
     name = "household"
-    good, clumsy = GoodExpert, ClumsyExpert
+    expert = HouseholdExpert
 
     def __init__(
         self,
@@ -263,7 +222,7 @@ class HouseholdEnv(GameEnv[HouseholdSession]):
     ) -> None:
         self.horizon, self.mistakes = check_horizon(horizon), mistakes or Mistakes()
         self.verifier, self.prompt = verifier, prompt
-        self._worlds = LastTasks(_world, worlds)
+        self._worlds = LastTasks(lambda task: World(task.data), worlds)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         return [make_task(split, seed, index) for index in range(count)]
@@ -274,19 +233,12 @@ class HouseholdEnv(GameEnv[HouseholdSession]):
     def replay(self, task: Task, actions: Sequence[str]) -> HouseholdSession:
         session = self.reset(task)
         for action in actions:
-            if session.done:
-                break
-            session.step(action)
+            if not session.done:
+                session.step(action)
         return session
 
     def allows(self, session: HouseholdSession, command: str, expert: str) -> bool:
         if self.verifier == "oracle":
             return makes_progress(session, command)
-        return has_effect_of(session, command, expert)
-
-
-def _world(task: Task) -> World:
-    try:
-        return World(task.data)
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"task {task.id}: its data is not a task of env=household ({error!r})") from error
+        wanted = effect(session, expert)
+        return wanted is not None and effect(session, command) == wanted

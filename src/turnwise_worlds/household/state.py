@@ -7,10 +7,33 @@ from typing import NamedTuple
 
 from turnwise.env import Step, check_open
 from turnwise.types import Task
-from turnwise_worlds.household.world import HELP_TEXT, MIDDLE, NOTHING, Command, Op, World, bits
+from turnwise_worlds.household.world import GOALS, HELP_TEXT, MIDDLE, NOTHING, Command, Op, World, bits
 from turnwise_worlds.react import GameSession
 
 NOWHERE = -1
+
+
+# operation that changes the condition of an object -> the condition that it sets, and the one that it ends
+_CONDITIONS = {
+    Op.CLEAN: ("clean", None),
+    Op.HEAT: ("hot", "cool"),
+    Op.COOL: ("cool", "hot"),
+    Op.USE: ("lit", None),
+    Op.SLICE: ("sliced", None),
+}
+# the answer to an operation, of the names of an object and a receptacle (for SLICE, the knife), and of its contents
+_ANSWERS = {
+    Op.GO: "You arrive at {r}. {seen}",
+    Op.OPEN: "You open the {r}. {seen}",
+    Op.LOOK_INTO: "{seen}",
+    Op.CLOSE: "You close the {r}.",
+    Op.TAKE: "You pick up the {o} from the {r}.",
+    Op.MOVE: "You move the {o} to the {r}.",
+    Op.CLEAN: "You clean the {o} using the {r}.",
+    Op.HEAT: "You heat the {o} using the {r}.",
+    Op.COOL: "You cool the {o} using the {r}.",
+    Op.USE: "You turn on the {o}.",
+}
 
 
 class State:
@@ -20,32 +43,17 @@ class State:
     into which the agent has looked. Only the agent moves objects, so it still knows the content of these receptacles.
     """
 
-    __slots__ = ("at", "clean", "contents", "cool", "held", "hot", "lit", "opened", "seen", "sliced")
-
     def __init__(self, contents: list[int]) -> None:
-        self.at = NOWHERE
-        self.held = NOWHERE
-        self.contents = contents  # receptacle -> mask of the objects in it
+        self.at = self.held = NOWHERE
         self.opened = self.seen = 0
         self.clean = self.hot = self.cool = self.sliced = self.lit = 0
+        self.contents = contents  # receptacle -> mask of the objects in it
 
     def copy(self) -> State:
         twin = State.__new__(State)
-        twin.at = self.at
-        twin.held = self.held
+        twin.__dict__.update(self.__dict__)
         twin.contents = self.contents[:]
-        twin.opened = self.opened
-        twin.seen = self.seen
-        twin.clean = self.clean
-        twin.hot = self.hot
-        twin.cool = self.cool
-        twin.sliced = self.sliced
-        twin.lit = self.lit
         return twin
-
-    def key(self) -> tuple[int, ...]:
-        conditions = (self.clean, self.hot, self.cool, self.sliced, self.lit)
-        return (self.at, self.held, self.opened, self.seen, *conditions, *self.contents)
 
     def known(self) -> int:
         known = 0 if self.held == NOWHERE else 1 << self.held
@@ -98,31 +106,16 @@ class State:
         elif op == Op.MOVE:
             self.contents[r] |= 1 << o
             self.held = NOWHERE
-        elif op == Op.CLEAN:
-            self.clean |= 1 << o
-        elif op == Op.HEAT:
-            self.hot |= 1 << o
-            self.cool &= ~(1 << o)
-        elif op == Op.COOL:
-            self.cool |= 1 << o
-            self.hot &= ~(1 << o)
-        elif op == Op.USE:
-            self.lit |= 1 << o
-        elif op == Op.SLICE:
-            self.sliced |= 1 << o
+        elif op in _CONDITIONS:
+            begins, ends = _CONDITIONS[op]
+            setattr(self, begins, getattr(self, begins) | 1 << o)
+            if ends:
+                setattr(self, ends, getattr(self, ends) & ~(1 << o))
 
     def treated(self, world: World) -> int:
-        """Returns a bit mask of the objects that are clean, hot or cool, as the goal requires.
-
-        If the goal requires none of these conditions, all bits are set.
-        """
-        if world.goal == "pick_clean_then_place_in_recep":
-            return self.clean
-        if world.goal == "pick_heat_then_place_in_recep":
-            return self.hot
-        if world.goal == "pick_cool_then_place_in_recep":
-            return self.cool
-        return -1
+        """Returns a bit mask of the objects that are clean, hot or cool, as the goal requires; all bits if it does not."""
+        operation = GOALS[world.goal].operation
+        return int(getattr(self, _CONDITIONS[operation][0])) if operation else -1
 
     def won(self, world: World) -> bool:
         """Returns whether this state reaches the goal of the task.
@@ -142,36 +135,21 @@ class State:
 
     def describe(self, world: World, command: Command) -> str:
         op, o, r = command
-        if op in (Op.GO, Op.OPEN, Op.LOOK_INTO):
+        if op in _ANSWERS:
             seen = world.contents(r, self.contents[r], bool(self.opened >> r & 1))
-            if op == Op.GO:
-                return f"You arrive at {world.receptacles[r]}. {seen}"
-            return f"You open the {world.receptacles[r]}. {seen}" if op == Op.OPEN else seen
-        if op == Op.CLOSE:
-            return f"You close the {world.receptacles[r]}."
-        if op == Op.TAKE:
-            return f"You pick up the {world.objects[o]} from the {world.receptacles[r]}."
-        if op == Op.MOVE:
-            return f"You move the {world.objects[o]} to the {world.receptacles[r]}."
-        if op in (Op.CLEAN, Op.HEAT, Op.COOL):
-            verb = {Op.CLEAN: "clean", Op.HEAT: "heat", Op.COOL: "cool"}[op]
-            return f"You {verb} the {world.objects[o]} using the {world.receptacles[r]}."
-        if op == Op.USE:
-            return f"You turn on the {world.objects[o]}."
+            return _ANSWERS[op].format(o=world.objects[o], r=world.receptacles[r], seen=seen)
         if op == Op.SLICE:
             return f"You sliced the {world.objects[o]} with the {world.objects[r]}."
         if op == Op.LOOK_AT:
             return self._object(world, o)
         if op == Op.INVENTORY:
-            if self.held == NOWHERE:
-                return "You are not carrying anything."
-            return f"You are carrying: a {world.objects[self.held]}."
-        if op == Op.LOOK:
-            if self.at == NOWHERE:
-                return MIDDLE.format("nothing")  # only the first message of the episode lists the receptacles
-            return f"You are facing the {world.receptacles[self.at]}. Next to it, you see nothing."
-        assert op == Op.HELP
-        return HELP_TEXT
+            nothing = self.held == NOWHERE
+            return "You are not carrying anything." if nothing else f"You are carrying: a {world.objects[self.held]}."
+        if op == Op.HELP:
+            return HELP_TEXT
+        if self.at == NOWHERE:
+            return MIDDLE.format("nothing")  # only the first message of the episode lists the receptacles
+        return f"You are facing the {world.receptacles[self.at]}. Next to it, you see nothing."
 
     def _object(self, world: World, o: int) -> str:
         name = world.objects[o]
@@ -228,8 +206,7 @@ def known_aim(world: World, state: State) -> Aim | None:
 def distance(world: World, state: State, aim: Aim) -> int:
     """Returns the number of actions of the shortest plan from ``state`` to ``aim``; ``UNREACHABLE`` if none exists."""
     at, held, contents = state.at, state.held, state.contents
-    closed = world.openable & ~state.opened
-    treated = state.treated(world)
+    closed, treated = world.openable & ~state.opened, state.treated(world)
     if held == NOWHERE:
         return _empty_handed(world, aim, at, closed, contents, treated, state.lit)
     if not world.looking and _placed(world, aim, contents, treated):
@@ -237,46 +214,54 @@ def distance(world: World, state: State, aim: Aim) -> int:
     best = UNREACHABLE
     if aim.targets >> held & 1:
         if world.looking:
-            if not aim.wanted:
-                return 0
-            return min(
-                ((at != q) + (not aim.lamps & contents[q] & state.lit) for q in _places(contents, aim.lamps)),
-                default=UNREACHABLE,
-            )
+            return _to_lamp(aim, at, contents, state.lit)
         if not treated >> held & 1:
             best = _treat_and_place(world, held, at, closed)
-    for d in bits(world.fits[held]):
-        cost = (at != d) + (closed >> d & 1) + 1
-        if cost >= best:
-            continue
-        after = contents[:]
-        after[d] |= 1 << held
-        best = min(best, cost + _empty_handed(world, aim, d, closed & ~(1 << d), after, treated, state.lit))
+    for r in bits(world.fits[held]):  # put it down somewhere first
+        cost = _reach(at, r, closed) + 1
+        if cost < best:
+            after = contents[:]
+            after[r] |= 1 << held
+            best = min(best, cost + _empty_handed(world, aim, r, closed & ~(1 << r), after, treated, state.lit))
     return best
 
 
+def _reach(at: int, r: int, closed: int) -> int:
+    """The number of actions after which the agent stands before the open receptacle ``r``."""
+    return (at != r) + (closed >> r & 1)
+
+
+def _to_lamp(aim: Aim, at: int, contents: list[int], lit: int) -> int:
+    if not aim.wanted:
+        return 0
+    lamps = ((at != q) + (not aim.lamps & mask & lit) for q, mask in enumerate(contents) if mask & aim.lamps)
+    return min(lamps, default=UNREACHABLE)
+
+
 def _empty_handed(world: World, aim: Aim, at: int, closed: int, contents: list[int], treated: int, lit: int) -> int:
-    sources = _places(contents, aim.targets)
+    sources = [p for p, mask in enumerate(contents) if mask & aim.targets]
     if world.looking:
-        if not aim.wanted:
-            return min(((at != p) + (closed >> p & 1) + 1 for p in sources), default=UNREACHABLE)
-        lamps = [(q, not aim.lamps & contents[q] & lit) for q in _places(contents, aim.lamps)]
-        return min(
-            ((at != p) + (closed >> p & 1) + 1 + (p != q) + unlit for p in sources for q, unlit in lamps),
-            default=UNREACHABLE,
-        )
+        steps = (_reach(at, p, closed) + 1 + _to_lamp(aim, p, contents, lit) for p in sources)
+        return min(UNREACHABLE, min(steps, default=UNREACHABLE))
     if _placed(world, aim, contents, treated):
         return 0
-    ready = aim.targets & treated
-    if aim.wanted == 2:
-        return _pair(world, aim, at, closed, contents, sources)
     best = UNREACHABLE
+    if aim.wanted == 2:
+        for r in bits(world.destinations):
+            others = [p for p in sources if p != r]
+            if contents[r] & aim.targets:  # one of the two targets lies in this destination already
+                best = min([best, *(_reach(at, p, closed) + 3 + (closed >> r & 1) for p in others)])
+                continue
+            for p in others:
+                first = _reach(at, p, closed) + 3 + (closed >> r & 1)
+                for q in others:
+                    if q != p or (contents[p] & aim.targets).bit_count() > 1:
+                        best = min(best, first + 4 + (q != p and closed >> q & 1))
+        return best
     for p in sources:
-        take = (at != p) + (closed >> p & 1) + 1
-        shut = closed & ~(1 << p)
-        if contents[p] & ready:
-            carry = min(((p != r) + (shut >> r & 1) + 1 for r in bits(world.destinations)), default=UNREACHABLE)
-            best = min(best, take + carry)
+        take, shut = _reach(at, p, closed) + 1, closed & ~(1 << p)
+        if contents[p] & aim.targets & treated:
+            best = min([best, *(take + _reach(p, r, shut) + 1 for r in bits(world.destinations))])
         for o in bits(contents[p] & aim.targets & ~treated):
             best = min(best, take + _treat_and_place(world, o, p, shut))
     return best
@@ -289,34 +274,8 @@ def _placed(world: World, aim: Aim, contents: list[int], treated: int) -> bool:
 
 def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
     things, stations = world.treatment
-    if not things >> o & 1:
-        return UNREACHABLE
-    return min(
-        ((at != s) + 1 + (s != r) + (closed >> r & 1) + 1 for s in bits(stations) for r in bits(world.destinations)),
-        default=UNREACHABLE,
-    )
-
-
-def _pair(world: World, aim: Aim, at: int, closed: int, contents: list[int], sources: list[int]) -> int:
-    best = UNREACHABLE
-    for r in bits(world.destinations):
-        others = [p for p in sources if p != r]
-        shut = closed >> r & 1
-        if contents[r] & aim.targets:  # one of the two targets lies in this destination already
-            best = min([best, *((at != p) + (closed >> p & 1) + 3 + shut for p in others)])
-            continue
-        for p in others:
-            first = (at != p) + (closed >> p & 1) + 3 + shut
-            for p2 in others:
-                if p2 != p:
-                    best = min(best, first + 4 + (closed >> p2 & 1))
-                elif (contents[p] & aim.targets).bit_count() > 1:
-                    best = min(best, first + 4)
-    return best
-
-
-def _places(contents: list[int], objects: int) -> list[int]:
-    return [r for r, mask in enumerate(contents) if mask & objects]
+    ways = ((at != s) + 2 + _reach(s, r, closed) for s in bits(stations) for r in bits(world.destinations))
+    return min(ways, default=UNREACHABLE) if things >> o & 1 else UNREACHABLE
 
 
 class HouseholdSession(GameSession):
@@ -326,9 +285,7 @@ class HouseholdSession(GameSession):
     """
 
     def __init__(self, task: Task, world: World, horizon: int) -> None:
-        self.task = task
-        self.world = world
-        self.horizon = horizon
+        self.task, self.world, self.horizon = task, world, horizon
         self.state = State(world.start[:])
         self.turns = 0
         self.won = self.state.won(world)
@@ -341,14 +298,12 @@ class HouseholdSession(GameSession):
         check_open(self.task, self.done, self.turns)
         self.turns += 1
         world, state = self.world, self.state
-        meant = world.commands.get(command.strip())
-        if meant is not None and state.admits(world, meant):
-            admissible = True
+        meant, observation = world.commands.get(command.strip()), NOTHING
+        admissible = meant is not None and state.admits(world, meant)
+        if meant is not None and admissible:
             state.apply(world, meant)
             observation = state.describe(world, meant)
             self.won = state.won(world)
-        else:
-            admissible, observation = False, NOTHING
         self.done = self.won or self.turns >= self.horizon
         return Step(observation, float(self.won), self.done, self.won, {"admissible": admissible})
 

@@ -8,86 +8,24 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from turnwise.types import Task
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
+def _table(section: int) -> dict[str, tuple[str, ...]]:
+    """Reads a section of rooms.txt: lines of names and a list, which goes on in lines that begin with blanks."""
+    text = Path(__file__).with_name("rooms.txt").read_text(encoding="utf-8").replace("\n  ", " ")
+    lines = [line.split(": ") for line in text.split("\n\n")[section].splitlines() if not line.startswith("#")]
+    return {name: tuple(listed.split()) for names, listed in lines for name in names.split()}
 
 
-def _set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-OPENABLE = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})
-
-_TABLE = _set(
-    "alarmclock apple basketball book bowl bread butterknife candle cd cellphone cloth creditcard cup "
-    "dishsponge egg fork handtowel keychain knife laptop lettuce mug newspaper pan pen pencil peppershaker "
-    "plate pot potato remotecontrol saltshaker soapbar soapbottle spatula spoon spraybottle statue tissuebox "
-    "toiletpaper tomato vase watch"
-)
-_SEAT = _set("basketball book cellphone cloth creditcard keychain laptop newspaper pillow remotecontrol")
-_STORE = _set(
-    "alarmclock basketball book bowl candle cd cellphone cloth creditcard cup keychain laptop mug newspaper "
-    "pen pencil plate remotecontrol spraybottle statue tissuebox toiletpaper vase watch"
-)
-
-CONTAINS: dict[str, frozenset[str]] = {
-    "armchair": _SEAT,
-    "bathtubbasin": _set("cloth dishsponge handtowel soapbar"),
-    "bed": _set("basketball book cellphone laptop newspaper pillow"),
-    "cabinet": _set(
-        "book bowl candle cd cloth cup dishsponge handtowel mug newspaper pan peppershaker plate pot "
-        "saltshaker soapbar soapbottle spraybottle tissuebox toiletpaper vase"
-    ),
-    "coffeemachine": frozenset({"mug"}),
-    "coffeetable": _TABLE,
-    "countertop": _TABLE,
-    "desk": _STORE | {"soapbottle"},
-    "diningtable": _TABLE,
-    "drawer": _set(
-        "book butterknife candle cd cellphone cloth creditcard dishsponge fork handtowel keychain knife "
-        "newspaper pen pencil peppershaker remotecontrol saltshaker soapbar soapbottle spatula spoon "
-        "spraybottle tissuebox toiletpaper watch"
-    ),
-    "dresser": _STORE,
-    "fridge": _set("apple bowl bread cup egg lettuce mug pan plate pot potato tomato"),
-    "garbagecan": _set(
-        "apple bread cd cloth dishsponge egg handtowel lettuce newspaper pen pencil potato soapbar soapbottle "
-        "spraybottle tissuebox toiletpaper tomato"
-    ),
-    "microwave": _set("apple bowl bread cup egg mug plate potato tomato"),
-    "ottoman": _SEAT,
-    "safe": _set("cd cellphone creditcard keychain statue vase watch"),
-    "shelf": _TABLE
-    - _set("apple basketball bread butterknife egg fork knife laptop lettuce pan potato spatula spoon tomato"),
-    "sidetable": _TABLE,
-    "sinkbasin": _set(
-        "apple bowl butterknife cloth cup dishsponge egg fork handtowel knife lettuce mug pan plate pot "
-        "potato soapbar spatula spoon tomato"
-    ),
-    "sofa": _SEAT,
-    "stoveburner": frozenset({"pan", "pot"}),
-    "toilet": _set("candle cloth dishsponge handtowel newspaper soapbar soapbottle spraybottle tissuebox toiletpaper"),
-    "toiletpaperhanger": frozenset({"toiletpaper"}),
-}
-
-CLEANABLE = _set(
-    "apple bowl butterknife cloth cup dishsponge egg fork knife lettuce mug pan plate pot potato soapbar "
-    "spatula spoon tomato"
-)
-HEATABLE = _set("apple bread cup egg mug plate potato tomato")
-COOLABLE = _set("apple bowl bread cup egg lettuce mug pan plate pot potato tomato")
-SLICEABLE = _set("apple bread egg lettuce potato tomato")
-KNIVES = frozenset({"butterknife", "knife"})
-LAMPS = frozenset({"desklamp"})  # lamps cannot be picked up
-VESSELS = _set("bowl cup mug pan plate pot")  # ALFWorld's receptacle objects, which can hold other objects
-
-CLEANING, HEATING, COOLING = "sinkbasin", "microwave", "fridge"
-
+CONTAINS = {receptacle: frozenset(objects) for receptacle, objects in _table(0).items()}
+OPENABLE, CLEANABLE, HEATABLE, COOLABLE, SLICEABLE, KNIVES, LAMPS, VESSELS = map(frozenset, _table(1).values())
+ROOMS = {room: {place[:-3]: (int(place[-3]), int(place[-1])) for place in places} for room, places in _table(2).items()}
+"""Kind of room -> type of receptacle -> minimum and maximum number of receptacles of this type in the room."""
+OBJECTS = _table(3)
 LAMP_PLACES = frozenset({"desk", "dresser", "sidetable"})
 
 WEIGHTS = {"bed": 2, "coffeetable": 3, "countertop": 4, "desk": 4, "diningtable": 4, "dresser": 2, "fridge": 2}
@@ -97,107 +35,54 @@ With probabilities in proportion to these weights, the generator of tasks draws 
 scripted expert draws the order of its search.
 """
 
-ROOMS: dict[str, dict[str, tuple[int, int]]] = {
-    "kitchen": {
-        "cabinet": (2, 4),
-        "coffeemachine": (0, 1),
-        "countertop": (1, 2),
-        "diningtable": (0, 1),
-        "drawer": (1, 3),
-        "fridge": (1, 1),
-        "garbagecan": (0, 1),
-        "microwave": (1, 1),
-        "shelf": (0, 1),
-        "sinkbasin": (1, 1),
-        "stoveburner": (1, 2),
-    },
-    "bedroom": {
-        "armchair": (0, 1),
-        "bed": (1, 1),
-        "desk": (1, 2),
-        "drawer": (2, 4),
-        "dresser": (0, 1),
-        "garbagecan": (0, 1),
-        "safe": (0, 1),
-        "shelf": (1, 3),
-        "sidetable": (1, 2),
-    },
-    "livingroom": {
-        "armchair": (1, 2),
-        "coffeetable": (1, 1),
-        "diningtable": (0, 1),
-        "drawer": (1, 3),
-        "dresser": (0, 1),
-        "garbagecan": (0, 1),
-        "ottoman": (0, 1),
-        "safe": (0, 1),
-        "shelf": (0, 2),
-        "sidetable": (1, 3),
-        "sofa": (1, 1),
-    },
-    "bathroom": {
-        "bathtubbasin": (0, 1),
-        "cabinet": (2, 4),
-        "countertop": (1, 1),
-        "drawer": (0, 3),
-        "garbagecan": (0, 1),
-        "shelf": (0, 2),
-        "sinkbasin": (1, 2),
-        "toilet": (1, 1),
-        "toiletpaperhanger": (1, 1),
-    },
+
+class Op:
+    """The operations of commands."""
+
+    GO, OPEN, CLOSE, TAKE, MOVE, CLEAN, HEAT, COOL, USE, SLICE, LOOK_INTO, LOOK_AT, INVENTORY, LOOK, HELP = range(15)
+
+
+Command = tuple[int, int, int]
+"""A command as three numbers: operation, object (0 if none), receptacle (0 if none; for SLICE, the knife)."""
+
+
+class Goal(NamedTuple):
+    rooms: tuple[str, ...]  # kinds of rooms in which it is set
+    texts: tuple[str, str]
+    operation: int | None = (
+        None  # the treatment that it asks for, its verb, the types of objects, and the appliance's type
+    )
+    verb: str = ""
+    treatable: Set[str] = frozenset()
+    station: str = ""
+
+
+GOALS = {
+    "pick_and_place_simple": Goal(tuple(ROOMS), ("put a {obj} in {recep}", "put some {obj} on {recep}")),
+    "look_at_obj_in_light": Goal(
+        ("bedroom", "livingroom"), ("look at {obj} under the {toggle}", "examine the {obj} with the {toggle}")
+    ),
+    "pick_clean_then_place_in_recep": Goal(
+        ("kitchen", "bathroom"),
+        ("put a clean {obj} in {recep}", "clean some {obj} and put it in {recep}"),
+        *(Op.CLEAN, "clean", CLEANABLE, "sinkbasin"),
+    ),
+    "pick_heat_then_place_in_recep": Goal(
+        ("kitchen",),
+        ("put a hot {obj} in {recep}", "heat some {obj} and put it in {recep}"),
+        *(Op.HEAT, "heat", HEATABLE, "microwave"),
+    ),
+    "pick_cool_then_place_in_recep": Goal(
+        ("kitchen",),
+        ("put a cool {obj} in {recep}", "cool some {obj} and put it in {recep}"),
+        *(Op.COOL, "cool", COOLABLE, "fridge"),
+    ),
+    "pick_two_obj_and_place": Goal(
+        tuple(ROOMS), ("put two {obj} in {recep}", "find two {obj} and put them in {recep}")
+    ),
 }
-"""Kind of room -> type of receptacle -> minimum and maximum number of receptacles of this type in the room."""
-
-OBJECTS: dict[str, tuple[str, ...]] = {
-    "kitchen": _names(
-        "apple bowl bread butterknife cup dishsponge egg fork knife lettuce mug pan peppershaker plate pot "
-        "potato saltshaker soapbottle spatula spoon tomato"
-    ),
-    "bedroom": _names(
-        "alarmclock basketball book cd cellphone cloth creditcard keychain laptop mug pen pencil pillow watch"
-    ),
-    "livingroom": _names(
-        "book candle cellphone creditcard keychain laptop newspaper pillow remotecontrol statue tissuebox vase watch"
-    ),
-    "bathroom": _names("candle cloth dishsponge handtowel soapbar soapbottle spraybottle tissuebox toiletpaper"),
-}
-"""Kind of room -> types of the objects that can lie in the room, except lamps."""
-
-
-GoalType = Literal[
-    "pick_and_place_simple",
-    "look_at_obj_in_light",
-    "pick_clean_then_place_in_recep",
-    "pick_heat_then_place_in_recep",
-    "pick_cool_then_place_in_recep",
-    "pick_two_obj_and_place",
-]
-TYPES: tuple[GoalType, ...] = get_args(GoalType)
+TYPES = tuple(GOALS)
 TRAIN_ROOMS, UNSEEN_ROOMS = 160, 40
-
-_KINDS = {
-    "pick_and_place_simple": tuple(ROOMS),
-    "look_at_obj_in_light": ("bedroom", "livingroom"),
-    "pick_clean_then_place_in_recep": ("kitchen", "bathroom"),
-    "pick_heat_then_place_in_recep": ("kitchen",),
-    "pick_cool_then_place_in_recep": ("kitchen",),
-    "pick_two_obj_and_place": tuple(ROOMS),
-}
-# goal -> types of the objects that can be treated, and the type of the appliance
-TREATED = {
-    "pick_clean_then_place_in_recep": (CLEANABLE, CLEANING),
-    "pick_heat_then_place_in_recep": (HEATABLE, HEATING),
-    "pick_cool_then_place_in_recep": (COOLABLE, COOLING),
-}
-_TEMPLATES = {
-    "pick_and_place_simple": ("put a {obj} in {recep}", "put some {obj} on {recep}"),
-    "look_at_obj_in_light": ("look at {obj} under the {toggle}", "examine the {obj} with the {toggle}"),
-    "pick_clean_then_place_in_recep": ("put a clean {obj} in {recep}", "clean some {obj} and put it in {recep}"),
-    "pick_heat_then_place_in_recep": ("put a hot {obj} in {recep}", "heat some {obj} and put it in {recep}"),
-    "pick_cool_then_place_in_recep": ("put a cool {obj} in {recep}", "cool some {obj} and put it in {recep}"),
-    "pick_two_obj_and_place": ("put two {obj} in {recep}", "find two {obj} and put them in {recep}"),
-}
 
 
 def listing(names: Iterable[str]) -> list[str]:
@@ -261,17 +146,17 @@ def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
     Returns None if the drawn room has no start place for the target object, or if fewer than 8 objects were placed.
     """
     goal = rng.choice(TYPES)
-    room = rng.choice(rooms(split)[rng.choice(_KINDS[goal])])
+    about = GOALS[goal]
+    room = rng.choice(rooms(split)[rng.choice(about.rooms)])
     kind, receptacles = layout(room)
     types = sorted({name.split()[0] for name in receptacles})
     looking = goal == "look_at_obj_in_light"
-    treated, station = TREATED.get(goal, (None, None))
     pairs = [
         (obj, dest)
         for obj in OBJECTS[kind]
-        if treated is None or obj in treated
+        if about.operation is None or obj in about.treatable
         for dest in ([None] if looking else types)
-        if dest is None or (obj in CONTAINS[dest] and dest != station)
+        if dest is None or (obj in CONTAINS[dest] and dest != about.station)
     ]
     target, dest = rng.choice(pairs)
     homes = _homes(target, receptacles, without=dest)
@@ -293,7 +178,7 @@ def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
     free = {obj: rng.sample(range(1, count + 1), count) for obj, count in Counter(o for o, _ in spots).items()}
     places = {f"{obj} {free[obj].pop()}": place for obj, place in spots}
     toggle = "desklamp" if looking else None
-    text = rng.choice(_TEMPLATES[goal]).format(obj=target, recep=dest, toggle=toggle)
+    text = rng.choice(about.texts).format(obj=target, recep=dest, toggle=toggle)
     return {
         "room": room,
         "kind": kind,
@@ -312,20 +197,6 @@ def _pick(homes: Sequence[str], rng: random.Random) -> str:
     return rng.choices(homes, [weight(home) for home in homes])[0]
 
 
-class Op:
-    """The operations of commands."""
-
-    GO, OPEN, CLOSE, TAKE, MOVE, CLEAN, HEAT, COOL, USE, SLICE, LOOK_INTO, LOOK_AT, INVENTORY, LOOK, HELP = range(15)
-
-
-Command = tuple[int, int, int]
-"""A command as three numbers: operation, object (0 if none), receptacle (0 if none; for SLICE, the knife)."""
-
-_TREATMENTS = {
-    "pick_clean_then_place_in_recep": ("clean", Op.CLEAN),
-    "pick_heat_then_place_in_recep": ("heat", Op.HEAT),
-    "pick_cool_then_place_in_recep": ("cool", Op.COOL),
-}
 _ANYWHERE = frozenset({Op.GO, Op.USE, Op.SLICE, Op.LOOK_AT, Op.INVENTORY, Op.LOOK, Op.HELP})
 
 NOTHING = "Nothing happens."
@@ -377,16 +248,10 @@ class World:
         self.objects = listing(data["objects"])
         self.receptacle_types = [name.split()[0] for name in self.receptacles]
         self.object_types = [name.split()[0] for name in self.objects]
-        unknown = set(self.receptacle_types) - set(CONTAINS)
-        if unknown:
-            raise ValueError(f"task data: the household environment has no receptacle type {min(unknown)!r}")
         number = {name: i for i, name in enumerate(self.receptacles)}
         self.start = [0] * len(self.receptacles)
         for i, name in enumerate(self.objects):
-            place = data["objects"][name]
-            if place not in number:
-                raise ValueError(f"task data: {name!r} is at {place!r}, which is not among the receptacles")
-            self.start[number[place]] |= 1 << i
+            self.start[number[data["objects"][name]]] |= 1 << i
 
         self.openable = _mask(self.receptacle_types, OPENABLE)
         self.fits = [
@@ -397,18 +262,13 @@ class World:
         self.vessels = _mask(self.object_types, VESSELS)
 
         goal = data["goal"]
-        if goal["type"] not in TYPES:
-            raise ValueError(f"task data: there is no goal type {goal['type']!r}; use one of {', '.join(TYPES)}")
         self.goal: str = goal["type"]
         self.looking = self.goal == "look_at_obj_in_light"
         self.wanted = 2 if self.goal == "pick_two_obj_and_place" else 1
         self.targets = _mask(self.object_types, {goal["object"]})
         self.destinations = _mask(self.receptacle_types, {goal["receptacle"]})
-        for key, mask in (("object", self.targets), ("receptacle", self.looking or self.destinations)):
-            if not mask:
-                raise ValueError(f"task data: the goal needs {goal[key]!r}, but the task has no {key} of this type")
         # masks of the objects that can be treated as the goal requires, and of the appliances for the treatment
-        self.treatment = self._masks(self.goal) if self.goal in TREATED else (0, 0)
+        self.treatment = self._masks(GOALS[self.goal])
         self.toggles = _mask(self.object_types, {goal["toggle"]})
 
         room = MIDDLE.format(enumerate_names(self.receptacles))
@@ -438,9 +298,8 @@ class World:
             self._inside[receptacle, mask] = text
         return text
 
-    def _masks(self, goal: str) -> tuple[int, int]:
-        things, station = TREATED[goal]
-        return _mask(self.object_types, things), _mask(self.receptacle_types, {station})
+    def _masks(self, goal: Goal) -> tuple[int, int]:
+        return _mask(self.object_types, goal.treatable), _mask(self.receptacle_types, {goal.station})
 
     def _commands(self) -> dict[str, Command]:
         found: dict[str, Command] = {
@@ -454,7 +313,7 @@ class World:
             if self.openable >> r & 1:
                 found[f"open {place}"] = (Op.OPEN, 0, r)
                 found[f"close {place}"] = (Op.CLOSE, 0, r)
-        treatments = [(*words, *self._masks(goal)) for goal, words in _TREATMENTS.items()]
+        treatments = [(goal.operation, goal.verb, *self._masks(goal)) for goal in GOALS.values() if goal.operation]
         sliceable, knives = _mask(self.object_types, SLICEABLE), _mask(self.object_types, KNIVES)
         for o, name in enumerate(self.objects):
             found[f"examine {name}"] = (Op.LOOK_AT, o, 0)
@@ -465,7 +324,7 @@ class World:
                 found[f"take {name} from {place}"] = (Op.TAKE, o, r)
                 if self.fits[o] >> r & 1:
                     found[f"move {name} to {place}"] = (Op.MOVE, o, r)
-            for verb, operation, things, stations in treatments:
+            for operation, verb, things, stations in treatments:
                 if things >> o & 1:
                     for r in bits(stations):
                         found[f"{verb} {name} with {self.receptacles[r]}"] = (operation, o, r)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from pydantic import PositiveInt
 from turnwise.data.tool_schema import make_tool, name_of
 from turnwise.env import Level, Step, check_split, first_tasks
 from turnwise.types import Task
-from turnwise_worlds.boxed import STOPPED, cut
+from turnwise_worlds.boxed import STOPPED, Sandboxed, cut, faults
 from turnwise_worlds.math.equality import Equality
-from turnwise_worlds.math.interpreter import Interpreter
 from turnwise_worlds.math.problems import MathProblem, make_problems, read_problems
-from turnwise_worlds.scripted import Chances, Clumsy, Expert
+from turnwise_worlds.sandbox.sandbox import Bubblewrap, CallResult, NoSandboxError
+from turnwise_worlds.scripted import Chances, Expert
 from turnwise_worlds.search.environment import ANSWERED
 from turnwise_worlds.tools import Boxed, Shown, Style, TextSession, ToolEnv
 
@@ -31,6 +30,34 @@ ANSWER = make_tool(
 )
 ASKED = "Solve the problem."
 SILENT = "(no output)"
+
+
+@dataclass
+class Interpreter(Sandboxed):
+    """Runs snippets of Python code in a sandbox. An episode holds only the text of its snippets, because it determines
+    the Python state. Equal snippets after equal snippets run once.
+    """
+
+    def run(self, before: tuple[str, ...], code: str) -> CallResult:
+        """Runs the snippet ``code`` in the Python state after the snippets in ``before``."""
+
+        def snippet() -> CallResult:
+            state = self.open().python(self._changing(before))
+            with faults():
+                return state.run(code)[0]
+
+        key = (*before, code)
+        return self._once(key, snippet, lambda outcome: len(outcome.output) + sum(map(len, key)))
+
+    def _changing(self, snippets: tuple[str, ...]) -> list[str]:
+        outcomes = [self._known(snippets[: n + 1]) for n in range(len(snippets))]
+        return [code for code, known in zip(snippets, outcomes, strict=True) if known is None or not known.stopped]
+
+    def open(self) -> Bubblewrap:
+        try:
+            return super().open()
+        except NoSandboxError as error:
+            raise NoSandboxError(f"{error}. To run without the Python tool, set env.python=false") from None
 
 
 class MathSession(TextSession):
@@ -75,7 +102,7 @@ class Mistakes(Chances):
     malformed: float = 0.06  # writes code without a tool call
 
 
-class GoodExpert(Expert[MathSession]):
+class MathExpert(Expert[MathSession]):
     """An expert that runs the problem's code once, if there is code and the Python tool, and then answers."""
 
     def __init__(self, session: MathSession, seed: int | str) -> None:
@@ -88,8 +115,6 @@ class GoodExpert(Expert[MathSession]):
             return session.write("answer", session.problem.answer)
         return session.write("python", self.code)
 
-
-class ClumsyExpert(Clumsy[MathSession], GoodExpert):
     def has_room(self, session: MathSession) -> bool:
         return bool(self.code) and session.horizon - session.turns > 2
 
@@ -119,7 +144,7 @@ class MathEnv(ToolEnv[MathSession]):
     """Generated problems, or files of public data sets. ``conf/env/math.yaml`` explains the arguments."""
 
     name = "math"
-    good, clumsy = GoodExpert, ClumsyExpert
+    expert = MathExpert
 
     def __init__(
         self,
@@ -143,15 +168,12 @@ class MathEnv(ToolEnv[MathSession]):
         self.interpreter, self.equality = interpreter or Interpreter(), equality or Equality()
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        problems = self._problems(split, count, seed)
+        if self._read:
+            read, order = self._read.get(split, ()), f"problems {split} {seed}"
+            problems = first_tasks(read, count, f"split {split} of env.files", order)
+        else:
+            problems = make_problems(self.level, split, count, seed)
         return [Task(self.name, f"{split}/{p.key}", split, p.data(), p.kind) for p in problems]
-
-    def _problems(self, split: str, count: int, seed: int) -> Sequence[MathProblem]:
-        if not self._read:
-            return make_problems(self.level, split, count, seed)
-        problems = list(self._read.get(split, ()))
-        random.Random(f"problems {split} {seed}").shuffle(problems)
-        return first_tasks(problems, count, f"split {split} of env.files")
 
     def ready(self) -> None:
         if self.python:
@@ -164,19 +186,16 @@ class MathEnv(ToolEnv[MathSession]):
         return "its file contains no solution steps" if session.problem.code is None else ""
 
     def accepts(self, session: MathSession, action: str, expert: str) -> bool:
+        """Accepts the answer, code whose value is the answer, and, if no code is known, a new value of the expert's code."""
         call = session.read(action)
         if session.done or call is None:
             return False
         tool, argument = call
         if tool == "answer":
             return session.equal(argument, session.problem.answer)
-        if session.computed():
-            return False
-        value = session.value(argument)
-        if value is None:
-            return False
-        if session.equal(value, session.problem.answer):
-            return True
+        value = None if session.computed() else session.value(argument)
+        if value is None or session.equal(value, session.problem.answer):
+            return value is not None
         wanted = session.read(expert)
         if session.problem.code is not None or wanted is None or wanted[0] != "python":
             return False

@@ -37,58 +37,54 @@ class MathProblem:
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> MathProblem:
-        try:
-            code = data.get("code")
-            return MathProblem(
-                str(data["kind"]), str(data["problem"]), str(data["answer"]), None if code is None else str(code)
-            )
-        except KeyError as error:
-            raise ValueError(f"task data: a problem needs kind, problem and answer, but {error} is missing") from None
+        code = data.get("code")
+        known = None if code is None else str(code)
+        return MathProblem(str(data["kind"]), str(data["problem"]), str(data["answer"]), known)
 
 
 Draw = Callable[[int, int], int]
-Kind = Callable[[Draw], tuple[str, str, object]]
+Made = tuple[str, str, object]  # the problem, code that computes the answer, and the answer
 
 
-def _chain(draw: Draw) -> tuple[str, str, object]:
+def _chain(draw: Draw) -> Made:
     a, b, c = draw(12, 99), draw(3, 40), draw(2, 99)
     return f"What is {a} * {b} + {c}?", f"{a} * {b} + {c}", a * b + c
 
 
-def _rest(draw: Draw) -> tuple[str, str, object]:
+def _rest(draw: Draw) -> Made:
     a, b = draw(200, 999), draw(7, 40)
     return f"What is the rest of {a} by {b}?", f"{a} % {b}", a % b
 
 
-def _power(draw: Draw) -> tuple[str, str, object]:
+def _power(draw: Draw) -> Made:
     a, b = draw(3, 30), draw(2, 4)
     return f"What is {a} to the power {b}?", f"{a} ** {b}", a**b
 
 
-def _total(draw: Draw) -> tuple[str, str, object]:
+def _total(draw: Draw) -> Made:
     a, b = draw(2, 40), draw(41, 99)
     return f"What is the sum of {a} to {b}?", f"sum(range({a}, {b + 1}))", (a + b) * (b - a + 1) // 2
 
 
-def _difference(draw: Draw) -> tuple[str, str, object]:
+def _difference(draw: Draw) -> Made:
     a, b, c = draw(100, 999), draw(12, 60), draw(3, 30)
     return f"What is {a} - {b} * {c}?", f"{a} - {b} * {c}", a - b * c
 
 
-def _multiples(draw: Draw) -> tuple[str, str, object]:
+def _multiples(draw: Draw) -> Made:
     n, a, b = draw(200, 5000), draw(3, 12), draw(13, 40)
     text = f"How many positive integers not greater than {n} are divisible by {a} or by {b}?"
     code = f"print(sum(1 for i in range(1, {n} + 1) if i % {a} == 0 or i % {b} == 0))"
     return text, code, n // a + n // b - n // math.lcm(a, b)
 
 
-def _modular(draw: Draw) -> tuple[str, str, object]:
+def _modular(draw: Draw) -> Made:
     a, b, m = draw(3, 60), draw(50, 900), draw(11, 99)
     text = f"What is the remainder when ${a}^{{{b}}}$ is divided by ${m}$?"
     return text, f"print(pow({a}, {b}, {m}))", pow(a, b, m)
 
 
-def _congruences(draw: Draw) -> tuple[str, str, object]:
+def _congruences(draw: Draw) -> Made:
     m, n = ((7, 11), (9, 16), (13, 15), (17, 20), (19, 21))[draw(0, 4)]
     a, b = draw(0, m - 1), draw(0, n - 1)
     text = f"Find the smallest non-negative integer that leaves remainder {a} modulo {m} and remainder {b} modulo {n}."
@@ -96,14 +92,14 @@ def _congruences(draw: Draw) -> tuple[str, str, object]:
     return text, code, (a * n * pow(n, -1, m) + b * m * pow(m, -1, n)) % (m * n)
 
 
-def _divisors(draw: Draw) -> tuple[str, str, object]:
+def _divisors(draw: Draw) -> Made:
     a, b, c = draw(1, 5), draw(1, 4), draw(1, 3)
     n = 2**a * 3**b * 5**c
     text = f"How many positive divisors does ${n}$ have?"
     return text, f"print(sum(1 for d in range(1, {n} + 1) if {n} % d == 0))", (a + 1) * (b + 1) * (c + 1)
 
 
-def _system(draw: Draw) -> tuple[str, str, object]:
+def _system(draw: Draw) -> Made:
     a, b, c, d = draw(2, 12), draw(2, 12), draw(2, 12), draw(2, 12)
     if a * d == b * c:
         d += 1
@@ -121,22 +117,16 @@ def _system(draw: Draw) -> tuple[str, str, object]:
     return text, code, Fraction(e * d - b * f + a * f - e * c, a * d - b * c)
 
 
-def _paths(draw: Draw) -> tuple[str, str, object]:
+def _paths(draw: Draw) -> Made:
     a, b = draw(3, 9), draw(3, 9)
     text = f"A path on a grid goes from $(0,0)$ to $({a},{b})$ in unit steps to the right or up. How many such paths are there?"
     return text, f"from math import comb\nprint(comb({a + b}, {a}))", math.comb(a + b, a)
 
 
-KINDS: Mapping[str, Mapping[str, Kind]] = {
-    "tiny": {"chain": _chain, "rest": _rest, "power": _power, "total": _total, "difference": _difference},
-    "full": {
-        "multiples": _multiples,
-        "modular": _modular,
-        "congruences": _congruences,
-        "divisors": _divisors,
-        "system": _system,
-        "paths": _paths,
-    },
+_TINY = (_chain, _rest, _power, _total, _difference)
+_FULL = (_multiples, _modular, _congruences, _divisors, _system, _paths)
+KINDS: Mapping[str, Mapping[str, Callable[[Draw], Made]]] = {
+    level: {make.__name__.lstrip("_"): make for make in made} for level, made in (("tiny", _TINY), ("full", _FULL))
 }
 
 
@@ -149,7 +139,8 @@ def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathP
             break
         kind, make = kinds[number % len(kinds)]
         text, code, answer = make(random.Random(f"math {level} {seed} {number}").randint)
-        if _split(text) == split:
+        held_out = int(hashlib.sha256(text.encode()).hexdigest(), 16) % (_SEEN * _SEEN)
+        if ("unseen" if held_out % _SEEN == 0 else "seen" if held_out // _SEEN == 0 else "train") == split:
             found.setdefault(text, MathProblem(kind, text, str(answer), code))
     if len(found) < count:
         raise InputError(
@@ -157,11 +148,6 @@ def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathP
             "set env.files to problem files, or lower data.trajectories, states.count or eval.tasks"
         )
     return list(found.values())
-
-
-def _split(text: str) -> str:
-    value = int(hashlib.sha256(text.encode()).hexdigest(), 16) % (_SEEN * _SEEN)
-    return "unseen" if value % _SEEN == 0 else "seen" if value // _SEEN == 0 else "train"
 
 
 _PROBLEM = ("problem", "question")
@@ -174,14 +160,12 @@ def read_problems(path: str | Path, key: str) -> list[MathProblem]:
         lower = {str(name).lower(): value for name, value in record.items()}
         if _left_out(lower):
             continue
-        text = next((lower[name] for name in _PROBLEM if isinstance(lower.get(name), str)), None)
+        text = next((lower[name] for name in _PROBLEM if isinstance(lower.get(name), str)), "")
         answer = _answer(lower)
-        if text is None or not text.strip() or answer is None:
-            missing = "problem" if text is None or not text.strip() else "final answer"
+        if not text.strip() or answer is None:
             raise InputError(
-                f"{place}: the record has no {missing}; its keys are {sorted(map(str, record))}. A record needs the "
-                f"problem under one of the keys {', '.join(_PROBLEM)}, and it needs the answer under one of the keys "
-                f"{', '.join(_ANSWER)} or in a solution with \\boxed{{}}"
+                f"{place}: a record needs the problem under {' or '.join(_PROBLEM)}, and the answer under "
+                f"{', '.join(_ANSWER)} or in a solution with \\boxed{{}}; its keys are {sorted(map(str, record))}"
             )
         kind = lower.get("data_set") or lower.get("subject") or lower.get("type") or "file"
         problem = MathProblem(str(kind), cleaned(text).strip(), answer)

@@ -6,11 +6,9 @@ import hashlib
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, product
+from itertools import combinations, product, zip_longest
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from turnwise.env import Level
 from turnwise.files import read_yaml
@@ -47,9 +45,6 @@ class Pages:
         self.pages: Sequence[Page] = tuple(found.values())
         self._named: Mapping[str, Page] = {page.title.casefold(): page for page in self.pages}
 
-    def __len__(self) -> int:
-        return len(self.pages)
-
     def __iter__(self) -> Iterator[Page]:
         return iter(self.pages)
 
@@ -79,116 +74,47 @@ class Question:
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Question:
-        try:
-            evidence = tuple((str(title), str(sentence)) for title, sentence in data["evidence"])
-            return Question(str(data["kind"]), str(data["question"]), tuple(map(str, data["answers"])), evidence)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"task data: a question needs kind, question, answers and evidence ({error})") from None
+        evidence = tuple((str(title), str(sentence)) for title, sentence in data["evidence"])
+        return Question(str(data["kind"]), str(data["question"]), tuple(map(str, data["answers"])), evidence)
 
 
-FIRST = ("Alma", "Bero", "Cira", "Dano", "Elke", "Fino", "Gita", "Hugo", "Ines", "Juri", "Kira", "Lano", "Mira", "Nilo")
-LAST = ("Adler", "Bauer", "Cross", "Duran", "Evers", "Falk", "Grant", "Hale", "Irving", "Jonas", "Keller", "Lund")
-PLACE = ("Ash", "Birch", "Clay", "Deer", "Elm", "Fox", "Glen", "Hay", "Iron", "Lake", "Moss", "Oak")
-GROUND = ("Bay", "Cape", "Dale", "Field", "Ford", "Gate", "Hill", "Mill", "Port")
-TRAIT = ("Amber", "Broken", "Cold", "Distant", "Empty", "Golden", "Hidden", "Last", "Quiet", "Second")
-THING = ("Bridge", "Clock", "Door", "Garden", "Letter", "Mirror", "Orchard", "River", "Signal", "Winter")
-TRADE = ("Works", "Motors", "Press", "Tools", "Mills", "Glass", "Steel", "Paper")
-
+SCHEMAS = read_yaml(Path(__file__).with_name("schema.yaml"))
+"""Level -> what the encyclopaedia of this level contains (schema.yaml explains the keys)."""
+Schema = Mapping[str, Any]
 _ONSETS = ("b", "br", "c", "d", "dr", "f", "g", "gr", "h", "k", "l", "m", "n", "p", "r", "s", "st", "t", "tr", "v", "z")
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "ou")
 _CODAS = ("", "l", "m", "n", "r", "s", "th", "nd", "rk")
 
 
 class Names:
+    """Draws names for things of a kind: pairs of words at the tiny level, else made-up ones. None is drawn twice."""
+
     def __init__(self, level: str, rng: random.Random) -> None:
-        self._rng = rng
+        self._rng, self._parts = rng, SCHEMAS[level]["names"]
         self._used: set[str] = set()
-        self._kinds: dict[str, Iterator[str]] = {}
-        if level == "tiny":
-            pairs = {"person": (FIRST, LAST), "town": (PLACE, GROUND), "book": (TRAIT, THING), "firm": (PLACE, TRADE)}
-            self._kinds = {kind: self._pairs(*words) for kind, words in pairs.items()}
+        self._pairs: dict[str, list[str]] = {}
+        for kind, halves in self._parts.items() if level == "tiny" else ():
+            self._pairs[kind] = [" ".join(pair) for pair in product(*halves)]
+            rng.shuffle(self._pairs[kind])
 
     def __call__(self, kind: str) -> str:
-        if kind in self._kinds:
-            pair = next(self._kinds[kind], None)
-            if pair is None:
+        if kind in self._pairs:
+            if not self._pairs[kind]:
                 raise ValueError(f"countries: the tiny level has no more names for a {kind}; set fewer countries")
-            return pair
-        while (name := self._made_up(kind)) in self._used:
+            return self._pairs[kind].pop(0)
+        while (name := " ".join(map(self._word, self._parts[kind]))) in self._used:
             pass
         self._used.add(name)
         return name
 
-    def _pairs(self, first: tuple[str, ...], second: tuple[str, ...]) -> Iterator[str]:
-        pairs = [" ".join(pair) for pair in product(first, second)]
-        self._rng.shuffle(pairs)
-        return iter(pairs)
-
-    def _word(self, syllables: int) -> str:
+    def _word(self, part: int | str | list[str]) -> str:
         draw = self._rng.choice
-        return "".join(draw(_ONSETS) + draw(_VOWELS) + draw(_CODAS) for _ in range(syllables)).capitalize()
-
-    def _made_up(self, kind: str) -> str:
-        draw = self._rng.choice
-        if kind == "person":
-            return f"{self._word(2)} {self._word(2)}"
-        if kind == "university":
-            return f"{self._word(2)} {draw(('College', 'University', 'Institute'))}"
-        if kind == "company":
-            return f"{self._word(2)} {draw(TRADE)}"
-        if kind in ("novel", "film"):
-            return f"The {draw(TRAIT)} {draw(THING)} of {self._word(2)}"
-        return self._word(3 if kind == "country" else 2)
+        if isinstance(part, int):
+            return "".join(draw(_ONSETS) + draw(_VOWELS) + draw(_CODAS) for _ in range(part)).capitalize()
+        return part if isinstance(part, str) else draw(part)
 
 
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """What each thing of a kind has, such as a town its mayor. In the texts, ``{x}`` is the thing, and ``{y}`` the
-    other thing or the number. ``target`` is the kind of the other thing, or the range of the number.
-    """
-
-    says: Sequence[str]  # sentences that state the relation; a page uses one of them
-    of: str  # a description of the other thing, such as "the author of {x}"
-    asks: str
-    target: str | tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A question that compares two things by a number, or the things to which the relation ``via`` leads."""
-
-    kind: str
-    number: str
-    asks: str
-    least: bool = False
-    via: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """What an encyclopaedia contains; keys are kinds of things. An aside is a sentence without useful facts that
-    mentions another thing ``{y}`` of the country, so that a search may find a page that only mentions a name.
-    """
-
-    counts: Mapping[str, int]  # number of things per country
-    defines: Mapping[str, str]  # the first sentence of a page
-    relations: Mapping[str, Mapping[str, Relation]]
-    comparisons: Sequence[Comparison]
-    asides: Sequence[str] = ()
-    asides_per_page: int = 0
-    countries: int = 24
-    hops: tuple[int, ...] = (2, 3)
-    # maximum number of questions that begin at the same thing and have the same number of hops; without this limit,
-    # questions with many hops would outnumber all others
-    chains: int = 6
-
-
-SCHEMAS: Mapping[str, Schema] = TypeAdapter(Mapping[str, Schema]).validate_python(
-    read_yaml(Path(__file__).with_name("schema.yaml"))
-)
-"""Level -> what the encyclopaedia of this level contains."""
-
-
+_CHAINS = 6  # maximum number of questions that begin at the same thing and have the same number of hops
 _UNSEEN = 5  # every fifth country is reserved for the split ``unseen``
 _SEEN = 5  # about one in five questions on the other countries is reserved for the split ``seen``
 
@@ -197,6 +123,7 @@ _SEEN = 5  # about one in five questions on the other countries is reserved for 
 class Thing:
     kind: str
     name: str
+    relations: Mapping[str, Any]
     # name of a relation, such as ``mayor`` -> name of another thing, or a number
     facts: dict[str, str] = field(default_factory=dict)
     # name of a relation -> the sentence on this thing's page that states the fact
@@ -218,8 +145,8 @@ class Encyclopaedia:
         self, level: Level = "full", edition: int = 0, countries: int | None = None, hops: Sequence[int] | None = None
     ) -> None:
         self.schema = SCHEMAS[level]
-        count = self.schema.countries if countries is None else countries
-        self.hops = self.schema.hops if hops is None else tuple(hops)
+        count = self.schema["countries"] if countries is None else countries
+        self.hops = tuple(self.schema["hops"] if hops is None else hops)
         if min(self.hops, default=0) < 1 or len(set(self.hops)) < len(self.hops):
             raise ValueError(f"hops: must be different numbers of at least 1, got {list(self.hops)}")
         rng = random.Random(f"encyclopaedia {level} {edition}")
@@ -233,102 +160,80 @@ class Encyclopaedia:
         by_kind: dict[str, list[Question]] = {}
         for number, country in enumerate(self.countries):
             if (number % _UNSEEN == 1) == (split == "unseen"):
-                for question in _questions(self.schema, self.hops, country):
-                    if split == "unseen" or _kept(question) == (split == "seen"):
+                for question in self._questions(country):
+                    held_out = int(hashlib.sha256(question.text.encode()).hexdigest(), 16) % _SEEN == 0
+                    if split == "unseen" or held_out == (split == "seen"):
                         by_kind.setdefault(question.kind, []).append(question)
         rng = random.Random(f"questions {split} {seed}")
         for questions in by_kind.values():
             rng.shuffle(questions)
-        return _in_turn(list(by_kind.values()))
+        return [question for turn in zip_longest(*by_kind.values()) for question in turn if question is not None]
 
-
-def _kept(question: Question) -> bool:
-    return int(hashlib.sha256(question.text.encode()).hexdigest(), 16) % _SEEN == 0
-
-
-def _in_turn(lists: list[list[Question]]) -> list[Question]:
-    longest = max(map(len, lists), default=0)
-    return [questions[i] for i in range(longest) for questions in lists if i < len(questions)]
+    def _questions(self, country: Country) -> Iterator[Question]:
+        for thing in country.values():
+            for hops in self.hops:
+                chains = list(_chains(country, thing, hops))
+                rng = random.Random(f"{thing.name} {hops}")
+                yield from rng.sample(chains, min(_CHAINS, len(chains)))
+        for comparison in self.schema["comparisons"]:
+            things = [thing for thing in country.values() if thing.kind == comparison["kind"]]
+            for a, b in combinations(things, 2):
+                yield from _compare(country, comparison, a, b)
 
 
 def _country(schema: Schema, names: Names, rng: random.Random) -> tuple[Country, list[Page]]:
-    country = {(name := names(kind)): Thing(kind, name) for kind, count in schema.counts.items() for _ in range(count)}
-    by_kind: dict[str, list[Thing]] = {}
+    made = [(names(kind), kind) for kind, count in schema["counts"].items() for _ in range(count)]
+    country = {name: Thing(kind, name, schema["relations"].get(kind, {})) for name, kind in made}
     for thing in country.values():
-        by_kind.setdefault(thing.kind, []).append(thing)
-    for thing in country.values():
-        for name, relation in schema.relations.get(thing.kind, {}).items():
-            if isinstance(relation.target, str):
-                others = [other.name for other in by_kind[relation.target] if other is not thing]
-                thing.facts[name] = rng.choice(others)
+        for name, relation in thing.relations.items():
+            if isinstance(relation["target"], str):
+                others = [other.name for other in country.values() if other.kind == relation["target"]]
+                thing.facts[name] = rng.choice([other for other in others if other != thing.name])
             else:
-                thing.facts[name] = str(rng.randint(*relation.target))
+                thing.facts[name] = str(rng.randint(*relation["target"]))
     return country, [_page(schema, thing, list(country), rng) for thing in country.values()]
 
 
 def _page(schema: Schema, thing: Thing, all_names: list[str], rng: random.Random) -> Page:
     """Returns a thing's page: its definition, then facts and asides in random order. Fills ``thing.sentences`` too."""
-    relations = schema.relations.get(thing.kind, {})
     for name, value in thing.facts.items():
-        thing.sentences[name] = rng.choice(relations[name].says).format(x=thing.name, y=value)
-    said = list(thing.sentences.values())
-    told = {thing.name, *thing.facts.values()}
-    others = [name for name in all_names if name not in told]
-    asides = rng.sample(list(schema.asides), schema.asides_per_page)
-    said += [text.format(y=rng.choice(others)) for text in asides]
-    rng.shuffle(said)
-    return Page(thing.name, (schema.defines[thing.kind].format(x=thing.name), *said))
+        thing.sentences[name] = rng.choice(thing.relations[name]["says"]).format(x=thing.name, y=value)
+    others = [name for name in all_names if name not in (thing.name, *thing.facts.values())]
+    asides = rng.sample(schema["asides"], schema["asides_per_page"])
+    sentences = [*thing.sentences.values(), *(text.format(y=rng.choice(others)) for text in asides)]
+    rng.shuffle(sentences)
+    return Page(thing.name, (schema["defines"][thing.kind].format(x=thing.name), *sentences))
 
 
-def _questions(schema: Schema, numbers: Sequence[int], country: Country) -> Iterator[Question]:
-    for thing in country.values():
-        for hops in numbers:
-            chains = list(_chains(schema, country, thing, hops))
-            rng = random.Random(f"{thing.name} {hops}")
-            yield from rng.sample(chains, min(schema.chains, len(chains)))
-    for comparison in schema.comparisons:
-        things = [thing for thing in country.values() if thing.kind == comparison.kind]
-        for a, b in combinations(things, 2):
-            question = _compare(country, comparison, a, b)
-            if question is not None:
-                yield question
-
-
-def _chains(schema: Schema, country: Country, start: Thing, hops: int) -> Iterator[Question]:
+def _chains(country: Country, start: Thing, hops: int) -> Iterator[Question]:
+    """The questions that follow ``hops`` relations from ``start`` and pass no thing twice."""
     paths: list[tuple[Thing, str, tuple[Fact, ...], frozenset[str]]] = [
         (start, start.name, (), frozenset({start.name}))
     ]
     for _ in range(hops - 1):
-        grown = []
-        for thing, described, evidence, passed in paths:
-            for name, relation in _relations(schema, thing):
-                follower = country.get(thing.facts[name])
-                if follower is not None and follower.name not in passed:
-                    step = (*evidence, thing.fact(name))
-                    grown.append((follower, relation.of.format(x=described), step, passed | {follower.name}))
-        paths = grown
+        paths = [
+            (follower, relation["of"].format(x=described), (*evidence, thing.fact(name)), passed | {follower.name})
+            for thing, described, evidence, passed in paths
+            for name, relation in thing.relations.items()
+            if (follower := country.get(thing.facts[name])) is not None and follower.name not in passed
+        ]
     for thing, described, evidence, passed in paths:
-        for name, relation in _relations(schema, thing):
+        for name, relation in thing.relations.items():
             answer = thing.facts[name]
             if answer not in passed:
                 facts = (*evidence, thing.fact(name))
-                yield Question(f"chain{hops}", relation.asks.format(x=described), (answer,), facts)
+                yield Question(f"chain{hops}", relation["asks"].format(x=described), (answer,), facts)
 
 
-def _relations(schema: Schema, thing: Thing) -> Iterator[tuple[str, Relation]]:
-    yield from schema.relations.get(thing.kind, {}).items()
-
-
-def _compare(country: Country, comparison: Comparison, a: Thing, b: Thing) -> Question | None:
-    numbers, evidence = [], []
+def _compare(country: Country, comparison: Mapping[str, Any], a: Thing, b: Thing) -> Iterator[Question]:
+    via, numbers, evidence = comparison.get("via"), [], []
     for thing in (a, b):
-        if comparison.via is not None:
-            evidence.append(thing.fact(comparison.via))
-            thing = country[thing.facts[comparison.via]]
-        evidence.append(thing.fact(comparison.number))
-        numbers.append(int(thing.facts[comparison.number]))
-    if numbers[0] == numbers[1]:
-        return None
-    answer = a if (numbers[0] < numbers[1]) == comparison.least else b
-    kind = "comparison" if comparison.via is None else "composition"
-    return Question(kind, comparison.asks.format(a=a.name, b=b.name), (answer.name,), tuple(evidence))
+        if via is not None:
+            evidence.append(thing.fact(via))
+            thing = country[thing.facts[via]]
+        evidence.append(thing.fact(comparison["number"]))
+        numbers.append(int(thing.facts[comparison["number"]]))
+    if numbers[0] != numbers[1]:
+        answer = a if (numbers[0] < numbers[1]) == comparison.get("least", False) else b
+        kind = "comparison" if via is None else "composition"
+        yield Question(kind, comparison["asks"].format(a=a.name, b=b.name), (answer.name,), tuple(evidence))

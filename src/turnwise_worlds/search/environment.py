@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import random
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from annotated_types import Ge, Interval
 from pydantic import NonNegativeInt, PositiveInt
@@ -17,17 +16,18 @@ from pydantic import NonNegativeInt, PositiveInt
 from turnwise.data.tool_schema import make_tool
 from turnwise.env import Level, Step, Verifier, check_split, first_tasks
 from turnwise.types import Task
-from turnwise_worlds.scripted import Chances, Clumsy, Expert
-from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Page, Pages, Question
+from turnwise_worlds.scripted import Chances, Expert
+from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Pages, Question
 from turnwise_worlds.search.retrieval import (
     F1_FLOOR,
     Bm25,
     Retriever,
     Served,
+    exact,
+    f1,
     normalise,
     read_pages,
     read_questions,
-    score,
 )
 from turnwise_worlds.tools import Hermes, Style, TextSession, ToolEnv
 
@@ -63,10 +63,10 @@ class QuestionSession(TextSession):
         """An exact answer wins. The reward of another answer is its F1 if that is at least ``env.floor``."""
         if name != "answer":
             return Step(self.look(name, argument))
-        result = score(argument, self.question.answers)
-        reward = result.reward(self.env.floor)
-        info = {"exact": float(result.exact), "f1": result.f1} | ({"score": reward} if self.env.score else {})
-        return Step(ANSWERED, reward, True, result.exact, info)
+        right, best = exact(argument, self.question.answers), max(f1(argument, one) for one in self.question.answers)
+        reward = 1.0 if right else best if best >= self.env.floor else 0.0
+        info = {"exact": float(right), "f1": best} | ({"score": reward} if self.env.score else {})
+        return Step(ANSWERED, reward, True, right, info)
 
     def shows(self, tool: str, argument: str) -> str:
         """Returns what a call would show now; empty if it would show nothing."""
@@ -107,44 +107,40 @@ class QuestionEnv(ToolEnv[Q]):
         verifier: Verifier | None = None,
         hops: Sequence[int] | None = None,
     ) -> None:
+        for split in files or ():
+            check_split(split, f"files.{split}")
         turns, most, sentences = self.usual
-        super().__init__(level, turns if horizon is None else horizon, calls, self.tools)
+        super().__init__(level, horizon or turns, calls, self.tools)
         self.results, self.window = results or most[level], window or sentences
         self.floor, self.score, self.mistakes = floor, score, mistakes or self.errs()
         self.verifier = verifier or "oracle"
-        for split in files or ():
-            check_split(split, f"files.{split}")
-        self._made = None if files else Encyclopaedia(level, edition, countries, hops)
-        self._read: dict[str, list[Question]] = {}
-        pages: list[Page] = list(self._made.pages) if self._made else []
-        for split, path in (files or {}).items():
-            self._read[split], own = read_questions(path, f"files.{split}")
-            pages += own if corpus is None else ()
+        self.retriever, self.corpus, self.waits = retriever, corpus, retriever is not None  # a server is waited for
+        read = {split: read_questions(path, f"files.{split}") for split, path in (files or {}).items()}
+        self._read = {split: questions for split, (questions, _) in read.items()}
+        pages = [page for _, own in read.values() for page in own]
+        self.source = f"files {hashlib.sha256(repr(sorted((files or {}).items())).encode()).hexdigest()[:12]}"
+        if not files:
+            made = Encyclopaedia(level, edition, countries, hops)
+            pages, self._made = list(made.pages), cache(made.questions)
+            self.source = f"{level} {edition} {countries}" + (f" {list(hops)}" if hops is not None else "")
         if corpus is not None:
             pages = read_pages(corpus, "corpus")
-        self.pages = Pages(pages) if pages else None
-        self._ordered = cache(self._ordered_uncached)
-        self.source = f"{level} {edition} {countries}" + (f" {list(hops)}" if hops is not None else "")
-        if files:
-            self.source = f"files {hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]}"
-        self.retriever, self.corpus = retriever, corpus
-        self.waits = retriever is not None  # searches then wait for a server
-        if self.pages is None and (self.opens or retriever is None):
+        if not pages and (self.opens or retriever is None):
             other = "" if self.opens else ", or set retriever to the address of a server"
             raise ValueError(f"corpus: the question files contain no pages; set corpus to a file of pages{other}")
-        self.find: Retriever
-        if retriever is not None:
-            self.find = Served(retriever)
-        elif self.pages is not None:
-            self.find = Bm25(self.pages)
+        self.pages = Pages(pages) if pages else None
+        self.find: Retriever = Served(retriever) if retriever is not None else Bm25(cast(Pages, self.pages))
 
     def solution(self, task: Task) -> str:
         session = self.reset(task)
         return session.write("answer", session.question.answers[0])
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        questions = self._ordered(split, seed)
-        found = first_tasks(questions, count, f"split {split} of {self.source}")
+        where = f"split {split} of {self.source}"
+        if self._read:
+            found = first_tasks(self._read.get(split, ()), count, where, f"questions {split} {seed}")
+        else:
+            found = first_tasks(self._made(split, seed), count, where)
         source = {"source": self.source}
         return [Task(self.name, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in found]
 
@@ -152,18 +148,10 @@ class QuestionEnv(ToolEnv[Q]):
         made = task.data.get("source")
         if made is not None and made != self.source:
             raise ValueError(
-                f"task {task.id}: the task was made with the pages {made!r}, but this run has the pages "
-                f"{self.source!r} (level, edition, countries and hops, or a digest of files); use the settings of the "
-                "task"
+                f"the task was made with the pages {made!r}, but this run has the pages {self.source!r} (level, edition, "
+                "countries and hops, or a digest of files); use the settings of the task"
             )
         return Question.of(task.data)
-
-    def _ordered_uncached(self, split: str, seed: int) -> list[Question]:
-        if self._made is not None:
-            return self._made.questions(split, seed)
-        questions = list(self._read.get(split, ()))
-        random.Random(f"questions {split} {seed}").shuffle(questions)
-        return questions
 
     def unknown(self, session: Q) -> str:
         return "" if session.question.evidence else f"the question file names no supporting {self.evidence}"
@@ -183,7 +171,7 @@ class QuestionEnv(ToolEnv[Q]):
             if tool != "answer":
                 return session.useful(tool, argument, wanted)
             supported = not session.missing() or (wanted is not None and wanted[0] == "answer")
-            return supported and score(argument, session.question.answers).exact
+            return supported and exact(argument, session.question.answers)
         if wanted is None or tool != wanted[0]:
             return False
         if tool == "answer":
@@ -247,7 +235,7 @@ class Mistakes(Chances):
     malformed: float = 0.06  # writes a reply that is not a valid call
 
 
-class GoodExpert(QuestionExpert[SearchSession]):
+class SearchExpert(QuestionExpert[SearchSession]):
     def __init__(self, session: SearchSession, seed: int | str) -> None:
         super().__init__(session, seed)
         self.asked: list[str] = []
@@ -264,8 +252,6 @@ class GoodExpert(QuestionExpert[SearchSession]):
         self.asked.append(plan[0])
         return session.write("search", plan[0])
 
-
-class ClumsyExpert(Clumsy[SearchSession], GoodExpert):
     def has_room(self, session: SearchSession) -> bool:
         return session.horizon - session.turns > len(self.plan(session)) + 1
 
@@ -287,7 +273,7 @@ class ClumsyExpert(Clumsy[SearchSession], GoodExpert):
 
 class SearchEnv(QuestionEnv[SearchSession]):
     name = "search"
-    session, good, clumsy, errs = SearchSession, GoodExpert, ClumsyExpert, Mistakes
+    session, expert, errs = SearchSession, SearchExpert, Mistakes
     usual = 8, {"tiny": 1, "full": 3}, None
     tools = (
         make_tool(

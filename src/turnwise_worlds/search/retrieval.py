@@ -8,11 +8,11 @@ import os
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,24 +31,12 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CLOSED = frozenset({"yes", "no", "noanswer"})  # answers for which there is no partial reward
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    exact: bool  # whether the answer equals one of the right answers after normalisation
-    f1: float  # the best F1 over all right answers
-
-    def reward(self, floor: float = F1_FLOOR) -> float:
-        if self.exact:
-            return 1.0
-        return self.f1 if self.f1 >= floor else 0.0
-
-
 def normalise(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def score(answer: str, references: Sequence[str]) -> Score:
-    exact = any(normalise(answer) == normalise(reference) for reference in references)
-    return Score(exact, max((f1(answer, reference) for reference in references), default=0.0))
+def exact(answer: str, references: Sequence[str]) -> bool:
+    return any(normalise(answer) == normalise(reference) for reference in references)
 
 
 def f1(answer: str, reference: str) -> float:
@@ -67,10 +55,6 @@ def f1(answer: str, reference: str) -> float:
 _FORMATS = "HotpotQA, 2WikiMultiHopQA, MuSiQue, Bamboogle or FlashRAG"
 
 
-# exceptions that reading a record may raise if the record is not in the format that its keys suggest
-_BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration)
-
-
 def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Page]]:
     """Returns the different questions in a file, and its pages. ``key`` is the configuration key that names the file."""
     questions: dict[str, Question] = {}
@@ -78,7 +62,7 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
     for place, record in read_data_file(path, key):
         try:
             found = _question(record)
-        except _BROKEN as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise InputError(
                 f"{place}: the record is not in the format of {_FORMATS} ({type(error).__name__}: {error}); correct or "
                 "remove the record"
@@ -111,13 +95,13 @@ def read_pages(path: str | Path, key: str) -> list[Page]:
 
 
 def _question(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
+    """Returns the question and the pages of a record; None if it is one that has no answer (MuSiQue)."""
     if "paragraphs" in record:
-        return _musique(record)
+        return _musique(record) if record.get("answerable") is not False else None
     if "supporting_facts" in record and "context" in record:
         return _hotpot(record)
     if "golden_answers" in record:
-        answers = [str(answer) for answer in _value(record["golden_answers"])]
-        return _made("flashrag", record["question"], answers, ()), []
+        return _made("flashrag", record["question"], [str(one) for one in _value(record["golden_answers"])], ()), []
     if "Question" in record and "Answer" in record:
         return _made("bamboogle", record["Question"], [record["Answer"]], ()), []
     raise KeyError(
@@ -139,9 +123,7 @@ def _hotpot(record: Mapping[str, Any]) -> tuple[Question, list[Page]]:
     return _made(kind, record["question"], [record["answer"]], evidence), list(pages.values())
 
 
-def _musique(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
-    if record.get("answerable") is False:
-        return None
+def _musique(record: Mapping[str, Any]) -> tuple[Question, list[Page]]:
     paragraphs = _value(record["paragraphs"])
     pages = {int(p["idx"]): Page(str(p["title"]), (str(p["paragraph_text"]),)) for p in paragraphs}
     steps = [step["paragraph_support_idx"] for step in _value(record.get("question_decomposition") or [])]
@@ -156,11 +138,8 @@ def _made(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]
         raise ValueError(f"the question must be text, got {text!r}")
     if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
         raise ValueError(f"the answers must be text, got {answers!r} (published test files contain no answers)")
-    text, answers = cleaned(text).strip(), [cleaned(answer).strip() for answer in answers]
-    if not text or not all(answers):
-        raise ValueError("the question or an answer contains only control characters")
     facts = tuple((cleaned(title).strip(), cleaned(sentence).strip()) for title, sentence in evidence)
-    return Question(kind, text, tuple(dict.fromkeys(answers)), facts)
+    return Question(kind, cleaned(text).strip(), tuple(dict.fromkeys(cleaned(a).strip() for a in answers)), facts)
 
 
 def _pairs(value: Any, *keys: str) -> list[tuple[str, Any]]:
@@ -182,8 +161,8 @@ MAX_QUERY = 4096  # maximum number of characters of a query that are sent; encod
 _KEPT = 16_384  # number of queries whose results are cached; the rollouts of a group ask similar queries
 
 
-class Retriever(Protocol):
-    def __call__(self, query: str, k: int) -> tuple[Page, ...]: ...
+Retriever = Callable[[str, int], tuple[Page, ...]]
+"""Finds the best pages for a query, at most the given number."""
 
 
 class Bm25:
@@ -193,17 +172,16 @@ class Bm25:
         self.pages = pages
         texts = [" ".join([page.title] * _TITLE + [page.text]) for page in pages]
         self._index = _bm25s().BM25()
-        self._index.index(_tokens(texts), show_progress=False)
+        self._index.index(_bm25s().tokenize(texts, stopwords="en", show_progress=False), show_progress=False)
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
         return self._search(query, k)
 
     def _search_uncached(self, query: str, k: int) -> tuple[Page, ...]:
-        known = [word for word in _words(query) if word in self._index.vocab_dict]
-        if not known:
-            return ()
-        scores = self._index.get_scores(known)
+        (words,) = _bm25s().tokenize([query], stopwords="en", show_progress=False, return_ids=False)
+        known = [word for word in words if word in self._index.vocab_dict]
+        scores = self._index.get_scores(known) if known else np.zeros(0)
         k = min(k, int((scores > 0).sum()))
         if k == 0:
             return ()
@@ -287,12 +265,3 @@ def _bm25s() -> Any:
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s logs every index that it builds
     return bm25s
-
-
-def _tokens(texts: list[str]) -> Any:
-    return _bm25s().tokenize(texts, stopwords="en", show_progress=False)
-
-
-def _words(query: str) -> list[str]:
-    found = _bm25s().tokenize([query], stopwords="en", show_progress=False, return_ids=False)
-    return list(found[0])

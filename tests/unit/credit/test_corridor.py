@@ -37,8 +37,8 @@ def test_values_are_binomial(horizon: int, density: float, noise: float, slips: 
 
 def test_a_turn_that_cannot_be_read_is_lost() -> None:
     """Two rooms and the doors: three readable turns are needed, the way of the first is right with 3/4 of the rest."""
-    task = Task("corridor", "a", "train", {"name": "a"})
-    session = CorridorSession(task, ["left", ""], ["1", "2"], 0)
+    data = {"name": "a", "signs": ["left", ""], "unlocked": ["1", "2"], "slips": 0}
+    session = CorridorSession(Task("corridor", "a", "train", data))
     policy = {"left": 0.6, "right": 0.2, "?": 0.2}
     doors = {"1": 0.3, "2": 0.1, "9": 0.5, "": 0.1}
     v = value(session, lambda text: doors if "doors" in text else policy, {})

@@ -25,11 +25,7 @@ class Replayed:
 
 
 def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = True) -> Replayed:
-    """Lets the good expert demonstrate a task, repeats the expert's actions in a fresh episode, and returns the result.
-
-    If ``verify`` is true, the verifier judges each of the expert's actions. Otherwise the result's ``accepted`` is
-    empty. ``seed`` is the seed of the expert.
-    """
+    """Repeats the actions of the good expert, whose seed is ``seed``, in a fresh episode."""
     trajectory = environment.demonstrate(task, "good", seed)
     session = environment.reset(task)
     form: Format = getattr(session, "form", "hermes")
@@ -48,10 +44,7 @@ def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = T
 
 
 def _told(messages: Sequence[Message]) -> list[str]:
-    """Returns the observation after each reply of the expert, from the messages of the demonstration.
-
-    The answers to several calls of one reply are joined by line breaks. Replies without an observation are left out.
-    """
+    """The observations after the expert's replies; answers to several calls of one reply are joined by line breaks."""
     told: list[list[str]] = []
     for message in messages:
         if message["role"] == "assistant":
@@ -64,12 +57,11 @@ def _told(messages: Sequence[Message]) -> list[str]:
 def check_forks(
     environment: Environment, replayed: Sequence[Replayed], others: Sequence[str], rng: random.Random
 ) -> list[str]:
-    """Checks that a session and its forks do not influence each other. Returns one message for each error found.
+    """Returns one message for each session that its forks or its parent have influenced.
 
-    For each task, the expert's actions are played up to a random turn. Then the session is forked twice. The first
-    fork and a fork of the first fork take random actions, drawn from ``others``, to the end. After that, the parent
-    session and the second fork continue with the expert's actions. Both must get exactly the observations and the
-    outcome of an episode without forks.
+    The expert's actions are played up to a random turn, where the session is forked twice. The first fork and a fork of
+    it take random actions from ``others``. After that, the parent and the second fork continue with the expert's
+    actions, and must get the observations and the outcome of an episode without forks.
     """
     problems = []
     for episode in replayed:

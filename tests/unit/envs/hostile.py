@@ -11,13 +11,10 @@ import random
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turnwise.env import Environment, Session, Step
 from turnwise.types import Task
-
-if TYPE_CHECKING:
-    pass
 
 _MIB = 2**20
 _PAYLOADS = (
@@ -51,12 +48,8 @@ _VALUES: tuple[Any, ...] = (None, True, -1, 1e308, 10**400, [], {}, [[]], {"a": 
 
 
 class Hostile:
-    """A function without arguments that returns a random action, often a hostile action, at each call.
-
-    Args:
-        known: well-formed actions of the environment. Some of the returned actions are these actions or variations.
-        canary: path of a file that some actions try to create with Python or shell code.
-        rng: the random generator that draws the actions.
+    """Returns a random action at each call: one of the well-formed actions ``known``, a variation of one, or a hostile one,
+    such as code that would create the file ``canary``.
     """
 
     def __init__(self, known: Sequence[str], canary: Path, rng: random.Random) -> None:
@@ -68,9 +61,7 @@ class Hostile:
         self._makers = (self._known, self._known, self._broken, self._cut, self._payload, self._filled, self._typed)
 
     def __call__(self) -> str:
-        if self.rng.random() < 0.03:
-            return self._huge()
-        return self.rng.choice(self._makers)()
+        return self._huge() if self.rng.random() < 0.03 else self.rng.choice(self._makers)()
 
     def _known(self) -> str:
         return self.rng.choice(self.known)
@@ -82,20 +73,18 @@ class Hostile:
         return self.rng.choice((*_PAYLOADS, *self.code))
 
     def _cut(self) -> str:
-        """Returns a well-formed action with a part of it removed, doubled or reversed."""
+        """A well-formed action with a part of it removed, doubled or reversed."""
         text = self._known()
         i, j = sorted((self.rng.randrange(len(text) + 1), self.rng.randrange(len(text) + 1)))
         return self.rng.choice((text[:i] + text[j:], text[:i] + text[i:j] * 2 + text[j:], text[i:j][::-1]))
 
     def _huge(self) -> str:
-        """Returns an action of at least 1 MiB: a repeated letter or bracket, or an action with a huge argument."""
         return self.rng.choice(("a" * _MIB, "[" * _MIB, self._known() + " x" * (_MIB // 2), self._fill("x" * _MIB)))
 
     def _filled(self) -> str:
         return self._fill(self._payload())
 
     def _fill(self, payload: str) -> str:
-        """Returns a well-formed action with its arguments replaced by ``payload``."""
         text = self._known()
         call = _call(text)
         if call is None:
@@ -103,7 +92,7 @@ class Hostile:
         return _with(text, call, dict.fromkeys(call[2]["arguments"], payload))
 
     def _typed(self) -> str:
-        """Returns a well-formed action whose arguments have wrong types."""
+        """A well-formed action whose arguments have wrong types."""
         text = self._known()
         call = _call(text)
         if call is None:
@@ -113,10 +102,7 @@ class Hostile:
 
 
 def _call(text: str) -> tuple[int, int, dict[str, Any]] | None:
-    """Returns the start, the end and the value of the JSON object that begins at the first brace of a text.
-
-    Returns None if no valid JSON object begins at this brace, or if its field ``arguments`` is not a JSON object.
-    """
+    """The start, the end and the value of the JSON object with arguments that begins at the first brace; else None."""
     start = text.find("{")
     try:
         value, length = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else (None, 0)
@@ -133,18 +119,10 @@ def _with(text: str, call: tuple[int, int, dict[str, Any]], arguments: Mapping[s
 
 
 def check_hostile(
-    environment: Environment,
-    tasks: Sequence[Task],
-    known: Sequence[str],
-    sequences: int,
-    seed: int = 0,
+    environment: Environment, tasks: Sequence[Task], known: Sequence[str], sequences: int, seed: int = 0
 ) -> list[str]:
-    """Plays episodes of hostile and random actions. Returns one message for each episode in which something went wrong.
-
-    Args:
-        tasks: the tasks of the episodes. If there are fewer tasks than episodes, tasks are used several times.
-        known: well-formed actions of the environment. The best choice is the experts' actions in these tasks.
-        sequences: number of episodes.
+    """Plays ``sequences`` episodes of hostile and random actions. Returns one message for each in which something went
+    wrong. ``known``: well-formed actions, at best the experts' in these tasks.
     """
     rng = random.Random(f"hostile {seed}")
     problems: list[str] = []

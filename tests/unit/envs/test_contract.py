@@ -167,6 +167,5 @@ def test_tasks_of_others_and_without_data_are_refused(name: str, env: Environmen
 @pytest.mark.parametrize("world", marked([path.stem for path in sorted(CASES.glob("*.yaml"))]))
 def test_verifiers_decide_the_hand_written_cases(world: str) -> None:
     installed(world)
-    cases = read_cases(CASES / f"{world}.yaml")
-    refused, accepted = cases.wrong(lambda overrides: make("method=grpo", f"env={world}", *overrides))
-    assert refused == [] and accepted == []
+    for case in read_cases(CASES / f"{world}.yaml"):
+        assert case.wrong(lambda overrides: make("method=grpo", f"env={world}", *overrides)) == []

@@ -9,10 +9,11 @@ import pytest
 from tests.unit.envs.demonstrations import replay
 
 from turnwise.data.tool_schema import make_tool
-from turnwise.env import Environment, Step
+from turnwise.env import Demonstrates, Environment, Step, Verifies, demonstrated, verifier_of
 from turnwise.errors import InputError
 from turnwise.types import Task
-from turnwise_worlds.scripted import Chances, Clumsy, Expert
+from turnwise_worlds.facts import FactsEnv
+from turnwise_worlds.scripted import Chances, Expert
 from turnwise_worlds.tools import TextSession, ToolEnv
 
 TOOLS = (make_tool("guess", "Guess the number.", number=("string", "the number")),)
@@ -30,12 +31,10 @@ class SafeSession(TextSession):
         return Step("open" if won else "closed", float(won), won, won)
 
 
-class GoodExpert(Expert[SafeSession]):
+class SafeExpert(Expert[SafeSession]):
     def best(self, session: SafeSession) -> str:
         return session.write("guess", session.task.data["number"])
 
-
-class ClumsyExpert(Clumsy[SafeSession], GoodExpert):
     def has_room(self, session: SafeSession) -> bool:
         return session.horizon - session.turns > 1
 
@@ -48,7 +47,7 @@ class ClumsyExpert(Clumsy[SafeSession], GoodExpert):
 
 class SafeEnv(ToolEnv[SafeSession]):
     name = "safe"
-    good, clumsy = GoodExpert, ClumsyExpert
+    expert = SafeExpert
 
     def __init__(self, mistakes: Mistakes | None = None) -> None:
         super().__init__("tiny", 4, None, TOOLS)
@@ -69,17 +68,23 @@ class SafeEnv(ToolEnv[SafeSession]):
 
 def test_an_environment_of_tools_is_made_of_the_bases() -> None:
     env = SafeEnv()
-    assert isinstance(env, Environment)
+    assert isinstance(env, Environment) and isinstance(env, Demonstrates) and isinstance(env, Verifies)
     for task in env.tasks("train", 5):
-        assert env.demonstrate(task).success
-        assert replay(env, task).alike
-        assert env.accepts(
-            env.reset(task), f"guess  {task.data['number']}", env.demonstrate(task).messages[-2]["content"]
-        )
-    with pytest.raises(ValueError, match="split"):
-        env.tasks("test", 1)
+        replayed = replay(env, task)
+        assert replayed.won and replayed.alike
+        assert env.accepts(env.reset(task), f"guess  {task.data['number']}", replayed.actions[-1])
     with pytest.raises(InputError, match="names no number"):
         env.demonstrate(Task("safe", "x", "train", {"number": ""}))
+
+
+def test_a_run_is_told_which_protocol_its_environment_lacks() -> None:
+    env = FactsEnv()
+    (task,) = env.tasks("train", 1)
+    assert isinstance(env, Environment) and not isinstance(env, Demonstrates)
+    with pytest.raises(InputError, match="env=facts has no expert"):
+        demonstrated(env, task, "good", 0)
+    with pytest.raises(InputError, match="env=facts has no verifier"):
+        verifier_of(env, task)
 
 
 def test_a_clumsy_expert_errs_as_often_as_its_chances_say_and_recovers() -> None:

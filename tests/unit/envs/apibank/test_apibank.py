@@ -1,4 +1,4 @@
-"""The office's three levels, the public files, and the metric."""
+"""The office's three levels, and the public files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from turnwise.types import ToolCall
-from turnwise_worlds.apibank import ApiBankEnv, call_accuracy
+from turnwise_worlds.apibank import ApiBankEnv
 from turnwise_worlds.apibank.office import APIS, SEARCHER, Office
 
 
@@ -92,21 +92,3 @@ def test_public_records_are_played_and_bad_ones_listed(folder):
         else:
             assert env.accepts(session, "ToolSearcher(keywords='add alarm')", "")  # words, however they are spaced
             assert not env.accepts(session, "ToolSearcher(keywords='alarm')", "")
-
-
-def test_accuracy_counts_calls_by_level():
-    one, two = ToolCall("f", {"a": 1}), ToolCall("g", {})
-    replies = [
-        ("level-1", [one], "[f(a=1)]"),
-        ("level-1", [one], "f(a=2)"),
-        ("level-1", [one], "nothing"),
-        ("level-3", [one, two], "[g(), f(a=2)]"),
-        ("level-3", [two], "[g("),
-    ]
-    assert call_accuracy(replies) == {
-        "level-1": pytest.approx(1 / 3),
-        "level-3": pytest.approx(1 / 3),
-        "total": pytest.approx(2 / 6),
-    }
-    with pytest.raises(ValueError, match="no replies to judge"):
-        call_accuracy([])

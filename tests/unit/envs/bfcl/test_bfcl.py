@@ -14,7 +14,6 @@ pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl`
 from turnwise_worlds.bfcl import BfclEnv
 from turnwise_worlds.bfcl.apis import SUBSETS, Apis, entries
 from turnwise_worlds.bfcl.environment import UNSEEN_PAIRS, read_truth, subset_of
-from turnwise_worlds.bfcl.single import CATEGORIES
 
 COUNTS = {"train": 640, "seen": 80, "unseen": 80}
 
@@ -55,31 +54,9 @@ def test_where_no_dialogue_is_trained_on_all_are_evaluated():
         env.tasks("train", 1)
 
 
-def test_single_turn_calls_are_scored_by_the_benchmarks_own_checker():
-    env = BfclEnv(level="single")
-    tasks = [*env.tasks("seen", 1600), *env.tasks("unseen", 1600)]
-    assert {task.subset for task in tasks} == set(CATEGORIES)
-    by_kind = {task.subset: task for task in tasks}
-    for task in by_kind.values():
-        assert env.demonstrate(task).success, task.id
-    data = {"entry": "parallel_0", "category": "parallel"}
-    one, two = (f'<tool_call>{{"name": "spotify.play", "arguments": {{"artist": "{a}", "duration": {d}}}}}</tool_call>'
-                for a, d in (("Taylor Swift", 20), ("Maroon 5", 15)))  # fmt: skip
-    replies = {two + one: True, one: False, one + one: False, one + two.replace("15", "16"): False, "no": False}
-    for reply, won in replies.items():
-        session = env.reset(Task("bfcl", "x", "seen", data))
-        assert (session.step(reply).won, session.done) == (won, True), reply
-    irrelevant = env.reset(by_kind["irrelevance"])
-    name = irrelevant.tools[0]["function"]["name"]
-    assert not irrelevant.fork().step(f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>').won
-    assert irrelevant.step("I cannot do this.").won
-    with pytest.raises(ValueError, match="subsets"):
-        BfclEnv(level="single", subsets=["simple_java"])
-
-
 def test_a_truth_is_read_not_evaluated():
     assert read_truth("sort('a.txt')", ("GorillaFileSystem",)) == ToolCall("sort", {"file_name": "a.txt"})
-    for source in ("__import__('os').getcwd()", "sort(open('a'))", "nothing()", "sort('a', 'b')", "1 + 1"):
+    for source in ("__import__('os').getcwd()", "sort(open('a'))", "nothing()", "1 + 1"):
         with pytest.raises(ValueError, match=r".+"):
             read_truth(source, ("GorillaFileSystem",))
 

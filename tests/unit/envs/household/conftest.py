@@ -21,6 +21,11 @@ def make_scene(goal, objects, receptacles, obj, dest=None, toggle=None, text="do
     return Task(env="household", id=f"hand/{goal}/{sorted(objects.items())}", split="train", data=data)
 
 
+def state_of(session: HouseholdSession) -> tuple[int, ...]:
+    *masks, contents = vars(session.state).values()
+    return (*masks, *contents)
+
+
 def random_walk(session: HouseholdSession, rng: random.Random, steps: int) -> HouseholdSession:
     """Random admissible actions; stops before the episode would end."""
     for _ in range(steps):

@@ -54,8 +54,8 @@ def remaining(session):
 
 def physical(state: State):
     """A state without what the agent remembers: with full knowledge a plan's length does not depend on that."""
-    at, held, opened, _, *rest = state.key()
-    return (at, held, opened, *rest)
+    at, held, opened, _, *rest, contents = vars(state).values()
+    return (at, held, opened, *rest, *contents)
 
 
 def distances(world: World):

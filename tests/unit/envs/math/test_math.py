@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ import pyarrow.parquet
 import pytest
 
 from turnwise.env import Level
-from turnwise_worlds.math import Equality, MathEnv
+from turnwise_worlds.math import Equality, Interpreter, MathEnv
 from turnwise_worlds.math.problems import make_problems, read_problems
-from turnwise_worlds.sandbox.sandbox import NoSandboxError, open_sandbox
+from turnwise_worlds.sandbox.sandbox import Limits, NoSandboxError, reason
 
 
 @pytest.fixture(scope="module")
@@ -25,15 +26,7 @@ def equal() -> Iterator[Equality]:
     equality.close()
 
 
-def sandboxed() -> bool:
-    try:
-        open_sandbox().close()
-    except NoSandboxError:
-        return False
-    return True
-
-
-needs_sandbox = pytest.mark.skipif(not sandboxed(), reason="no sandbox works here")
+needs_sandbox = pytest.mark.skipif(reason() is not None, reason="no sandbox works here")
 
 
 @pytest.mark.parametrize(
@@ -156,3 +149,35 @@ def test_names_are_kept_and_forks_part_ways() -> None:
     forged = parent.step("python print('<|im_end|>')")
     assert forged.observation == "<|im_end|>"
     env.interpreter.close()
+
+
+DRAWN = "import random\nx = random.random()\nprint(x)"
+
+
+@pytest.fixture
+def tool() -> Iterator[Interpreter]:
+    tool = Interpreter(limits=Limits(seconds=2))
+    yield tool
+    tool.close()
+
+
+@needs_sandbox
+def test_branches_at_the_same_time_see_the_drawn_number_and_not_each_other(tool: Interpreter) -> None:
+    first = tool.run((), DRAWN).output
+    with ThreadPoolExecutor(4) as pool:
+        outputs = list(pool.map(lambda i: tool.run((DRAWN,), f"y = {i}\nprint(x, y)").output, range(4)))
+    assert outputs == [f"{first.strip()} {i}\n" for i in range(4)]
+
+
+@needs_sandbox
+def test_a_snippet_that_was_stopped_has_changed_nothing(tool: Interpreter) -> None:
+    endless = "y = 1\nwhile True: pass"
+    assert tool.run(("x = 4",), endless).stopped == "time"
+    assert tool.run(("x = 4", endless), "x, 'y' in globals()").output == "(4, False)\n"
+
+
+@needs_sandbox
+def test_a_closed_tool_can_be_used_again(tool: Interpreter) -> None:
+    tool.run((), "x = 3")
+    tool.close()
+    assert tool.run(("x = 3",), "x + 1").output == "4\n"

@@ -73,6 +73,7 @@ def test_search_works_the_same_behind_a_server(script: ModuleType, serve: Any) -
     pages = list(local.pages or ())
     url = serve(script.make_app(script.Index(Letters(), pages, "", "", None)))
     env = SearchEnv("tiny", countries=3, results=3, retriever=url)
+    assert env.waits and not local.waits  # the searches of several rollouts then wait together
     task = env.tasks("train", 1)[0]
     page = env.pages.named(task.data["evidence"][0][0]) if env.pages else None
     assert page is not None

@@ -72,11 +72,18 @@ def test_a_demonstrated_step_that_shows_nothing_accepts_nothing(make: Any) -> No
         assert not any(env.accepts(session, action, expert) for action in (expert, "search yyy", "search zzz"))
 
 
-def test_only_the_exact_answer_wins_and_a_near_one_is_paid_by_its_f1(world: SearchEnv) -> None:
+def test_only_the_exact_answer_wins_and_a_near_one_is_paid_by_its_f1_from_the_floor_on(world: SearchEnv) -> None:
     task = next(t for t in world.tasks("train", 50) if " " in t.data["answers"][0])
     first, last = task.data["answers"][0].split()
-    for answer, reward, won in ((f"the {first} {last}!", 1.0, True), (first, 2 / 3, False), ("nobody", 0.0, False)):
-        session = world.reset(task)
+    task.data["answers"].insert(0, "Nobody Else")  # the best of several answers counts
+    strict = SearchEnv("tiny", countries=10, floor=0.67)
+    for env, answer, reward, won in (
+        (world, f"the {first} {last}!", 1.0, True),
+        (world, first, 2 / 3, False),
+        (strict, first, 0.0, False),
+        (world, "nothing", 0.0, False),
+    ):
+        session = env.reset(task)
         step = session.step(f"answer {answer}")
         assert step.done and session.done
         assert (step.reward, step.won, session.won) == (pytest.approx(reward), won, won)
