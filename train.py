@@ -45,16 +45,16 @@ def job(cfg: DictConfig) -> None:
 
             began = psutil.Process().create_time()
         with claim(cfg) as folder:
-            from turnwise_study import run_page
-
             if not folder.finished:
                 env = check_inputs(cfg)
                 from turnwise.training.loop import run
 
                 check_config(cfg)  # again, because now the parts that need torch can be checked
-                run(cfg, began, run_page, env)
+                run(cfg, began, env)
             elif is_first():
-                print(f"This run has finished: {run_page.write_report(folder.path)} (fresh=true starts it again)")
+                from turnwise.runs.page import write_report
+
+                print(f"This run has finished: {write_report(folder.path)} (fresh=true starts it again)")
 
 
 def main() -> None:

@@ -4,11 +4,11 @@ python scripts/credit_audit.py env=household
 python scripts/credit_audit.py env=search --tasks 12 --se 0.07 --page docs/results/credit_audit.md --section search
 python scripts/credit_audit.py env=corridor env.density=0.5 --skill 0.7
 python scripts/credit_audit.py env=corridor --skill 0.7 --exact --over env.density=1,0.5,0.25 env.horizon=5,9,17
-python scripts/credit_audit.py env=household --trees outputs/grpo/seed0 policy.start=outputs/grpo/seed0/adapter
+python scripts/credit_audit.py env=household policy.start=outputs/grpo/seed0/adapter
 
 The policy is that of the configuration (the shipped one by default), with its sampling settings; with --skill, the
-scripted policy of env=corridor, which needs no model. For each task, one episode is played (or taken from --trees), a
-few of its turns are drawn, and their values are measured. The folder --out gets audit.json (all numbers), turns.jsonl
+scripted policy of env=corridor, which needs no model. For each task, one episode is played, a few of its turns are
+drawn, and their values are measured. The folder --out gets audit.json (all numbers), turns.jsonl
 (each turn, with the credit of every rule), trees.jsonl (for scripts/rescore.py), page.md and figure.svg.
 """
 
@@ -18,6 +18,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from turnwise.env import SPLITS
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
 from turnwise.programs import options, program
+from turnwise_study.sweeps.jobs import seeds_of
 
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
@@ -46,9 +48,10 @@ def main(arguments: list[str]) -> int:
     for values in zip(*over.values(), strict=True) if over else [()]:
         settings = [f"{key}={value}" for key, value in zip(over, values, strict=True)]
         results.append(one(args, [*args.overrides, *settings], args.out.joinpath(*settings[:1]), command))
+    from turnwise.runs.figures import standalone
+    from turnwise.runs.page import write_page
     from turnwise_study.credit_page import figure, leaderboard, learned
-    from turnwise_study.figures import standalone
-    from turnwise_study.tables import to_markdown, write_page, write_section
+    from turnwise_study.tables import to_markdown, write_section
 
     if over:
         key, numbers = next(iter(over.items()))
@@ -82,11 +85,14 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
     console = Terminal(stderr=True)
     player, about = player_of(args, overrides)
     known = RULES | about.pop("own", {})
-    rules = {name: known[name] for name in chosen(args.rules, known) if known[name][0] in args.forms}
+    wanted = [name.strip() for name in args.rules.split(";")] if args.rules else list(known)
+    if strange := [name for name in wanted if name not in known]:
+        raise InputError(f"--rules: there is no rule {strange[0]!r}; the rules are {'; '.join(known)}")
+    rules = {name: known[name] for name in wanted if known[name][0] in args.forms}
     parts = []
     for seed in args.seeds:
         console.print(f"seed {seed}")
-        paths = recorded_paths(args, player, seed) if args.trees else episodes(args, player, seed)
+        paths = episodes(args, player, seed)
         parts.append(
             audit(player, paths, rules, (seed, "credit audit"), turns=args.turns, error=args.se,
                   replicates=args.replicates, exact=exact if args.exact else None, say=console.print)
@@ -104,7 +110,10 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
         for seed, part in zip(args.seeds, parts, strict=True):
             for at, turn in enumerate(part.turns):
                 credits = {rule: credit[at].tolist() for rule, credit in part.credits.items()}
-                lines.write(json.dumps(turn_row(turn, seed, credits)) + "\n")
+                (low, high), action = turn.interval(), turn.path.turns[turn.place].text
+                row = {"seed": seed, "state": turn.path.state.id, "place": turn.place, "action": action}
+                row |= {"q": asdict(turn.q), "v": asdict(turn.v), "advantage": turn.advantage, "low": low, "high": high}
+                lines.write(json.dumps(row | {"credits": credits}) + "\n")
     with atomic_write(folder / "trees.jsonl") as file, file.open("w") as lines:
         for tree, rewards, place, turn in (row for part in parts for row in part.trees):
             lines.write(json.dumps(record_of(tree, rewards, {place: turn.advantage})) + "\n")
@@ -177,81 +186,21 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
 def episodes(args: Any, player: Any, seed: int) -> list[Any]:
     """One episode of each task of a seed, sampled from the policy."""
     from turnwise.methods.allocate import Uniform
+    from turnwise.methods.states import task_starts
+    from turnwise.rollouts.environment_steps import Openings
     from turnwise_study.credit_audit import in_parts
 
     tasks = player.environment.tasks(args.split, args.tasks, seed)
-    return in_parts(player, starts(player, tasks), Uniform(1), 1, (seed, "credit audit", "episodes"))
-
-
-def starts(player: Any, tasks: Sequence[Any]) -> list[Any]:
-    from turnwise.methods.states import task_starts
-    from turnwise.rollouts.environment_steps import Openings
-
     opening = Openings(player.environment, player.chat, player.environment_threads)
     opening.read(tasks)
-    return task_starts(tasks, lambda task: opening(task)[1])
-
-
-def recorded_paths(args: Any, player: Any, seed: int) -> list[Any]:
-    """The first rollout of recorded trees that begin at the start of a task of this seed."""
-    from turnwise_study.recorded_trees import read_trees
-
-    tasks = {task.id: task for task in player.environment.tasks(args.split, args.known, seed)}
-    recorded = [one.tree for one in read_trees(args.trees) if "#t0" in one.tree.state.id and not one.tree.stopped]
-    trees = {tree.state.task.id: tree for tree in recorded}
-    there = [name for name in trees if name in tasks][: args.tasks]
-    if not there:
-        raise InputError(
-            f"--trees {args.trees}: none of its tasks is among the first {args.known} of seed {seed} ({args.split}); "
-            "give --seeds of the run, or a larger --known"
-        )
-    found = []
-    for state in starts(player, [tasks[name] for name in there]):
-        tree = trees[state.task.id]
-        turns = [tree.turns[i] for i in tree.path(tree.first_leaves()[0])]
-        found.append(restored([(t.text, t.observation) for t in turns], state, player.environment, player.chat))
-    return found
-
-
-def restored(path: Sequence[tuple[str, str]], state: Any, environment: Any, chat: Any) -> Any:
-    """A recorded episode as a path, by repeating its actions. ``path`` has the text of each action and of the
-    environment's answer, ``state`` is the start of the task.
-
-    Raises:
-        InputError: the environment answers otherwise than it did, so the episode belongs to another environment.
-    """
-    from turnwise.types import RolloutTree, Turn
-
-    session, tree = environment.reset(state.task), RolloutTree(state)
-    for place, (action, observation) in enumerate(path):
-        step = session.step(action)
-        if step.observation != observation:
-            raise InputError(
-                f"{state.id}: turn {place} got {step.observation[:80]!r} instead of the recorded "
-                f"{observation[:80]!r}; give the overrides of env with which the trees were recorded"
-            )
-        ids = chat.action(action)
-        turn = Turn(place - 1, ids, [0.0] * len(ids), action, observation=observation, done=step.done)
-        turn.info = {**step.info, "won": step.won}
-        tree.turns.append(turn)
-        if step.done:
-            break
-        turn.observation_ids = chat.bridge(step.shown)
-    return tree
-
-
-def turn_row(turn: Any, seed: int, credits: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """A line of ``turns.jsonl``."""
-    low, high = turn.interval()
-    values = {name: {"wins": worth.wins, "trials": worth.trials} for name, worth in (("q", turn.q), ("v", turn.v))}
-    told = {"seed": seed, "state": turn.path.state.id, "place": turn.place, "action": turn.path.turns[turn.place].text}
-    return told | values | {"advantage": turn.advantage, "low": low, "high": high, "credits": dict(credits)}
+    states = task_starts(tasks, lambda task: opening(task)[1])
+    return in_parts(player, states, Uniform(1), 1, (seed, "credit audit", "episodes"))
 
 
 def against(results: Mapping[float, Mapping[str, Any]], key: str) -> tuple[Any, Any]:
     """A table and a figure of the signal to noise of every rule, over the values of the setting ``key``."""
+    from turnwise.runs.figures import SERIES, STROKES, canvas, drawn, label
     from turnwise_study.credit_page import HOW, SHOWN, ordered, shown
-    from turnwise_study.figures import SERIES, STROKES, Figure, canvas, label, to_svg
     from turnwise_study.tables import Table
 
     metric = "snr"
@@ -262,7 +211,7 @@ def against(results: Mapping[float, Mapping[str, Any]], key: str) -> tuple[Any, 
     title = f"{SHOWN[metric].capitalize()} against {key}"
     first = results[values[0]]
     table = Table(title, ["rule", *(f"{v:g}" for v in values)], rows, [HOW, f"    {first['command']}"])
-    with canvas(9.4, 3.8) as drawing:
+    with canvas(9.4, 4.2) as drawing:
         axes = drawing.add_subplot(xlabel=key, ylabel=SHOWN[metric])
         for number, rule in enumerate(rules):
             points = [(v, results[v]["rules"][rule][metric]["value"]) for v in values]
@@ -272,11 +221,7 @@ def against(results: Mapping[float, Mapping[str, Any]], key: str) -> tuple[Any, 
                 style = STROKES[number // len(SERIES) % len(STROKES)]
                 axes.plot(x, y, style, marker="o", ms=3, color=SERIES[number % len(SERIES)], label=label(rule, 40))
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
-        return table, Figure(title, to_svg(drawing, "against", title), title, wide=True)
-
-
-def whole_numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+        return table, drawn(drawing, title, "against", title)
 
 
 def of_settings(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -291,13 +236,6 @@ def of_settings(texts: Sequence[str]) -> dict[str, list[str]]:
     return over
 
 
-def chosen(names: str | None, known: Sequence[str] | Any) -> list[str]:
-    wanted = [name.strip() for name in names.split(";")] if names else list(known)
-    if strange := [name for name in wanted if name not in known]:
-        raise InputError(f"--rules: there is no rule {strange[0]!r}; the rules are {'; '.join(known)}")
-    return wanted
-
-
 def parser() -> Any:
     parser = options(__doc__)
     add = parser.add_argument
@@ -306,23 +244,19 @@ def parser() -> Any:
     add("--turns", type=number(1, 1000, whole=True), default=4, help="audited turns of each episode (4)")
     add("--se", type=number(0.005, 0.25), default=0.1, help="wanted standard error of a value (0.1)")
     add("--replicates", type=number(2, 1000, whole=True), default=3, help="trees in which a turn is repeated (3)")
-    add("--seeds", type=whole_numbers, default=[0, 1, 2], help="seeds of tasks and draws (0,1,2)")
+    add("--seeds", type=seeds_of, default=(0, 1, 2), help="seeds of tasks and draws (0,1,2)")
     add("--split", choices=SPLITS, default="train", help="whose tasks are played (train)")
     add("--skill", type=number(0, 1), help="the scripted policy of env=corridor follows a sign with this probability")
     add("--exact", action="store_true", help="with --skill: values by dynamic programming in place of continuations")
     add("--rules", help="names of rules, with ; between them (all)")
-    told = "repeat the audit for values of a setting, and draw signal to noise over it; further settings change along"
     add(
         "--forms", nargs="+", choices=FORMS, default=FORMS, help="forms of tree (all; vine costs most in long episodes)"
     )
+    told = "repeat the audit for values of a setting, and draw signal to noise over it; further settings change along"
     add("--over", nargs="+", metavar="KEY=A,B", help=told)
-    add("--trees", type=Path, help="audit recorded trees: a run's folder or a file, with the run's overrides")
-    add("--known", type=number(1, 10**6, whole=True), default=300, help="tasks among which those of --trees are found")
     add("--out", type=Path, default=Path("outputs/credit_audit"), help="folder of the results (outputs/credit_audit)")
     add(
-        "--learned",
-        metavar="SWEEP",
-        help="set the rules' quality beside the training runs of turnwise_credit or turnwise_credit_household",
+        "--learned", metavar="SWEEP", help="set the quality beside training: turnwise_credit, turnwise_credit_household"
     )
     add("--page", type=Path, help="also write the leaderboard to this Markdown file")
     add("--section", help="only replace this section of the page")

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -31,34 +30,15 @@ from turnwise.errors import InputError, refuse_twice
 from turnwise.programs import program
 from turnwise.runs.archive import RunPath
 from turnwise_study.gates.report import Settings, gate_report, gate_tables
-from turnwise_study.tables import to_rich
+from turnwise_study.tables import show
 
 
 @program(__doc__)
 def main(arguments: list[str]) -> int:
-    """Runs the program. Returns its exit status: 0 done; 2 an argument or the data cannot be used."""
-    data, gated, settings = parse(arguments)
-    report = gate_report(data, settings, gated)
-    console = sized(120)
-    for table in gate_tables(report):
-        console.print(to_rich(table))
-        console.print(*table.notes, "", sep="\n")
-    print(json.dumps(report, allow_nan=False))
-    return 0
-
-
-def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
-    """Parses ``key=value`` arguments into the path of the data, the path of the gated arm or None, and the settings.
-
-    Raises:
-        InputError: an argument is not of the form ``key=value``, a key is unknown or given twice, a value has the wrong
-            type, or ``data`` is missing.
-    """
+    """Returns the exit status: 0 done; 2 an argument or the data cannot be used."""
     refuse_twice(arguments)
     known = ("data", "gated", *Settings.__dataclass_fields__)
-    if strange := [
-        argument for argument in arguments if argument.partition("=")[0] not in known or "=" not in argument
-    ]:
+    if strange := [word for word in arguments if word.partition("=")[0] not in known or "=" not in word]:
         raise InputError(f"{strange[0]}: write key=value, where key is one of {', '.join(known)}")
     given = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
     data, gated = given.pop("data", ""), given.pop("gated", "")
@@ -69,9 +49,11 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
         settings = TypeAdapter(Settings).validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = str(first["loc"][0]) if first["loc"] else ""
-        raise InputError(f"{f'{key}={given[key]}: ' if key in given else ''}{first['msg']}") from error
-    return RunPath(data), RunPath(gated) if gated else None, settings
+        raise InputError(f"{first['loc'][0]}={given[str(first['loc'][0])]}: {first['msg']}") from error
+    report = gate_report(RunPath(data), settings, RunPath(gated) if gated else None)
+    show(gate_tables(report), sized(120))
+    print(json.dumps(dict(report), allow_nan=False))
+    return 0
 
 
 if __name__ == "__main__":

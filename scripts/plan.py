@@ -5,8 +5,7 @@ python scripts/plan.py sweep=trace_tab1 scale=paper
 python scripts/plan.py sweep=awpo_tab2 scale=paper rows=awpo_8b,awpo_4b --gpu h200
 python scripts/plan.py method=pivotrl scale=paper --reply 1500
 
-The last line of the output is one JSON object. Lengths come from demonstrations, or from the limits of the
-configuration; the output names the source.
+The last line of the output is one JSON object. Lengths come from demonstrations, or from the limits of the configuration.
 """
 
 from __future__ import annotations
@@ -14,18 +13,15 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turnwise.console import number, sized
 from turnwise.programs import options, program
-
-if TYPE_CHECKING:
-    from turnwise_study.planning import RunPlan
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 JOB_HOURS = 12  # as the jobs of conf/hydra/launcher and scripts/slurm
@@ -42,35 +38,48 @@ def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 planned; 2 the arguments cannot be used."""
     parser = options(__doc__)
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="overrides as for train.py")
-    parser.add_argument("--gpu", default="h100", help="a100, h100, h200 or b200")
+    parser.add_argument("--gpu", default="h100", choices=("a100", "h100", "h200", "b200"))
     for name, meaning in LENGTHS.items():
         parser.add_argument(f"--{name}", type=number(0.001, 1e7), metavar="N", help=meaning)
     args = parser.parse_intermixed_args(arguments)
 
     from turnwise.config.overrides import is_sweep
-    from turnwise.errors import InputError
 
     swept = is_sweep(args.overrides)
     rows, cannot, runs = of_sweep(args.overrides) if swept else ({"run": args.overrides}, {}, {"run": 1})
 
     from turnwise_study.planning import GPUS, plan  # imports torch
-    from turnwise_study.tables import Table, to_rich
+    from turnwise_study.tables import Table, show
 
-    if args.gpu not in GPUS:
-        raise InputError(f"--gpu {args.gpu}: choose one of {', '.join(GPUS)}")
-    gpu = GPUS[args.gpu]
-    given = {name: getattr(args, name) for name in LENGTHS}
+    gpu, given = GPUS[args.gpu], {name: getattr(args, name) for name in LENGTHS}
     plans = {name: plan(composed(overrides), gpu, given) for name, overrides in rows.items()}
     whole = {name: asdict(one) for name, one in plans.items()}
-    for part, unit in (("tokens", 1), ("memory", 1e9), ("gpu_hours", 1)):
+    tables = []
+    for part, title, unit in (
+        ("tokens", "tokens", 1),
+        ("memory", f"GB on a GPU ({args.gpu}: {gpu.memory_gb:g} GB)", 1e9),
+        ("gpu_hours", "GPU-hours", 1),
+    ):
         heads = next((list(one[part]) for one in whole.values() if one[part]), [])
-        cells = {name: [figure(one[part][head] / unit) for head in heads if one[part]] for name, one in whole.items()}
-        title = {"memory": f"GB on a GPU ({args.gpu}: {gpu.memory_gb:g} GB)", "gpu_hours": "GPU-hours"}.get(part, part)
-        console = sized(220)
-        console.print(to_rich(Table(title, ["row", *heads], [[name, *numbers] for name, numbers in cells.items()])))
-    print_total(plans, runs, args.gpu)
+        cells = [
+            [name, *(figure(one[part][head] / unit) for head in heads if one[part])] for name, one in whole.items()
+        ]
+        tables.append(Table(title, ["row", *heads], cells))
+    cells, total = [], 0.0
     for name, one in plans.items():
-        print(f"{name}: lengths {', '.join(f'{key} ({source})' for key, source in one.lengths.source.items())}")
+        if one.gpu_hours:  # a run's own time is that of its GPUs side by side
+            hours, every = one.gpu_hours["total"] / one.gpus, runs[name] * one.gpu_hours["total"]
+            jobs = ceil(hours / JOB_HOURS)
+            cells.append([name, f"{runs[name]}", f"{one.gpus}", figure(hours), f"{jobs}", figure(every)])
+            total += every
+    count = sum(runs[cell[0]] for cell in cells)
+    title = f"{count} runs in all: about {figure(total)} GPU-hours on {args.gpu}, computed and not measured"
+    jobs_of = f"jobs of {JOB_HOURS} h for a run"
+    heads = ["row", "runs", "GPUs of a run", "hours of a run", jobs_of, "GPU-hours of all runs"]
+    show([*tables, Table(title, heads, cells)], sized(220))
+    for name, one in plans.items():
+        source = "measured on demonstrations" if one.lengths.measured else "at most what the configuration allows"
+        print(f"{name}: lengths that are not given are {source}")
         if one.unknown or name in cannot:
             print(f"{name}: {one.unknown or cannot[name]}")
         if one.memory and one.memory["peak"] > gpu.memory_gb * 1e9:
@@ -83,31 +92,6 @@ def figure(number: float) -> str:
     return f"{number / 1e6:,.1f}M" if number >= 1e6 else f"{number:,.0f}" if number >= 1e3 else f"{number:.4g}"
 
 
-def print_total(plans: Mapping[str, RunPlan], runs: Mapping[str, int], gpu: str) -> None:
-    """Prints what all runs together would take. A run's own time is that of its GPUs side by side."""
-    from turnwise_study.tables import Table, to_rich
-
-    heads = [
-        "row",
-        "runs",
-        "GPUs of a run",
-        "hours of a run",
-        f"jobs of {JOB_HOURS} h for a run",
-        "GPU-hours of all runs",
-    ]
-    cells, total = [], 0.0
-    for name, one in plans.items():
-        if one.gpu_hours:
-            hours, whole = one.gpu_hours["total"] / one.gpus, runs[name] * one.gpu_hours["total"]
-            jobs = ceil(hours / JOB_HOURS)
-            cells.append([name, f"{runs[name]}", f"{one.gpus}", figure(hours), f"{jobs}", figure(whole)])
-            total += whole
-    if cells:
-        counted = sum(runs[cell[0]] for cell in cells)
-        title = f"{counted} runs in all: about {figure(total)} GPU-hours on {gpu}, computed and not measured"
-        sized(220).print(to_rich(Table(title, heads, cells)))
-
-
 def of_sweep(arguments: Sequence[str]) -> tuple[dict[str, Sequence[str]], dict[str, str], dict[str, int]]:
     """Returns row -> overrides of its runs, without the weights of another run; row -> why it cannot run yet; and row ->
     number of its runs.
@@ -117,12 +101,12 @@ def of_sweep(arguments: Sequence[str]) -> tuple[dict[str, Sequence[str]], dict[s
     asked = played(ask(arguments, CONF))
     found = jobs(asked)
     first = {job.row: job for job in reversed(found)}
-    runs = {row: job for row, job in first.items() if asked.sweep.rows[row].overrides or asked.sweep.rows[row].same}
     overrides: dict[str, Sequence[str]] = {
-        row: [item for item in job.overrides if item != job.begin] for row, job in runs.items()
+        row: [item for item in job.overrides if item != job.begin]
+        for row, job in first.items()
+        if asked.sweep.rows[row].overrides or asked.sweep.rows[row].same
     }
-    cannot = {row: job.cannot for row, job in first.items() if job.cannot}
-    return overrides, cannot, Counter(job.row for job in found)
+    return overrides, {row: job.cannot for row, job in first.items() if job.cannot}, Counter(job.row for job in found)
 
 
 def composed(overrides: Sequence[str]) -> Any:

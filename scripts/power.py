@@ -16,7 +16,7 @@ from turnwise.programs import options, program
 from turnwise.runs.result_file import read_result
 from turnwise_study.power import Attempts, noise
 from turnwise_study.runs import RunMetrics, folders_of
-from turnwise_study.tables import Table, to_rich
+from turnwise_study.tables import Table, show
 
 SEEDS, ATTEMPTS = (1, 2, 3, 5, 10), (1, 3, 8)
 
@@ -24,32 +24,29 @@ SEEDS, ATTEMPTS = (1, 2, 3, 5, 10), (1, 3, 8)
 @program()
 def main(arguments: list[str]) -> int:
     parser = options(__doc__)
-    parser.add_argument("rows", nargs=2, metavar="FOLDER", help="folder with the runs of a row")
-    parser.add_argument(
-        "--points", type=number(0.01, 100), default=5.0, help="difference to show, percentage points (5)"
-    )
-    parser.add_argument("--power", type=number(0.01, 0.999), default=0.8, help="probability to show it (0.8)")
+    add = parser.add_argument
+    add("rows", nargs=2, metavar="FOLDER", help="folder with the runs of a row")
+    add("--points", type=number(0.01, 100), default=5.0, help="difference to show, percentage points (5)")
+    add("--power", type=number(0.01, 0.999), default=0.8, help="probability to show it (0.8)")
     args = parser.parse_args(arguments)
-    above, below = (outcomes(folder) for folder in args.rows)
-    parts = noise(above, below)
+    parts = noise(*map(outcomes, args.rows))
     console = Terminal()
     spreads = {"between tasks": parts.tasks, "between seeds": parts.seeds, "of seeds at single tasks": parts.apart}
     for name, part in {**spreads, "of single attempts": parts.attempts}.items():
         told = "not told apart, counted above" if part is None else f"{100 * sqrt(part):.1f} points"
-        console.print(f"standard deviation of the difference {name}: {told}", highlight=False)
+        console.print(f"standard deviation of the difference {name}: {told}")
     cells = []
     for seeds in SEEDS:
         needed = [parts.tasks_for(args.points, seeds, attempts, args.power) for attempts in ATTEMPTS]
         cells.append([f"{seeds}", *("never" if count is None else f"{count:,}" for count in needed)])
-    heads = ["seeds", *(f"{attempts} attempt{'s' * (attempts > 1)}" for attempts in ATTEMPTS)]
+    heads = ["seeds", *(f"attempts: {attempts}" for attempts in ATTEMPTS)]
     title = f"Tasks to show {args.points:g} points with probability {args.power:g} at 95 %"
-    console.print(to_rich(Table(title, heads, cells, ["never: the seeds alone differ too much"])))
+    show([Table(title, heads, cells, ["never: the seeds alone differ too much"])], console)
     return 0
 
 
 def outcomes(folder: str) -> list[Attempts]:
-    runs = (RunMetrics(path, read_result(path)) for path in folders_of([folder]))
-    found = (run.outcomes("in_domain.sampled.after") for run in runs)
+    found = (RunMetrics(path, read_result(path)).outcomes("in_domain.sampled.after") for path in folders_of([folder]))
     return [scored[""] for scored in found if scored]
 
 

@@ -5,12 +5,10 @@ report.py sweep=NAME [KEY=VALUE ...]    a table or figure of a paper (conf/sweep
 report.py summary [KEY=VALUE ...]       all tables and figures, one line each; with paper=NAME only those of one paper
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
-python scripts/report.py outputs/pivotrl/seed0 --watch     prints the progress of a running run until it ends
 python scripts/report.py outputs/pivotrl/seed0 --rebuild
 python scripts/report.py sweep=pivotrl_tab4            the runs of `python train.py sweep=pivotrl_tab4`, and the paper's claims
 python scripts/report.py sweep=pivotrl_tab4 --markdown table4.md --html table4.html --figure table4.svg
 python scripts/report.py sweep=pivotrl_tab4 rows=full,sft seed=0 outputs=results
-python scripts/report.py sweep=selective_tab7 data=outputs/gate/never gated=outputs/gate/divergence
 python scripts/report.py summary --json                one line of JSON for each entry, then the verdicts by paper
 
 keys of the last two forms:
@@ -19,9 +17,6 @@ keys of the last two forms:
   seed=0,1           only these seeds (default: the sweep's)
   paper=NAME         only the entries of one paper: pivotrl, awpo, trace, selective, turnwise (ours); only with summary
   outputs=A,B        folders of runs; a row is read from the first folder that has a run of it (default outputs,results)
-  data=PATH          recorded groups for the entries that scripts/gate_report.py computes (default: the groups that the
-                     runs of the sweep recorded)
-  gated=PATH         recorded groups of runs that differ from the runs of data=PATH only in having a gate
   KEY=VALUE          an override that the runs were started with, as for train.py
 """
 
@@ -34,7 +29,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.progress import track
 
@@ -43,35 +37,32 @@ from turnwise.console import Terminal, sized, until_stopped
 from turnwise.errors import InputError, refuse_twice
 from turnwise.programs import program
 from turnwise.runs.archive import RunPath
-from turnwise_study.comparison import comparison_page, footer, provenance, run_table
-from turnwise_study.entries import Entry, as_json, counted, read_entry
-from turnwise_study.entry_tables import entry_figures, entry_tables, run_folders, summary_table
-from turnwise_study.figures import Figure, standalone
-from turnwise_study.gates.report import Settings, gate_report
-from turnwise_study.run_page import watch, write_pages
-from turnwise_study.runs import collect, folders_of
-from turnwise_study.sweeps.jobs import Asked, ask
-from turnwise_study.sweeps.row_hashes import RowHashes
+from turnwise.runs.figures import Figure, standalone
+from turnwise.runs.page import write_page, write_pages
+from turnwise_study.comparison import collect, provenance, run_table
+from turnwise_study.entries import as_json, counted, read_entry
+from turnwise_study.entry_tables import entry_tables, summary_table
+from turnwise_study.figures import entry_figures
+from turnwise_study.runs import folders_of
+from turnwise_study.sweeps.jobs import ask
+from turnwise_study.sweeps.run_sweep import RowHashes
 from turnwise_study.sweeps.sweep_file import sweep_names
-from turnwise_study.tables import Table, tables_page, to_markdown, to_rich, write_page, write_section
+from turnwise_study.tables import Table, show, tables_page, to_markdown, write_section
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
 @program()
 def main(arguments: list[str]) -> int:
-    """Runs the program. Returns its exit status: 0 done; 1 a watched run ended without a result; 2 an argument is
-    unusable.
-    """
+    """Returns the exit status: 0 done; 2 an argument is unusable."""
     args = parser().parse_intermixed_args(arguments)
     if args.figure and args.figure.suffix.lower() != ".svg":
         raise InputError(f"--figure {args.figure}: figures are written as SVG; give a file name that ends in .svg")
-    if args.watch:
-        return 0 if watch(folders_of(args.words), Terminal()) else 1
+    command = shlex.join(["python", "scripts/report.py", *arguments])
     if "summary" in args.words or is_sweep(args.words):
-        directions(args, arguments)
+        directions(args, command)
     else:
-        compare(args, arguments)
+        compare(args, command)
     return 0
 
 
@@ -85,11 +76,56 @@ def parser() -> argparse.ArgumentParser:
     add("--section", metavar="NAME", help="replace only the text between the marks of table:NAME in the Markdown FILE")
     add("--html", type=Path, metavar="FILE", help="write one self-contained page to FILE")
     add("--figure", type=Path, metavar="FILE", help="sweep: write the figures to FILE, FILE-2, ... as SVG")
-    add("--watch", action="store_true", help="folders: print the progress of running runs until they end")
     add("--rebuild", action="store_true", help="folders: also write the report.html of every run again")
     add("--brief", action="store_true", help="summary: write no tables of single entries to the files")
     add("--json", action="store_true", help="sweep and summary: print a line of JSON for each entry, and the verdicts")
     return parser
+
+
+def compare(args: argparse.Namespace, command: str) -> None:
+    """Compares the runs of some folders side by side."""
+    refuse_strangers(args, ("brief", "json", "figure"), "folders")
+    for folder in folders_of(args.words) if args.rebuild else ():
+        print(f"Report: {write_pages(folder)}")
+    found = collect(args.words)
+    tables = [run_table(env, scale, rows) for (env, scale), rows in found.sections.items()]
+    lines = [*provenance([run.result for run in found.runs], command), *found.notes]
+    show(tables, sized(160))
+    print(*lines, sep="\n")
+    save(args, f"{len(found.runs)} runs compared", tables, lines, [])
+
+
+def directions(args: argparse.Namespace, command: str) -> None:
+    """Reports on one sweep, or on all sweeps. For all sweeps, the terminal shows one summary table; a file also gets
+    the tables of every entry.
+    """
+    whole = "summary" in args.words
+    refuse_strangers(args, ("rebuild",), "sweep=NAME and summary")
+    refuse_strangers(args, ("figure",) if whole else ("brief",), "summary" if whole else "sweep=NAME")
+    refuse_twice(args.words)
+    own = {key: value for key, _, value in (word.partition("=") for word in args.words)}
+    rest = [word for word in args.words if word.partition("=")[0] not in ("outputs", "paper", "summary")]
+    paper = own.get("paper")
+    if paper and not whole:
+        raise InputError(f"paper={paper}: this key can only be used with summary")
+    names = [name for name in sweep_names(CONF) if paper in (None, name.partition("_")[0])]
+    if not names:
+        papers = sorted({name.partition("_")[0] for name in sweep_names(CONF)})
+        raise InputError(f"paper={paper}: this paper is unknown; choose one of {', '.join(papers)}")
+    asked = [ask([*rest, f"sweep={name}"], CONF) for name in names] if whole else [ask(rest, CONF)]
+    places, hashes, err = places_of(own.get("outputs")), RowHashes(CONF), Terminal(stderr=True)
+    seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
+    entries = [read_entry(one, places, hashes) for one in seen]
+    refuse_seeds(asked[0].seeds or (), {result.seed for entry in entries for result in entry.results}, places)
+    written = bool(args.markdown or args.html) and not args.brief
+    tables = [table for entry in (entries if written or not whole else []) for table in entry_tables(entry)]
+    tables = [summary_table(entries), *tables] if whole else tables
+    show(tables[:1] if whole else tables, sized(160))
+    lines = provenance([result for entry in entries for result in entry.results], command)
+    figures = entry_figures(entries[0]) if not whole and (args.figure or args.html) else []
+    save(args, "The papers' tables and figures" if whole else asked[0].sweep.title, tables, lines, figures)
+    for found in (*map(as_json, entries), counted(entries)) if args.json else ():
+        print(json.dumps(found))
 
 
 def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) -> None:
@@ -98,146 +134,42 @@ def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) 
         raise InputError(f"--{given}: this option cannot be used with {form}; --help lists the options of each form")
 
 
-def compare(args: argparse.Namespace, arguments: list[str]) -> None:
-    """Compares the runs of some folders side by side."""
-    refuse_strangers(args, ("brief", "json", "figure"), "folders")
-    console = sized(160)
-    for folder in folders_of(args.words) if args.rebuild else ():
-        console.print(f"Report: {write_pages(folder)}")
-    collection = collect(args.words)
-    tables = [run_table(env, scale, rows) for (env, scale), rows in collection.sections.items()]
-    lines = footer(collection, command_line(arguments))
-    show(tables, console)
-    console.print(*lines, sep="\n")
-    page = comparison_page(collection, tables, lines, args.html) if args.html else ""
-    save(args, tables, lines, page, [], console)
-
-
-def directions(args: argparse.Namespace, arguments: list[str]) -> None:
-    """Reports on one sweep, or on all sweeps. For all sweeps, the terminal shows one summary table; a file also gets
-    the tables of every entry.
-    """
-    words = read_words(args.words)
-    whole = words.whole
-    refuse_strangers(args, ("rebuild",), "sweep=NAME and summary")
-    refuse_strangers(args, ("figure",) if whole else ("brief",), "summary" if whole else "sweep=NAME")
-    console = sized(160)
-    names = [f"sweep={name}" for name in names_of(words.paper)] if whole else [""]
-    asked = [ask([*words.rest, name] if name else words.rest, CONF) for name in names]
-    hashes = RowHashes(CONF)
-    refuse_overrides(asked, hashes)
-    gates = gate_report(words.data, Settings(), words.gated) if words.data else None
-    err = Terminal(stderr=True)
-    seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
-    written = bool(args.markdown or args.html) and not args.brief
-    entries = [read_entry(one, words.places, gates, hashes) for one in seen]
-    refuse_seeds(entries, words.places)
-    every = [table for entry in (entries if written or not whole else []) for table in entry_tables(entry)]
-    tables = [summary_table(entries)] if whole else every
-    show(tables, console)
-    lines = provenance([result for entry in entries for result in entry.results], command_line(arguments))
-    tables = [*tables, *every] if whole else every
-    title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
-    figures = [] if whole or not (args.figure or args.html) else entry_figures(entries[0])
-    runs = {} if whole else run_folders(entries[0])
-    page = tables_page(title, tables, lines, figures, runs, args.html) if args.html else ""
-    save(args, tables, lines, page, figures if args.figure else [], console)
-    for found in (*map(as_json, entries), counted(entries)) if args.json else ():
-        print(json.dumps(found))
-
-
-class Words(NamedTuple):
-    """The parsed keys of a report on a sweep, or of a summary of all sweeps."""
-
-    whole: bool  # whether a summary of all sweeps is requested
-    places: tuple[Path, ...]
-    data: Path | None
-    gated: Path | None
-    paper: str | None
-    rest: tuple[str, ...]  # arguments that train.py understands too
-
-
-def read_words(words: Sequence[str]) -> Words:
-    """Parses the keys.
-
-    Raises:
-        InputError: a folder of runs does not exist, a key is given twice, or ``paper=`` is given for a sweep.
-    """
-    refuse_twice(words)
-    own = {key: value for key, _, value in (word.partition("=") for word in words)}
-    rest = [word for word in words if word.partition("=")[0] not in ("outputs", "data", "gated", "paper", "summary")]
-    places = tuple(RunPath(place) for place in (own.get("outputs") or "outputs,results").split(","))
+def places_of(outputs: str | None) -> list[Path]:
+    """The folders of runs; of those that the user does not name, one may be absent."""
+    places: list[Path] = [RunPath(place) for place in (outputs or "outputs,results").split(",")]
     missing = [place.resolve() for place in places if not place.is_dir()]
-    if missing and (own.get("outputs") or (len(missing) == len(places) and not own.get("data"))):
+    if missing and (outputs or len(missing) == len(places)):
         raise InputError(
             f"outputs: there is no folder {missing[0]}; start the program in {CONF.parent}, or give outputs="
         )
-    if own.get("paper") and "summary" not in words:
-        raise InputError(f"paper={own['paper']}: this key can only be used with summary")
-    data, gated = (RunPath(own[key]) if own.get(key) else None for key in ("data", "gated"))
-    return Words("summary" in words, places, data, gated, own.get("paper") or None, tuple(rest))
+    return places
 
 
-def show(tables: Sequence[Table], console: Terminal) -> None:
-    for table in tables:
-        console.print(to_rich(table))
-        console.print(*table.notes, "", sep="\n")
-
-
-def names_of(paper: str | None) -> list[str]:
-    """Returns the names of the sweeps of one paper, or of all papers. Raises InputError if the paper is unknown."""
-    names = sweep_names(CONF)
-    chosen = [name for name in names if paper is None or name.partition("_")[0] == paper]
-    if not chosen:
-        there = ", ".join(sorted({name.partition("_")[0] for name in names}))
-        raise InputError(f"paper={paper}: this paper is unknown; choose one of {there}")
-    return chosen
-
-
-def refuse_overrides(asked: Sequence[Asked], hashes: RowHashes) -> None:
-    """Raises InputError if none of the sweeps accepts the overrides."""
-    refused: InputError | None = None
-    for one in asked:
-        try:
-            hashes.takes(one)
-            return
-        except InputError as error:
-            refused = refused or error
-    if refused is not None:
-        raise refused
-
-
-def refuse_seeds(entries: Sequence[Entry], places: Sequence[Path]) -> None:
+def refuse_seeds(wanted: Sequence[int], there: set[int], places: Sequence[Path]) -> None:
     """Raises InputError if a requested seed has no run: a table without runs would not show that it was mistyped."""
-    there = {result.seed for entry in entries for result in entry.results}
-    absent = [seed for seed in entries[0].asked.seeds or () if seed not in there]
-    if absent:
+    if absent := [seed for seed in wanted if seed not in there]:
         known = f"; seeds with a run: {', '.join(map(str, sorted(there)))}" if there else ""
         raise InputError(f"seed={absent[0]}: no finished run has this seed in {', '.join(map(str, places))}{known}")
 
 
-def command_line(arguments: list[str]) -> str:
-    return shlex.join(["python", "scripts/report.py", *arguments])
-
-
 def save(
-    args: argparse.Namespace, tables: list[Table], lines: list[str], page: str, figures: list[Figure], console: Terminal
+    args: argparse.Namespace, title: str, tables: list[Table], lines: list[str], figures: Sequence[Figure]
 ) -> None:
     """Writes the tables in every requested format, and the figures. Markdown also shows the figures."""
     drawings = {
         args.figure.with_stem(f"{args.figure.stem}-{number}") if number > 1 else args.figure: figure
-        for number, figure in enumerate(figures, 1)
+        for number, figure in enumerate(figures if args.figure else (), 1)
     }
     if args.markdown:
         titles = {path: figure.title for path, figure in drawings.items()}
         write_section(args.markdown, to_markdown(tables, lines), args.section, titles)
-        console.print(f"Markdown: {args.markdown}")
+        print(f"Markdown: {args.markdown}")
     if args.html:
-        write_page(args.html, page)
-        console.print(f"Page: {args.html}")
+        write_page(args.html, tables_page(title, tables, lines, args.html, figures))
+        print(f"Page: {args.html}")
     for path, figure in drawings.items():
         write_page(path, standalone(figure))
-        console.print(f"Figure: {path}")
+        print(f"Figure: {path}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from turnwise.config.overrides import build_alone
 from turnwise.errors import InputError
@@ -31,9 +30,14 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 @program()
 def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 done; 2 an argument or the file cannot be used."""
-    args = parser().parse_args(arguments)
-    rule = rule_of(args.overrides)
-    recorded = read_trees(args.trees)
+    parser = options(__doc__)
+    add = parser.add_argument
+    add("trees", type=Path, help="folder of a run, or file of trees")
+    add("overrides", nargs="*", help="advantage=NAME and its settings")
+    add("--used", metavar="'advantage=NAME ...'", help="compare with this rule, for trees without advantages")
+    add("--out", type=Path, help="write the credit of every turn, one tree a line")
+    args = parser.parse_args(arguments)
+    rule, recorded = rule_of(args.overrides), read_trees(args.trees)
     try:
         credits = credits_of(rule, recorded)
     except ValueError as error:
@@ -44,22 +48,20 @@ def main(arguments: list[str]) -> int:
         f"{len(recorded):,} trees, {len(turns):,} turns; {sum(map(bool, turns)):,} turns get weight; "
         f"in {silent:,} trees every advantage is 0"
     )
-    found: dict[str, Any] = {"trees": len(recorded), "turns": len(turns), "silent_trees": silent}
     used = credits_of(rule_of(args.used.split()), recorded) if args.used else None
-    for name, pairs in (("used", beside(credits, recorded, used)), ("audit", beside_audit(credits, recorded))):
-        compared = by_place(pairs)
-        what = (args.used or "the rule that the run used") if name == "used" else "the true advantages of an audit"
-        print(f"beside {what}:{'' if compared else ' not in these trees'}")
-        for place, numbers in compared.items():
+    compared = {"used": by_place(beside(credits, recorded, used)), "audit": by_place(beside_audit(credits, recorded))}
+    names = {"used": args.used or "the rule that the run used", "audit": "the true advantages of an audit"}
+    for kind, places in compared.items():
+        print(f"beside {names[kind]}:{'' if places else ' not in these trees'}")
+        for place, numbers in places.items():
             shown = (f"{what} {'-' if number is None else f'{number:.4g}'}" for what, number in numbers.items())
             print(f"  {place}: {', '.join(shown)}")
-        found[name] = compared
     if args.out:
         with atomic_write(args.out) as part, part.open("w", encoding="utf-8") as file:
             for one, credit in zip(recorded, credits, strict=True):
                 row = {"state": one.tree.state.id, "advantage": credit.advantage, "weight": credit.weight}
                 file.write(json.dumps(row) + "\n")
-    print(json.dumps(found))
+    print(json.dumps({"trees": len(recorded), "turns": len(turns), "silent_trees": silent, **compared}))
     return 0
 
 
@@ -70,17 +72,6 @@ def rule_of(overrides: Sequence[str]) -> Advantage:
     if rule is None:
         raise InputError("advantage=none gives no credit; choose another rule")
     return rule
-
-
-def parser() -> Any:
-    parser = options(__doc__)
-    parser.add_argument("trees", type=Path, help="folder of a run, or file of trees")
-    parser.add_argument("overrides", nargs="*", help="advantage=NAME and its settings")
-    parser.add_argument(
-        "--used", metavar="'advantage=NAME ...'", help="compare with this rule, for trees without advantages"
-    )
-    parser.add_argument("--out", type=Path, help="write the credit of every turn, one tree a line")
-    return parser
 
 
 if __name__ == "__main__":

@@ -71,14 +71,12 @@ class RowsSweeper(Sweeper):
 def _compare(folders: Sequence[Path]) -> None:
     """Prints a table of the runs that have a result, and the command that writes it as a page."""
     from turnwise.console import sized
-    from turnwise_study.comparison import run_table
-    from turnwise_study.runs import collect
-    from turnwise_study.tables import to_rich
+    from turnwise_study.comparison import collect, run_table
+    from turnwise_study.tables import show
 
     ended = sorted({str(folder.parent) for folder in folders if (folder / "result.json").exists()})
     if ended:
-        for (env, scale), rows in collect(ended).sections.items():
-            sized(160).print(to_rich(run_table(env, scale, rows)))
+        show([run_table(env, scale, rows) for (env, scale), rows in collect(ended).sections.items()], sized(160))
         print(f"python scripts/report.py {shlex.join(ended)} --html compared.html")
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +39,8 @@ from turnwise.methods.pivotrl import Functional
 from turnwise.methods.reward import Outcome, Reward
 from turnwise.models.logprobs import score
 from turnwise.rollouts.pack import Update
+from turnwise.runs.figures import run_figures
+from turnwise.runs.page import print_summary, read_run
 from turnwise.runs.result_file import Result, read_result
 from turnwise.runs.run_folder import claim
 from turnwise.training import loop
@@ -49,7 +50,6 @@ from turnwise.training.progress import Phases
 from turnwise.types import Rewards, RolloutTree, State
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-PAGES = "turnwise_study.run_page"  # named, as configurations name worlds: the core imports neither
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +179,14 @@ class Run:
 
     def show(self) -> None:
         """Displays what the run reached and its curves; outside of a notebook, prints where its page is."""
-        page, figures = import_module(PAGES), import_module("turnwise_study.figures")
-        page.print_summary(self.result, self.folder / "report.html", Terminal())
+        print_summary(self.result, self.folder / "report.html", Terminal())
         try:
             from IPython import get_ipython  # only a notebook has it
             from IPython.display import display
         except ImportError:
             return
         if get_ipython() is not None:
-            for figure in figures.run_figures(import_module("turnwise_study.run_files").read_run(self.folder)):
-                display(figure)
+            display(*run_figures(read_run(self.folder)))
 
 
 def train(
@@ -228,7 +226,7 @@ def train(
     check_config(cfg)
     with claim(cfg) as folder:
         if not folder.finished:
-            loop.run(cfg, pages=import_module(PAGES))
+            loop.run(cfg)
     return Run(Path(cfg.paths.out))
 
 

@@ -1,9 +1,10 @@
-"""Makes untrusted text safe to print: escapes control characters, masks secrets and shortens long texts."""
+"""Makes untrusted text safe to print (escapes control characters, masks secrets, shortens), and numbers readable."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 LINE = 2000  # largest length in characters of one line of a message; longer lines are cut
@@ -48,3 +49,37 @@ def said(body: bytes | str, *secrets: str | None, most: int = 200) -> str:
 def _line(text: str, most: int) -> str:
     cut = text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), cut)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} %"
+
+
+def signed(value: float | None) -> str:
+    """A change in percentage points with its sign, such as ``+20.8``. Zero has no sign."""
+    if value is None:
+        return "-"
+    return "0.0" if abs(value) < 0.05 else f"{value:+.1f}"
+
+
+def interval(bounds: Sequence[float] | None, show: Callable[[float], str] = signed) -> str:
+    return "-" if bounds is None else f"[{show(bounds[0])}, {show(bounds[1])}]"
+
+
+def count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def nats(value: float | None, sign: bool = False) -> str:
+    return "-" if value is None else f"{value:+.3f}" if sign else f"{value:.3f}"
+
+
+def duration(seconds: float) -> str:
+    """A duration such as ``8.4 s``, ``7 min 05 s`` or ``2 h 03 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

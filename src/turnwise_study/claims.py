@@ -12,16 +12,15 @@ from scipy.special import ndtr, stdtrit
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_difference, two_way_interval
-from turnwise_study.gates.groups import Bounded, difference
 from turnwise_study.gates.report import sweep_report
-from turnwise_study.runs import RunMetrics, is_change, metrics_by_seed
+from turnwise_study.gates.statistics import Bounded, difference
+from turnwise_study.runs import Runs, is_change, metrics_by_seed, values
 from turnwise_study.sweeps.jobs import Asked, job_of, of_pilots
 from turnwise_study.sweeps.sweep_file import Comparison, Precondition, find_sweep
 
 Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
 DIGITS = 9  # decimals to which the ends of an interval are rounded, so that floating-point errors change no verdict
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-Runs = Mapping[int, RunMetrics]  # seed -> run, for the runs of one row
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +81,27 @@ def decide(
     flipped = not isinstance(claim.above, str)  # the claim says that a fixed number exceeds the metric of a row
     first, second = (claim.below, claim.above) if flipped else (claim.above, claim.below)
     above, below = rows[str(first)], rows[second] if isinstance(second, str) else None
-    seeds, differences = _differences(above, below, second, metric)
-    sides = {row: tuple(s for s in sorted(rows[row]) if rows[row][s].value(metric) is not None) for row in claim.rows}
-    found = Decision(claim, metric, "not_run", seeds=seeds, sides=sides)
-    if not differences:
+    number = 0.0 if isinstance(second, str) else second
+    sides = {row: values(rows[row], metric) for row in claim.rows}
+    other = dict.fromkeys(above, number) if below is None else sides[str(second)]
+    seeds = tuple(seed for seed in sides[str(first)] if seed in other)
+    found = Decision(claim, metric, "not_run", seeds=seeds, sides={row: tuple(known) for row, known in sides.items()})
+    if not seeds:
         return replace(found, why=f"no seed has a value of {metric} in all rows of the claim")
-    found = replace(found, one_seed=len(seeds) == 1 and not set(claim.rows) <= set(untrained))
-    tasks = _over_tasks(above, below, second, metric, seeds)
+    sign = -1 if flipped else 1
+    differences = [sides[str(first)][seed] - other[seed] for seed in seeds]
+    tasks = _over_tasks(above, below, number, metric, seeds)
     estimate = tasks or mean_interval(differences)
-    mean = sum(differences) / len(differences) * (-1 if flipped else 1)
-    signed = tuple(-one if flipped else one for one in differences)
-    found = replace(found, difference=mean, tasks=tasks.n if tasks else 0, by_seed=signed)
+    found = replace(
+        found,
+        difference=sum(differences) / len(differences) * sign,
+        tasks=tasks.n if tasks else 0,
+        by_seed=tuple(one * sign for one in differences),
+        one_seed=len(seeds) == 1 and not set(claim.rows) <= set(untrained),
+    )
     if estimate.low is None or estimate.high is None:
         return replace(found, verdict="undecided", why="only one seed, and outcomes of single tasks are not recorded")
-    ends = (-estimate.high, -estimate.low) if flipped else (estimate.low, estimate.high)
-    low, high = (round(end, DIGITS) + 0.0 for end in ends)
+    low, high = (round(end, DIGITS) + 0.0 for end in sorted((sign * estimate.low, sign * estimate.high)))
     verdict = settled(low, high, claim.margin, least)
     why = f"no advantage of {least:g} or more" if verdict == "fails" and high >= claim.margin else ""
     return replace(found, verdict=verdict, low=low, high=high, why=why)
@@ -175,29 +180,16 @@ def recorded(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
     return (float(value), None, None) if not bounds else (float(value), float(bounds[0]), float(bounds[1]))
 
 
-def _differences(
-    above: Runs, below: Runs | None, number: str | float, metric: str
-) -> tuple[tuple[int, ...], list[float]]:
-    seeds, differences = [], []
-    for seed in sorted(above if below is None else above.keys() & below.keys()):
-        first = above[seed].value(metric)
-        second = float(number) if below is None else below[seed].value(metric)
-        if first is not None and second is not None:
-            seeds.append(seed)
-            differences.append(first - second)
-    return tuple(seeds), differences
-
-
-def _over_tasks(
-    above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int]
-) -> Estimate | None:
+def _over_tasks(above: Runs, below: Runs | None, number: float, metric: str, seeds: Sequence[int]) -> Estimate | None:
     """Returns the mean difference between the two sides of a claim, in percentage points, with its interval over seeds
     and tasks, or over tasks if there is one seed. Returns None if the runs lack comparable outcomes of single tasks.
     """
     if below is None and not is_change(metric):
         return None
-    if below is not None and is_change(metric) and not _same_base(above, below, metric, seeds):
-        return None
+    if below is not None and is_change(metric):
+        one, other = ([runs[seed].outcomes(metric, "base") for seed in seeds] for runs in (above, below))
+        if one != other:
+            return None
     pairs = []
     for seed in seeds:
         after = above[seed].outcomes(metric, "after")
@@ -222,13 +214,8 @@ def _over_tasks(
                 for suite, tasks in common.items()
             }
         )
-    shift = float(number) if below is None else 0.0
-    low, high = (None if end is None else 100 * end - shift for end in (found.low, found.high))
-    return Estimate(100 * found.mean - shift, low, high, sum(map(len, common.values())))
-
-
-def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:
-    return all(above[seed].outcomes(metric, "base") == below[seed].outcomes(metric, "base") for seed in seeds)
+    low, high = (None if end is None else 100 * end - number for end in (found.low, found.high))
+    return Estimate(100 * found.mean - number, low, high, sum(map(len, common.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +248,6 @@ class Finding:
         return f"{told} ({self.bound.remedy})" if self.bound.remedy else told
 
 
-def find_preconditions(asked: Asked, places: Sequence[Path], notes: list[str]) -> list[Finding]:
-    """The preconditions of a sweep with the values that pilot runs measured, those of the first of ``places`` that has
-    any. Runs that cannot be read are left out with a note.
-    """
-    return [_found(asked, name, places, notes) for name in asked.sweep.preconditions]
-
-
 def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
     """The decision after the claim's preconditions: untestable if one is false, undecided if one has not been measured.
     A claim that cannot be run at this scale stays ``not_run``.
@@ -282,12 +262,15 @@ def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
     return decision
 
 
-def _found(asked: Asked, name: str, places: Sequence[Path], notes: list[str]) -> Finding:
+def measure(asked: Asked, name: str, places: Sequence[Path], notes: list[str]) -> Finding:
+    """A precondition of a sweep with the values that pilot runs measured, those of the first of ``places`` that has any.
+    Runs that cannot be read are left out with a note.
+    """
     needed = asked.sweep.preconditions[name]
     owner, bound = asked, needed
     if needed.same is not None:
         there, _, wanted = needed.same.partition("/")
-        owner = replace(asked, sweep=find_sweep(there, asked.folder).of_scale(asked.scale), rows=None)
+        owner = replace(asked, sweep=find_sweep(there, asked.folder).of_scale(asked.scale))
         bound = owner.sweep.preconditions.get(wanted, needed)
         if bound.same is not None:
             raise InputError(
@@ -295,17 +278,15 @@ def _found(asked: Asked, name: str, places: Sequence[Path], notes: list[str]) ->
                 f"that sweep={there} defines itself, without same"
             )
     owner = replace(owner, rows=None, seeds=None)
-    pilots = owner if bound.of_runs else of_pilots(owner)
-    row = owner.sweep.rows[bound.row]
-    finding = Finding(name, bound, needed, label=row.label or bound.row)
+    source = owner if bound.of_runs else of_pilots(owner)
+    finding = Finding(name, bound, needed, label=owner.sweep.labels[bound.row])
     if owner.sweep.gate_report:
-        return _of_groups(finding, pilots, places, notes)
-    source = owner if bound.of_runs else pilots
+        return _of_groups(finding, source, places, notes)
     jobs = [job_of(source, bound.row, seed) for seed in source.seeds or source.sweep.seeds]
     for place in places:
         if runs := metrics_by_seed(jobs, place, notes):
-            values = {seed: value for seed, run in runs.items() if (value := run.value(bound.metric)) is not None}
-            return replace(finding, values=tuple(values.values()), seeds=tuple(values), runs=jobs[0].name)
+            found = values(runs, bound.metric)
+            return replace(finding, values=tuple(found.values()), seeds=tuple(found), runs=jobs[0].name)
     return finding
 
 
@@ -319,4 +300,5 @@ def _of_groups(finding: Finding, pilots: Asked, places: Sequence[Path], notes: l
     if groups is None or value is None:
         return finding
     seeds = tuple(sorted({result.seed for result in groups.results}))
-    return replace(finding, values=(value[0],), seeds=seeds, runs=str(groups.arms[0].relative_to(groups.places[0])))
+    runs = groups.arms[0].folder.relative_to(groups.arms[0].place)
+    return replace(finding, values=(value[0],), seeds=seeds, runs=str(runs))

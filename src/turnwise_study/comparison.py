@@ -1,18 +1,18 @@
-"""Compares finished runs side by side, in tables, and shows runs in notebooks."""
+"""Compares finished runs side by side: finds them, groups them into rows that differ only in the seed, and tabulates them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from textwrap import shorten
-from typing import Any
 
+from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
-from turnwise.runs.result_file import Result, finished
-from turnwise_study.run_files import ReportedRun, read_run
-from turnwise_study.runs import FinishedRuns, RunRow, all_on_dialogues, is_change
-from turnwise_study.tables import Table, count, duration, estimate_text, interval, signed, tables_page
+from turnwise.runs.page import RunFiles, read_run
+from turnwise.runs.result_file import Result, ResultError, finished, read_result
+from turnwise.text import count, duration, interval, signed
+from turnwise_study.runs import RunMetrics, Runs, all_on_dialogues, folders_of, is_change, values
+from turnwise_study.tables import Table, estimate_text
 
 INTERVALS = (
     "`+-` is half the 95 % Student's t interval over seeds. Square brackets are the 95 % interval of a single seed "
@@ -20,52 +20,97 @@ INTERVALS = (
 )
 
 
-def run_table(env: str, scale: str, rows: Sequence[RunRow]) -> Table:
+@dataclass(slots=True)
+class FinishedRuns:
+    """All finished runs under some folders."""
+
+    sections: dict[tuple[str, str], dict[str, dict[int, RunMetrics]]]  # (environment, scale) -> row -> seed -> run
+    notes: list[str] = field(default_factory=list)  # runs that were left out, with the reasons
+
+    @property
+    def runs(self) -> list[RunMetrics]:
+        return [run for rows in self.sections.values() for row in rows.values() for run in row.values()]
+
+
+def collect(paths: Iterable[Path | str]) -> FinishedRuns:
+    """Finds every finished run at or below ``paths``. Of two runs with one name and seed, the newer one is used."""
+    paths = list(paths)
+    newest: dict[tuple[str, str, str, int], RunMetrics] = {}
+    notes: list[str] = []
+    for folder in folders_of(paths):
+        if not (folder / "result.json").exists():
+            notes.append(f"{folder}: this run is not finished and is left out.")
+            continue
+        try:
+            run = RunMetrics(folder, read_result(folder))
+        except ResultError as error:
+            notes.append(f"left out: {error}")
+            continue
+        result = run.result
+        key = (result.env, result.scale, result.name or result.method, result.seed)
+        if (other := newest.get(key)) is not None:
+            older, run = sorted((other, run), key=lambda one: (one.folder / "result.json").stat().st_mtime)
+            notes.append(f"{key[2]}, seed {key[3]}: {run.folder} is used, because {older.folder} is an older run.")
+        newest[key] = run
+    if not newest:
+        said = "\n".join(notes)
+        raise InputError(f"no finished run under {', '.join(map(str, paths))}; finish one with python train.py\n{said}")
+    found = FinishedRuns({}, notes)
+    for (env, scale, name, seed), run in sorted(newest.items()):
+        found.sections.setdefault((env, scale), {}).setdefault(name, {})[seed] = run
+    return found
+
+
+def run_table(env: str, scale: str, rows: Mapping[str, Runs]) -> Table:
     """A table with a row for each configuration: success, its change, the out-of-domain change, and cost."""
-    results = [result for row in rows for result in row.results.values()]
+    results = [run.result for runs in rows.values() for run in runs.values()]
     table = Table(
         f"{env}, scale {scale}",
         ["run", "seeds", "before, %", "after, %", "change, points", "OOD change, points", "rollout turns", "time"],
         [],
     )
-    for row in rows:
+    for name, runs in rows.items():
         # The column is the time of all starts of a run. Older results only have the last start's phases.
-        seconds = list({**row.values("seconds"), **row.values("wall_seconds")}.values())
-        turns = list(row.values("rollout_turns").values())
+        seconds = list({**values(runs, "seconds"), **values(runs, "wall_seconds")}.values())
+        turns = list(values(runs, "rollout_turns").values())
+        first = runs[min(runs)].result
+        table.folders[name] = {seed: run.folder for seed, run in runs.items()}
         table.rows.append(
             [
-                row.name,
-                ", ".join(map(str, row.seeds)),
-                metric_cell(row, "in_domain.base"),
-                metric_cell(row, "in_domain.after"),
-                metric_cell(row, "in_domain.delta", "in_domain", "delta_ci95"),
-                metric_cell(row, "ood.mean_change", "ood", "mean_change_ci95"),
+                name,
+                ", ".join(map(str, sorted(runs))),
+                _cell(runs, "in_domain.base"),
+                _cell(runs, "in_domain.after"),
+                _cell(runs, "in_domain.delta", first.in_domain.delta_ci95),
+                _cell(runs, "ood.mean_change", first.ood.mean_change_ci95),
                 count(sum(turns) / len(turns) if turns else None),
                 duration(sum(seconds) / len(seconds)) if seconds else "-",
             ]
         )
     tasks = sorted({r.in_domain.tasks for r in results if r.in_domain.tasks})
     what, unit = ("Accepted replies", "replies") if all_on_dialogues(results) else ("Held-out success", "tasks")
-    hashes = [f"{row.name} `{row.first.config_hash}`" for row in rows if row.first.config_hash]
+    hashes = {name: runs[min(runs)].result.config_hash for name, runs in rows.items()}
     table.notes = [f"{what} over {', '.join(map(str, tasks))} {unit} a run."] if tasks else []
-    table.notes += [INTERVALS]
-    table.notes += [f"Hash of the configuration of each row's first seed: {', '.join(hashes)}."] if hashes else []
+    table.notes += [INTERVALS, *hashes_note(hashes)]
     return table
 
 
-def metric_cell(row: RunRow, metric: str, part: str = "", bounds: str = "") -> str:
-    """The mean of a metric over the seeds of a row with its interval. The interval of a single seed is over tasks: the
-    field ``bounds`` in the section ``part`` of the run's result.
-    """
-    values = list(row.values(metric).values())
-    if not values:
+def _cell(runs: Runs, metric: str, over_tasks: tuple[float, float] | None = None) -> str:
+    """The mean of a metric over seeds with its interval; that of a single seed is ``over_tasks``."""
+    found = list(values(runs, metric).values())
+    if not found:
         return "-"
-    if metric.endswith(".base") and len(set(values)) == 1:
-        values = values[:1]  # the base policy has the same value for all seeds
+    if metric.endswith(".base") and len(set(found)) == 1:
+        found = found[:1]  # the base policy has the same value for all seeds
     show = signed if is_change(metric) else lambda value: f"{value:.1f}"
-    if len(values) == 1 and bounds and (own := getattr(getattr(row.first, part), bounds)) is not None:
-        return f"{show(values[0])} {interval(own)}"
-    return estimate_text(mean_interval(values), show)
+    if len(found) == 1 and over_tasks is not None:
+        return f"{show(found[0])} {interval(over_tasks)}"
+    return estimate_text(mean_interval(found), show)
+
+
+def hashes_note(hashes: Mapping[str, str]) -> list[str]:
+    listed = ", ".join(f"{name} `{value}`" for name, value in hashes.items() if value)
+    return [f"Hash of the configuration of each row's first seed: {listed}."] if listed else []
 
 
 def provenance(results: Sequence[Result], command: str) -> list[str]:
@@ -80,23 +125,7 @@ def provenance(results: Sequence[Result], command: str) -> list[str]:
     return lines
 
 
-def footer(collection: FinishedRuns, command: str) -> list[str]:
-    results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
-    return [*provenance(results, command), *collection.notes]
-
-
-def comparison_page(
-    collection: FinishedRuns, tables: Sequence[Table], lines: Sequence[str], page: Path | None = None
-) -> str:
-    """An HTML page that compares runs. ``page`` is its path, to which the links to the runs are relative."""
-    rows = [row for section in collection.sections.values() for row in section]
-    names = Counter(row.name for row in rows)
-    runs = {row.name: row.folders for row in rows if names[row.name] == 1}
-    title = f"{sum(len(row.results) for row in rows)} runs compared"
-    return tables_page(title, tables, lines, runs=runs, page=page)
-
-
-def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
+def runs_under(places: Sequence[Path], name: str) -> dict[str, RunFiles]:
     """Path (such as ``pivotrl/tab4/full/seed0``) -> finished run, for the runs in the subfolder ``name`` of each folder
     in ``places``. If several folders have a run at a path, the first folder counts.
     """
@@ -105,17 +134,3 @@ def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
         for folder in finished([place / name]):
             folders.setdefault(folder.relative_to(place).as_posix(), folder)
     return {path: read_run(folder) for path, folder in folders.items()}
-
-
-def tree_lines(tree: Mapping[str, Any]) -> list[str]:
-    """A recorded rollout tree as text: a line for each turn with its reward and advantage, indented by depth."""
-    state, depths = tree["state"], list[int]()
-    lines = [f"{state.get('task') or state['id']}, iteration {tree.get('iteration')}, expert: {tree.get('expert')}"]
-    for turn in tree["turns"]:
-        depths.append(depths[turn["parent"]] + 1 if turn["parent"] >= 0 else 0)
-        numbers = {key: turn.get(key) for key in ("reward", "advantage") if turn.get(key) is not None}
-        text = shorten(turn["text"], 100, placeholder="...") or "(empty)"
-        lines.append(
-            f"{'  ' * depths[-1]}- {text}  {', '.join(f'{key} {value:.2f}' for key, value in numbers.items())}"
-        )
-    return lines

@@ -36,7 +36,7 @@ from turnwise.methods.trace import TreeRPO
 from turnwise.methods.turn_credit import MTGRPO, GiGPO, TurnCredit
 from turnwise.rollouts.player import Player, Tally, seed_of
 from turnwise.types import Credit, Rewards, RolloutTree, State
-from turnwise_study.gates.groups import difference
+from turnwise_study.gates.statistics import difference
 
 Array = NDArray[np.float64]
 WON = Outcome()

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from turnwise.runs.figures import Figure
+from turnwise.text import count, duration
 from turnwise_study.credit_audit import RULES, Part, joined, scores
-from turnwise_study.figures import Figure, Panel, Point, dots
-from turnwise_study.tables import Table, count, duration
+from turnwise_study.figures import Panel, Point, dots
+from turnwise_study.tables import Table
 
 SHOWN = {"snr": "signal to noise", "rank": "rank correlation", "sign": "same sign, %"}
 SHARES = {"signal": "signal, %", "bias": "bias, %", "variance": "variance, %", "silent": "no credit, %"}

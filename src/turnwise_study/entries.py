@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.runs.archive import RunPath
-from turnwise.runs.result_file import Result, read_result
+from turnwise.runs.result_file import Result
 from turnwise_study.claims import (
     VERDICTS,
     Decision,
     Finding,
-    Runs,
     Verdict,
     decide,
     decide_gate,
     entry_verdict,
-    find_preconditions,
+    measure,
     rests_on_one_seed,
     tested,
 )
 from turnwise_study.gates.report import SweepReport, sweep_report
-from turnwise_study.runs import Damaged, RunMetrics, metrics_by_seed, other_decoding
+from turnwise_study.runs import Runs, metrics_by_seed, other_decoding, values
 from turnwise_study.sweeps.jobs import Asked, Job, ask, job_of, picked, played
 from turnwise_study.sweeps.sweep_file import find_sweep, origin, sweep_names
 
@@ -54,11 +53,14 @@ class Entry:
     decisions: list[Decision] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     # folder of ``places`` (:func:`read_entry`), except the first folder -> rows whose runs were read from this folder
-    kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    gates: Mapping[str, Any] | None = None  # output of scripts/gate_report.py, if metrics are paths in it
-    groups: SweepReport | None = None  # the runs from which ``gates`` was computed, if they belong to the sweep
+    kept: dict[str, list[str]] = field(default_factory=dict)
+    groups: SweepReport | None = None  # the gate report and its runs, if metrics are paths in it
     changed: Sequence[Changed] = ()
     findings: Sequence[Finding] = ()
+
+    @property
+    def gates(self) -> Mapping[str, Any] | None:
+        return self.groups.report if self.groups else None
 
     @property
     def results(self) -> list[Result]:
@@ -71,8 +73,7 @@ class Entry:
         """Seed -> value of a metric for the runs of a row. Equal results of an untrained policy for all seeds are a
         single measurement, so only the first is returned.
         """
-        runs = self.rows[row]
-        found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
+        found = values(self.rows[row], metric)
         unmoved = metric.endswith(".base") or row in untrained(self.asked, [row])
         return {min(found): found[min(found)]} if unmoved and len(set(found.values())) == 1 else found
 
@@ -86,69 +87,39 @@ class Entry:
         return bool(self.asked.sweep.directions) and rests_on_one_seed(self.decisions)
 
 
-def read_entry(
-    asked: Asked,
-    places: Sequence[Path],
-    gates: Mapping[str, Any] | None = None,
-    hash_of: HashOf | None = None,
-) -> Entry:
+def read_entry(asked: Asked, places: Sequence[Path], hash_of: HashOf | None = None) -> Entry:
     """Reads the rows of an entry with their runs, those of the first of ``places`` that has a run of the row, and decides
-    its claims.
-
-    Args:
-        gates: output of ``scripts/gate_report.py``, for entries whose metrics are paths in it. None: it is computed from
-            the groups that the runs of the sweep recorded.
-        hash_of: finds runs that were made with another configuration. None: configurations are not compared.
+    its claims. ``hash_of`` finds runs that were made with another configuration.
     """
     places = [RunPath(place) for place in places]
     sweep = asked.sweep
     notes: list[str] = []
     groups: SweepReport | None = None
-    if sweep.gate_report and gates is None:
+    if sweep.gate_report:
         try:
             groups = sweep_report(asked, places)
         except InputError as error:
             notes.append(f"left out: {error}")
-        gates = groups.report if groups else None
     rows: dict[str, Runs] = {}
     cannot: dict[str, str] = {}
     found_at: dict[str, Path] = {}
     for row in picked(asked):
-        runs: dict[int, RunMetrics] = {}
         wanted = [] if sweep.gate_report else [job_of(asked, row, seed) for seed in asked.seeds or sweep.seeds]
-        if wanted and wanted[0].cannot:
+        found = ((place, runs) for place in places if (runs := metrics_by_seed(wanted, place, notes)))
+        found_at[row], rows[row] = next(found, (places[0], {}))
+        if wanted and wanted[0].cannot and not rows[row]:  # with runs, the reason does not matter
             cannot[row] = wanted[0].cannot
-        for place in places:
-            if runs := metrics_by_seed(wanted, place, notes):
-                cannot.pop(row, None)  # the row has runs, so the reason why it cannot be run does not matter
-                found_at[row] = place
-                break
-        rows[row] = runs
-    entry = Entry(asked, rows, notes=notes, gates=gates if sweep.gate_report else None, groups=groups)
-    _decide(entry, places, cannot)
-    kept: dict[str, list[str]] = {}
-    arms = zip(groups.arms, groups.places) if groups else ()
-    for name, place in (*found_at.items(), *((arm.name, place) for arm, place in arms)):
-        if place != places[0] and (groups or entry.rows[name]):
-            kept.setdefault(str(place), []).append(name)
-    entry.kept = kept
+    entry = Entry(asked, rows, notes=notes, groups=groups)
+    entry.findings = [measure(asked, name, places, notes) for name in sweep.preconditions]
+    entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot)]
+    elsewhere = {name: place for name, place in found_at.items() if entry.rows[name]}
+    elsewhere |= {arm.folder.name: arm.place for arm in groups.arms} if groups else {}
+    for name, place in elsewhere.items():
+        if place != places[0]:
+            entry.kept.setdefault(str(place), []).append(name)
     if hash_of is not None:
-        entry.changed = _changed(_read(entry), hash_of)
+        entry.changed = list(_changed(entry, hash_of))
     return entry
-
-
-def _decide(entry: Entry, places: Sequence[Path], cannot: Mapping[str, str]) -> None:
-    entry.findings = find_preconditions(entry.asked, places, entry.notes)
-    while True:
-        try:
-            entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot)]
-            return
-        except Damaged as error:  # outcomes of single tasks are read only here, if a claim needs them
-            entry.notes.append(f"left out: {error}")
-            entry.rows = {
-                row: {seed: run for seed, run in runs.items() if run.folder != error.folder}
-                for row, runs in entry.rows.items()
-            }
 
 
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
@@ -186,49 +157,29 @@ def _decisions(entry: Entry, cannot: Mapping[str, str]) -> list[Decision]:
     return decisions
 
 
-def _read(entry: Entry) -> Iterable[tuple[Job, Path, Result]]:
-    asked = entry.asked
-    for row, runs in entry.rows.items():
-        for seed, run in runs.items():
-            yield job_of(asked, row, seed), run.folder, run.result
-    if entry.groups:
-        source = played(asked)
-        for row in picked(source):
-            for seed in source.sweep.seeds:
-                job = job_of(source, row, seed)
-                for place in dict.fromkeys(entry.groups.places):
-                    folder = place / job.name / f"seed{seed}"
-                    if place / job.name in entry.groups.arms and (folder / "result.json").exists():
-                        yield job, folder, read_result(folder)
-
-
-def _changed(runs: Iterable[tuple[Job, Path, Result]], hash_of: HashOf) -> list[Changed]:
-    changed = []
+def _changed(entry: Entry, hash_of: HashOf) -> Iterator[Changed]:
+    asked, source = entry.asked, played(entry.asked)
+    runs = [(job_of(asked, row, n), run.folder, run.result) for row, of in entry.rows.items() for n, run in of.items()]
+    runs += [
+        (job_of(source, arm.row, result.seed), arm.folder / f"seed{result.seed}", result)
+        for arm in (entry.groups.arms if entry.groups else ())
+        for result in arm.results
+    ]
     for job, folder, result in runs:
         try:
             now = hash_of(job)
         except InputError as error:
             now = str(error).splitlines()[0]
         if now != result.config_hash:
-            changed.append(Changed(job.row, job.seed, folder, result.config_hash, now))
-    return changed
+            yield Changed(job.row, job.seed, folder, result.config_hash, now)
 
 
-def paper_entries(
-    paper: str,
-    conf: Path,
-    places: Sequence[Path],
-    scale: str = "tiny",
-    gates: Mapping[str, Any] | None = None,
-) -> list[Entry]:
+def paper_entries(paper: str, conf: Path, places: Sequence[Path], scale: str = "tiny") -> list[Entry]:
     """An entry for every table and figure of a paper (:func:`read_entry`)."""
-    papers = {name: find_sweep(name, conf).paper for name in sweep_names(conf)}
-    names = [name for name, of in papers.items() if of == paper]
+    names = [name for name in sweep_names(conf) if find_sweep(name, conf).paper == paper]
     if not names:
-        raise InputError(
-            f"paper={paper}: this paper is unknown; choose one of {', '.join(sorted(set(papers.values())))}"
-        )
-    return [read_entry(ask([f"sweep={name}", f"scale={scale}"], conf), places, gates) for name in names]
+        raise InputError(f"paper={paper}: this paper is unknown; conf/sweep/ has the papers")
+    return [read_entry(ask([f"sweep={name}", f"scale={scale}"], conf), places) for name in names]
 
 
 def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
@@ -281,8 +232,7 @@ def distinct_claims(entries: Sequence[Entry]) -> list[Decision]:
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
-    sweep = entry.asked.sweep
-    hashes = entry.groups.hashes if entry.groups else {}
+    sweep, groups = entry.asked.sweep, entry.groups
     rows = {
         name: {"seeds": sorted(runs), "config_hash": runs[min(runs)].result.config_hash}
         for name, runs in entry.rows.items()
@@ -295,46 +245,25 @@ def as_json(entry: Entry) -> dict[str, Any]:
         "scale": entry.asked.scale,
         "verdict": entry.verdict,
         "one_seed": entry.one_seed,
-        "claims": [_claim(d) for d in entry.decisions],
-        "preconditions": [_precondition(one) for one in entry.findings],
-        "rows": rows or {name: {"config_hash": found} for name, found in hashes.items()},
-        "changed": [
-            {"row": one.row, "seed": one.seed, "folder": str(one.folder), "kept": one.kept, "now": one.now}
-            for one in entry.changed
+        "claims": [_claim(one) for one in entry.decisions],
+        "preconditions": [
+            {"precondition": one.name}
+            | one.bound.model_dump(include={"says", "metric", "low", "high", "paper"})
+            | {name: getattr(one, name) for name in ("value", "values", "seeds", "runs", "true")}
+            for one in entry.findings
         ],
+        "rows": rows or {name: {"config_hash": known} for name, known in (groups.hashes if groups else {}).items()},
+        "changed": [asdict(one) | {"folder": str(one.folder)} for one in entry.changed],
         "left_out": [note.removeprefix("left out: ") for note in entry.notes],
     }
 
 
-def _precondition(finding: Finding) -> Mapping[str, Any]:
-    return {
-        "precondition": finding.name,
-        **finding.bound.model_dump(include={"says", "metric", "low", "high", "paper"}),
-        "value": finding.value,
-        "values": list(finding.values),
-        "seeds": list(finding.seeds),
-        "runs": finding.runs,
-        "true": finding.true,
-    }
+def _claim(one: Decision) -> dict[str, Any]:
+    told = {name: getattr(one, name) for name in ("one_seed", "by_seed", "seeds", "tasks", "why", "turns")}
+    claim = {"claim": one.claim.text, "ours": one.claim.ours, "seeds_of": dict(one.sides), **told, **_decided(one)}
+    return {**claim, "other_decoding": one.beside and _decided(one.beside)}
 
 
-def _claim(decision: Decision) -> dict[str, Any]:
-    return {
-        "claim": decision.claim.text,
-        "metric": decision.metric,
-        "ours": decision.claim.ours,
-        "one_seed": decision.one_seed,
-        **_decided(decision),
-        "by_seed": list(decision.by_seed),
-        "seeds": list(decision.seeds),
-        "seeds_of": {row: list(seeds) for row, seeds in decision.sides.items()},
-        "tasks": decision.tasks,
-        "why": decision.why,
-        "turns": decision.turns,
-        "other_decoding": decision.beside and {"metric": decision.beside.metric, **_decided(decision.beside)},
-    }
-
-
-def _decided(decision: Decision) -> dict[str, Any]:
-    ends = None if decision.low is None or decision.high is None else [decision.low, decision.high]
-    return {"verdict": decision.verdict, "difference": decision.difference, "ci95": ends}
+def _decided(one: Decision) -> dict[str, Any]:
+    ends = None if one.low is None or one.high is None else [one.low, one.high]
+    return {"metric": one.metric, "verdict": one.verdict, "difference": one.difference, "ci95": ends}

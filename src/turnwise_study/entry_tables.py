@@ -1,20 +1,20 @@
-"""Shows entries (tables and figures of papers): our numbers beside the paper's, claims with verdicts, costs, figures."""
+"""Shows entries (tables and figures of papers) as tables: our numbers beside the paper's, claims with verdicts, costs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 from turnwise.evaluation.stats import kept_by_corrections, mean_interval
 from turnwise.files import parse_yaml
-from turnwise_study.claims import VERDICTS, Decision, Runs, recorded
+from turnwise.text import interval, signed
+from turnwise_study.claims import VERDICTS, Decision, recorded
+from turnwise_study.comparison import hashes_note
 from turnwise_study.entries import Changed, Entry, counted, distinct_claims, runs_of, untrained
-from turnwise_study.figures import Figure, Panel, Point, dots, during_figure, trade_off_figure
-from turnwise_study.gates.report import COMMAND, tier_table
-from turnwise_study.runs import all_on_dialogues, is_change, words
+from turnwise_study.gates.report import tier_table
+from turnwise_study.runs import Runs, all_on_dialogues, is_change, values, words
 from turnwise_study.sweeps.jobs import job_of
-from turnwise_study.tables import Table, estimate_text, interval, plain, signed
+from turnwise_study.tables import Table, estimate_text, plain
 
 INTERVAL_NOTE = (
     "All intervals are 95 % intervals. The interval of a claim is one over seeds and tasks together if the runs recorded "
@@ -104,12 +104,15 @@ def entry_tables(entry: Entry) -> list[Table]:
         row = sweep.rows[name]
         seeds = entry.groups.seeds(name) if entry.groups else sorted(runs)
         paper = [f"{row.numbers[column]:g}" if column in row.numbers else "-" for column in printed]
-        table.rows.append([row.label or name, _listed(seeds), *(_cell(entry, name, m) for m in metrics), *paper])
+        label = row.label or name
+        table.rows.append([label, _listed(seeds), *(_cell(entry, name, m) for m in metrics), *paper])
+        if list(sweep.labels.values()).count(label) == 1:
+            table.folders[label] = {seed: run.folder for seed, run in runs.items()}
     table.notes = [note for note in (sweep.note, *_provenance(entry)) if note]
     table.notes += [*_changed_notes(entry.changed), *entry.notes]
     costs = _costs(entry)
     spent = [costs] if costs.rows else []
-    if entry.gates and entry.gates["source"] == "recorded" and "tier1" in sweep.rows:
+    if entry.gates and "tier1" in sweep.rows:
         spent.append(tier_table(entry.gates["tier1"]))
     preconditions = [_preconditions(entry)] if entry.findings else []
     claims = [_claims(entry)] if entry.decisions else []
@@ -196,12 +199,8 @@ def _listed(seeds: Iterable[int]) -> str:
 
 
 def _costs(entry: Entry) -> Table:
-    metrics = {
-        "turns": "rollout_turns",
-        "tokens": "rollout_tokens",
-        "trajectories": "last rollout/trajectories",
-        "CPU s": "cpu_seconds",
-    }
+    metrics = {"turns": "rollout_turns", "tokens": "rollout_tokens", "trajectories": "last rollout/trajectories"}
+    metrics["CPU s"] = "cpu_seconds"
     profiles = {
         "profile turns": "profile_turns",
         "profile CPU s": "profile_cpu_seconds",
@@ -239,26 +238,26 @@ def _costs(entry: Entry) -> Table:
 
 
 def _refills(runs: Runs) -> bool:
+    """Whether the first readable configuration of a row's runs has DAPO's filter."""
     for run in runs.values():
         try:
             text = (run.folder / "config.yaml").read_bytes()
             # the text is searched for "refill" first, because parsing YAML is slow
-            advantage = (parse_yaml(text).get("advantage") or {}) if b"refill" in text else {}
-        except (OSError, ValueError, AttributeError):
+            return b"refill" in text and parse_yaml(text)["advantage"]["zero_variance"] == "refill"
+        except (OSError, ValueError, KeyError, TypeError):
             continue
-        return isinstance(advantage, Mapping) and advantage.get("zero_variance") == "refill"
     return False
 
 
 def _mean(runs: Runs, metric: str) -> float | None:
-    values = [value for run in runs.values() if (value := run.value(metric)) is not None]
-    return sum(values) / len(values) if values else None
+    found = values(runs, metric)
+    return sum(found.values()) / len(found) if found else None
 
 
 def _provenance(entry: Entry) -> list[str]:
     sweep, scale = entry.asked.sweep, entry.asked.scale
     if sweep.gate_report:
-        return [_groups_note(entry), *_hashes_note(entry.groups.hashes if entry.groups else {})]
+        return [_groups_note(entry), *hashes_note(entry.groups.hashes if entry.groups else {})]
     reasons: dict[str, list[str]] = {}
     for name in entry.rows:
         if cannot := job_of(entry.asked, name, sweep.seeds[0]).cannot:
@@ -270,15 +269,8 @@ def _provenance(entry: Entry) -> list[str]:
         notes.append(f"Rows whose runs are in {place}/, {code}: {', '.join(names)}.")
     if base := [name for name in untrained(entry.asked, entry.rows) if len(entry.rows[name]) > 1]:
         notes.append(f"These rows have no training, so all seeds have equal results: {', '.join(sorted(base))}.")
-    return [
-        *notes,
-        *_hashes_note({row: runs[min(runs)].result.config_hash for row, runs in entry.rows.items() if runs}),
-    ]
-
-
-def _hashes_note(hashes: Mapping[str, str]) -> list[str]:
-    listed = ", ".join(f"{name} `{value}`" for name, value in hashes.items() if value)
-    return [f"Hash of the configuration of each row's first seed: {listed}."] if listed else []
+    hashes = {row: runs[min(runs)].result.config_hash for row, runs in entry.rows.items() if runs}
+    return [*notes, *hashes_note(hashes)]
 
 
 def _changed_notes(changed: Iterable[Changed]) -> list[str]:
@@ -294,73 +286,8 @@ def _changed_notes(changed: Iterable[Changed]) -> list[str]:
 
 
 def _groups_note(entry: Entry) -> str:
-    if entry.gates is None:
-        return f"No groups are recorded yet; run `python train.py sweep={entry.asked.sweep.name}`, or give data=PATH."
-    commands = entry.groups.commands if entry.groups else (f"{COMMAND} data={entry.gates['data']}",)
-    commits = sorted({result.commit[:12] for result in entry.groups.results}) if entry.groups else []
-    of = f" (commit {', '.join(commits)})" if commits else ""
-    return f"Computed from {entry.gates['groups']} recorded groups of rollouts{of} with: {'; '.join(commands)}."
-
-
-def entry_figures(entry: Entry) -> list[Figure]:
-    """Draws success during training if the sweep file sets ``curve``, and one figure for each metric for which there
-    are runs. Our numbers and the paper's have separate axes, so only the order of the rows can be compared.
-    """
-    sweep = entry.asked.sweep
-    metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
-    figures = [_figure(entry, metric, number) for number, metric in enumerate(metrics)]
-    if sweep.curve == "divergence":
-        title = f"{sweep.title}, scale {entry.asked.scale}"
-        figures = [trade_off_figure(title, f"during-{sweep.name}", entry.rows, sweep.labels)]
-    elif sweep.curve is not None:
-        title = f"{sweep.title}: held-out success by update, scale {entry.asked.scale}"
-        figures.insert(0, during_figure(title, f"during-{sweep.name}", entry.rows, sweep.labels, sweep.panels))
-    return [figure for figure in figures if figure is not None]
-
-
-def _figure(entry: Entry, metric: str, number: int) -> Figure | None:
-    sweep, labels = entry.asked.sweep, entry.asked.sweep.labels
-    columns = [column for column, of in sweep.columns.items() if of == metric]
-    ours = [point for name in entry.rows if (point := _point(entry, name, metric)) is not None]
-    if not ours:
-        return None
-    paper = [
-        Point(labels[name], value, series=column)
-        for column in columns
-        for name in entry.rows
-        if (value := sweep.rows[name].numbers.get(column)) is not None
-    ]
-    measured = words(metric, all_on_dialogues(entry.results))
-    panels = [Panel(f"ours, scale {entry.asked.scale}", ours, measured, is_change(metric))]
-    if paper:
-        head = "paper" if len(columns) > 1 else f"paper, {columns[0]}"
-        panels.append(Panel(head, paper, words(metric), is_change(metric)))
-    over = "over groups" if sweep.gate_report else "over seeds"
-    key = f"Faint dots are single seeds, strong dots are means, lines are 95 % intervals {over}."
-    key += " The panels have separate scales: compare only the order of the rows." if paper else ""
-    shown = {point.row for point in (*ours, *paper)}
-    rows = [labels[name] for name in entry.rows if labels[name] in shown]
-    return dots(f"{sweep.paper}, {sweep.entry}: {measured}", f"entry-{sweep.name}-{number}", panels, key, rows)
-
-
-def _point(entry: Entry, name: str, metric: str) -> Point | None:
-    row = entry.asked.sweep.labels[name]
-    if entry.asked.sweep.gate_report:
-        number = recorded(entry.gates, metric.replace("{}", name))
-        return None if number is None else Point(row, *number)
-    seeds = entry.by_seed(name, metric)
-    if not seeds:
-        return None
-    estimate = mean_interval(list(seeds.values()))
-    return Point(row, estimate.mean, estimate.low, estimate.high, seeds if len(seeds) > 1 else {})
-
-
-def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
-    """Row label -> seed -> folder of the run. Rows that share their label with another row are left out."""
-    labels = entry.asked.sweep.labels
-    names = Counter(labels[name] for name in entry.rows)
-    return {
-        labels[name]: {seed: run.folder for seed, run in runs.items()}
-        for name, runs in entry.rows.items()
-        if names[labels[name]] == 1
-    }
+    if entry.groups is None:
+        return f"No groups are recorded yet; run `python train.py sweep={entry.asked.sweep.name}`."
+    commits = ", ".join(sorted({result.commit[:12] for result in entry.groups.results}))
+    number, commands = entry.groups.report["groups"], "; ".join(entry.groups.commands)
+    return f"Computed from {number} recorded groups of rollouts (commit {commits}) with: {commands}."

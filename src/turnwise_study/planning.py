@@ -10,24 +10,20 @@ import json
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from itertools import islice
 from math import ceil
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 import yaml
 from huggingface_hub import try_to_load_from_cache
 from omegaconf import DictConfig, OmegaConf
-from peft.helpers import disable_input_dtype_casting
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd.graph import saved_tensors_hooks
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from turnwise.config.schema import build, build_node
@@ -39,13 +35,12 @@ from turnwise.engines.cache import GROW
 from turnwise.errors import InputError
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import at_once
-from turnwise.models.attention import use_tree_attention
-from turnwise.models.logprobs import score
 from turnwise.models.policy import with_adapter
 from turnwise.rollouts.pack import row_limit
 from turnwise.runs.run_folder import flat
 from turnwise.shipped import WORLDS, tiny_path, weights_of
 from turnwise.training.candidates import expert_file
+from turnwise.training.parts import kept_of_token
 from turnwise.training.profile import TOGETHER as SHARD
 from turnwise.types import RolloutTree, State, Task, Turn
 
@@ -99,19 +94,6 @@ def architecture(model: str) -> tuple[PretrainedConfig, Path | None]:
     return AutoConfig.for_model(shape.pop("model_type"), **shape), None
 
 
-def blank(config: PretrainedConfig, dtype: str, lora: LoraSettings, layers: int | None = None) -> Any:
-    """A model of ``layers`` layers (None: all) with its adapter on the meta device."""
-    kinds, cut = getattr(config, "layer_types", None), {} if layers is None else {"num_hidden_layers": layers}
-    cut |= {"layer_types": kinds[:layers]} if kinds and cut else {}
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a patch of peft warns about layers that a dense block does not have
-        whole = type(config)(**{**config.to_dict(), **cut})
-        model = AutoModelForCausalLM.from_config(whole, dtype=getattr(torch, dtype))
-        model.tie_weights()
-        use_tree_attention(model)
-        return with_adapter(model, lora.r, lora.alpha, lora.dropout, empty=True) if lora.r else model
-
-
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Counts of a model's parameters. ``matmul`` counts the entries of the matrices that one token passes, without
@@ -140,8 +122,17 @@ class Shape:
 
 
 def shape_of(config: Any, dtype: str, lora: LoraSettings | None = None, layers: int | None = None) -> Shape:
-    """Without ``lora``, all weights are trained."""
-    model = blank(config, dtype, lora or LoraSettings(r=0), layers)
+    """The shape of a model of ``layers`` layers (None: all). Without ``lora``, all weights are trained."""
+    cut = {} if layers is None else {"num_hidden_layers": layers}
+    if cut and getattr(config, "layer_types", None):
+        cut["layer_types"] = config.layer_types[:layers]
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a patch of peft warns about layers that a dense block does not have
+        whole = type(config)(**{**config.to_dict(), **cut})
+        model: Any = AutoModelForCausalLM.from_config(whole, dtype=getattr(torch, dtype))
+        model.tie_weights()
+        if lora is not None and lora.r:
+            model = with_adapter(model, lora.r, lora.alpha, lora.dropout, empty=True)
     named: dict[str, nn.Parameter] = dict(model.named_parameters())  # tied weights once
     base = {name: p for name, p in named.items() if "lora_" not in name}
     adapter = {name: p for name, p in named.items() if "lora_" in name}
@@ -167,59 +158,10 @@ def shape_of(config: Any, dtype: str, lora: LoraSettings | None = None, layers: 
     )  # fmt: skip
 
 
-def activation_bytes(
-    config: Any, dtype: str, lora: LoraSettings, rows: int, tokens: int, scored: int, autocast: bool,
-    recompute: bool = False, offload: bool = False,
-) -> int:  # fmt: skip
-    """The bytes of the tensors that autograd keeps for one packed micro-batch, without parameters: the forward pass of
-    a run with fake tensors, for one layer and for two. With ``recompute`` only the inputs of the layers are kept, which
-    ``offload`` moves to the CPU, except that of the layer in work.
-    """
-    if dtype != "bfloat16" and any(getattr(config, name, 0) for name in EXPERTS):
-        # the product of experts works on fake tensors only in bfloat16
-        half = activation_bytes(config, "bfloat16", lora, rows, tokens, scored, autocast, recompute, offload)
-        return half * getattr(torch, dtype).itemsize // torch.bfloat16.itemsize
-    first, second = (_saved(blank(config, dtype, lora, n), rows, tokens, scored, autocast) for n in (1, 2))
-    if not recompute:
-        return first + (second - first) * (config.num_hidden_layers - 1)
-    inputs = 1 if offload else config.num_hidden_layers
-    return first + inputs * rows * tokens * config.hidden_size * getattr(torch, dtype).itemsize
-
-
-def _saved(model: Any, rows: int, tokens: int, scored: int, autocast: bool) -> int:
-    with FakeTensorMode():
-        for module in model.modules():
-            for name, p in module._parameters.items():
-                if p is not None:
-                    module._parameters[name] = nn.Parameter(torch.empty(p.shape, dtype=p.dtype), p.requires_grad)
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
-        own = {p.untyped_storage()._cdata for p in model.parameters()}
-        sizes: dict[int, int] = {}
-        alive: list[Tensor] = []  # a new tensor at the address of a freed one would not be counted
-
-        def keep(x: Tensor) -> Tensor:
-            storage = x.untyped_storage()
-            if storage._cdata not in own:
-                sizes[storage._cdata] = storage.nbytes()
-                alive.append(x)
-            return x
-
-        ids, flat_U = torch.zeros(rows, tokens, dtype=torch.long), torch.zeros(scored, dtype=torch.long)
-        packed: Any = SimpleNamespace(ids_BS=ids, position_BS=ids, end_BS=ids, source_U=flat_U, target_U=flat_U)
-        mixed = torch.autocast("cpu", torch.bfloat16, enabled=autocast)
-        casts = disable_input_dtype_casting(model, active=autocast)  # as in an update
-        with saved_tensors_hooks(keep, lambda x: x), mixed, casts:
-            score(model, packed, entropy=True)
-    return sum(sizes.values())
-
-
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """Mean lengths in tokens of the history before the first turn, of a reply, of an answer of the environment and of a
-    demonstrated action (``spoken``), and in turns of a demonstration and of an episode. ``source`` says where a length
-    comes from.
+    demonstrated action (``spoken``), and in turns of a demonstration and of an episode.
     """
 
     opening: float
@@ -228,7 +170,7 @@ class Lengths:
     demonstrated: float
     spoken: float
     episode: float
-    source: Mapping[str, str]
+    measured: bool  # on demonstrations; otherwise those that the user did not give are upper bounds
 
 
 def lengths(cfg: DictConfig, folder: Path | None, given: Mapping[str, float | None]) -> Lengths:
@@ -236,39 +178,25 @@ def lengths(cfg: DictConfig, folder: Path | None, given: Mapping[str, float | No
     demonstrated, any other with ``rollout.sampling.max_tokens`` tokens. An episode lasts for the environment's horizon,
     because a policy that fails plays until the horizon.
     """
-    limit, longest = int(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
+    limit, longest = float(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
     own = folder is not None and (folder / "tokenizer_config.json").is_file()
     env = OmegaConf.to_container(cfg.env, resolve=True)
     seen = _demonstrated(
         cfg.data.file, json.dumps(env, sort_keys=True), float(cfg.data.good), str(folder if own else tiny_path())
     )
-    measured = "demonstrations" if own else "at most, demonstrations in the shipped vocabulary"
-    known = {name: (value, measured) for name, value in seen.items()}
-    known["reply"] = (float(limit), "at most rollout.sampling.max_tokens")
-    if seen and cfg.policy.model in WORLDS:
-        known["reply"] = (min(seen["spoken"], limit), measured)
-    horizons = [(float(value), f"at most {key}") for key, value in flat(env, "env").items() if key.endswith(".horizon")]
-    if horizons or seen:
-        known["episode"] = max(horizons, default=(seen.get("demonstrated", 0), "as many turns as a demonstration"))
-    known |= {name: (value, "given") for name, value in given.items() if value is not None}
-    bound = "at most rollout.max_length"
+    horizons = [float(value) for key, value in flat(env, "env").items() if key.endswith(".horizon")]
+    known = seen | {"reply": min(seen["spoken"], limit) if seen and cfg.policy.model in WORLDS else limit}
+    known["episode"] = max(horizons, default=seen.get("demonstrated", float("inf")))
+    known |= {name: value for name, value in given.items() if value is not None}
     if not seen:  # all replies of an episode take at most half of the history; opening and observations share the rest
-        turns = max(1.0, longest // (2 * known["reply"][0]))
-        episode, source = known.get("episode", (turns + 1, ""))
-        if source != "given" and episode > turns:
-            known["episode"] = (turns, bound)
-        episode = known["episode"][0]
-        share = max(0.0, longest - episode * known["reply"][0]) / (1 + episode)
-        bounds = {"opening": share, "observation": share, "demonstrated": episode, "spoken": known["reply"][0]}
-        known = {name: (value, bound) for name, value in bounds.items()} | known
-    turn = known["reply"][0] + known["observation"][0]
-    fits = max(1.0, (longest - known["opening"][0]) / turn) if turn else 1.0
-    if fits < known["episode"][0]:
-        known["episode"] = (fits, bound)
-    return Lengths(
-        **{name: value for name, (value, _) in known.items()},
-        source={name: source for name, (_, source) in known.items()},
-    )
+        if given.get("episode") is None:
+            known["episode"] = min(known["episode"], max(1.0, longest // (2 * known["reply"])))
+        share = max(0.0, longest - known["episode"] * known["reply"]) / (1 + known["episode"])
+        bounds = {"opening": share, "observation": share}
+        known = bounds | {"demonstrated": known["episode"], "spoken": known["reply"]} | known
+    turn = known["reply"] + known["observation"]
+    known["episode"] = min(known["episode"], max(1.0, (longest - known["opening"]) / turn) if turn else 1.0)
+    return Lengths(**known, measured=bool(seen))
 
 
 @cache
@@ -300,44 +228,24 @@ def _demonstrated(file: str | None, env: str, good: float, folder: str) -> dict[
     return {name: fmean(values) for name, values in means.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Token counts of one iteration, if every group is used, and of all profiles and evaluations together.
+PLAYED = ("rollouts", "turns", "depth", "sampled", "prefilled", "before", "context", "histories", "history", "samples")
+Tokens = dict[str, float]
+"""Token counts of one iteration, if every group is used, and of all profiles and evaluations together.
 
-    ``sampled`` tokens of ``turns`` replies attend to ``context`` tokens on average, after ``before`` tokens; the engine
-    prefills ``prefilled`` tokens and holds ``histories`` of ``history`` tokens, each with ``samples`` replies at a
-    time. The update has ``trained`` tokens with a loss and ``stored`` tokens in packed rows of ``row`` tokens.
-    """
-
-    states: int
-    profiled: float
-    profiled_prefill: float
-    evaluated: float
-    evaluated_prefill: float
-    evaluated_context: float
-    evaluated_history: float
-    trained: float
-    stored: float
-    row: float
-    rollouts: int = 0
-    turns: float = 0
-    depth: float = 0
-    sampled: float = 0
-    prefilled: float = 0
-    before: float = 0
-    context: float = 0
-    histories: int = 0
-    history: float = 0
-    samples: float = 0
+``sampled`` tokens of ``turns`` replies (``depth`` a rollout) attend to ``context`` tokens on average, after ``before``
+tokens; the engine prefills ``prefilled`` tokens and holds ``histories`` of ``history`` tokens, each with ``samples`` replies
+at a time. The update has ``trained`` tokens with a loss and ``stored`` tokens in packed rows of ``row`` tokens.
+"""
 
 
 def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
-    states, beside = int(cfg.rollout.states), _around(cfg, known)
+    states, counts = int(cfg.rollout.states), _around(cfg, known)
     spoken = known.spoken + known.observation
     if OmegaConf.select(cfg, "allocator._target_") is None:  # imitation of whole demonstrations
         spine = known.opening + known.demonstrated * spoken - known.observation
         trained = known.demonstrated * states * known.spoken
-        return Tokens(states, *beside, trained, states * spine, spine)  # type: ignore[call-arg, arg-type]
+        none = dict.fromkeys(PLAYED, 0.0)
+        return counts | none | {"trained": trained, "stored": states * spine, "row": spine}
     demonstrated = not str(OmegaConf.select(cfg, "states._target_")).endswith("TaskStarts")
     before = known.opening + ((known.demonstrated - 1) / 2 * spoken if demonstrated else 0)
     depth = min(float(cfg.rollout.turns or known.episode), known.episode)
@@ -345,8 +253,8 @@ def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
     rollouts, turns = roots + len(continued), roots * depth + sum(continued)
     sampled, history = turns * known.reply, before + depth * (known.reply + known.observation)
     answered = max(0.0, turns - rollouts) * known.observation  # no observation follows the last turn
-    spines, spine, histories, samples = states, before, rollouts, 1.0
-    shared, own = before, (sampled + answered) / states
+    spines, spine, samples, shared, own = states, before, 1.0, before, (sampled + answered) / states
+    histories = rollouts
     if depth == 1:  # the states of one trajectory share a history
         trajectories = int(cfg.rollout.trajectories or ceil(states / known.demonstrated))
         spines = histories = min(states, trajectories) if demonstrated else states
@@ -355,14 +263,15 @@ def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
         history, samples, shared, own = spine, rollouts / spines, spine, sampled / spines
     room = row_limit(shared, float(cfg["update"].row_tokens)) - shared
     rows = max(1, ceil(own / max(room, own * spines / max(turns, spines))))  # each row of a tree repeats the prefix
-    return Tokens(  # type: ignore[call-arg]
-        states, *beside, sampled, spines * (rows * shared + own), shared + own / rows, rollouts, turns, depth, sampled,  # type: ignore[arg-type]
-        spines * spine + answered, before, before + (depth - 1) / 2 * (known.reply + known.observation) + known.reply / 2,
-        histories, history, samples,
-    )  # fmt: skip
+    context = before + (depth - 1) / 2 * (known.reply + known.observation) + known.reply / 2
+    played = (rollouts, turns, depth, sampled, spines * spine + answered)
+    kept = (before, context, histories, history, samples)
+    update = {"trained": sampled, "stored": spines * (rows * shared + own), "row": shared + own / rows}
+    return counts | dict(zip(PLAYED, (*played, *kept), strict=True)) | update
 
 
 def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[float]]:
+    """The number of rollouts from the roots, and the turns of each continuation, if every second rollout is won."""
     allocator = build(
         cfg, "allocator", value=lambda trees: [[0.5] * (1 + len(tree.turns)) for tree in trees],
         reward=lambda tree: {"total": [float(i % 2) for i, _ in enumerate(tree.leaves())]},
@@ -381,8 +290,8 @@ def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[fl
     return sum(counts), [turns for some in continued for turns in some]
 
 
-def _around(cfg: DictConfig, known: Lengths) -> tuple[float, ...]:
-    """The tokens of profiles and evaluations, in the order of :class:`Tokens`."""
+def _around(cfg: DictConfig, known: Lengths) -> Tokens:
+    """The tokens of profiles and evaluations."""
     path, number = Path(cfg.data.file or ""), int(cfg.data.trajectories)
     if path.is_file() and path.suffix != ".parquet":
         with path.open("rb") as stream:
@@ -396,14 +305,15 @@ def _around(cfg: DictConfig, known: Lengths) -> tuple[float, ...]:
     episodes = int(cfg.eval.tasks) * (int(cfg.eval.attempts) + 1)
     items = (len(SKILLS) + len(cfg.eval.suites or {})) * int(cfg.eval["items"])
     history = known.opening + known.episode * (known.reply + known.observation)
-    return (
-        profiles * k * number * known.demonstrated * known.reply,
-        profiles * number * spine if k else 0.0,
-        times * (episodes * known.episode * known.reply + items * ANSWER),
-        times * episodes * (known.opening + known.episode * known.observation),
-        (known.opening + history) / 2,
-        history,
-    )
+    return {
+        "states": int(cfg.rollout.states),
+        "profiled": profiles * k * number * known.demonstrated * known.reply,
+        "profiled_prefill": profiles * number * spine if k else 0.0,
+        "evaluated": times * (episodes * known.episode * known.reply + items * ANSWER),
+        "evaluated_prefill": times * episodes * (known.opening + known.episode * known.observation),
+        "evaluated_context": (known.opening + history) / 2,
+        "evaluated_history": history,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,46 +335,44 @@ class RunPlan:
 
 def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = None) -> RunPlan:
     """``given`` holds lengths (fields of :class:`Lengths`) that the user knows better."""
-    devices, given = cfg.trainer.get("devices", 1), given or {}
+    devices = cfg.trainer.get("devices", 1)
     each = len(devices) if not isinstance(devices, int | str) else int(devices) if str(devices).isdigit() else 1
     gpus = max(1, each) * int(cfg.trainer.get("num_nodes", 1))
-    policy: Any = None
-    source: Any = None
-    folder: Path | None = None
-    unknown = ""
+    config, folder, predictor, unknown = None, None, None, ""
     try:
-        policy, folder = architecture(str(cfg.policy.model))
-        base = OmegaConf.select(cfg, "predictor.model")
-        source = architecture(str(base))[0] if base is not None else None
+        config, folder = architecture(str(cfg.policy.model))
+        if (base := OmegaConf.select(cfg, "predictor.model")) is not None:
+            predictor = shape_of(architecture(str(base))[0], str(cfg.predictor.dtype), None, cfg.predictor.layers)
     except InputError as error:
         unknown = str(error)
-    known = lengths(cfg, folder, given)
+    known = lengths(cfg, folder, given or {})
     tokens = token_counts(cfg, known)
-    start = partial(RunPlan, str(cfg.policy.model), int(cfg.trainer.max_epochs), gpus, known, tokens)
+    about = (str(cfg.policy.model), int(cfg.trainer.max_epochs), gpus, known, tokens)
     if unknown:
-        return start(unknown=unknown)
-    lora = LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
-    shape = shape_of(policy, str(cfg.policy.dtype), lora)
-    predictor = shape_of(source, str(cfg.predictor.dtype), None, cfg.predictor.layers) if source is not None else None
-    memory = memory_of(cfg, policy, shape, lora, tokens, predictor, gpus)
-    return start(shape, memory, hours_of(cfg, shape, tokens, predictor, gpu, gpus, known))
+        return RunPlan(*about, unknown=unknown)
+    shape = shape_of(config, str(cfg.policy.dtype), LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha)))
+    memory = memory_of(cfg, config, shape, tokens, predictor, gpus)
+    return RunPlan(*about, shape, memory, hours_of(cfg, shape, tokens, predictor, gpu, gpus, known))
 
 
 def _together(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
+    """The number of histories that the engine holds at a time."""
     budget = cfg.engine.get("memory_gb")
     return histories if budget is None else min(histories, max(1, int(budget * 1e9) // shape.cached(history)))
-
-
-def _episodes(cfg: DictConfig) -> int:
-    return max(1, at_once(_served(cfg), int(cfg.eval.tasks) * max(1, int(cfg.eval.attempts))))
 
 
 def _served(cfg: DictConfig) -> bool:
     return "vllm" in str(cfg.engine.get("_target_"))
 
 
+def _evaluated(cfg: DictConfig, shape: Shape, tokens: Tokens) -> int:
+    """The number of episodes that an evaluation plays at a time."""
+    episodes = max(1, at_once(_served(cfg), int(cfg.eval.tasks) * max(1, int(cfg.eval.attempts))))
+    return _together(cfg, shape, episodes, tokens["evaluated_history"])
+
+
 def memory_of(
-    cfg: DictConfig, config: Any, shape: Shape, lora: LoraSettings, tokens: Tokens, predictor: Shape | None, gpus: int
+    cfg: DictConfig, config: Any, shape: Shape, tokens: Tokens, predictor: Shape | None, gpus: int
 ) -> dict[str, float]:
     """Part -> bytes on one GPU, and the ``peak``: what stays, plus the larger of sampling (``drawing``) and training
     (``activations``), or both if they overlap (``rollout.staleness``).
@@ -474,15 +382,18 @@ def memory_of(
     shards, there = (gpus, 0 if strategy.get("offload") else 1) if sharded else (1, 1)
     outside = shape.head * shape.item * (1 if config.tie_word_embeddings else 2)
     gathered = outside + 2 * (shape.weight_bytes - outside) // shape.layers if shards > 1 else 0
-    row = max(1, round(tokens.row))
-    rows = min(max(1, int(cfg["update"].batch_tokens) // row), max(1, round(tokens.stored / row)))
-    scored = max(1, round(rows * row * tokens.trained / tokens.stored)) if tokens.stored else 1
-    how = ("mixed" in str(cfg.trainer.precision), bool(cfg["update"].recompute), bool(cfg["update"].offload))
-    held = _together(cfg, shape, ceil(tokens.histories / gpus), tokens.history)
-    played = _together(cfg, shape, _episodes(cfg), tokens.evaluated_history)
-    drawn, ahead = max(held * tokens.samples, played), int(cfg.rollout.staleness) if trains else 0
+    row = max(1, round(tokens["row"]))
+    packed = row * min(max(1, int(cfg["update"].batch_tokens) // row), max(1, round(tokens["stored"] / row)))
+    kept = kept_of_token(config, shape.item) * packed
+    if cfg["update"].recompute:  # one layer, and the inputs of all layers, unless these are on the CPU
+        inputs = 1 if cfg["update"].offload else shape.layers
+        kept = kept // shape.layers + inputs * packed * config.hidden_size * shape.item
+    held = _together(cfg, shape, ceil(tokens["histories"] / gpus), tokens["history"])
+    played = _evaluated(cfg, shape, tokens)
+    drawn, ahead = max(held * tokens["samples"], played), int(cfg.rollout.staleness) if trains else 0
     logits = (CHUNK * TRAINED_LOGIT if trains else 0, inside * drawn * DRAWN_LOGIT)
     gradients = there * shape.trained_bytes // shards + (2 * shape.trained_bytes // shape.layers if gathered else 0)
+    cached = held * shape.cached(tokens["history"]), played * shape.cached(tokens["evaluated_history"])
     stays = {
         "weights": there * (shape.weight_bytes + shape.adapter_bytes) // shards + gathered,
         "earlier": there * shape.trained_bytes * ahead // shards,  # copies before recent updates, to resample
@@ -490,15 +401,15 @@ def memory_of(
         "optimiser": there * 2 * shape.trained_bytes // shards if trains else 0,
         "copy": shape.weight_bytes * max(1, ahead) if cfg.engine.get("copy") else 0,
         "predictor": predictor.weight_bytes * 4 if predictor else 0,
-        "cache": inside * max(held * shape.cached(tokens.history), played * shape.cached(tokens.evaluated_history)),
+        "cache": inside * max(cached),
     }
     passing = {
         "drawing": inside * round(drawn * int(cfg.rollout.sampling.max_tokens) * shape.kv_bytes),
-        "activations": activation_bytes(config, str(cfg.policy.dtype), lora, rows, row, scored, *how) if trains else 0,
+        "activations": kept if trains else 0,
     }
-    most, added = round((sum(logits) if ahead else max(logits)) * shape.vocabulary), passing.values()
-    peak = sum(stays.values()) + (sum(added) if ahead else max(added)) + most
-    return {**stays, **passing, "logits": most, "peak": peak}
+    combined = sum if ahead else max
+    most = round(combined(logits) * shape.vocabulary)
+    return {**stays, **passing, "logits": most, "peak": sum(stays.values()) + combined(passing.values()) + most}
 
 
 def hours_of(
@@ -529,30 +440,32 @@ def hours_of(
         read = sampled / max(1.0, samples) * context + sampled * known.reply / 2  # a history is read for its replies
         return gpu.seconds(decode, rounds * shape.weight_bytes + read * shape.kv_bytes) + gpu.seconds(prefill)
 
-    share = ceil(tokens.histories / gpus)
-    groups = gpus * ceil(share / max(1, _together(cfg, shape, share, tokens.history)))
-    sampled, prefilled = collections * tokens.sampled, collections * tokens.prefilled
-    rounds = collections * groups * tokens.depth * known.reply
-    update = (shape, steps * tokens.stored, tokens.row, steps * tokens.trained)
-    refers = float(cfg.loss.get("kl_beta") or 0) > 0
+    share = ceil(tokens["histories"] / gpus)
+    groups = gpus * ceil(share / max(1, _together(cfg, shape, share, tokens["history"])))
+    sampled, prefilled = (collections * tokens[name] for name in ("sampled", "prefilled"))
+    rounds = collections * groups * tokens["depth"] * known.reply
+    update = (shape, steps * tokens["stored"], tokens["row"], steps * tokens["trained"])
     k = int(OmegaConf.select(cfg, "states.k", default=0) or 1)
-    profiled = min(SHARD, max(1.0, _together(cfg, shape, SHARD, tokens.history) * k * known.demonstrated))
-    played = _together(cfg, shape, _episodes(cfg), tokens.evaluated_history)
-    evaluated = (tokens.evaluated, tokens.evaluated_prefill, tokens.evaluated_context, 1, tokens.evaluated / played)
+    profiled = min(SHARD, max(1.0, _together(cfg, shape, SHARD, tokens["history"]) * k * known.demonstrated))
     critic = 0.0
     if predictor is not None:
-        taught = tokens.states * tokens.before / (1 - float(cfg.predictor.prefix_share))
-        learning = forward(predictor, taught, tokens.before, 0) + backward(predictor, taught, tokens.before, 0)
-        asked = forward(predictor, tokens.prefilled + tokens.sampled, tokens.context, 0)
+        taught = tokens["states"] * tokens["before"] / (1 - float(cfg.predictor.prefix_share))
+        learning = sum(part(predictor, taught, tokens["before"], 0) for part in (forward, backward))
+        asked = forward(predictor, tokens["prefilled"] + tokens["sampled"], tokens["context"], 0)
         critic = steps * (asked + int(cfg.predictor.epochs) * learning)
     seconds = {
-        "sampling": sampling(sampled, prefilled, tokens.context, tokens.samples, rounds),
+        "sampling": sampling(sampled, prefilled, tokens["context"], tokens["samples"], rounds),
         "forward": gpu.seconds(forward(*update)),
         "backward": gpu.seconds(backward(*update, recompute)),
-        "reference": gpu.seconds(forward(*update)) if refers else 0.0,
+        "reference": gpu.seconds(forward(*update)) if float(cfg.loss.get("kl_beta") or 0) > 0 else 0.0,
         "predictor": gpu.seconds(critic),
-        "profile": sampling(tokens.profiled, tokens.profiled_prefill, tokens.context, k, tokens.profiled / profiled),
-        "evaluation": sampling(*evaluated),
-    }
+        "profile": sampling(
+            tokens["profiled"], tokens["profiled_prefill"], tokens["context"], k, tokens["profiled"] / profiled
+        ),
+        "evaluation": sampling(
+            tokens["evaluated"], tokens["evaluated_prefill"], tokens["evaluated_context"], 1,
+            tokens["evaluated"] / _evaluated(cfg, shape, tokens),
+        ),
+    }  # fmt: skip
     hours = {part: value / 3600 for part, value in seconds.items()}
     return {**hours, "total": sum(hours.values())}

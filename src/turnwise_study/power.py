@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated
+from typing import Any
 
 import numpy as np
-from annotated_types import Gt
 from scipy.stats import norm
 
 from turnwise.errors import InputError
@@ -36,23 +35,17 @@ class Noise:
     attempts: float | None  # of single attempts, both rows together
 
     def variance(self, tasks: int, seeds: int, attempts: int) -> float:
-        return (
-            self.tasks / tasks
-            + (self.seeds or 0.0) / seeds
-            + (self.apart or 0.0) / (tasks * seeds)
-            + (self.attempts or 0.0) / (tasks * seeds * attempts)
-        )
+        return (self.seeds or 0.0) / seeds + self.of_task(seeds, attempts) / tasks
 
-    def tasks_for(
-        self, points: Annotated[float, Gt(0)], seeds: int, attempts: int, power: float = 0.8, confidence: float = 0.95
-    ) -> int | None:
-        """The fewest tasks with which a true difference of ``points`` percentage points shows at this confidence with
-        this probability; None if the seeds alone spread too much for any number of tasks.
+    def of_task(self, seeds: int, attempts: int) -> float:
+        return self.tasks + (self.apart or 0.0) / seeds + (self.attempts or 0.0) / (seeds * attempts)
+
+    def tasks_for(self, points: float, seeds: int, attempts: int, power: float = 0.8) -> int | None:
+        """The fewest tasks with which a true difference of ``points`` percentage points (above 0) shows at 95 % confidence
+        with this probability; None if the seeds alone spread too much for any number of tasks.
         """
-        allowed = (points / 100 / (norm.ppf((1 + confidence) / 2) + norm.ppf(power))) ** 2
-        left = allowed - (self.seeds or 0.0) / seeds
-        per_task = self.tasks + (self.apart or 0.0) / seeds + (self.attempts or 0.0) / (seeds * attempts)
-        return ceil(per_task / left) if left > 0 else None
+        left = (points / 100 / (norm.ppf(0.975) + norm.ppf(power))) ** 2 - (self.seeds or 0.0) / seeds
+        return ceil(self.of_task(seeds, attempts) / left) if left > 0 else None
 
 
 def noise(above: Sequence[Attempts], below: Sequence[Attempts]) -> Noise:
@@ -68,29 +61,17 @@ def noise(above: Sequence[Attempts], below: Sequence[Attempts]) -> Noise:
         raise InputError(
             f"the runs have {len(tasks)} tasks in common; compare runs that were evaluated on the same tasks"
         )
-    one, two = _moments(above, tasks), _moments(below, tasks)
-    spread = float((one.mean_T - two.mean_T).var(ddof=1)) - one.error - two.error
-    several = one.seeds is not None and two.seeds is not None
-    return Noise(
-        max(0.0, spread),
-        (one.seeds or 0) + (two.seeds or 0) if several else None,
-        one.apart + two.apart if several else None,
-        None if one.attempts is None or two.attempts is None else one.attempts + two.attempts,
+    sides = [_moments(runs, tasks) for runs in (above, below)]
+    seeds, apart, attempts = (
+        None if any(side[part] is None for side in sides) else sum(side[part] for side in sides)
+        for part in ("seeds", "apart", "attempts")
     )
+    spread = float((sides[0]["mean_T"] - sides[1]["mean_T"]).var(ddof=1)) - sum(side["error"] for side in sides)
+    return Noise(max(0.0, spread), seeds, apart, attempts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """The parts of one row, and how much of the variance between its tasks is the error of their means."""
-
-    mean_T: np.ndarray
-    seeds: float | None
-    apart: float
-    attempts: float | None
-    error: float
-
-
-def _moments(runs: Sequence[Attempts], tasks: Sequence[str]) -> _Row:
+def _moments(runs: Sequence[Attempts], tasks: Sequence[str]) -> dict[str, Any]:
+    """The parts of one row, and how much of the variance between its tasks is the ``error`` of their means."""
     counts = {len(run[task]) for run in runs for task in tasks}
     if len(counts) != 1:
         raise InputError(f"the runs have {sorted(counts)} attempts at a task; compare runs with equally many")
@@ -99,10 +80,11 @@ def _moments(runs: Sequence[Attempts], tasks: Sequence[str]) -> _Row:
     mean_ST = scores_STK.mean(2)
     attempts = float(scores_STK.var(2, ddof=1).mean()) if k > 1 else None
     of_mean = (attempts or 0.0) / k
-    apart, seeds = 0.0, None
+    apart, seeds = None, None
     if s > 1:
         residual_ST = mean_ST - mean_ST.mean(1, keepdims=True) - mean_ST.mean(0) + mean_ST.mean()
         within = float((residual_ST**2).sum() / ((s - 1) * (len(tasks) - 1)))
         apart = max(0.0, within - of_mean)
         seeds = max(0.0, float(mean_ST.mean(1).var(ddof=1)) - within / len(tasks))
-    return _Row(mean_ST.mean(0), seeds, apart, attempts, (apart + of_mean) / s)
+    error = ((apart or 0.0) + of_mean) / s
+    return {"mean_T": mean_ST.mean(0), "seeds": seeds, "apart": apart, "attempts": attempts, "error": error}

@@ -1,22 +1,18 @@
-"""Sends a run's policy to the Hugging Face Hub, and tables with the files of runs to Weights & Biases."""
+"""Sends a run's policy to the Hugging Face Hub, with a model card."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from huggingface_hub import HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError
 
 from turnwise.errors import InputError
+from turnwise.runs.page import summary
 from turnwise.runs.result_file import read_result
 from turnwise.runs.run_folder import read_record
-from turnwise_study.run_page import summary
-from turnwise_study.runs import FinishedRuns
-from turnwise_study.tables import Table
 
 # what of a policy is sent: no optimiser state, log or configuration of this machine
 PATTERNS = [
@@ -28,7 +24,6 @@ PATTERNS = [
     "vocab.*",
     "merges.txt",
 ]
-KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")
 
 
 def policy_folder(run: Path) -> Path:
@@ -53,18 +48,18 @@ def card_of(run: Path, licence: str | None = None) -> ModelCard:
 
 def push(run: Path, repository: str, card: ModelCard, token: str, private: bool = True) -> str:
     """Sends the policy and its card as one commit, and returns the commit's URL. Symbolic links are not followed, and
-    the base model's path is replaced by the name that the card gives.
+    in the JSON files, a path of this machine is replaced by its last component.
     """
     source, api = policy_folder(run), HfApi(token=token)
     with TemporaryDirectory() as place:
         for path in (path for pattern in PATTERNS for path in source.glob(pattern) if not path.is_symlink()):
-            (Path(place) / path.name).write_bytes(path.read_bytes())
+            content = path.read_bytes()
+            if path.name.endswith("config.json"):
+                settings = json.loads(content)
+                named = {key: Path(v).name for key, v in settings.items() if isinstance(v, str) and v.startswith("/")}
+                content = json.dumps(settings | named, indent=2).encode()
+            (Path(place) / path.name).write_bytes(content)
         (Path(place) / "README.md").write_text(str(card), encoding="utf-8")
-        for path in Path(place).glob("*config.json"):
-            settings = {
-                k: Path(v).name if isinstance(v, str) and v.startswith("/") else v for k, v in _json(path).items()
-            }
-            path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         try:
             api.create_repo(repository, private=private, exist_ok=True)
             return str(
@@ -72,30 +67,3 @@ def push(run: Path, repository: str, card: ModelCard, token: str, private: bool 
             )
         except (HfHubHTTPError, OSError, ValueError) as error:
             raise InputError(f"{repository}: {api.endpoint} did not take the files ({error})") from error
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8")))
-
-
-def publish_wandb(
-    runs: FinishedRuns, tables: Sequence[Table], project: str, title: str, folder: Path, offline: bool
-) -> str:
-    """Writes one W&B run with the tables, and an artifact with the files of every run. Returns its URL, or the folder
-    of an offline bundle, which ``wandb sync`` uploads.
-    """
-    import wandb
-
-    folder.mkdir(parents=True, exist_ok=True)
-    mode: Any = "offline" if offline else "online"
-    with wandb.init(project=project, name=title, job_type="report", dir=str(folder), mode=mode) as run:
-        for number, table in enumerate(tables):
-            columns: list[str | int] = [*table.headers]
-            run.log({f"tables/{number}": wandb.Table(columns=columns, data=[list(row) for row in table.rows])})
-        artifact = wandb.Artifact("runs", type="runs")
-        for at in runs.folders:
-            for name in KEPT:
-                if (at / name).exists():
-                    artifact.add_file(str(at / name), name=f"{at.parent.name}/{at.name}/{name}")
-        run.log_artifact(artifact)
-        return str(Path(run.dir).parent if offline else run.url)

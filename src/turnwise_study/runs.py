@@ -1,23 +1,23 @@
-"""Finds finished runs, groups them into rows that differ only in the seed, and reads their metrics."""
+"""Finds runs and reads their metrics."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.errors import InputError
 from turnwise.files import read_yaml, written
 from turnwise.runs.archive import RunPath, checked_rows
-from turnwise.runs.result_file import Result, ResultError, read_result
-from turnwise.runs.run_folder import recorded
+from turnwise.runs.figures import LABELS
+from turnwise.runs.page import judged_on_dialogues
+from turnwise.runs.result_file import Result, read_result
 from turnwise_study.sweeps.jobs import Job
 
 SUCCESS, ACCEPTED = "held-out success", "accepted replies in held-out dialogues"
@@ -41,25 +41,6 @@ RESULT = {
     "cpu_seconds": "CPU seconds of training",
     "seconds.rollouts": "seconds of rollouts",
     "seconds.updates": "seconds of updates",
-}
-LOGGED = {
-    "train/reward_mean": "mean reward",
-    "train/reward_std": "spread of rewards in a group",
-    "train/kl_ref": "KL to the reference",
-    "train/kl_sampler": "KL of trainer and sampler",
-    "train/entropy": "entropy",
-    "train/repeat_rate": "repeated actions",
-    "train/grad_norm": "gradient norm",
-    "train/clip_fraction": "clipped tokens",
-    "train/effective_groups": "groups with signal",
-    "train/loss": "loss",
-    "train/nll": "negative log-likelihood",
-    "rollout/turns": "turns played so far",
-    "rollout/tokens": "tokens sampled so far",
-    "rollout/tokens_per_s": "tokens sampled a second",
-    "rollout/trajectories": "trajectories played so far",
-    "cpu/iteration": "CPU seconds of an iteration",
-    "eval/repeat_rate": "repeated actions in evaluations",
 }
 _HOW = {
     "late": "later half",
@@ -88,95 +69,7 @@ def words(metric: str, dialogues: bool = False) -> str:
         return f"{head}, {name}{f', {mode}' if mode else ''}, {unit}"
     if found := _SUITE.match(metric):
         return f"{found[2]} {'before' if found[1] == 'base' else 'after'} training, %"
-    return RESULT.get(metric) or LOGGED.get(metric, metric)
-
-
-def success_keys(logged: Iterable[str]) -> dict[str, str]:
-    """Split -> key of held-out success in ``metrics.jsonl``; greedy keys only if there are no sampled ones."""
-    names = sorted(logged)
-    for ending in ("success", "success_greedy"):
-        keys = [key for key in names if key.startswith("eval/") and key.endswith(f"/{ending}")]
-        if keys:
-            return {key.split("/")[1]: key for key in keys}
-    return {}
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """The runs of one configuration, which differ only in the seed."""
-
-    name: str
-    results: dict[int, Result]  # seed -> result
-    config: Mapping[str, object] = field(default_factory=dict)  # settings of the first seed, by dotted key
-    folders: Mapping[int, Path] = field(default_factory=dict)  # seed -> folder of the run
-
-    @property
-    def seeds(self) -> list[int]:
-        return sorted(self.results)
-
-    @property
-    def first(self) -> Result:
-        return self.results[self.seeds[0]]
-
-    def values(self, metric: str) -> dict[int, float]:
-        """Seed -> number at the dotted path ``metric`` of ``result.json``, if the result has the number."""
-        found = {seed: read_metric(self.results[seed], metric) for seed in self.seeds}
-        return {seed: value for seed, value in found.items() if value is not None}
-
-
-@dataclass(slots=True)
-class FinishedRuns:
-    """All finished runs under some folders."""
-
-    sections: dict[tuple[str, str], list[RunRow]] = field(default_factory=dict)  # (environment, scale) -> rows of runs
-    notes: list[str] = field(default_factory=list)  # runs that were left out, with the reasons
-    folders: list[Path] = field(default_factory=list)  # folders of the finished runs
-
-
-def collect(paths: Iterable[Path | str]) -> FinishedRuns:
-    """Finds every finished run at or below ``paths``, and groups runs of one name into rows with one run per seed."""
-    roots = [RunPath(path) for path in paths]
-    collection, configs = FinishedRuns(), {}
-    places: dict[tuple[str, str, str, int], Path] = {}
-    newest: dict[tuple[str, str, str, int], float] = {}
-    found: dict[tuple[str, str], dict[str, dict[int, Result]]] = {}
-    for folder in sorted(set(_runs_below(roots))):
-        if not (folder / "result.json").exists():
-            collection.notes.append(f"{folder}: this run is not finished and is left out.")
-            continue
-        try:
-            result = read_result(folder)
-        except ResultError as error:
-            collection.notes.append(f"left out: {error}")
-            continue
-        config = _config(folder / "config.yaml")
-        name = result.name or str(config.get("name") or result.method)
-        collection.folders.append(folder)
-        key, written = (result.env, result.scale, name, result.seed), (folder / "result.json").stat().st_mtime
-        if key in newest:
-            used, left = (places[key], folder) if written < newest[key] else (folder, places[key])
-            collection.notes.append(f"{name}, seed {result.seed}: {used} is used, because {left} is an older run.")
-            if used != folder:
-                continue
-        newest[key] = written
-        found.setdefault(key[:2], {}).setdefault(name, {})[result.seed] = result
-        configs[key], places[key] = _decides(config), folder
-    if not found:
-        said = "\n".join(collection.notes)
-        raise InputError(f"no finished run under {', '.join(map(str, roots))}; finish one with python train.py\n{said}")
-    for section, rows in sorted(found.items()):
-        collection.sections[section] = [
-            RunRow(
-                name,
-                results,
-                configs[*section, name, min(results)],
-                {seed: places[*section, name, seed] for seed in results},
-            )
-            for name, results in sorted(rows.items())
-        ]
-        for row in collection.sections[section]:
-            collection.notes += _drift(row, [configs[*section, row.name, seed] for seed in row.seeds])
-    return collection
+    return RESULT.get(metric) or LABELS.get(metric, metric)
 
 
 def read_metric(result: Result, metric: str) -> float | None:
@@ -200,54 +93,17 @@ def read_metric(result: Result, metric: str) -> float | None:
     return float(node)
 
 
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        config = read_yaml(path)
-    except (OSError, ValueError):
-        return {}
-    return config if isinstance(config, dict) else {}
-
-
-def _decides(config: dict[str, Any]) -> dict[str, object]:
-    try:
-        return recorded(OmegaConf.create(config))
-    except OmegaConfBaseException:
-        return {}
-
-
-def _drift(row: RunRow, configs: list[dict[str, object]]) -> list[str]:
-    """A note if the seeds of a row differ in other settings, so that their mean would mix configurations. A setting
-    that repeats the seed (``allocator.seed``) is none, nor is the policy of the same seed of another row
-    (``policy.start``).
-    """
-    keys = sorted({key for config in configs for key in config})
-    said = {key: [_without_seed(config.get(key), seed) for config, seed in zip(configs, row.seeds)] for key in keys}
-    repeats = {key for key in keys if all(config.get(key) == seed for config, seed in zip(configs, row.seeds))}
-    odd = [key for key in keys if key not in repeats and any(value != said[key][0] for value in said[key])]
-    return [f"{row.name}: its seeds differ in {', '.join(odd[:5])}, so their mean mixes settings."] if odd else []
-
-
-def _without_seed(value: object, seed: int) -> object:
-    return re.sub(rf"\bseed{seed}(?=/|$)", "seed*", value) if isinstance(value, str) else value
-
-
-def folders_of(paths: Sequence[Path | str]) -> list[Path]:
-    """The run folders at or below ``paths``."""
-    found = list(_runs_below(map(RunPath, paths)))
-    if not found:
-        raise InputError(f"no run under {', '.join(map(str, paths))}; give a folder that contains config.yaml")
-    return found
-
-
-def _runs_below(roots: Iterable[Path]) -> Iterator[Path]:
-    for root in roots:
+def folders_of(paths: Iterable[Path | str]) -> list[Path]:
+    """The folders of runs, finished or not, at or below ``paths``, except renamed ones."""
+    found: set[Path] = set()
+    for root in map(RunPath, paths):
         if not root.is_dir():
-            raise InputError(
-                f"{root}: this folder does not exist; give folders of runs, or folders that contain them, e.g. "
-                "outputs/pivotrl"
-            )
-        runs = {file.parent for name in ("config.yaml", "result.json") for file in root.rglob(name)}
-        yield from sorted(run for run in runs if ".old-" not in run.name)
+            raise InputError(f"{root}: this folder does not exist; give folders of runs, e.g. outputs/pivotrl")
+        found |= {file.parent for name in ("config.yaml", "result.json") for file in root.rglob(name)}
+    runs = sorted(run for run in found if ".old-" not in run.name)
+    if not runs:
+        raise InputError(f"no run under {', '.join(map(str, paths))}; give a folder that contains config.yaml")
+    return runs
 
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]
@@ -257,44 +113,27 @@ _EPISODES = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?(?:by_split\.(\w+)\.|
 _ANSWERS = re.compile(r"ood\.(?:(mean_change)|after(?:\.(\w+))?)")
 
 
-@dataclass(slots=True)
-class Scored:
-    """The scores of one evaluation of a policy."""
-
-    # (decoding mode, split, subset) -> task -> score of each attempt
-    episodes: dict[tuple[str, str, str | None], dict[str, list[float]]] = field(default_factory=dict)
-    answers: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # out-of-domain suite -> item -> scores
-
-
 @lru_cache(maxsize=1024)
-def _read_scored(path: Path, known: object) -> Scored:
-    """Cached until the file changes: an evaluation is read for every claim on its run."""
-    found = Scored()
+def _read_scored(path: Path, known: object) -> dict[tuple[Any, ...], dict[str, list[float]]]:
+    """(decoding mode, split, subset) or (out-of-domain suite,) -> task or item -> score of each attempt. Cached until the
+    file changes: an evaluation is read for every claim on its run.
+    """
+    found: dict[tuple[Any, ...], dict[str, list[float]]] = {}
+    place: tuple[Any, ...]
     for row in checked_rows(path):
         if "success" in row:
-            tasks = found.episodes.setdefault((row["mode"], row["split"], row.get("subset")), {})
-            tasks.setdefault(str(row["task"]), []).append(float(row["success"]))
+            place, name, score = (row["mode"], row["split"], row.get("subset")), row["task"], row["success"]
         elif "score" in row:
-            found.answers.setdefault(row["suite"], {}).setdefault(str(row["item"]), []).append(float(row["score"]))
+            place, name, score = (row["suite"],), row["item"], row["score"]
+        else:
+            continue
+        found.setdefault(place, {}).setdefault(str(name), []).append(float(score))
     return found
-
-
-def judged_on_dialogues(result: Result) -> bool:
-    """Whether the main number of a result was measured on held-out dialogues, not on an environment's tasks."""
-    return result.held_out is not None and not result.in_domain.by_split
 
 
 def all_on_dialogues(results: Iterable[Result]) -> bool:
     judged = [judged_on_dialogues(result) for result in results]
     return bool(judged) and all(judged)
-
-
-class Damaged(InputError):
-    """The error that is raised if a file of the run in ``folder`` cannot be read."""
-
-    def __init__(self, folder: Path, said: str) -> None:
-        super().__init__(said)
-        self.folder = folder
 
 
 @dataclass(frozen=True)
@@ -324,12 +163,10 @@ class RunMetrics:
             return None if top is None or not bottom else top / bottom
         how, _, key = metric.rpartition(" ")
         if how == "config":
-            found_here = OmegaConf.select(OmegaConf.create(read_yaml(self.folder / "config.yaml")), key)
-            return None if found_here is None else float(found_here)
-        if how not in ("", "late", "spread", "last", "sum"):
-            raise InputError(
-                f"metric {metric!r}: the word before the key must be one of late, spread, last, sum, config, got {how!r}"
-            )
+            setting = OmegaConf.select(OmegaConf.create(read_yaml(self.folder / "config.yaml")), key)
+            return None if setting is None else float(setting)
+        if how and how not in _HOW:
+            raise InputError(f"metric {metric!r}: before the key may be one of {', '.join(_HOW)}, config, got {how!r}")
         if key == "sampled_turns":
             return self.result.rollout_turns + float(self.result.profile_turns or 0)
         if key == "sampled_cpu_seconds":
@@ -356,34 +193,38 @@ class RunMetrics:
         if episodes:
             mode, split, subset, _ = episodes.groups()
             mode = mode or getattr(self.result.in_domain, "decoding", None) or "sampled"
-            for (of_mode, of_split, of_subset), tasks in self._scored(when).episodes.items():
-                if of_mode == mode and split in (None, of_split) and subset in (None, of_subset):
+            for place, tasks in self._scored(when).items():
+                if len(place) == 3 and all(of in (None, one) for of, one in zip((mode, split, subset), place)):
                     for task, scores in tasks.items():
-                        found.setdefault("", {}).setdefault(f"{of_split}/{task}", []).extend(scores)
+                        found.setdefault("", {}).setdefault(f"{place[1]}/{task}", []).extend(scores)
         elif answers:
-            for suite, items in self._scored(when).answers.items():
-                if answers[2] in (None, suite):
-                    found[suite] = {item: list(scores) for item, scores in items.items()}
+            for (suite, *rest), items in self._scored(when).items():
+                if not rest and answers[2] in (None, suite):
+                    found[suite] = items
         return found or None
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of ``metrics.jsonl``; empty if there is no such file."""
-        try:
-            return checked_rows(self.folder / "metrics.jsonl")
-        except InputError as error:
-            raise Damaged(self.folder, str(error)) from error
+        return checked_rows(self.folder / "metrics.jsonl")
 
     @cached_property
     def training(self) -> list[dict[str, Any]]:
         return [row for row in self.rows if row.get("phase") == "train"]
 
-    def _scored(self, when: str) -> Scored:
+    def _scored(self, when: str) -> dict[tuple[Any, ...], dict[str, list[float]]]:
         path = self.folder / "evaluation" / f"{when}.jsonl"
-        try:
-            return _read_scored(path, written([path])) if path.exists() else Scored()
-        except (InputError, OSError) as error:
-            raise Damaged(self.folder, str(error)) from error
+        return _read_scored(path, written([path])) if path.exists() else {}
+
+
+Runs = Mapping[int, RunMetrics]
+"""Seed -> run, for the runs of one row."""
+
+
+def values(runs: Runs, metric: str) -> dict[int, float]:
+    """Seed -> value of a metric, for the runs that have it."""
+    found = {seed: run.value(metric) for seed, run in sorted(runs.items())}
+    return {seed: value for seed, value in found.items() if value is not None}
 
 
 def metrics_by_seed(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, RunMetrics]:
@@ -393,8 +234,9 @@ def metrics_by_seed(wanted: Sequence[Job], place: Path, notes: list[str]) -> dic
         folder = place / job.name / f"seed{job.seed}"
         if (folder / "result.json").exists():
             try:
-                runs[job.seed] = _measured(folder, _state_files(folder))
-            except (ResultError, Damaged, OSError) as error:
+                files = (file for name in ("result.json", "metrics.jsonl") if (file := folder / name).exists())
+                runs[job.seed] = _measured(folder, written(files))
+            except (InputError, OSError) as error:
                 notes.append(f"left out: {error}")
     return runs
 
@@ -404,10 +246,6 @@ def _measured(folder: Path, known: object) -> RunMetrics:
     run = RunMetrics(folder, read_result(folder))
     _ = run.rows  # the rows are read here, because a run with damaged rows does not count as finished
     return run
-
-
-def _state_files(folder: Path) -> tuple[object, ...]:
-    return written(file for name in ("result.json", "metrics.jsonl") if (file := folder / name).exists())
 
 
 def other_decoding(metric: str) -> str | None:

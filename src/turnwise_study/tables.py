@@ -1,64 +1,22 @@
-"""Numbers and tables as text, shown on the terminal, in Markdown and on HTML pages."""
+"""Tables of text, shown on the terminal, in Markdown and on HTML pages."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from math import floor, log10
 from pathlib import Path
-from time import localtime, strftime
 from urllib.parse import quote
 
-from jinja2 import DictLoader, Environment, StrictUndefined
-from markupsafe import Markup
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table as RichTable
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import Estimate
-from turnwise.files import atomic_write
-from turnwise.runs.result_file import progress, remaining
-
-
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} %"
-
-
-def signed(value: float | None) -> str:
-    """A change in percentage points with its sign, such as ``+20.8``. Zero has no sign."""
-    if value is None:
-        return "-"
-    return "0.0" if abs(value) < 0.05 else f"{value:+.1f}"
-
-
-def interval(bounds: Sequence[float] | None, show: Callable[[float], str] = signed) -> str:
-    return "-" if bounds is None else f"[{show(bounds[0])}, {show(bounds[1])}]"
-
-
-def count(value: int | float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
-
-
-def short(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return count(value) if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def nats(value: float | None, sign: bool = False) -> str:
-    return "-" if value is None else f"{value:+.3f}" if sign else f"{value:.3f}"
-
-
-def duration(seconds: float) -> str:
-    """A duration such as ``8.4 s``, ``7 min 05 s`` or ``2 h 03 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+from turnwise.runs.page import render, write_page
+from turnwise.text import signed
 
 
 def plain(value: float) -> str:
@@ -90,6 +48,9 @@ class Table:
     headers: list[str]
     rows: list[list[str]]
     notes: list[str] = field(default_factory=list)
+    folders: dict[str, dict[int, Path]] = field(
+        default_factory=dict
+    )  # first cell of a row -> seed -> folder of the run
 
     def _repr_markdown_(self) -> str:  # how a notebook displays it
         return to_markdown([self])
@@ -102,6 +63,12 @@ def to_rich(table: Table) -> RichTable:
     for row in table.rows:
         rich.add_row(*row)
     return rich
+
+
+def show(tables: Sequence[Table], console: Console) -> None:
+    for table in tables:
+        console.print(to_rich(table))
+        console.print(*table.notes, "", sep="\n")
 
 
 def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
@@ -151,58 +118,34 @@ def write_section(
     write_page(path, above + "".join(shown) + text + below)
 
 
-def write_page(path: Path, page: str) -> None:
-    """Writes a page atomically: the previous page stays visible until the new page is complete."""
-    with atomic_write(path) as part:
-        part.write_text(page, encoding="utf-8")
-
-
-def script(name: str) -> dict[str, str]:
-    """The text of a script of ``templates/``, and its hash, which the page's security policy allows."""
-    text = (files("turnwise_study") / "templates" / name).read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return {"script": Markup(text), "script_hash": f"sha256-{digest}"}
-
-
-def render(template: str, **values: object) -> str:
-    folder = files("turnwise_study") / "templates"
-    sources = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.name.endswith(".jinja")}
-    env = Environment(
-        loader=DictLoader(sources), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    for show in (percent, signed, interval, count, duration, nats, progress, remaining):
-        env.filters[show.__name__] = show
-    env.filters["drawing"] = Markup  # marks text as safe HTML: only for SVG of reports.figures, which escapes its text
-    env.filters["clock"] = lambda seconds: strftime("%Y-%m-%d %H:%M:%S", localtime(seconds))
-    return env.get_template(template).render(**values)
-
-
 def tables_page(
     title: str,
     tables: Sequence[Table],
     lines: Sequence[str],
+    page: Path,
     figures: Sequence[object] = (),
-    runs: Mapping[str, Mapping[int, Path]] | None = None,
-    page: Path | None = None,
 ) -> str:
-    """An HTML page with the table of verdicts, the figures, the other tables, and ``lines``.
-
-    Args:
-        runs, page: label of a row -> seed -> folder of the run, and the path at which the page will be written. With
-            both, each seed links to the report of its run.
+    """An HTML page with the table of verdicts, the figures, the other tables, and ``lines``. Seeds link to the reports of
+    their runs, relative to ``page``, the path at which the page will be written.
     """
-    ordered = sorted(tables, key=lambda table: "verdict" not in table.headers)
-    first = [table for table in ordered if "verdict" in table.headers][:1]
+    first = [table for table in tables if "verdict" in table.headers][:1]
     links = {
         (label, str(seed)): _link(folder, page)
-        for label, seeds in (runs or {}).items()
+        for table in tables
+        for label, seeds in table.folders.items()
         for seed, folder in seeds.items()
-        if page is not None
     }
+    rest = sorted((table for table in tables if table not in first), key=lambda table: "verdict" not in table.headers)
     return render(
-        "comparison.html.jinja", title=title, first=first, tables=[t for t in ordered if t not in first],
-        figures=figures, lines=lines, links=links,
-    )  # fmt: skip
+        "comparison.html.jinja",
+        "turnwise_study",
+        title=title,
+        first=first,
+        tables=rest,
+        figures=figures,
+        lines=lines,
+        links=links,
+    )
 
 
 def _link(folder: Path, page: Path) -> str:

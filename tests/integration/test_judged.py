@@ -16,7 +16,6 @@ from omegaconf import DictConfig
 from turnwise.runs.result_file import read_result
 from turnwise.runs.run_folder import claim
 from turnwise.training.loop import run
-from turnwise_study import run_page
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]
@@ -95,7 +94,7 @@ def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_
             )
         )
         with claim(cfg):
-            run(cfg, pages=run_page)
+            run(cfg)
     rows = train_rows(out)
     assert len(rows) == 2
     for row in rows:

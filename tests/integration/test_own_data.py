@@ -13,7 +13,6 @@ from tests.integration import bookings
 
 from turnwise.runs.result_file import Result, read_result
 from turnwise.training.loop import run
-from turnwise_study import run_page
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +59,7 @@ def played(
             *pivots,
             *more,
         ]
-        run(composed(overrides), pages=run_page)
+        run(composed(overrides))
         rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
         return read_result(tmp_path / "run"), rows
 

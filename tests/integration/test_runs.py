@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM
 from turnwise.runs.result_file import read_result
 from turnwise.training.evaluate import Measure
 from turnwise.training.loop import run
-from turnwise_study import run_page
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]
@@ -40,7 +39,7 @@ def test_a_run_leaves_what_it_promises_and_looking_at_it_in_between_changes_noth
     monkeypatch.setattr(Measure, "__call__", counted)
     for every in (0, 1):
         cfg = composed(small("trace", f"eval.every={every}", out=f"looked{every}"))
-        run(cfg, pages=run_page)
+        run(cfg)
     assert times["measured"] == 2 + 4  # the look after the last iteration is the evaluation after training
     plain, looked = (tmp_path / f"looked{every}" for every in (0, 1))
     a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (plain, looked))

@@ -28,6 +28,7 @@ from turnwise.config.follow import told
 from turnwise.console import Terminal
 from turnwise.env import environments_of
 from turnwise.errors import Checked, Interrupted, Stopped
+from turnwise.runs.page import print_summary, write_pages
 from turnwise.runs.result_file import read_result, write_result
 from turnwise.shipped import BASES, unknown_to
 from turnwise.training.candidates import read_candidates
@@ -39,16 +40,16 @@ from turnwise.training.metrics import gate_counts
 from turnwise.training.module import PolicyModule, out_of_memory
 from turnwise.training.parts import build_parts, player_of, prove_judge, trainer_of
 from turnwise.training.profile import Choice, profile_costs
-from turnwise.training.progress import Advance, Pages, Phases, StatusWriter, started
+from turnwise.training.progress import Advance, Phases, StatusWriter, started
 from turnwise.training.recorder import Health, Recorder
 
 SERVED = {"turnwise.engines.vllm.VllmEngine"}  # engines that run in servers, outside the run's processes
 
 
-def run(cfg: DictConfig, began: float | None = None, pages: Pages | None = None, env: Any = None) -> None:
+def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
     """Runs a configuration. Work that an earlier start of the run has finished is not repeated. The duration of the run
-    is counted from ``began``, a Unix time (None: from now on). ``pages`` shows the run to people (None: nothing does).
-    ``env`` is the environment if it is ready. Raises ``Checked`` if all checks have passed and ``check`` is set.
+    is counted from ``began``, a Unix time (None: from now on). ``env`` is the environment if it is ready. Raises
+    ``Checked`` if all checks have passed and ``check`` is set.
     """
     prepare(int(cfg.seed))
     with ExitStack() as ends:
@@ -129,10 +130,9 @@ def run(cfg: DictConfig, began: float | None = None, pages: Pages | None = None,
             entries |= {"pivots": dict(chosen.pivots)} if chosen.pivots else {}
             entries |= health.closing(parts.gate) | {"wall_seconds": round(status.seconds, 1)}
             write_result(result_of(cfg, parts.env.name, candidates, base, after, entries), settings.folder)
-            report = pages.write_pages(settings.folder) if pages is not None else None
+            report = write_pages(settings.folder)
             advance(1)
-    if pages is not None and report is not None:
-        pages.print_summary(read_result(settings.folder), report, Terminal())
+    print_summary(read_result(settings.folder), report, Terminal())
 
 
 def prepare(seed: int) -> None:

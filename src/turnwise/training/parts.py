@@ -95,14 +95,20 @@ class Settings:
         if update.memory_gb is None or update.recompute or self.device.type != "cpu":
             return self
         config = unwrapped(model).config.get_text_config()
-        wide = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-        # what autograd keeps of a token in a layer, counted in Llama and Qwen3 with LoRA on all linear layers
-        of_token = (
-            config.num_hidden_layers * (8 * config.hidden_size + 4 * wide) * next(model.parameters()).element_size()
-        )
+        of_token = kept_of_token(config, next(model.parameters()).element_size())
         fits = max(256, int(update.memory_gb * 1e9 / (of_token * torch.get_num_threads())))
         rows, batches = min(update.row_tokens, fits), min(update.batch_tokens, fits)
         return replace(self, update=replace(update, row_tokens=rows, batch_tokens=batches))
+
+
+def kept_of_token(config: Any, item: int) -> int:
+    """The bytes that autograd keeps of a token in all layers, without the attention of long rows, if a number has
+    ``item`` bytes. Counted in Llama and Qwen3 with LoRA on all linear layers; of experts, those that a token passes.
+    """
+    wide = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    if passed := getattr(config, "num_experts_per_tok", None):
+        wide = passed * (getattr(config, "moe_intermediate_size", None) or wide)
+    return int(config.num_hidden_layers * (8 * config.hidden_size + 4 * wide) * item)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import lightning as L
 from annotated_types import Ge
@@ -26,7 +26,6 @@ from turnwise.errors import InputError
 from turnwise.runs.archive import json_object, paths_of
 from turnwise.runs.result_file import (
     NAME,
-    Result,
     ResultError,
     Status,
     read_result,
@@ -42,14 +41,6 @@ if TYPE_CHECKING:
 
 
 QUIET_SECONDS = 15.0  # least seconds between two progress lines if no progress bar is drawn
-
-
-class Pages(Protocol):
-    """Shows a finished run, such as the module :mod:`turnwise_study.run_page`, which a run itself does not import."""
-
-    def write_pages(self, folder: Path) -> Path: ...  # returns the page to open
-
-    def print_summary(self, result: Result, report: Path, console: Terminal) -> None: ...
 
 
 class StatusWriter:

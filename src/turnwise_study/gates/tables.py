@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from turnwise.methods.selective import DISTANCE, SIGNALS, TERMINATION
-from turnwise_study.gates.groups import (
-    KNOWN,
-    LABELS,
-    Buffer,
+from turnwise_study.gates.groups import KNOWN, LABELS, Buffer
+from turnwise_study.gates.statistics import (
     Row,
+    bootstrapped,
     counts,
     intervals,
+    median_row,
+    percent_of,
     placed_statistics,
     places,
+    rank_rows,
     rank_statistics,
 )
 
@@ -30,24 +31,16 @@ def thresholds_table(buffer: Buffer, k: int, thresholds: Sequence[float], resamp
     """T1 (Table 1 of the paper): for each threshold, the groups that a gate cuts at step ``k``, and the saving in
     percent, safe = TP (T - K) / (N T) and raw = (TP + FP) (T - K) / (N T), with horizon T and N groups.
     """
-    values = buffer.values(k, DISTANCE)
-    return {
-        f"{t:.2f}" if round(t, 2) == t else f"{t:g}": _threshold_row(buffer, values < t, k, resamples, seed)
-        for t in thresholds
-    }
+    values, uniform, share = buffer.values(k, DISTANCE), buffer.uniform, 100 * (buffer.horizon - k) / buffer.horizon
 
+    def row(cut: np.ndarray) -> Row:
+        columns = [(cut & uniform) * share, cut * share]
+        means = bootstrapped(
+            lambda a, b: np.stack([a.mean(-1), b.mean(-1)], -1), columns, ("safe", "raw"), resamples, seed
+        )
+        return counts(cut, uniform) | means
 
-def _threshold_row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> Row:
-    uniform = buffer.uniform
-    share = 100 * (buffer.horizon - k) / buffer.horizon
-    columns = [(cut & uniform) * share, cut * share]
-    safe, raw = intervals(lambda a, b: np.stack([a.mean(-1), b.mean(-1)], -1), columns, resamples, seed)
-    return counts(cut, uniform) | {
-        "safe": float(columns[0].mean()),
-        "raw": float(columns[1].mean()),
-        "safe_ci95": safe,
-        "raw_ci95": raw,
-    }
+    return {f"{t:.2f}" if round(t, 2) == t else f"{t:g}": row(values < t) for t in thresholds}
 
 
 def regime_row(buffer: Buffer, k: int, threshold: float, resamples: int, seed: int) -> Row:
@@ -56,70 +49,32 @@ def regime_row(buffer: Buffer, k: int, threshold: float, resamples: int, seed: i
     in which a rollout still runs after step ``k`` (``live_pct``), and the turns after step ``k`` in groups of equal
     rewards, in percent of all turns (``oracle_pct``).
     """
-    below, tails, turns = buffer.values(k, DISTANCE) < threshold, buffer.tails(k), buffer.turns
-    columns = [buffer.uniform, below, below & (tails > 0), tails * buffer.uniform, turns]
-    names = ("zero_variance_pct", "below_pct", "live_pct", "oracle_pct")
-    bounds = intervals(_regime, columns, resamples, seed)
-    return dict(zip(names, _regime(*columns).tolist(), strict=True)) | {
-        f"{name}_ci95": interval for name, interval in zip(names, bounds, strict=True)
-    }
 
+    def regime(*columns: np.ndarray) -> np.ndarray:
+        *flags, after, turns = columns
+        return 100 * np.stack([*(flag.mean(-1) for flag in flags), after.sum(-1) / turns.sum(-1)], -1)
 
-def _regime(
-    uniform: np.ndarray, below: np.ndarray, live: np.ndarray, after: np.ndarray, turns: np.ndarray
-) -> np.ndarray:
-    shares = [part.mean(-1) for part in (uniform, below, live)]
-    return 100 * np.stack([*shares, after.sum(-1) / turns.sum(-1)], -1)
+    below, tails = buffer.values(k, DISTANCE) < threshold, buffer.tails(k)
+    columns = [buffer.uniform, below, below & (tails > 0), tails * buffer.uniform, buffer.turns]
+    return bootstrapped(regime, columns, ("zero_variance_pct", "below_pct", "live_pct", "oracle_pct"), resamples, seed)
 
 
 def signals_table(buffer: Buffer, resamples: int, seed: int) -> dict[str, dict[str, Row]]:
     """T7 (Table 7 of the paper, and the data of its Fig. 2): K -> signal -> row with rho, its p-value and AUROC.
     ``over_tau`` is rho of the signal minus rho of tau_K, with an interval from resampling both together.
     """
+    over = ("over_tau", "rho", TERMINATION)
     return {
-        str(k): rank_rows(
-            {name: buffer.values(k, name) for name in SIGNALS}, buffer.variances, resamples, seed,
-            ("over_tau", "rho", TERMINATION),
-        )
+        str(k): rank_rows({name: buffer.values(k, name) for name in SIGNALS}, buffer.variances, resamples, seed, over)
         for k in buffer.steps
-    }  # fmt: skip
-
-
-def rank_rows(
-    signals: Mapping[str, np.ndarray], variances: np.ndarray, resamples: int, seed: int, over: tuple[str, str, str]
-) -> dict[str, Row]:
-    """For each signal, a row with the statistics of :func:`rank_statistics` and the two-sided p-value of rho. All
-    signals use the same resamples. ``over`` is (key, statistic, signal): under the key, each row gets the statistic of
-    its own signal minus that of ``signal``.
-    """
-    from scipy import stats  # slow to import
-
-    names, (beside, which, other) = list(signals), over
-    which_of = ("rho", "auroc").index(which)
-
-    def statistic(*columns: np.ndarray) -> np.ndarray:
-        found = placed_statistics(*columns)
-        compared = found[..., which_of::2]
-        return np.concatenate([found, compared - compared[..., [names.index(other)]]], -1)
-
-    columns = places(variances, *signals.values())
-    values = [defined(value) for value in statistic(*columns)]
-    bounds = intervals(statistic, columns, resamples, seed)
-    rows: dict[str, Row] = {}
-    for i, name in enumerate(names):
-        at = {"rho": 2 * i, "auroc": 2 * i + 1, beside: 2 * len(names) + i}
-        p = None if values[2 * i] is None else defined(stats.spearmanr(columns[2 + i], columns[1]).pvalue)
-        rows[name] = {"rho": values[2 * i], "p": p} | {key: values[place] for key, place in at.items()}
-        rows[name] |= {f"{key}_ci95": bounds[place] for key, place in at.items()}
-    return rows
+    }
 
 
 def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
     """The data of Fig. 5 of the paper: the largest |rho| of a signal over all steps, and its step ``k``. It is above 0
     even for noise, so a bootstrap interval would never contain 0 and is not given.
     """
-    columns = {k: buffer.values(k, signal) for k in buffer.steps}
-    rhos = {k: defined(rank_statistics(column, buffer.variances)[0]) for k, column in columns.items()}
+    rhos = {k: rank_statistics(buffer.values(k, signal), buffer.variances)[0] for k in buffer.steps}
     found = {k: abs(rho) for k, rho in rhos.items() if rho is not None}
     k = max(found, key=found.__getitem__, default=None)
     return {"rho": None if k is None else found[k], "k": k}
@@ -132,33 +87,31 @@ def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, 
     The paper's caption says that the pair has the largest AUROC, but its numbers belong to the pair with the largest
     |rho|. The AUROC of the pair has no interval, because the pair is chosen among many.
     """
-    kinds = sorted({group.kind for group in buffer.groups if group.kind is not None})
     table: dict[str, Row] = {}
-    for kind in kinds:
-        part = buffer.only([i for i, group in enumerate(buffer.groups) if group.kind == kind])
-        found = [
-            (defined(rho), defined(auroc), name, step)
-            for step in part.steps
-            for name in SIGNALS
-            for rho, auroc in [rank_statistics(part.values(step, name), part.variances)]
-        ]
-        ranked = [row for row in found if row[0] is not None and row[1] is not None]
-        best = max(ranked, key=lambda row: abs(row[0]), default=None)  # type: ignore[arg-type]
-        smaller = min(int(part.uniform.sum()), int((~part.uniform).sum()))
-        columns = places(part.variances, part.values(k, DISTANCE))
-        of_auroc = intervals(placed_statistics, columns, resamples, seed)[1]
+    for kind in sorted({group.kind for group in buffer.groups if group.kind is not None}):
+        part = buffer.only(lambda group, kind=kind: group.kind == kind)  # type: ignore[misc]
+        best: Row | None = None
+        for step in part.steps:
+            for name in SIGNALS:
+                rho, auroc = rank_statistics(part.values(step, name), part.variances)
+                if rho is not None and auroc is not None and (best is None or abs(rho) > abs(best["rho"])):
+                    best = {"signal": name, "k": step, "rho": rho, "auroc": auroc}
+        d = part.values(k, DISTANCE)
+        of_auroc = intervals(placed_statistics, places(part.variances, d), resamples, seed)[1]
+        zero = int(part.uniform.sum())
         table[kind] = {
             "n": len(part.groups),
-            "n_zv": int(part.uniform.sum()),
-            "auroc": next(row[1] for row in found if row[2:] == (DISTANCE, k)),
-            "auroc_ci95": of_auroc if smaller >= LEAST else None,
-            "best": best and {"signal": best[2], "k": best[3], "rho": best[0], "auroc": best[1]},
+            "n_zv": zero,
+            "auroc": rank_statistics(d, part.variances)[1],
+            "auroc_ci95": of_auroc if min(zero, len(part.groups) - zero) >= LEAST else None,
+            "best": best,
         }
     if table:
-        table["median"] = {
-            "auroc": _median([row["auroc"] for row in table.values()]),
-            "best_auroc": _median([row["best"] and row["best"]["auroc"] for row in table.values()]),
+        columns = {
+            "auroc": [row["auroc"] for row in table.values() if row["auroc"] is not None],
+            "best_auroc": [row["best"]["auroc"] for row in table.values() if row["best"]],
         }
+        table["median"] = {name: float(np.median(some)) if some else None for name, some in columns.items()}
     return table
 
 
@@ -169,38 +122,11 @@ def labels_table(buffer: Buffer, k: int) -> dict[str, Row]:
     """
     table: dict[str, Row] = {}
     for label in LABELS:
-        part = buffer.only([i for i, group in enumerate(buffer.groups) if group.label == label])
-        columns = [part.values(k, name) for name in (DISTANCE, TERMINATION)]
-        found = [median_interval(column) for column in columns]
-        table[label] = {
-            "n": len(part.groups),
-            "k": k,
-            "median_d": _median(columns[0]),
-            "median_tau": _median(columns[1]),
-            "median_d_ci95": found[0],
-            "median_tau_ci95": found[1],
-        }
+        part = buffer.only(lambda group, label=label: group.label == label)  # type: ignore[misc]
+        table[label] = {"n": len(part.groups), "k": k}
+        table[label] |= median_row(part.values(k, DISTANCE), "median_d")
+        table[label] |= median_row(part.values(k, TERMINATION), "median_tau")
     return table
-
-
-def median_interval(values: np.ndarray) -> list[float] | None:
-    """Returns the exact 95 % interval of the median between two order statistics, by the sign test. It has no width if
-    nearly all values near the median are equal, as shares of eight rollouts often are. None for fewer than six values.
-    """
-    from scipy.stats import binom
-
-    rank = int(binom.ppf(0.025, len(values), 0.5)) if len(values) else 0
-    ordered = np.sort(values)
-    return [float(ordered[rank - 1]), float(ordered[-rank])] if rank >= 1 else None
-
-
-def defined(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
-def _median(values: Sequence[float | None] | np.ndarray) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None
 
 
 COLUMNS = ("saved_pct", "l2_pct", "below_oracle", "over_random")
@@ -219,41 +145,34 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
     norm of the advantages of the groups that are not cut, in percent of the norm over all groups. ``below_oracle`` and
     ``over_random`` are differences of two rules in these, with intervals from resampling both together.
     """
-    distance, tau = buffer.values(k, DISTANCE), buffer.values(k, TERMINATION)
-    none = np.zeros(len(buffer.groups), dtype=bool)
-    either = (distance < threshold) | (tau >= ended)
+    diverge, end = buffer.values(k, DISTANCE) < threshold, buffer.values(k, TERMINATION) >= ended
+    none, uniform, either = np.zeros(len(buffer.groups), dtype=bool), buffer.uniform, diverge | end
     cuts = {
         "no_gate": none,
-        "oracle": buffer.uniform,
+        "oracle": uniform,
         "dapo": none,
-        "divergence": distance < threshold,
-        "termination": tau >= ended,
+        "divergence": diverge,
+        "termination": end,
         "either": either,
-        "divergence+dapo": distance < threshold,
+        "divergence+dapo": diverge,
     }
-    columns = [*cuts.values(), buffer.tails(k), buffer.turns, buffer.energies, buffer.uniform, either]
-    measured = _measured(columns, [*cuts, "random"], resamples, seed)
-    table = {name: counts(cut, buffer.uniform) | measured[name] for name, cut in cuts.items()}
-    n, fired, share = len(buffer.groups), int(either.sum()), float(buffer.uniform.mean())
-    table["random"] = {
+    columns = [*cuts.values(), buffer.tails(k), buffer.turns, buffer.energies, uniform, either]
+    names = [f"{arm} {name}" for arm in cuts for name in COLUMNS] + [f"random {name}" for name in COLUMNS[:2]]
+    measured = bootstrapped(_compared, columns, names, resamples, seed)
+
+    def of(arm: str) -> Row:
+        return {name.removeprefix(f"{arm} "): value for name, value in measured.items() if name.startswith(f"{arm} ")}
+
+    n, fired, share = len(buffer.groups), int(either.sum()), float(uniform.mean())
+    at_random = {
         "cut": fired,
         "tp": fired * share,
         "fp": fired * (1 - share),
         "precision": share if fired else None,
-        "recall": fired / n if buffer.uniform.any() else None,
-        **measured["random"],
+        "recall": fired / n if uniform.any() else None,
     }
-    return table
-
-
-def _measured(columns: Sequence[np.ndarray], arms: Sequence[str], resamples: int, seed: int) -> dict[str, Row]:
-    found = _compared(*columns).tolist()
-    bounds = intervals(_compared, columns, resamples, seed)
-    rows: dict[str, Row] = {arm: {} for arm in arms}
-    places = [(arm, name) for arm in arms for name in (COLUMNS[:2] if arm == "random" else COLUMNS)]
-    for (arm, name), value, bound in zip(places, found, bounds, strict=True):
-        rows[arm] |= {name: value, f"{name}_ci95": bound}
-    return rows
+    table = {arm: counts(cut, uniform) | of(arm) for arm, cut in cuts.items()}
+    return table | {"random": at_random | of("random")}
 
 
 def _compared(*columns: np.ndarray) -> np.ndarray:
@@ -261,10 +180,10 @@ def _compared(*columns: np.ndarray) -> np.ndarray:
     computes a resample and its row ``random`` only once.
     """
     *cuts, tails, turns, energies, uniform, either = columns
-    at_random, most = _random(tails, turns, uniform, either), _saved_share(uniform, tails, turns)
+    at_random, most = _random(tails, turns, uniform, either), percent_of(tails * uniform, turns)[..., 0]
     found = []
     for cut in cuts:
-        saved, kept = _saved_share(cut, tails, turns), kept_norm(cut, energies)
+        saved, kept = percent_of(tails * cut, turns)[..., 0], kept_norm(cut, energies)
         found += [saved, kept, most - saved, kept - at_random[..., 1]]
     return np.concatenate([np.stack(found, -1), at_random], -1)
 
@@ -274,19 +193,15 @@ def _random(tails: np.ndarray, turns: np.ndarray, uniform: np.ndarray, either: n
     2). Of m groups with different rewards, which have the same norm unless a rollout was lost, a hypergeometric number
     H is kept, and the kept fraction of the norm is sqrt(H / m).
     """
-    from scipy import stats
+    from scipy.stats import hypergeom
 
     n = tails.shape[-1]
     fired, useful = either.sum(-1)[..., None], (~uniform).sum(-1)[..., None]
     kept = np.arange(n + 1)
-    chances = stats.hypergeom.pmf(kept, n, useful, n - fired)
+    chances = hypergeom.pmf(kept, n, useful, n - fired)
     norm = np.where(useful > 0, np.sqrt(kept / np.maximum(useful, 1)), 1.0)
     saved = 100 * either.mean(-1) * tails.sum(-1) / turns.sum(-1)
     return np.stack([saved, 100 * (chances * norm).sum(-1)], -1)
-
-
-def _saved_share(cut: np.ndarray, tails: np.ndarray, turns: np.ndarray) -> np.ndarray:
-    return np.asarray(100 * (tails * cut).sum(-1) / turns.sum(-1))
 
 
 def kept_norm(cut: np.ndarray, energies: np.ndarray) -> np.ndarray:
@@ -308,14 +223,14 @@ def looks_table(buffer: Buffer, resamples: int, seed: int) -> Looks:
     table: Looks = {}
     last = max(group.iteration for group in buffer.groups)
     for k in buffer.steps:
-        looked = [i for i, group in enumerate(buffer.groups) if k in group.looks]
-        names = sorted({name for i in looked for name in buffer.groups[i].looks[k]} - set(SIGNALS))
+        looked = buffer.only(lambda group, k=k: k in group.looks)  # type: ignore[misc]
+        names = sorted({name for group in looked.groups for name in group.looks[k]} - set(SIGNALS))
         if names not in ([], [KNOWN]):
-            late = [i for i in looked if 2 * buffer.groups[i].iteration > last]
+            parts = {"all": looked, "late": looked.only(lambda group: 2 * group.iteration > last)}
             table[str(k)] = {
-                when: _look_rows(buffer.only(part), k, names, resamples, seed)
-                for when, part in (("all", looked), ("late", late))
-                if len(part) > 1
+                when: _look_rows(part, k, names, resamples, seed)
+                for when, part in parts.items()
+                if len(part.groups) > 1
             }
     return table
 
@@ -324,5 +239,15 @@ def _look_rows(buffer: Buffer, k: int, names: list[str], resamples: int, seed: i
     signals = {name: np.array([group.looks[k].get(name, np.nan) for group in buffer.groups]) for name in names}
     signals |= {name: buffer.values(k, name) for name in SIGNALS}
     rows = rank_rows(signals, buffer.variances, resamples, seed, ("over_d", "auroc", DISTANCE))
-    count = {"groups": len(buffer.groups), "zero_variance": int(buffer.uniform.sum())}
-    return {name: row | count for name, row in rows.items()}
+    size = {"groups": len(buffer.groups), "zero_variance": int(buffer.uniform.sum())}
+    return {name: row | size for name, row in rows.items()}
+
+
+def replayed_row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> Row:
+    """How much a gate would save on groups that were sampled without one (tier 1 of the paper): the turns after step
+    ``k`` in the groups that it would cut, in percent of all turns.
+    """
+    columns = [buffer.tails(k) * cut, buffer.turns]
+    (interval,) = intervals(percent_of, columns, resamples, seed)
+    row = {"unit": "turns", "measured": False, "groups": len(buffer.groups), "k": k}
+    return {**row, "saved_pct": float(percent_of(*columns)[0]), "ci95": interval, **counts(cut, buffer.uniform)}

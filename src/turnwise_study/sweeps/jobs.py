@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from turnwise.config.schema import run_name
 from turnwise.errors import InputError, refuse_twice
 from turnwise.runs.result_file import HELD
-from turnwise_study.sweeps.sweep_file import Scale, Sweep, find_sweep, origin
+from turnwise_study.sweeps.sweep_file import SCALES, Scale, Sweep, find_sweep, origin
 
 
 def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
@@ -40,13 +41,11 @@ def _quoted(text: str) -> str:
 def ask(arguments: Sequence[str], folder: Path) -> Asked:
     """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [pilots=true] [--dry-run] [key=value ...]``."""
     refuse_twice(arguments)
-    given: dict[str, str] = {}
-    extra, dry = [], False
-    for argument in arguments:
+    given: dict[str, str] = {"scale": "tiny", "pilots": "false"}
+    extra = []
+    for argument in (one for one in arguments if one != "--dry-run"):
         key, sign, value = argument.partition("=")
-        if argument == "--dry-run":
-            dry = True
-        elif key in ("sweep", "scale", "rows", "seed", "pilots"):
+        if key in ("sweep", "scale", "rows", "seed", "pilots"):
             given[key] = value
         elif not sign and not key.startswith("~"):
             raise InputError(f"{argument}: this argument is not of the form key=value")
@@ -55,26 +54,24 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
             raise InputError(f"{argument}: {what}; leave out this argument")
         elif re.search(r"^(choice|range|interval|glob)\(|^[^\[{'\"(]*,", value):
             raise InputError(
-                f"{argument}: a sweep takes one value for each key; give one value, or use `train.py -m` without sweep="
+                f"{argument}: a sweep takes one value for each key; `train.py -m` without sweep= takes several"
             )
         else:
             extra.append(argument)
-    scale = given.get("scale", "tiny")
-    if scale not in ("tiny", "paper"):
-        raise InputError(f"scale={scale}: the scale of a sweep must be tiny or paper")
-    pilots = given.get("pilots", "false").lower()
+    scale: Any = given["scale"]
+    if scale not in SCALES:
+        raise InputError(f"scale={scale}: the scale of a sweep must be {' or '.join(SCALES)}")
+    pilots = given["pilots"].lower()
     if pilots not in ("true", "false") or (pilots == "true" and "seed" in given):
-        raise InputError(
-            f"pilots={pilots}: give true or false; with true, leave out seed=, because the sweep file sets the seeds"
-        )
+        raise InputError(f"pilots={pilots}: give true or false; with true leave out seed=, which the sweep file sets")
     asked = Asked(
-        find_sweep(given.get("sweep", ""), folder).of_scale(scale),  # type: ignore[arg-type]
+        find_sweep(given.get("sweep", ""), folder).of_scale(scale),
         folder,
-        scale,  # type: ignore[arg-type]
+        scale,
         tuple(given["rows"].split(",")) if given.get("rows") else None,
         seeds_of(given["seed"]) if "seed" in given else None,
         tuple(extra),
-        dry,
+        "--dry-run" in arguments,
     )
     return of_pilots(asked) if pilots == "true" else asked
 
@@ -119,13 +116,9 @@ def of_pilots(asked: Asked) -> Asked:
         if one.same is None and not one.of_runs and one.row in (asked.rows or sweep.rows)
     ]
     if sweep.pilots is None or not rows:
-        shared = sorted({one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same})
-        told = (
-            f"its preconditions are measured by the pilot runs of {', '.join(shared)}"
-            if shared
-            else "the sweep measures no precondition on these rows"
-        )
-        raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
+        shared = {one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same}
+        told = f"; those of {', '.join(sorted(shared))} measure its preconditions" if shared else ""
+        raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own{told}")
     if sweep.start_seed is None:
         for row in rows:  # the list grows in the loop, because the row that is added may itself start from another row
             begins = sweep.rows[row].begins(asked.scale)
@@ -164,16 +157,8 @@ PILOT = "pilot"  # folder of pilot runs, beside the folders of the runs for the 
 
 # These overrides only change how a run is executed, not its result, so they are not part of its name.
 _NAMELESS = (
-    "fresh",
-    "paths.cache",
-    "judge.cache",
-    "judge.client.url",
-    "engine.url",
-    "engine.lanes",
-    "rollout.environment_threads",
-    "logger",
-    "callbacks.progress",
-    "eval.every",
+    *("fresh", "paths.cache", "judge.cache", "judge.client.url", "engine.url", "engine.lanes", "logger", "eval.every"),
+    *("rollout.environment_threads", "callbacks.progress"),
 )
 
 # These overrides concern only training, so they are not passed to rows that are only evaluated.
@@ -225,26 +210,22 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     extra = tuple(item for item in asked.extra if source.trains or not _of_training(_key(item)))
     tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
     tail += sorted(item for item in extra if not _nameless(_key(item)))
-    preset = f"{PILOT}/{_preset(owner, owned)}" if asked.pilot else _preset(owner, owned)
-    name = run_name(preset, ",".join(tail))
+    preset = f"{owner.name.replace('_', '/', 1)}/{owned}"
+    name = run_name(f"{PILOT}/{preset}" if asked.pilot else preset, ",".join(tail))
     begins = source.begins(asked.scale)
     alone = owner.start_seed is not None  # whether there is one common starting run, for pilot runs too
     first = job_of(replace(asked, sweep=owner, pilot=() if alone else asked.pilot), begins, seed) if begins else None
-    begin = _begin(owner, asked.scale, first) if first else None
+    begin = None
+    if first:  # the override that starts the run from the weights that the run ``first`` saves
+        left = owner.leaves.get(asked.scale, "adapter")
+        at = "${seed}" if owner.start_seed is None else str(owner.start_seed)
+        begin = f"policy.{'start' if left == 'adapter' else 'model'}='outputs/{first.name}/seed{at}/{left}'"
     own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
     pilot = tuple(item for item in asked.pilot if source.trains or not _of_training(_key(item)))
     still = () if source.trains else ("iterations=0",)  # the scale of the sweep may have set iterations
     overrides = (*own, *still, *((begin,) if begin else ()), *extra, *pilot, f"name='{name}'", f"seed={seed}")
     begun = seed if owner.start_seed is None else owner.start_seed
     return Job(row, seed, name, overrides, cannot, first.name if first else None, begun if first else None, begin)
-
-
-def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
-    """The override that starts a run from the weights that the run ``first`` saves."""
-    left = sweep.leaves.get(scale, "adapter")
-    key = "policy.start" if left == "adapter" else "policy.model"
-    at = "${seed}" if sweep.start_seed is None else str(sweep.start_seed)
-    return f"{key}='outputs/{first.name}/seed{at}/{left}'"
 
 
 def _key(override: str) -> str:
@@ -257,7 +238,3 @@ def _nameless(key: str) -> bool:
 
 def _of_training(key: str) -> bool:
     return any(key == part or key.startswith(f"{part}.") for part in _OF_TRAINING)
-
-
-def _preset(owner: Sweep, row: str) -> str:
-    return f"{owner.name.replace('_', '/', 1)}/{row}"

@@ -1,4 +1,6 @@
-"""Executes a sweep: checks every row, launches unfinished runs, and shows the state of every run."""
+"""Executes a sweep: checks every row, launches unfinished runs, and shows the state of every run; computes the hashes of
+its configurations.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +23,7 @@ from rich.table import Table
 from turnwise.config.check import check_config
 from turnwise.config.machine import missing_files
 from turnwise.config.overrides import explain, took_no_job
-from turnwise.config.schema import ConfigError
+from turnwise.config.schema import ConfigError, compose_config
 from turnwise.console import Terminal
 from turnwise.errors import InputError, RowsFailed
 from turnwise.files import atomic_write
@@ -54,36 +56,25 @@ def standing(job: Job, cfg: DictConfig | None) -> Standing:
     if cfg is None:
         return Standing(job, None, "cannot run", job.cannot or "")
     folder, wanted = Path(cfg.paths.out), config_hash(cfg)
+    other = "of another configuration; fresh=true renames the folder and starts a new run"
     if (folder / "result.json").exists():
         try:
-            found = read_result(folder).config_hash
+            done = read_result(folder).config_hash == wanted
         except ResultError as error:
             return Standing(job, folder, "interrupted", str(error).splitlines()[0])
-        if found == wanted:
-            return Standing(job, folder, "finished")
-        return Standing(
-            job,
-            folder,
-            "changed",
-            f"the result is of configuration {found}, not {wanted}; fresh=true renames the folder and starts a new run",
-        )
+        return Standing(job, folder, "finished") if done else Standing(job, folder, "changed", f"the result is {other}")
     if (error_file(folder)).exists():
         text = error_file(folder).read_text(encoding="utf-8", errors="replace")
         return Standing(job, folder, "failed", text.partition("\n\n")[0].strip())
-    if (folder / "config.yaml").exists():
-        try:
-            same = hash_of(read_record(folder)) == wanted
-        except ConfigError as error:
-            return Standing(job, folder, "changed", str(error))
-        if same:
-            return Standing(job, folder, "interrupted", "the same command resumes from its last checkpoint")
-        return Standing(
-            job,
-            folder,
-            "changed",
-            "the folder has a run of another configuration; fresh=true renames the folder and starts a new run",
-        )
-    return Standing(job, folder, "waiting")
+    if not (folder / "config.yaml").exists():
+        return Standing(job, folder, "waiting")
+    try:
+        same = hash_of(read_record(folder)) == wanted
+    except ConfigError as error:
+        return Standing(job, folder, "changed", str(error))
+    if same:
+        return Standing(job, folder, "interrupted", "the same command resumes from its last checkpoint")
+    return Standing(job, folder, "changed", f"the folder has a run {other}")
 
 
 def error_file(folder: Path) -> Path:
@@ -229,3 +220,28 @@ def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, 
     if mistakes:
         raise ConfigError(mistakes)
     return configs
+
+
+@dataclass(slots=True)
+class RowHashes:
+    """Computes the configuration hash (``turnwise.runs.run_folder``) of a job. The configuration of a row is composed
+    only once for all seeds, and for all sweeps that refer to the row.
+    """
+
+    folder: Path  # conf/
+    _files: dict[str, bytes] = field(default_factory=dict)
+    _configs: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
+
+    def __call__(self, job: Job) -> str:
+        cfg = self._composed(job)
+        cfg.seed = job.seed
+        return config_hash(cfg)
+
+    def _composed(self, job: Job) -> DictConfig:
+        key = tuple(item for item in job.overrides if not item.startswith(("name=", "seed=")))
+        if key not in self._configs:
+            try:
+                self._configs[key] = compose_config(job.overrides, self.folder, read=self._files)
+            except (HydraException, OmegaConfBaseException) as error:
+                raise explain(error, job.overrides, self.folder) from error
+        return self._configs[key]

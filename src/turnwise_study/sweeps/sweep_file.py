@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from turnwise.errors import InputError
+from turnwise.files import written
 
 Scale = Literal["tiny", "paper"]
 SCALES: tuple[str, ...] = get_args(Scale)
@@ -34,6 +36,11 @@ class Comparison:
     @property
     def rows(self) -> tuple[str, ...]:
         return tuple(side for side in (self.above, self.below) if isinstance(side, str))
+
+
+def _known(key: str, names: Iterable[str], known: Collection[str]) -> None:
+    if strange := [name for name in names if name not in known]:
+        raise ValueError(f"{key}: there is no {strange[0]!r}; choose among {', '.join(known)}")
 
 
 class Part(BaseModel):
@@ -63,15 +70,10 @@ class Precondition(Part):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         own = (self.says, self.metric, self.row, self.low, self.high, self.paper, self.remedy)
-        if self.same is not None:
-            if any(own):
-                raise ValueError(
-                    "a precondition with `same` may have only the keys `rows`, `claims` and `metrics`; omit other keys"
-                )
-        elif not (self.says and self.metric and self.row) or (self.low is None and self.high is None):
-            raise ValueError(
-                "a precondition needs the keys `says`, `metric` and `row`, and a bound: `low`, `high` or both"
-            )
+        if self.same is not None and any(own):
+            raise ValueError("a precondition with `same` may have only the keys `rows`, `claims` and `metrics`")
+        if self.same is None and not (all(own[:3]) and (self.low, self.high) != (None, None)):
+            raise ValueError("a precondition needs `says`, `metric` and `row`, and `low`, `high` or both")
         return self
 
     def needed_by(self, claim: Comparison, metric: str) -> bool:
@@ -111,61 +113,22 @@ _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|
 def comparison(text: str, rows: Collection[str]) -> Comparison:
     """Parses a claim such as ``a > b``, ``a < b + 2`` (a margin) or ``a > 0 at paper`` (at one scale)."""
     found = _CLAIM.fullmatch(text)
-    if not found:
+    if not found or found[1] not in rows:
         raise ValueError(
             f"directions: the claim {text!r} must have the form 'row > row', 'row > number' or 'row > row - number', "
-            f"after which ' at {' or '.join(SCALES)}' may follow"
+            f"after which ' at {' or '.join(SCALES)}' may follow; the rows are {', '.join(rows)}"
         )
     left, sign, right, plus, size, at = found.groups()
     shift = float(size or 0) * (-1 if plus == "-" else 1)
-    sides = (_side(left, text, rows), _side(right, text, rows))
-    if not isinstance(sides[0], str):
-        raise ValueError(
-            f"directions: the claim {text!r} must begin with a row of the sweep, but {left!r} is not a row"
-        )
-    if sign == ">":
-        return Comparison(sides[0], sides[1], shift, text, at=at)
-    return Comparison(sides[1], sides[0], -shift, text, at=at)  # a < b + s is the same as b - a > -s
-
-
-def _side(word: str, text: str, rows: Collection[str]) -> str | float:
-    if word in rows:
-        return word
     try:
-        return float(word)
+        side = right if right in rows else float(right)
     except ValueError:
         raise ValueError(
-            f"directions: the claim {text!r} names {word!r}, which is neither a row of the sweep nor a number"
+            f"directions: the claim {text!r} names {right!r}, which is neither a row nor a number"
         ) from None
-
-
-def check_preconditions(
-    preconditions: Mapping[str, Precondition],
-    pilots: Pilots | None,
-    seeds: Collection[int],
-    rows: Collection[str],
-    claims: Mapping[str, Collection[str]],
-) -> None:
-    for name, one in preconditions.items():
-        for row in (one.row, *one.rows):
-            if row and row not in rows:
-                raise ValueError(f"preconditions.{name}: the sweep has no row {row!r}; its rows are {', '.join(rows)}")
-        if strange := sorted(set(one.claims) - {text for texts in claims.values() for text in texts}):
-            raise ValueError(
-                f"preconditions.{name}.claims: no claim of this sweep file is {strange[0]!r}; write the exact text of a "
-                "claim"
-            )
-        if strange := sorted(set(one.metrics) - claims.keys()):
-            raise ValueError(f"preconditions.{name}.metrics: no claim of this file is about the metric {strange[0]!r}")
-        if one.same is None and pilots is None:
-            raise ValueError(
-                f"preconditions.{name}: set `pilots.seeds` to the seeds of the runs that measure this precondition"
-            )
-    if pilots and (shared := sorted(set(pilots.seeds) & set(seeds))):
-        raise ValueError(
-            f"pilots.seeds: seed {shared[0]} is also a seed of the sweep's runs; pilot runs are used to choose "
-            "settings, so give them other seeds"
-        )
+    if sign == ">":
+        return Comparison(left, side, shift, text, at=at)
+    return Comparison(side, left, -shift, text, at=at)  # a < b + s is the same as b - a > -s
 
 
 class Row(Part):
@@ -184,19 +147,11 @@ class Row(Part):
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
-        if self.same is not None and (self.overrides is not None or self.at):
-            raise ValueError(
-                "a row with `same` takes the overrides of the row that `same` names; leave out `overrides` and `at`"
-            )
-        if self.same is not None and (self.starts is not None or self.starts_at):
-            raise ValueError(
-                "a row with `same` starts from the weights that the row in `same` starts from; leave out `starts` and "
-                "`starts_at`"
-            )
+        own = (self.overrides, self.starts, self.at or None, self.starts_at or None)
+        if self.same is not None and own != (None,) * 4:
+            raise ValueError("a row with `same` takes the runs of that row; leave out `overrides`, `at` and `starts`")
         if self.same_at and self.same is None:
-            raise ValueError(
-                "`same_at` replaces `same` at one scale, but there is no `same`; set `same`, or leave out `same_at`"
-            )
+            raise ValueError("`same_at` replaces `same` at one scale, but there is no `same`")
         return self
 
     def shares(self, scale: Scale) -> str | None:
@@ -234,33 +189,28 @@ class Sweep(Part):
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
         for name, row in self.rows.items():
-            for scale in get_args(Scale):
-                self._starts(name, row, scale)
-            if " " in name:
-                raise ValueError(f"rows.{name}: the name of a row must be one word")
-            if strange := sorted(row.numbers.keys() - self.columns.keys()):
-                raise ValueError(f"rows.{name}.numbers: {strange[0]} is not one of the keys under `columns`")
+            for scale in SCALES:
+                self._starts(name, row, scale)  # type: ignore[arg-type]
+            _known(f"rows.{name}.numbers", row.numbers, self.columns)
         for scale, columns in self.columns_at.items():
-            if strange := sorted(columns.keys() - self.columns.keys()):
-                raise ValueError(f"columns_at.{scale}: {strange[0]} is not one of the keys under `columns`")
-        for metric in (*self.directions, *self.also):
-            self.claims(metric)
-        for metric, least in self.least.items():
-            if metric not in self.directions | self.also or least <= 0:
-                raise ValueError(
-                    f"least.{metric}: the metric must have claims and the number must be above 0, got {least:g}"
-                )
-        if self.panels and self.curve is None:
-            raise ValueError("panels: panels divide the figure that `curve` draws; set `curve`, or leave out `panels`")
-        for title, rows in self.panels.items():
-            if strange := sorted(set(rows) - self.rows.keys()):
-                raise ValueError(
-                    f"panels.{title}: the sweep has no row {strange[0]!r}; its rows are {', '.join(self.rows)}"
-                )
+            _known(f"columns_at.{scale}", columns, self.columns)
+        for title, among in self.panels.items():
+            _known(f"panels.{title}", among, self.rows)
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
             raise ValueError(f"seeds: give at least one seed, and each seed only once; got {list(self.seeds)}")
         claims = {metric: [claim.text for claim in self.claims(metric)] for metric in (*self.directions, *self.also)}
-        check_preconditions(self.preconditions, self.pilots, self.seeds, self.rows, claims)
+        _known("least", self.least, claims)
+        for name, one in self.preconditions.items():
+            _known(f"preconditions.{name}", [row for row in (one.row, *one.rows) if row], self.rows)
+            _known(f"preconditions.{name}.claims", one.claims, [text for texts in claims.values() for text in texts])
+            _known(f"preconditions.{name}.metrics", one.metrics, claims)
+            if one.same is None and self.pilots is None:
+                raise ValueError(f"preconditions.{name}: set `pilots.seeds`, the seeds of the runs that measure it")
+        if self.pilots and (shared := sorted(set(self.pilots.seeds) & set(self.seeds))):
+            raise ValueError(
+                f"pilots.seeds: seed {shared[0]} is also a seed of the sweep's runs; pilot runs are used to choose "
+                "settings, so give them other seeds"
+            )
         return self
 
     def _starts(self, name: str, row: Row, scale: Scale) -> None:
@@ -291,19 +241,14 @@ class Sweep(Part):
         """
         if len(claim.rows) < 2:
             return None
-        least, paper = self.least.get(metric), self.paper_difference(claim, metric)
-        return least if least is None or paper is None or paper <= 0 else min(least, paper)
-
-    def paper_difference(self, claim: Comparison, metric: str) -> float | None:
-        """The paper's difference in points, as the mean over the columns for the metric; None if it gives none, or if
-        the metric is not a percentage.
-        """
-        sides = [self.rows[side].numbers for side in (claim.above, claim.below) if isinstance(side, str)]
-        columns = [column for column, ours in self.columns.items() if ours == metric]
-        found = [
-            sides[0][c] - sides[1][c] for c in columns if len(sides) == 2 and c in sides[0].keys() & sides[1].keys()
+        least, (above, below) = self.least.get(metric), (self.rows[row].numbers for row in claim.rows)
+        paper = [
+            above[column] - below[column]
+            for column, ours in self.columns.items()
+            if ours == metric and column in above.keys() & below.keys() and metric.startswith(("in_domain.", "ood."))
         ]
-        return sum(found) / len(found) if found and metric.startswith(("in_domain.", "ood.")) else None
+        difference = fmean(paper) if paper else 0.0  # in points
+        return least if least is None or difference <= 0 else min(least, difference)
 
     def missing(self, row: Row, scale: Scale, given: Collection[str] = ()) -> str | None:
         """Returns why a row cannot run at a scale, or None if it can. ``given`` holds the keys on the command line."""
@@ -345,24 +290,18 @@ def find_sweep(name: str, folder: Path) -> Sweep:
 def read_sweep(path: Path | str, name: str | None = None) -> Sweep:
     """Reads the sweep ``name`` of a file, or the only sweep of a file that has one."""
     path = Path(path)
-    return _validated(path, name or next(iter(_entries(path))), *_version(path))
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such sweep file; choose a file in conf/sweep/")
+    return _validated(path, name or next(iter(_entries(path))), written([path]))
 
 
 def _entries(path: Path) -> dict[str, Any]:
-    return _read(path, *_version(path))
-
-
-def _version(path: Path) -> tuple[int, int]:
-    try:
-        stat = path.stat()
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such sweep file; choose a file in conf/sweep/") from error
-    return stat.st_mtime_ns, stat.st_size
+    return _read(path, written([path]))
 
 
 # Both are cached until the file changes, because many rows refer to it.
 @lru_cache(maxsize=128)
-def _read(path: Path, changed: int, size: int) -> dict[str, Any]:
+def _read(path: Path, known: object) -> dict[str, Any]:
     """Name -> content of each sweep of a file. A file of which every value is a mapping has a sweep for each key; any
     other file is one sweep.
     """
@@ -378,9 +317,9 @@ def _read(path: Path, changed: int, size: int) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=128)
-def _validated(path: Path, name: str, changed: int, size: int) -> Sweep:
+def _validated(path: Path, name: str, known: object) -> Sweep:
     try:
-        return Sweep.model_validate({"name": name, **_read(path, changed, size)[name]})
+        return Sweep.model_validate({"name": name, **_entries(path)[name]})
     except ValidationError as error:
         lines = [f"  {'.'.join(map(str, e['loc'])) or 'sweep'}: {e['msg']}" for e in error.errors()]
         raise InputError(f"{path}: the sweep {name} cannot be used:\n" + "\n".join(lines)) from None

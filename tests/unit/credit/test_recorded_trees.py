@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from scripts.credit_audit import restored
 from tests.unit.credit.played import paths_of, player_of
 
 from turnwise.errors import InputError
@@ -78,14 +77,3 @@ def test_agreement_by_hand() -> None:
     # ranks 3 1 2 4 and 2 3 1 4: 1 - 6 (1 + 4 + 1 + 0) / (4 * 15)
     assert [*whole.values()] == [4, pytest.approx(2 / 3), pytest.approx(0.4), 4.0]
     assert by_place([]) == {}
-
-
-def test_a_recorded_episode_is_restored_with_its_tokens() -> None:
-    player = player_of(CorridorEnv(horizon=6))
-    for path in paths_of(player, 3):
-        told = [(turn.text, turn.observation) for turn in path.turns]
-        again = restored(told, path.state, player.environment, player.chat)
-        assert [again.history(i) for i in range(6)] == [path.history(i) for i in range(6)]
-        assert WON(again) == WON(path)
-        with pytest.raises(InputError):
-            restored([(told[0][0], "elsewhere")], path.state, player.environment, player.chat)

@@ -10,13 +10,13 @@ import pytest
 from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
-from turnwise.config.schema import ConfigError, compose_config
+from turnwise.config.schema import compose_config
 from turnwise.runs.archive import RunPath
 from turnwise.runs.result_file import Result, finished, read_result
 from turnwise.runs.run_folder import config_hash
 from turnwise_study.runs import RunMetrics
 from turnwise_study.sweeps.jobs import Asked, ask, job_of, jobs, of_pilots, played
-from turnwise_study.sweeps.row_hashes import RowHashes
+from turnwise_study.sweeps.run_sweep import RowHashes
 from turnwise_study.sweeps.sweep_file import SCALES, find_sweep, sweep_names
 
 # -- shipped -----------------------------------------------------------------------------------------------------------
@@ -119,15 +119,6 @@ def test_a_row_has_the_hash_of_the_run_that_train_would_start() -> None:
     assert told == [alone[0], alone[1], alone[0]] and alone[0] != alone[1]
     other = ask(["sweep=pivotrl_tab4", "rows=full", "update.learning_rate=0.5"], CONF)
     assert hashes(job_of(other, "full", 0)) not in told
-
-
-def test_overrides_that_no_row_takes_are_refused_with_the_nearest() -> None:
-    hashes = RowHashes(CONF)
-    with pytest.raises(ConfigError, match=r"trainer\.max_epoch=3: .*did you mean 'max_epochs'\?"):
-        hashes.takes(ask(["sweep=pivotrl_tab4", "trainer.max_epoch=3"], CONF))
-    with pytest.raises(ConfigError, match="foo=1: there is no key 'foo'"):
-        hashes.takes(ask(["sweep=pivotrl_tab4", "foo=1"], CONF))
-    hashes.takes(ask(["sweep=pivotrl_tab4", "iterations=3"], CONF))
 
 
 def test_configurations_that_share_what_was_read_share_no_node() -> None:

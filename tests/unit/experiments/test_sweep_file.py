@@ -72,10 +72,10 @@ def test_a_file_of_several_sweeps_has_a_key_for_each(conf: Path) -> None:
     assert find_sweep("q_tab1", conf).rows == find_sweep("p_tab1", conf).rows
     with pytest.raises(InputError, match="did you mean 'q_tab1'"):
         find_sweep("q_tab2", conf)
-    several["fig1"]["rows"]["a b"] = {}
+    several["fig1"]["rows"]["a"] = {"numbers": {"nothing": 1}}
     (conf / "sweep" / "q.yaml").write_text(yaml.safe_dump(several))
     assert find_sweep("q_tab1", conf)  # the mistake is in another one
-    with pytest.raises(InputError, match=r"q\.yaml: the sweep q_fig1 .*\n.*one word"):
+    with pytest.raises(InputError, match=r"q\.yaml: the sweep q_fig1 .*\n.*nothing"):
         find_sweep("q_fig1", conf)
 
 
@@ -89,17 +89,15 @@ def test_a_wrong_name_is_told_with_the_right_one(conf: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"rows": {"a": {"overrides": "x=1", "same": "p_tab1/base"}}}, "leave out `overrides` and `at`"),
-        ({"rows": {"a b": {}}}, "one word"),
-        ({"rows": {"a": {"numbers": {"nothing": 1}}}}, "nothing is not one of the keys under `columns`"),
+        ({"rows": {"a": {"overrides": "x=1", "same": "p_tab1/base"}}}, "leave out `overrides`, `at` and `starts`"),
+        ({"rows": {"a": {"numbers": {"nothing": 1}}}}, "rows.a.numbers: there is no 'nothing'"),
         ({"rows": {"a": {"numbers": {"score": float("nan")}}}}, "rows.a.numbers.score"),
         ({"rows": {"a": {"need": {}}}}, "rows.a.need"),
         ({"seeds": [0, 0]}, "each seed only once"),
         ({"seeds": []}, "at least one"),
         ({"scales": {"huge": "x=1"}}, "scales.huge"),
         ({"curve": "epochs"}, "curve"),
-        ({"curve": "updates", "panels": {"Left": ["c"]}}, "panels.Left: the sweep has no row 'c'"),
-        ({"panels": {"Left": ["ours"]}}, "set `curve`"),
+        ({"curve": "updates", "panels": {"Left": ["c"]}}, "panels.Left: there is no 'c'"),
         ({"directions": {"m": ["ours > nobody"]}}, "names 'nobody', which is neither a row"),
     ],
 )
@@ -121,7 +119,7 @@ def test_a_column_may_be_another_metric_at_one_scale(tmp_path: Path) -> None:
     assert sweep.of_scale("tiny").columns == {"a": "in_domain.after", "b": None}
     assert sweep.of_scale("paper").columns == {"a": "in_domain.after", "b": "ood.after"}
     path.write_text(text + "columns_at: {paper: {c: ood.after}}\n")
-    with pytest.raises(InputError, match=r"columns_at\.paper: c is not one of the keys under `columns`"):
+    with pytest.raises(InputError, match=r"columns_at\.paper: there is no 'c'"):
         read_sweep(path)
 
 
@@ -153,7 +151,6 @@ least: {in_domain.after: 2, train/effective_groups: 0.05}
     ]  # mean of 1 and 0.5; 20 in the one column that both have; the paper's points the other way
     (ratio,) = sweep.claims("train/effective_groups")
     assert sweep.least_advantage(ratio, "train/effective_groups") == 0.05  # the paper's is in percent
-    assert sweep.paper_difference(ratio, "train/effective_groups") is None
     path.write_text(path.read_text().replace("least: {in_domain.after: 2", "least: {in_domain.before: 2"))
     with pytest.raises(InputError, match="least"):
         read_sweep(path)
@@ -282,8 +279,8 @@ def test_rows_and_seeds_are_picked(conf: Path) -> None:
         (["sweep=p_tab1", "scale=huge"], "scale=huge: the scale of a sweep must be tiny or paper"),
         (["sweep=p_tab1", "name=x"], "sets the names and folders of its runs"),
         (["sweep=p_tab1", "paths.out=x"], "sets the names and folders of its runs"),
-        (["sweep=p_tab1", "loss.clip_high=0.2,0.3"], "give one value"),
-        (["sweep=p_tab1", "loss.clip_high=choice(0.2,0.3)"], "give one value"),
+        (["sweep=p_tab1", "loss.clip_high=0.2,0.3"], "takes one value"),
+        (["sweep=p_tab1", "loss.clip_high=choice(0.2,0.3)"], "takes one value"),
         (["sweep=p_tab1", "nonsense"], "key=value"),
         (["sweep=p_tab1", "seed=0", "seed=1"], "seed=1: seed is given twice"),
         (["sweep="], "there is no sweep ''"),

@@ -44,7 +44,6 @@ def write_run(folder: Path, *, method="pivotrl", seed=0, shift=0.0, scale="tiny"
     _metrics(folder, rng)
     _profile(folder, rng, states)
     _rollouts(folder, rng)
-    _episodes(folder, rng)
     return folder
 
 
@@ -184,19 +183,6 @@ def turn(parent, text, advantage=1.0) -> dict:
         "advantage": advantage,
         "info": {},
     }
-
-
-def _episodes(folder, rng):
-    (folder / "evaluation").mkdir()
-    for name, chance in (("base", 0.35), ("after", 0.55)):
-        with (folder / "evaluation" / f"{name}.jsonl").open("w") as stream:
-            for index in range(48):
-                split, success = ("seen", "unseen")[index % 2], bool(rng.random() < chance)
-                messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": ROOM}]
-                for action in rng.choice(ACTIONS, 4):
-                    messages += said(str(action))
-                row = {"split": split, "task": f"{split}/{index:06d}", "mode": "greedy", "attempt": 0}
-                stream.write(json.dumps({**row, "success": success, "turns": 4, "messages": messages}) + "\n")
 
 
 @pytest.fixture(scope="session")

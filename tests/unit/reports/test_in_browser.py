@@ -13,8 +13,8 @@ import pytest
 from tests.unit.reports.chromium import Page, launched
 from tests.unit.reports.conftest import deep_tree, local_tree, write_run
 
-from turnwise_study import run_page as rollout_browser
-from turnwise_study.run_page import packed, write_browser, write_pages
+from turnwise.runs import page as run_page
+from turnwise.runs.page import recorded_trees, write_browser, write_pages
 
 pytestmark = pytest.mark.slow
 TREES = 1_250  # of eight rollouts
@@ -50,18 +50,6 @@ def test_a_page_loads_offline_asks_for_nothing_and_complains_of_nothing(chromium
         assert page.asked == [(folder / name).as_uri()]
         assert page.said == []
         assert page.tab.locator("h1").inner_text().endswith("pivotrl on household, seed 0")
-
-
-@PAGES
-def test_a_page_fits_a_phone(chromium: Any, folder: Path, name: str) -> None:
-    with Page(chromium, folder / name, viewport={"width": 360, "height": 740}, has_touch=True) as page:
-        assert page.tab.evaluate("document.scrollingElement.scrollWidth") <= 360
-        small = page.tab.evaluate(
-            """[...document.querySelectorAll('body *')].filter(e => e.checkVisibility() && [...e.childNodes].some(
-            n => n.nodeType === 3 && n.data.trim()) && !e.closest('svg, figure') && parseFloat(getComputedStyle(e).fontSize) < 12)
-            .map(e => e.outerHTML.slice(0, 80))"""
-        )
-        assert small == []
 
 
 def test_the_report_opens_by_keyboard_and_leads_to_the_browser(chromium: Any, folder: Path) -> None:
@@ -113,7 +101,7 @@ def test_filters_order_and_addresses(chromium: Any, folder: Path) -> None:
         page.tab.locator(".row").first.click()
         assert "0.125" in page.tab.inner_text("#tree table") and "cut by the gate" in page.tab.inner_text("#tree")
         page.tab.select_option("#kind", "alike")
-        trees, _ = packed(folder)
+        trees, _ = recorded_trees(folder)
         alike = [tree for tree in trees if len(set(tree["rewards"]["total"])) == 1]
         assert page.count().startswith(f"{len(alike)} of")
         page.tab.select_option("#kind", "all")
@@ -141,10 +129,10 @@ def test_what_a_model_wrote_is_text(chromium: Any, folder: Path) -> None:
 
 def test_a_page_holds_trees_evenly_spaced_where_they_are_too_many(tmp_path: Path, monkeypatch: Any) -> None:
     run = write_run(tmp_path / "seed0")
-    everything, total = packed(run)
+    everything, total = recorded_trees(run)
     size = sum(path.stat().st_size for path in (run / "rollouts").iterdir())
-    monkeypatch.setattr(rollout_browser, "CHARACTERS", size // 4)
-    found, again = packed(run)
+    monkeypatch.setattr(run_page, "CHARACTERS", size // 4)
+    found, again = recorded_trees(run)
     assert again == total == 160 and len(found) in (39, 40)
     assert found[0] == everything[0] and found[-1] == everything[-1]
 
@@ -152,11 +140,11 @@ def test_a_page_holds_trees_evenly_spaced_where_they_are_too_many(tmp_path: Path
 def test_torn_lines_and_runs_without_trees(tmp_path: Path) -> None:
     run = write_run(tmp_path / "seed0")
     assert write_browser(run) is not None
-    trees, total = packed(run)
+    trees, total = recorded_trees(run)
     with (run / "rollouts" / "0039.jsonl").open("a") as stream:
         stream.write('{"state": {"task": "t"}, "turns": [{"text": NaN}]}\n[1]\n')
         stream.write('{"state": {"messages": [1]}, "turns": []}\n{"state": {}, "turns": [], "looks": [{}]}\n{"torn')
-    again, more = packed(run)
+    again, more = recorded_trees(run)
     assert more == total + 5 and [tree["task"] for tree in again] == [tree["task"] for tree in trees] + ["t"]
     shutil.rmtree(run / "rollouts")
     assert write_browser(run) is None

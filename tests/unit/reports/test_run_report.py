@@ -17,12 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.errors import InputError
-from turnwise_study.comparison import run_table
-from turnwise_study.figures import success
-from turnwise_study.publish import card_of, policy_folder, publish_wandb, push
-from turnwise_study.run_files import clip, goal, read_run
-from turnwise_study.run_page import render, write_report
-from turnwise_study.runs import collect
+from turnwise.runs.figures import success
+from turnwise.runs.page import clip, read_run, report, write_report
+from turnwise_study.publish import card_of, policy_folder, push
 
 # -- run report --------------------------------------------------------------------------------------------------------
 
@@ -62,7 +59,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def report(run_folder):
+def page_text(run_folder):
     return write_report(run_folder).read_text()
 
 
@@ -78,22 +75,22 @@ def assert_self_contained(page: Page, text: str):
 
 
 @pytest.mark.slow
-def test_nothing_is_fetched_from_anywhere(report):
-    page = Page(report)
-    assert_self_contained(page, report)
+def test_nothing_is_fetched_from_anywhere(page_text):
+    page = Page(page_text)
+    assert_self_contained(page, page_text)
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     assert ("meta", "content", policy) in page.attributes
-    assert "http" not in re.sub(r'http-equiv="Content-Security-Policy"', "", report)
+    assert "http" not in re.sub(r'http-equiv="Content-Security-Policy"', "", page_text)
 
 
-def test_tags_nest_and_ids_are_unique(report):
-    page = Page(report)
+def test_tags_nest_and_ids_are_unique(page_text):
+    page = Page(page_text)
     assert page.crossed == []
     assert page.open == []
     ids = Counter(value for _, name, value in page.attributes if name == "id")
     assert [name for name, times in ids.items() if times > 1] == []
     targets = {value[1:] for _, name, value in page.attributes if name in {"href", "xlink:href"}}
-    targets |= set(re.findall(r"url\(#([^)]+)\)", report))
+    targets |= set(re.findall(r"url\(#([^)]+)\)", page_text))
     assert targets <= ids.keys()
 
 
@@ -112,15 +109,11 @@ def test_hostile_text_stays_text(write_run, make, tmp_path):
     shutil.rmtree(folder / "rollouts")
     (folder / "rollouts").mkdir()
     (folder / "rollouts" / "0.jsonl").write_text(json.dumps(tree) + "\n")
-    for name in ("base", "after"):
-        row = {"split": HOSTILE, "task": HOSTILE, "mode": "greedy", "attempt": 0, "success": True, "turns": 1}
-        row |= {"messages": [{"role": "assistant", "content": HOSTILE}]}
-        (folder / "evaluation" / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
     raw = make.result() | {"method": HOSTILE, "commit": HOSTILE}
     raw["ood"] = {"base": {HOSTILE: 1.0}, "after": {HOSTILE: 2.0}, "mean_change": 1.0}
     (folder / "result.json").write_text(json.dumps(raw))
     (folder / "config.yaml").write_text(f"name: '{HOSTILE}'\n")
-    text = render(read_run(folder))
+    text = report(read_run(folder))
     page = Page(text)
     assert_self_contained(page, text)
     assert page.crossed == []
@@ -131,8 +124,8 @@ def test_hostile_text_stays_text(write_run, make, tmp_path):
     "missing",
     [
         ["rollouts", "profile.parquet"],  # as sft leaves it
-        ["result.json", "evaluation"],  # interrupted while training
-        ["result.json", "evaluation", "rollouts", "profile.parquet", "metrics.jsonl", "config.yaml"],
+        ["result.json"],  # interrupted while training
+        ["result.json", "rollouts", "profile.parquet", "metrics.jsonl", "config.yaml"],
     ],
     ids=["sft", "interrupted", "empty"],
 )
@@ -142,24 +135,12 @@ def test_a_run_that_left_less_gets_a_shorter_page(run_folder, tmp_path, missing)
     if "metrics.jsonl" not in missing:
         rows = [{"iteration": i, "phase": "train", "train/reward_mean": 0.1 * i} for i in range(4)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    text = render(read_run(folder))
+    text = report(read_run(folder))
     page = Page(text)
     assert page.crossed == []
     headings = re.findall(r"<h2>(.*?)</h2>", text)
-    assert ("Before and after" in headings) == ("evaluation" not in missing)
     assert ("Figures" in headings) == ("metrics.jsonl" not in missing)
     assert ("Mean rewards of the profiled turns" in page.said) == ("profile.parquet" not in missing)
-
-
-def test_a_huge_run_stays_a_page(write_run, tmp_path):
-    folder = without_figures(write_run(tmp_path / "run", states=20))
-    row = {"split": "seen", "mode": "greedy", "attempt": 0, "success": True, "turns": 1}
-    row |= {"messages": [{"role": "assistant", "content": f"{i}" + "&" * 3_000} for i in range(40)]}
-    for name in ("base", "after"):
-        lines = [json.dumps(row | {"task": f"t{i}"}) for i in range(12)]
-        (folder / "evaluation" / f"{name}.jsonl").write_text("\n".join(lines))
-    (folder / "config.yaml").write_text("key: " + "<" * 200_000)
-    assert 500_000 < len(render(read_run(folder)).encode()) < 2_000_000
 
 
 HELD_OUT = {0: (10.5, 1.5), 8: (20.0, 2.5), 16: (44.5, 3.5)}  # iteration -> replies accepted and the same, %
@@ -199,44 +180,12 @@ def test_clip_keeps_both_ends(text, limit):
         assert f"{len(text) - limit * 2 // 3 - limit // 3:,} characters left out" in shown
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("You are in a room.\nYour task is to: put a hot mug in safe.", "Your task is to: put a hot mug in safe."),
-        ("Book me a table\nfor two.", "Book me a table for two."),
-        ("Tools: a, b.\nQuestion: who?\nAnswer briefly.", "Question: who?"),
-        ("", ""),
-    ],
-)
-def test_a_rollout_begins_with_what_its_task_asks_for(text, wanted):
-    messages = [("system", "You act. Task: none."), ("user", text), ("assistant", "look"), ("user", "Task: another")]
-    assert goal(messages) == wanted
-    assert goal(messages[:1]) == ""
-    assert len(goal([("user", "x" * 5_000)])) < 400
-
-
 # -- read run ----------------------------------------------------------------------------------------------------------
 
 
 def write_lines(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def test_a_whole_run(run_folder):
-    run = read_run(run_folder)
-    assert run.notes == []
-    assert run.result.method == "pivotrl"
-    assert run.config["states"]["lambda_diff"] == 0.9
-    iterations, values = run.series("train/kl_ref")
-    assert iterations.tolist() == list(range(40))
-    assert values[-1] == pytest.approx(0.0351)
-    assert len(run.profile.mean) == 400
-    assert run.profile.samples == 8
-    assert run.rollouts.total == 160
-    assert len(run.rollouts.shown) == 24
-    assert {row["iteration"] for row in run.rollouts.shown} >= {0, 39}
-    assert sum(run.pairs.values()) == 48
 
 
 def test_an_empty_folder_is_a_run_that_left_nothing(tmp_path):
@@ -258,50 +207,6 @@ def test_a_torn_last_line_is_counted_and_a_repeated_iteration_counts_once(tmp_pa
     assert (iterations.tolist(), values.tolist()) == ([0, 1], [1.0, 5.0])
     assert "train/kl" not in run.metrics
     assert any("metrics.jsonl: 1 unreadable line left out" in note for note in run.notes)
-
-
-def test_trees_are_spread_over_training_and_a_broken_one_is_named(tmp_path, make):
-    tree = make.local_tree(np.random.default_rng(0))
-    for part in range(3):
-        write_lines(tmp_path / "rollouts" / f"{part}.jsonl", [tree | {"iteration": 4 * part + i} for i in range(4)])
-    path = tmp_path / "rollouts" / "2.jsonl"
-    path.write_text("".join([*path.read_text().splitlines(keepends=True)[:3], "{}\n"]))
-    run = read_run(tmp_path, trees=4)
-    assert [row["iteration"] for row in run.rollouts.shown] == [0, 3, 7]  # of 0, 3, 7, 11
-    assert run.rollouts.total == 12
-    assert "2.jsonl: line 4 is unreadable and left out." in run.notes
-
-
-def test_episodes_are_paired_by_task_mode_and_attempt(tmp_path):
-    def rows(successes):
-        return [
-            {"split": "seen", "task": t, "mode": "greedy", "attempt": 0, "success": s, "turns": 1, "messages": []}
-            for t, s in successes.items()
-        ]
-
-    sampled = {"split": "seen", "task": "a", "mode": "sampled", "attempt": 1, "success": True, "turns": 1}
-    folder = tmp_path / "evaluation"
-    write_lines(folder / "base.jsonl", [*rows({"a": 0, "b": 1, "c": 1, "d": 0, "e": 0}), sampled])
-    write_lines(folder / "after.jsonl", [sampled, *rows({"b": 0, "a": 1, "c": 1, "d": 0, "only here": 1})])
-    run = read_run(tmp_path)
-    assert run.pairs == {"solved": 1, "lost": 1, "kept": 1, "failed": 1}
-    assert [(pair.task, pair.kind) for pair in run.episodes] == [
-        ("a", "solved"), ("b", "lost"), ("d", "failed"), ("c", "kept")
-    ]  # fmt: skip
-    assert all(pair.mode == "greedy" for pair in run.episodes)
-
-
-def test_replies_of_held_out_dialogues_are_paired_and_shown(tmp_path, write_run):
-    folder = write_run(tmp_path / "run")
-    for name, said, accepted in (("base", "no idea", 0.0), ("after", "book it", 1.0)):
-        reply = {"reply": "d7#t0", "dialogue": "d7", "expert": "book(room=4)", "said": said}
-        reply |= {"sampled": [], "greedy": [[accepted, accepted]]}
-        with (folder / "evaluation" / f"{name}.jsonl").open("a") as stream:
-            stream.write(json.dumps(reply) + "\n")
-    run = read_run(folder)
-    assert run.pairs == {"solved": 1, "lost": 0, "kept": 0, "failed": 0}
-    said = Page(render(run)).said
-    assert all(text in said for text in ("d7#t0", "book(room=4)", "no idea", "book it"))
 
 
 def test_an_unreadable_profile_is_a_note(tmp_path):
@@ -347,11 +252,3 @@ def test_the_policy_is_sent_with_a_card_and_without_paths(run: Path, monkeypatch
 def test_a_run_without_a_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         policy_folder(tmp_path)
-
-
-def test_tables_and_files_are_written_offline(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    runs = collect([run])
-    tables = [run_table(env, scale, rows) for (env, scale), rows in runs.sections.items()]
-    bundle = Path(publish_wandb(runs, tables, "turnwise", "T", tmp_path / "wandb", offline=True))
-    assert list(bundle.glob("*.wandb")) and list(bundle.rglob("*.table.json"))

@@ -265,7 +265,7 @@ def test_groups_are_kept_without_texts_where_all_of_them_were_recorded_and_say_t
     text = (place / "rollouts" / "train.jsonl").read_text()
     assert "seen" not in text and "messages" not in text and "expert" not in text
     settings = Settings(k=1, steps=(1, 2), resamples=50)
-    said = [gate_report(folder, settings) | {"data": ""} for folder in (run, place)]
+    said = [{**gate_report(folder, settings), "data": ""} for folder in (run, place)]
     assert said[0] == said[1] and said[0]["groups"] == 2 and said[0]["zero_variance"] == 1
 
 
@@ -315,7 +315,7 @@ def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> No
     )
     assert "Hash of the configuration of each row's first seed: never `hash0`." in told
     asked, places = ask(["sweep=p_tab8"], conf), [outputs]
-    checked = read_entry(asked, places, None, lambda job: "hash0")
+    checked = read_entry(asked, places, lambda job: "hash0")
     assert [(one.row, one.seed, one.kept) for one in checked.changed] == [("never", 1, "hash1")]
     (outputs / "p/groups/never/seed1").rename(outputs / "p/groups/never/seed1.old-1")  # put aside
     unfinished = save(outputs / "p/groups/never/seed2", 10)

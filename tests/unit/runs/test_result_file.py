@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import json
 import shutil
 from dataclasses import replace
@@ -12,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from turnwise.console import Terminal
 from turnwise.errors import InputError
+from turnwise.runs.page import write_report
 from turnwise.runs.result_file import (
     NAME,
     Result,
@@ -24,7 +23,6 @@ from turnwise.runs.result_file import (
     write_result,
     write_status,
 )
-from turnwise_study.run_page import watch, write_report
 from turnwise_study.runs import folders_of
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -124,23 +122,6 @@ def test_a_result_is_stronger_than_a_status(run_folder: Path, tmp_path: Path) ->
         shutil.copytree(run_folder, folder, ignore=shutil.ignore_patterns("*.html"))
     write_status(RUNNING, other)
     assert write_report(plain).read_text() == write_report(other).read_text()
-
-
-def test_a_watch_follows_a_run_to_its_end(unfinished: Path) -> None:
-    said = io.StringIO()
-    lock = held(unfinished)
-    seen: list[str] = []
-
-    def later(_: float) -> None:
-        seen.append(said.getvalue())
-        if len(seen) == 1:
-            write_status(Status(phase="train", done=13, total=60, command="python x.py"), unfinished)
-        else:
-            lock.close()
-
-    assert not watch([unfinished], Terminal(file=said, width=200), sleep=later)
-    assert "12 of 60" in seen[0] and "13 of 60" not in seen[0] and "13 of 60" in seen[1]
-    assert "python x.py" in said.getvalue().splitlines()[-1]
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

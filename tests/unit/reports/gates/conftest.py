@@ -13,16 +13,14 @@ from turnwise.methods.selective import DISTANCE, SIGNALS, TERMINATION
 from turnwise_study.gates.groups import Buffer, Group
 
 
-def group_of(
-    name: str, label: str, distances: dict[int, float], tails: dict[int, float], kind: str | None = None
-) -> Group:
+def group_of(label: str, distances: dict[int, float], tails: dict[int, float], kind: str | None = None) -> Group:
     """A group of four rollouts of at most ten turns; signals other than d and tau are those of d."""
-    variance = 0.25 if label == "mixed" else 0.0
+    rewards = {"mixed": (0.0, 1.0) * 2, "all_succeed": (1.0,) * 4, "all_fail": (0.0,) * 4}[label]
     signals = {
         k: dict.fromkeys(SIGNALS, d) | {DISTANCE: d, TERMINATION: 1 - tails[k] / (4 * (10 - k))}
         for k, d in distances.items()
     }
-    return Group(name, label, variance, 4, 40.0, signals, tails, kind)  # type: ignore[arg-type]
+    return Group(rewards, 40.0, signals, tails, kind)
 
 
 def buffer_of(rows: Sequence[tuple[Any, ...]], steps: tuple[int, ...] = (5,)) -> Buffer:
@@ -30,13 +28,12 @@ def buffer_of(rows: Sequence[tuple[Any, ...]], steps: tuple[int, ...] = (5,)) ->
     n = len(steps)
     groups = [
         group_of(
-            f"g{i}",
             row[0],
             dict(zip(steps, row[1 : 1 + n], strict=True)),
             dict(zip(steps, row[1 + n : 1 + 2 * n], strict=True)),
             row[1 + 2 * n] if len(row) > 1 + 2 * n else None,
         )
-        for i, row in enumerate(rows)
+        for row in rows
     ]
     return Buffer(tuple(groups), 10, steps)
 
