@@ -47,7 +47,11 @@ from work import branching_tree, by_turn, credit, flat_tree
 
 PEERS = ("padded", "trl", "trl_trie", "recompute", "offload")
 WAYS = ("turnwise", *PEERS)
-OURS = {"turnwise": {}, "recompute": {"recompute": True}, "offload": {"recompute": True, "offload": True}}
+OURS: dict[str, dict[str, Any]] = {
+    "turnwise": {},
+    "recompute": {"recompute": True},
+    "offload": {"recompute": True, "offload": True},
+}
 
 Sample = tuple[RolloutTree, Credit]
 Layouts = dict[str, tuple[str, list[RolloutTree], list[Credit], int]]

@@ -22,7 +22,7 @@ from scripts.recipes.tiny.documents import (
 )
 from scripts.recipes.tiny.settings import Recipe
 
-from turnwise.env import Environment, Quality
+from turnwise.env import Environment, Quality, demonstrated
 from turnwise.types import Message
 from turnwise_worlds import apibank, bfcl, math, search, software, terminal
 from turnwise_worlds.apibank.office import OfficeTasks
@@ -283,7 +283,7 @@ def _drawn(
     for i, environment in enumerate(environments):
         share = count // len(environments) + (i < count % len(environments))
         for number, task in enumerate(environment.tasks("train", share, draw)):
-            found.append(environment.demonstrate(task, quality, draw * 1000 + number).messages)
+            found.append(demonstrated(environment, task, quality, draw * 1000 + number).messages)
     return tuple(found)
 
 

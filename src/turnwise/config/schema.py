@@ -123,8 +123,9 @@ def register(folder: Path) -> None:
     for group, options in small_options(folder).items():
         for name, node in options.items():
             store.store(name=name, node=node, group=group, package="_global_")
-    for name, resolver in {"run_name": run_name, "verifier": verifier, "follow": follow}.items():
-        OmegaConf.register_new_resolver(name, resolver, replace=True)
+    OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+    OmegaConf.register_new_resolver("verifier", verifier, replace=True)
+    OmegaConf.register_new_resolver("follow", follow, replace=True)
 
 
 @cache

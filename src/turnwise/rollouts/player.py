@@ -219,8 +219,8 @@ class Live:
         groups = [Group(self, n, tree, count) for n, (tree, count) in enumerate(zip(trees, counts, strict=True))]
         for group in groups:
             self.schedule.enter(group)
-        together = asyncio.gather(*(asyncio.create_task(self._sample(group)) for group in groups))
-        sampling = asyncio.create_task(self.schedule.run())
+        together: asyncio.Future[Any] = asyncio.gather(*(asyncio.create_task(self._sample(group)) for group in groups))
+        sampling: asyncio.Future[Any] = asyncio.create_task(self.schedule.run())
         try:
             await asyncio.wait([together, sampling], return_when=asyncio.FIRST_COMPLETED)
             if sampling.done():

@@ -83,9 +83,11 @@ def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]],
     found = []
     for trie, ends in rows:
         layout = trie.layout()
-        ids, position, end = (torch.from_numpy(x)[None] for x in (layout.ids_S, layout.position_S, layout.end_S))
+        ids_1S, position_1S, end_1S = (
+            torch.from_numpy(x)[None] for x in (layout.ids_S, layout.position_S, layout.end_S)
+        )
         last_Q = torch.from_numpy(layout.place_N[[node for _, node in ends]])
-        found.append(Histories(ids, position, end, last_Q, [place for place, _ in ends]))
+        found.append(Histories(ids_1S, position_1S, end_1S, last_Q, [place for place, _ in ends]))
     return found
 
 
