@@ -4,11 +4,11 @@ python scripts/credit_audit.py env=household
 python scripts/credit_audit.py env=search --tasks 12 --se 0.07 --page docs/results/credit_audit.md --section search
 python scripts/credit_audit.py env=corridor env.density=0.5 --skill 0.7
 python scripts/credit_audit.py env=corridor --skill 0.7 --exact --over env.density=1,0.5,0.25 env.horizon=5,9,17
-python scripts/credit_audit.py env=household policy.start=outputs/grpo/seed0/adapter
+python scripts/credit_audit.py env=household --trees outputs/grpo/seed0 policy.start=outputs/grpo/seed0/adapter
 
 The policy is that of the configuration (the shipped one by default), with its sampling settings; with --skill, the
-scripted policy of env=corridor, which needs no model. For each task, one episode is played, a few of its turns are
-drawn, and their values are measured. The folder --out gets audit.json (all numbers), turns.jsonl
+scripted policy of env=corridor, which needs no model. For each task, one episode is played (or taken from --trees), a
+few of its turns are drawn, and their values are measured. The folder --out gets audit.json (all numbers), turns.jsonl
 (each turn, with the credit of every rule), trees.jsonl (for scripts/rescore.py), page.md and figure.svg.
 """
 
@@ -92,7 +92,7 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
     parts = []
     for seed in args.seeds:
         console.print(f"seed {seed}")
-        paths = episodes(args, player, seed)
+        paths = recorded_paths(args, player, seed) if args.trees else episodes(args, player, seed)
         parts.append(
             audit(player, paths, rules, (seed, "credit audit"), turns=args.turns, error=args.se,
                   replicates=args.replicates, exact=exact if args.exact else None, say=console.print)
@@ -186,15 +186,61 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
 def episodes(args: Any, player: Any, seed: int) -> list[Any]:
     """One episode of each task of a seed, sampled from the policy."""
     from turnwise.methods.allocate import Uniform
-    from turnwise.methods.states import task_starts
-    from turnwise.rollouts.environment_steps import Openings
     from turnwise_study.credit_audit import in_parts
 
-    tasks = player.environment.tasks(args.split, args.tasks, seed)
+    states = starts(player, player.environment.tasks(args.split, args.tasks, seed))
+    return in_parts(player, states, Uniform(1), 1, (seed, "credit audit", "episodes"))
+
+
+def starts(player: Any, tasks: Sequence[Any]) -> list[Any]:
+    from turnwise.methods.states import task_starts
+    from turnwise.rollouts.environment_steps import Openings
+
     opening = Openings(player.environment, player.chat, player.environment_threads)
     opening.read(tasks)
-    states = task_starts(tasks, lambda task: opening(task)[1])
-    return in_parts(player, states, Uniform(1), 1, (seed, "credit audit", "episodes"))
+    return task_starts(tasks, lambda task: opening(task)[1])
+
+
+def recorded_paths(args: Any, player: Any, seed: int) -> list[Any]:
+    """The first rollout of each recorded tree that begins at the start of a task of this seed, by repeating its actions.
+
+    Raises:
+        InputError: no tree has a task of this seed, or the environment answers otherwise than it did.
+    """
+    from turnwise.types import RolloutTree, Turn
+    from turnwise_study.recorded_trees import read_trees
+
+    tasks = {task.id: task for task in player.environment.tasks(args.split, args.known, seed)}
+    recorded = [one.tree for one in read_trees(args.trees) if "#t0" in one.tree.state.id and not one.tree.stopped]
+    trees = {tree.state.task.id: tree for tree in recorded if tree.state.task.id in tasks}
+    if not trees:
+        raise InputError(
+            f"--trees {args.trees}: none of its tasks is among the first {args.known} of seed {seed} ({args.split}); "
+            "give --seeds of the run, or a larger --known"
+        )
+    paths = []
+    for state in starts(player, [tasks[name] for name in list(trees)[: args.tasks]]):
+        tree, session, path = trees[state.task.id], player.environment.reset(state.task), RolloutTree(state)
+        for place, index in enumerate(tree.path(tree.first_leaves()[0])):
+            turn = tree.turns[index]
+            step = session.step(turn.text)
+            if step.observation != turn.observation:
+                raise InputError(
+                    f"{state.id}: turn {place} got {step.observation[:80]!r} instead of the recorded "
+                    f"{turn.observation[:80]!r}; give the overrides of env with which the trees were recorded"
+                )
+            ids = player.chat.action(turn.text)
+            info = {**step.info, "won": step.won}
+            path.turns.append(
+                Turn(
+                    place - 1, ids, [0.0] * len(ids), turn.text, observation=step.observation, done=step.done, info=info
+                )
+            )
+            if step.done:
+                break
+            path.turns[-1].observation_ids = player.chat.bridge(step.shown)
+        paths.append(path)
+    return paths
 
 
 def against(results: Mapping[float, Mapping[str, Any]], key: str) -> tuple[Any, Any]:
@@ -254,6 +300,8 @@ def parser() -> Any:
     )
     told = "repeat the audit for values of a setting, and draw signal to noise over it; further settings change along"
     add("--over", nargs="+", metavar="KEY=A,B", help=told)
+    add("--trees", type=Path, help="audit recorded trees: a run's folder or a file, with the run's overrides")
+    add("--known", type=number(1, 10**6, whole=True), default=300, help="tasks among which those of --trees are found")
     add("--out", type=Path, default=Path("outputs/credit_audit"), help="folder of the results (outputs/credit_audit)")
     add(
         "--learned", metavar="SWEEP", help="set the quality beside training: turnwise_credit, turnwise_credit_household"

@@ -31,6 +31,11 @@ LENGTHS = {
     "observation": "mean tokens of the environment's answer to a turn",
     "episode": "mean turns of an episode of the policy",
 }
+REMEDIES = {  # largest part of the memory -> what makes it smaller
+    "drawing": "lower rollout.states, allocator.group_size or rollout.sampling.max_tokens, or sample with engine=vllm",
+    "cache": "lower engine.memory_gb or rollout.max_length",
+    "activations": "set update.recompute=true, or lower update.batch_tokens",
+}
 
 
 @program()
@@ -48,7 +53,9 @@ def main(arguments: list[str]) -> int:
     swept = is_sweep(args.overrides)
     rows, cannot, runs = of_sweep(args.overrides) if swept else ({"run": args.overrides}, {}, {"run": 1})
 
-    from turnwise_study.planning import GPUS, plan  # imports torch
+    if not swept:
+        composed(args.overrides)  # so that a misspelt key is answered before torch is imported
+    from turnwise_study.planning import GPUS, plan
     from turnwise_study.tables import Table, show
 
     gpu, given = GPUS[args.gpu], {name: getattr(args, name) for name in LENGTHS}
@@ -83,7 +90,9 @@ def main(arguments: list[str]) -> int:
         if one.unknown or name in cannot:
             print(f"{name}: {one.unknown or cannot[name]}")
         if one.memory and one.memory["peak"] > gpu.memory_gb * 1e9:
-            print(f"{name}: does not fit; the largest part is {max(list(one.memory)[:-1], key=one.memory.__getitem__)}")
+            largest = max(list(one.memory)[:-1], key=one.memory.__getitem__)
+            remedy = REMEDIES.get(largest, "take more GPUs, or a larger one")
+            print(f"{name}: does not fit; the largest part is {largest}: {remedy}")
     print(json.dumps({"command": args.overrides, "gpu": args.gpu, "cannot": cannot, "runs": runs, "rows": whole}))
     return 0
 

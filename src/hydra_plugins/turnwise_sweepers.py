@@ -91,7 +91,7 @@ class _Reporting:
 
         results = self.launcher.launch(job_overrides, initial_job_idx=initial_job_idx)
         failed = [f"  - {one._return_value}" for one in results if one.status == JobStatus.FAILED]
-        _compare([Path(one.cfg.paths.out) for one in results if one.cfg is not None])
+        _compare([Path(one.return_value) for one in results if one.status == JobStatus.COMPLETED])
         if failed:
             told = (
                 f"{len(failed)} of {len(results)} runs did not finish; the same command starts only these runs again:"

@@ -206,6 +206,8 @@ _ELSEWHERE = {
     "paths.out": "output_dir",
     "method": "algorithm algo",
     "env": "environment env_name",
+    "advantage": "adv_estimator",
+    "check": "dry_run",
 }
 HERE = {word: key for key, words in _ELSEWHERE.items() for word in words.split()}
 

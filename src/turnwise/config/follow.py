@@ -22,6 +22,7 @@ from omegaconf import DictConfig, Node, OmegaConf
 from turnwise.shipped import BASES, FETCHED
 
 OWN = "own"  # the scale of a run whose settings follow the model
+ALWAYS = ("update.learning_rate", "iterations")  # which are told even if they are as with a shipped policy
 PASSES, FEWEST, MOST = 3, 24, 200  # passes over the data; fewest iterations; most of a method that samples
 LOOKED_AT = 2000  # number of records of a file from which lengths are taken
 TINY = 20e6  # parameters below which a model of your own is trained as the shipped ones are
@@ -129,13 +130,18 @@ def _rate(run: _Run, shipped: Any) -> tuple[Any, str]:
 
 
 def _reply(run: _Run, shipped: Any) -> tuple[Any, str]:
-    if own := run.own:
-        room = min(8192, _power(2 * own.reply + 16))
-        thinking = run.thinks and room < 1024
-        return (1024, "the model thinks first") if thinking else (room, "twice the demonstrated replies")
-    if run.tiny:
+    if not (own := run.own) and run.tiny:
         return shipped, "a tiny model"
-    return (4096, "the model thinks first") if "thinking" in run.model.lower() else (1024, "a chat model's reply")
+    if run.thinks:
+        room, why = 4096 if "thinking" in run.model.lower() and not own else 1024, "the model thinks first"
+    else:
+        room, why = 256, "a chat model's action"
+    if own and (demonstrated := min(8192, _power(2 * own.reply + 16))) >= (room if run.thinks else 0):
+        room, why = demonstrated, f"twice the replies of up to {own.reply} tokens, a power of two"
+    given = run.root.rollout._get_node("max_length")
+    if not _follows(given) and (most := int(run["rollout.max_length"])) <= room:
+        return max(1, most // 2), "half of rollout.max_length"
+    return room, why
 
 
 def _history(run: _Run, shipped: Any) -> tuple[Any, str]:
@@ -217,5 +223,7 @@ def told(cfg: DictConfig) -> list[str]:
         if _follows(node):
             shipped = yaml.safe_load(node._value()[len("${follow:") : -1])
             value, why = _found(node, cfg, shipped)
-            lines += [f"  {key}={value} ({why})"] if why and value not in (shipped, OWN) else []
+            lines += (
+                [f"  {key}={value} ({why})"] if why and value != OWN and (value != shipped or key in ALWAYS) else []
+            )
     return [f"these settings follow {cfg.policy.model}; what you set yourself wins:", *lines] if lines else []

@@ -5,10 +5,12 @@ of it is answered before torch is imported.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -28,7 +30,7 @@ def check_machine(cfg: DictConfig) -> None:
     """Refuses a run that this machine cannot start. The ConfigError lists all reasons. A plan or a sweep may be composed
     on another machine, so this check is made when a run starts.
     """
-    mistakes = [*_gpus(cfg), *_folders(cfg), *missing_files(cfg), *_models(cfg)]
+    mistakes = [*_gpus(cfg), *_folders(cfg), *missing_files(cfg), *_models(cfg), *_server(cfg)]
     if mistakes:
         raise ConfigError(mistakes)
 
@@ -99,6 +101,19 @@ def missing_files(cfg: DictConfig) -> Iterator[str]:
         of_data = key == "data.file" or str(file).endswith((".json", ".jsonl", ".parquet", ".csv", ".tsv"))
         if file is not None and of_data and not Path(str(file)).expanduser().is_file():
             yield f"{key}={file}: no such file; correct {key} (the current folder is {Path.cwd()})"
+
+
+def _server(cfg: DictConfig) -> Iterator[str]:
+    """A server of ``engine=vllm`` that is not there. In a job of Slurm it may still be starting, so that the run waits."""
+    url = urlsplit(str(OmegaConf.select(cfg, "engine.url") or ""))
+    if url.hostname and "SLURM_JOB_ID" not in os.environ:
+        try:
+            socket.create_connection((url.hostname, url.port or (443 if url.scheme == "https" else 80)), 4).close()
+        except ConnectionRefusedError:
+            model = cfg.policy.model
+            yield f"engine.url={url.geturl()}: nothing answers there; start `vllm serve {model}` as docs/engines.md shows"
+        except OSError:  # such as a proxy's address: the run itself says more
+            pass
 
 
 def _models(cfg: DictConfig) -> Iterator[str]:

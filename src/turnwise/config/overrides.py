@@ -26,6 +26,11 @@ _OF_HYDRA = {  # settings of Hydra -> what to do instead
 }
 _SEVERAL = ("callbacks", "logger")  # groups from which a run may choose several options
 _OPTIONAL = (*_SEVERAL, "cluster", "debug")  # groups from which a run may choose no option
+_OF_OWN = {"policy": "policy.model", "data": "data.file"}  # group -> the key that takes a folder, a file or an id
+_FLAGS = {  # of Hydra
+    *("--help", "--hydra-help", "--version", "--cfg", "--resolve", "--package", "--run", "--multirun", "--info"),
+    *("--shell-completion", "--config-path", "--config-name", "--config-dir", "--experimental-rerun"),
+}
 
 
 def explain(error: Exception, arguments: Sequence[str], folder: Path) -> ConfigError:
@@ -35,8 +40,14 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path) -> ConfigE
     message names all mistakes. The message of ``error`` (Hydra's own) is used if no override caused it.
     """
     if isinstance(error, OverrideParseException):
+        key, equals, value = str(error.override).partition("=")
+        if not equals:
+            return ConfigError(
+                [f"{key}: settings are written as key=value; --help lists them, check=true makes all checks"]
+            )
+        quoted = f"""'{key}="{value}"'"""
         return ConfigError(
-            [f"{error.override}: this is not of the form key=value; put a value with special characters in quotes"]
+            [f"{error.override}: Hydra cannot read this value; quote it inside the shell's quotes: {quoted}"]
         )
     if isinstance(error, YAMLError):
         return ConfigError([f"a configuration file is not YAML: {_line(error)}"])
@@ -113,6 +124,8 @@ def _no_option(group: str, option: str, folder: Path) -> str:
     if group == "hydra/launcher" and option.startswith(("joblib", "submitit", "ray")):
         package = f"hydra-{option.partition('_')[0]}-launcher"
         return f"hydra/launcher={option}: {package} is not installed here; pip install {package}"
+    if group in _OF_OWN and re.search(r"[/.]", option):
+        return f"{group} has no '{option}'; set {_OF_OWN[group]}={option} for one of your own"
     return f"{group} has no '{option}'{suggest(option, group_options(folder).get(group, []))}"
 
 
@@ -173,6 +186,18 @@ def refuse_misuse(arguments: Sequence[str]) -> None:
     """
     if mistakes := [mistake for argument in arguments for mistake in _secrets_of(argument)]:
         raise ConfigError(list(dict.fromkeys(mistakes)))
+    flags = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
+    if strange := [flag for flag in flags if flag not in _FLAGS and not is_sweep(arguments)]:
+        name = strange[0][2:].replace("-", "_")
+        remedies = {
+            "dry_run": "it lists the runs of sweep=NAME; check=true makes all checks of one run",
+            "config": "an option of your own is a file in a folder that 'hydra.searchpath=[file://FOLDER]' names",
+        }
+        raise ConfigError(
+            [
+                f"{strange[0]}: {remedies.get(name, f'settings are written as key=value, without dashes; {name}=... tells the full name of the key')}"
+            ]
+        )
     shown = next((a for a in arguments if a.partition("=")[0] in ("--cfg", "-c", "--info", "-i")), None)
     if shown and (is_sweep(arguments) or {"-m", "--multirun"} & set(arguments)):
         remedy = "give one value for each key, without -m and sweep="

@@ -149,7 +149,7 @@ def _lost_tools(chat: ChatTokens, form: Format | None) -> str:
 
 def _lost(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Any], what: str) -> str:
     try:
-        return "" if what in chat.text(messages, tools) else " (they are left out)"
+        return "" if what in chat.text(messages, tools) else " (it leaves them out)"
     except ChatTemplateError as error:
         return f" ({error})"
 

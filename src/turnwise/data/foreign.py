@@ -81,6 +81,9 @@ def _conversation(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         calls = _calls(answers if isinstance(answers, str) else json.dumps(answers), "answers")
         assistant = {"role": "assistant", "content": ""} | ({"tool_calls": calls} if calls else {})
         return [{"role": "user", "content": record["query"]}, assistant]
+    if key is None and all(isinstance(record.get(name), str) for name in ("instruction", "output")):  # Alpaca's
+        request = "\n\n".join(filter(None, (record["instruction"], record.get("input"))))
+        return [{"role": "user", "content": request}, {"role": "assistant", "content": record["output"]}]
     if key is None:
         keys = f"only the keys {sorted(map(str, record))[:12]}; put it under one of {', '.join(CONVERSATIONS)}"
         raise UnusableError("no messages", f"the record has no conversation, {keys}")

@@ -76,6 +76,8 @@ def _answers(address: str) -> bool:
 def check_model(model: str | Path, key: str) -> None:
     """Raises an InputError if a folder or file cannot be a model. An id of the hub passes."""
     path, named = Path(model), f"{key}={model}"
+    if path.is_file() and path.suffix != ".gguf":
+        raise InputError(f"{named}: give the folder that contains this file, with config.json and the tokenizer")
     if str(model).endswith(".gguf") and find_spec("gguf") is None:
         raise InputError(f"{named}: reading a GGUF file needs the package gguf: make gguf")
     if (path / ADAPTER_CONFIG).is_file():  # transformers would load the adapter's base model instead
@@ -90,6 +92,8 @@ def check_adapter(adapter: Path, base: str | Path) -> None:
     """
     named = f"policy.start={adapter}"
     if not (adapter / ADAPTER).is_file():  # peft would look for the file on the hub
+        if not adapter.exists() and (adapter.parent / "config.yaml").is_file():
+            raise InputError(f"{named}: the run in {adapter.parent} has not ended; its command resumes it")
         raise InputError(f"{named}: there is no {ADAPTER}; {_inside(adapter)}")
     try:
         about = dict(json.loads((adapter / ADAPTER_CONFIG).read_bytes()))

@@ -178,6 +178,8 @@ def summary(result: Result) -> dict[str, str]:
     seconds = result.wall_seconds or sum(result.seconds.values())
     sampled = f"{count(result.rollout_turns)} turns, {count(result.rollout_tokens)} tokens, "
     phases = sorted(((s, phase) for phase, s in result.seconds.items() if s > 0), reverse=True)
+    if phases and (rest := seconds - sum(result.seconds.values())) >= 1:
+        phases.append((rest, "starting, loading and writing"))
     spent = f" ({', '.join(f'{phase} {duration(s)}' for s, phase in phases)})" if phases else ""
     rows["cost"] = f"{sampled if result.rollout_turns else ''}{duration(seconds)}{spent}"
     if result.profile_turns:
@@ -258,6 +260,7 @@ def report(run: RunFiles) -> str:
         rows=domain_rows(result) if result else [],
         dialogues=bool(result and judged_on_dialogues(result)),
         replies=reply_rows(result.held_out) if result and result.held_out else [],
+        said=replies_said(run.folder) if result and result.held_out else [],
         figures=run_figures(run),
         command=_command(run),
         config=run.config_text[:CONFIG_LIMIT],
@@ -325,6 +328,29 @@ def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
     parts = {"replies in text" if tool == "no_call" else f"calls of {tool}": p for tool, p in held_out.by_tool.items()}
     turns = [(f"reply {turn} of a dialogue", part) for turn, part in held_out.by_turn.items()]
     return [("all replies", held_out), *parts.items(), *turns]
+
+
+def replies_said(folder: Path, most: int = 12) -> list[dict[str, Any]]:
+    """Held-out replies, first those that training changed: the demonstrated one, and the policy's greedy ones before and
+    after, with whether each is accepted.
+    """
+    files = [folder / "evaluation" / f"{name}.jsonl" for name in ("base", "after")]
+    if not all(file.is_file() for file in files):
+        return []
+    read = [[json_object(line) or {} for line in file.read_bytes().splitlines()] for file in files]
+    base, after = ({row["reply"]: row for row in rows if row.get("reply")} for rows in read)
+    rows = [
+        {
+            "reply": name,
+            "expert": row["expert"],
+            "base": base[name]["said"],
+            "after": row["said"],
+            "marks": [bool(one["greedy"][0][0]) for one in (base[name], row)],
+        }
+        for name, row in after.items()
+        if name in base and row.get("said") is not None and row["greedy"] and base[name]["greedy"]
+    ]
+    return sorted(rows, key=lambda row: row["marks"][0] == row["marks"][1])[:most]
 
 
 # -- the browser of rollouts -------------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ class UserFile:
         counts, dialect = self.counts, self.dialect
         texts = {
             "pivots": f"are pivot rows, in which only the last reply is a candidate; {counts['rated']} have a pass rate",
-            "as_text": f"list the tools in the system turn and write calls as text: {dialect.lost_tools}",
+            "as_text": f"are shown with their tools in the system turn and calls as text, because {dialect.lost_tools}",
             "folded": f"have their system message in the first user message: {dialect.lost_system}",
             "silenced": "lose the text of replies that also have calls (the chat template leaves it out); "
             "data.tools_as_text=true keeps this text",

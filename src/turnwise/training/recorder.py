@@ -414,8 +414,8 @@ def likely_cause(metrics: Mapping[str, float]) -> str:
         (mean is None, "no rollout has a reward: the environment failed, or the method computes no rewards"),
         (
             mean is not None and mean <= 0,
-            "no rollout earned a reward: start from a policy that method=sft trained (policy.start), or choose "
-            "states=pivots or easier tasks",
+            "no rollout earned a reward: start from a policy that method=sft trained (policy.start) until some of its tasks "
+            "succeed (more iterations=, policy.lora.r=0), or choose states=pivots or easier tasks",
         ),
     )
     alike = (

@@ -84,14 +84,16 @@ def error_file(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Wraps the function that executes a run. The error of a failed run is written to :func:`error_file`."""
+    """Executes a run and returns its folder, which its configuration no longer tells once another run of this process
+    has begun. The error of a failed run is written to :func:`error_file`.
+    """
 
     task: Callable[[DictConfig], Any]
 
-    def __call__(self, cfg: DictConfig) -> Any:
+    def __call__(self, cfg: DictConfig) -> str:
         folder = Path(cfg.paths.out)
         try:
-            value = self.task(cfg)
+            self.task(cfg)
         except (Exception, SystemExit) as error:
             said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             trace = "" if isinstance(error, InputError) else traceback.format_exc()
@@ -105,7 +107,7 @@ class Recorded:
                 raise  # Slurm then ends the run's other tasks
         else:
             error_file(folder).unlink(missing_ok=True)
-            return value
+            return str(folder)
         # The raised error has a built-in type, because launchers send the error between processes and keep it until the
         # last run has ended. It is raised outside of the handler. Otherwise it would refer to the run's own error,
         # whose traceback keeps every object of the run alive.

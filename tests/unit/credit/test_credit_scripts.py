@@ -43,10 +43,12 @@ def test_known_values_over_a_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_audit_of_the_shipped_policy(tmp_path: Path) -> None:
+def test_an_audit_of_the_shipped_policy_and_of_recorded_episodes(tmp_path: Path) -> None:
+    first, again = tmp_path / "first", tmp_path / "again"
     small = ["env=search", "--tasks", "2", "--turns", "1", "--replicates", "2", "--se", "0.25", "--seeds", "0"]
-    assert audit([*small, "--rules", "group;TreeRPO", "--out", str(tmp_path)]) == 0
-    assert json.loads((tmp_path / "audit.json").read_text())["episodes"] == 2
+    assert audit([*small, "--rules", "group;TreeRPO", "--out", str(first)]) == 0
+    assert audit([*small, "--rules", "group", "--trees", str(first / "trees.jsonl"), "--out", str(again)]) == 0
+    assert json.loads((again / "audit.json").read_text())["episodes"] == 2
 
 
 @pytest.mark.parametrize(
