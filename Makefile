@@ -107,8 +107,7 @@ test-slurm: $(VENV)/.dev ## jobs of a Slurm of one node that the test starts (ap
 
 # What CUDA brings beside .venv may be missing: the parts that need it say so. DRY=cpu installs nothing more.
 gpu: $(VENV)/.dev $(VENV)/.bfcl ## all that needs a device, in thirty minutes on one (DRY=cpu: tiny, on a CPU); ARGS="parts=attention,update_4b"
-	@test "$(DRY)" = cpu || for place in .venv-vllm .venv-unsloth; do \
-		$(MAKE) --no-print-directory $$place/.done || echo "make gpu: $$place could not be made; what needs it is left out" >&2; done
+	@test "$(DRY)" = cpu || $(MAKE) --no-print-directory .venv-vllm/.done || echo "make gpu: no vLLM; what needs it is left out" >&2
 	$(BIN)/python benchmarks/gpu.py $(if $(DRY),dry=$(DRY)) $(ARGS)
 
 tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
@@ -150,7 +149,7 @@ audit: .venv-audit/.done ## known holes in the pinned libraries; needs the netwo
 	done
 
 clean: ## remove environments and caches; outputs/ stays
-	rm -rf .venv .venv-alfworld .venv-audit .venv-unsloth build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache src/*.egg-info
+	rm -rf .venv .venv-alfworld .venv-audit build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache src/*.egg-info
 	find . -name __pycache__ -type d -not -path './outputs/*' -prune -exec rm -rf {} +
 
 # Stamps: a file inside the environment, newer than what it was made from.
@@ -184,11 +183,6 @@ $(VENV)/.published: $(VENV)/.verifiers
 .venv-vllm/.done: requirements/vllm.lock | $(BIN)/python
 	$(BIN)/python -m venv .venv-vllm
 	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -r $<
-	@touch $@
-
-# A folder, no environment: one file of the package is read, and nothing of it is imported (benchmarks/grouper.py).
-.venv-unsloth/.done: requirements/unsloth.lock | $(BIN)/python
-	$(PIP) --no-deps --target .venv-unsloth --upgrade -r $<
 	@touch $@
 
 .venv-alfworld/.done: requirements/alfworld.lock | $(BIN)/python

@@ -1,8 +1,8 @@
 """Measures the cost of exact allocation: python benchmarks/allocate.py
 
 TRACE's root and prefix allocation (arXiv:2606.11119, Eqs. 13 and 16) are compared with the textbook dynamic programme
-on the same instance, in alternating rounds. The numbers are medians of processor time with one thread. The last line is
-one JSON object.
+on the same instance, in alternating rounds. The numbers are medians of processor time with one thread, because on a
+shared machine wall-clock time would favour work shorter than a time slice. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from common import finish, program
+from common import finish, positive, program, show
 from turnwise.methods.allocate import Array, Counts
 from turnwise.methods.trace import prefix_allocation, root_allocation
 
@@ -30,28 +28,21 @@ def programme(gain_BM: Array) -> tuple[Counts, float]:
     items, width = gain_BM.shape
     best = np.full(width, -np.inf)
     best[0] = 0.0
-    chosen = np.zeros((items, width), np.int64)
+    units = np.zeros((items, width), np.int64)
     for i, gain in enumerate(gain_BM):
         grown = np.full(width, -np.inf)
         for m in np.flatnonzero(np.isfinite(gain)):
-            found = best[: width - m] + gain[m]
-            better = found > grown[m:]
-            grown[m:][better] = found[better]
-            chosen[i, m:][better] = m
+            sums = best[: width - m] + gain[m]
+            better = sums > grown[m:]
+            grown[m:][better] = sums[better]
+            units[i, m:][better] = m
         best = grown
     counts = np.zeros(items, np.int64)
     left = width - 1
     for i in range(items - 1, -1, -1):
-        counts[i] = chosen[i, left]
+        counts[i] = units[i, left]
         left -= counts[i]
     return counts, float(best[-1])
-
-
-def seconds(run: Callable[[], object]) -> float:
-    """Returns the processor time. On a shared machine, wall-clock time would favour work shorter than a time slice."""
-    began = time.process_time()
-    run()
-    return time.process_time() - began
 
 
 def optimal(rng: np.random.Generator, instances: int) -> bool:
@@ -84,47 +75,49 @@ def root_gains(values: Array, budget: int) -> Array:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = program(__doc__)
-    parser.add_argument("--prompts", type=int, default=512, help="number of prompts, B in the paper")
-    parser.add_argument("--budget", type=int, default=1024, help="number of rollouts, M in the paper; at least 2")
-    parser.add_argument("--rounds", type=int, default=3, help="number of rounds of the alternating comparison")
-    parser.add_argument(
-        "--instances",
-        type=int,
-        default=100,
-        help="number of small random instances that are compared with the dynamic programme",
-    )
+    parser.add_argument("--prompts", type=positive, default=512, help="number of prompts, B in the paper")
+    parser.add_argument("--budget", type=positive, default=1024, help="number of rollouts, M in the paper; at least 2")
+    parser.add_argument("--rounds", type=positive, default=3, help="number of rounds of the alternating comparison")
+    compared = "number of small random instances that are compared with the dynamic programme"
+    parser.add_argument("--instances", type=int, default=100, help=compared)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
-    if given.prompts < 1 or given.budget < 2 or given.rounds < 1:
-        parser.error("--prompts and --rounds must be at least 1 and --budget at least 2")
-    rng = np.random.default_rng(given.seed)
-    values = rng.beta(0.5, 0.5, given.prompts)  # success rates are often near 0 and 1 (the paper's Fig. 2a)
+    args = parser.parse_args(arguments)
+    rng = np.random.default_rng(args.seed)
+    values = rng.beta(0.5, 0.5, args.prompts)  # success rates are often near 0 and 1 (the paper's Fig. 2a)
     million = rng.beta(0.5, 0.5, 1_000_000)
-    gains = root_gains(values, given.budget)
+    gains = root_gains(values, args.budget)
 
-    table_s, root_s, prefix_s, million_s = [], [], [], []
-    for _ in range(given.rounds):
-        table_s.append(seconds(lambda: programme(gains)))
-        root_s += [seconds(lambda: root_allocation(values, given.budget)) for _ in range(21)]
-        prefix_s += [seconds(lambda: prefix_allocation(values, given.budget)) for _ in range(21)]
-        million_s.append(seconds(lambda: root_allocation(million, 2_000_000)))
-    reached = mixed_probability(values, root_allocation(values, given.budget)).sum()
-    exact = reached >= programme(gains)[1] - TOLERANCE and optimal(rng, given.instances)
+    taken: dict[str, list[float]] = {"table": [], "root": [], "prefix": [], "million": []}
 
-    table = Table("what", "median", title=f"{given.prompts} prompts, {given.budget} rollouts")
-    table.add_row("roots, ours", f"{median(root_s) * 1e3:.2f} ms")
-    table.add_row("prefixes, ours", f"{median(prefix_s) * 1e3:.2f} ms")
-    table.add_row("roots, dynamic programme", f"{median(table_s) * 1e3:.0f} ms")
-    table.add_row("roots, 1,000,000 prompts and 2,000,000 rollouts", f"{median(million_s):.2f} s")
-    Console().print(table)
+    def measure(name: str, run: Callable[[], object], times: int = 1) -> None:
+        for _ in range(times):
+            began = time.process_time()
+            run()
+            taken[name].append(time.process_time() - began)
+
+    for _ in range(args.rounds):
+        measure("table", lambda: programme(gains))
+        measure("root", lambda: root_allocation(values, args.budget), 21)
+        measure("prefix", lambda: prefix_allocation(values, args.budget), 21)
+        measure("million", lambda: root_allocation(million, 2_000_000))
+    reached = mixed_probability(values, root_allocation(values, args.budget)).sum()
+    exact = reached >= programme(gains)[1] - TOLERANCE and optimal(rng, args.instances)
+    seconds = {name: median(several) for name, several in taken.items()}
+    rows = [
+        ["roots, ours", f"{seconds['root'] * 1e3:.2f} ms"],
+        ["prefixes, ours", f"{seconds['prefix'] * 1e3:.2f} ms"],
+        ["roots, dynamic programme", f"{seconds['table'] * 1e3:.0f} ms"],
+        ["roots, 1,000,000 prompts and 2,000,000 rollouts", f"{seconds['million']:.2f} s"],
+    ]
+    show(f"{args.prompts} prompts, {args.budget} rollouts", ["what", "median"], rows)
     ratios = {
-        "root_ms": round(median(root_s) * 1e3, 3),
-        "prefix_ms": round(median(prefix_s) * 1e3, 3),
-        "x_dynamic_programme": round(median(table_s) / median(root_s), 1),
-        "million_s": round(median(million_s), 3),
+        "root_ms": round(seconds["root"] * 1e3, 3),
+        "prefix_ms": round(seconds["prefix"] * 1e3, 3),
+        "x_dynamic_programme": round(seconds["table"] / seconds["root"], 1),
+        "million_s": round(seconds["million"], 3),
         "optimal": exact,
     }
-    finish("allocate", given, ratios, {})
+    finish("allocate", args, ratios, {})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ has learned nothing (its interval is not above zero) or took more than ten minut
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,48 +20,36 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from common import ROOT, finish, program, show
 
-from common import finish, program
-
-ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("sft", "grpo", "pivotrl", "awpo", "trace", "selective")
 MINUTES = 10.0  # most minutes, on two cores
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = program(__doc__)
-    add = parser.add_argument
-    add("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="names of the methods (default: all six)")
-    add("--seed", type=int, default=0, help="seed of the runs (default 0)")
-    return parser
-
-
 def main() -> int:
-    args = parser().parse_args()
-    console = Console(stderr=True)
-    found = {}
+    parser = program(__doc__)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="(default: all six)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the runs (default 0)")
+    args = parser.parse_args()
+    found: dict[str, dict[str, Any]] = {}
+    learned, slowest = True, 0.0
     for method in args.methods:
-        console.print(f"python train.py method={method} seed={args.seed}", highlight=False)
+        print(f"python train.py method={method} seed={args.seed}", file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
             found[method] = trained(method, args.seed, Path(folder))
-        show(found)
         learned = all(row["delta_ci95"][0] > 0 for row in found.values())
         slowest = max(row["seconds"] for row in found.values()) / 60
         ratios = {"learned": learned, "slowest_minutes": round(slowest, 1)}
-        finish(
-            "by_name", args, ratios, {"methods": found, "absent": {}}
-        )  # written after each run, so that an interrupted benchmark keeps its results
+        keys = ("base", "after", "delta", "delta_ci95", "samples", "seconds", "cpu_seconds")
+        show("By name", ["method", *keys], [[name, *(row[key] for key in keys)] for name, row in found.items()])
+        finish("by_name", args, ratios, {"methods": found})  # after each run, for a benchmark that is interrupted
     return 0 if learned and slowest <= MINUTES else 1
 
 
 def trained(method: str, seed: int, folder: Path) -> dict[str, Any]:
     out = folder / "run"
-    command = [
-        *(sys.executable, str(ROOT / "train.py"), f"method={method}", f"seed={seed}"),
-        *(f"paths.out={out}", f"paths.cache={folder / 'cache'}"),
-    ]
+    command = [sys.executable, str(ROOT / "train.py"), f"method={method}", f"seed={seed}"]
+    command += [f"paths.out={out}", f"paths.cache={folder / 'cache'}"]
     began, load, spent = time.monotonic(), os.getloadavg()[0], os.times()
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
@@ -70,31 +57,16 @@ def trained(method: str, seed: int, folder: Path) -> dict[str, Any]:
     seconds, ended = time.monotonic() - began, os.times()
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    kept = ("base", "after", "delta", "delta_ci95", "tasks")
+    cpu = ended.children_user + ended.children_system - spent.children_user - spent.children_system
     return {
-        **{name: result["in_domain"][name] for name in kept},
+        **{name: result["in_domain"][name] for name in ("base", "after", "delta", "delta_ci95", "tasks")},
         "samples": sum(row["train/samples"] for row in rows if row["phase"] == "train"),
-        "gate": result.get("gate"),
         "seconds": round(seconds, 1),
-        "cpu_seconds": round(
-            ended.children_user + ended.children_system - spent.children_user - spent.children_system, 1
-        ),
+        "cpu_seconds": round(cpu, 1),
         "load_before": round(load, 2),
         "phases": result["seconds"],
         "config_hash": result["config_hash"],
     }
-
-
-def show(found: dict[str, dict[str, Any]]) -> None:
-    table = Table("method", "base, %", "after, %", "change", "samples", "seconds", "CPU seconds")
-    for method, row in found.items():
-        low, high = row["delta_ci95"]
-        change = f"{row['delta']:+.1f} [{low:+.1f}, {high:+.1f}]"
-        sides = [f"{row[side]:.1f}" for side in ("base", "after")]
-        table.add_row(
-            method, *sides, change, f"{row['samples']:,.0f}", f"{row['seconds']:,.0f}", f"{row['cpu_seconds']:,.0f}"
-        )
-    Console(stderr=True).print(table)
 
 
 if __name__ == "__main__":

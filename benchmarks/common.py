@@ -1,4 +1,4 @@
-"""Contains what all benchmarks share: options, machine, model, alternating rounds, table and last line.
+"""Contains what all benchmarks share: options, machine, model, alternating rounds, peak memory, table and last line.
 
 Every benchmark measures Turnwise and its peers in one process, one after the other and round by round, so that a slow
 minute of the machine affects all of them. A peer that is not installed is reported as null with the reason.
@@ -7,11 +7,14 @@ minute of the machine affects all of them. A peer that is not installed is repor
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
 import logging
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 import warnings
@@ -24,14 +27,31 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from devices import cpu_model, failure
-from shapes import SHAPES, config_of
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.policy import load_policy, with_adapter
 from turnwise.shipped import tiny_path
+from turnwise.training.module import out_of_memory
+from turnwise_study.planning import GPUS
+
+ROOT = Path(__file__).resolve().parents[1]
+MIB = 2**20
+MARK = "peak bytes:"  # before the number that a process prints whose peak memory is measured
+
+# Published architectures and three of our own, all with random weights, on which speed does not depend.
+SHAPES: dict[str, dict[str, int]] = {
+    "qwen3-0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16},
+    "qwen3-4b": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
+    # as few tokens as the shipped policy, so that only the layers grow
+    "20m": {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 6,
+            "num_key_value_heads": 6, "head_dim": 64, "vocab_size": 1024},
+    "120m": {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 13, "num_attention_heads": 12,
+             "num_key_value_heads": 12, "head_dim": 64, "vocab_size": 1024},
+    "qwen3-dry": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8},
+}  # fmt: skip
+SHARED_SHAPE = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 4096}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +86,13 @@ class Contender:
         return statistics.median(r.seconds for r in self.rounds)
 
 
+# -- options and machine -----------------------------------------------------------------------------------------------
+
+
 def program(doc: str | None) -> argparse.ArgumentParser:
     """Returns a parser whose help is ``doc``, with the option ``--json``."""
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=doc, formatter_class=form, allow_abbrev=False)
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     return parser
 
@@ -79,12 +101,7 @@ def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
     """Returns a parser with the options of the benchmarks that compare contenders."""
     parser = program(doc)
     add = parser.add_argument
-    add(
-        "--rounds",
-        type=positive,
-        default=rounds,
-        help=f"number of measured rounds; the result is their median ({rounds})",
-    )
+    add("--rounds", type=positive, default=rounds, help=f"measured rounds; the result is their median ({rounds})")
     add("--threads", type=positive, default=None, help="threads of every contender (default: the choice of torch)")
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--dtype", choices=["float32", "bfloat16"], default="float32")
@@ -126,6 +143,51 @@ def prepare(args: argparse.Namespace) -> torch.device:
     return torch.device(args.device)
 
 
+def chosen(args: argparse.Namespace, name: str) -> bool:
+    """Returns whether the peer ``name`` is to be measured."""
+    return args.peers is None or name in args.peers
+
+
+def machine() -> dict[str, Any]:
+    found = {
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 2),
+    }
+    return found | ({"gpu": torch.cuda.get_device_name(0)} if torch.cuda.is_available() else {})
+
+
+def cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def peak_operations(device: torch.device) -> float | None:
+    """Returns the dense bfloat16 operations per second of the data sheet, or None."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device).lower()
+    return next((gpu.peak_tflops * 1e12 for label, gpu in GPUS.items() if label in name), None)
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+def config_of(shape: str) -> Any:
+    """Returns the configuration of a shape, with the special tokens of the shipped tokenizer."""
+    if shape == "tiny":
+        return AutoConfig.from_pretrained(tiny_path())
+    ids = {"eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None, "tie_word_embeddings": True}
+    return AutoConfig.for_model("qwen3", **{**SHARED_SHAPE, **SHAPES[shape], **ids})
+
+
 def tokenizer_of() -> Any:
     """Returns the shipped tokenizer. Larger shapes use it too, because random weights read no text."""
     return AutoTokenizer.from_pretrained(tiny_path())
@@ -149,8 +211,8 @@ def model_of(shape: str, dtype: str, device: torch.device, attention: str = "sdp
 def policy_of(shape: str, dtype: str, device: torch.device, rank: int, alpha: float) -> Any:
     """Returns the policy as a run loads it: under tree attention, with a LoRA adapter whose both factors are not zero.
 
-    PEFT initialises one factor with zeros, with which half of the gradients are zero. Small random numbers replace the
-    zeros, as a few updates would.
+    PEFT initialises one factor with zeros, with which half of the gradients are zero. Small random numbers, equal for
+    all copies of a model, replace the zeros, as a few updates would.
     """
     if shape == "tiny":
         model, _ = load_policy(tiny_path(), dtype, rank, alpha, seed=0)
@@ -159,22 +221,23 @@ def policy_of(shape: str, dtype: str, device: torch.device, rank: int, alpha: fl
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = with_adapter(plain, rank, alpha, 0.0)
-    fill_adapter(model)
-    return model.to(device)
-
-
-def fill_adapter(model: Any) -> None:
-    """Fills every second LoRA factor with small random numbers, which are equal for all copies of a model."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             if "lora_B" in name:
                 parameter.copy_(0.02 * torch.randn(parameter.shape, generator=generator))
+    return model.to(device)
 
 
-def chosen(args: argparse.Namespace, name: str) -> bool:
-    """Returns whether the peer ``name`` is to be measured."""
-    return args.peers is None or name in args.peers
+def share_base(model: Any, owner: Any) -> None:
+    """Replaces the frozen weights of ``model`` by the equal ones of ``owner``, so that memory holds them once."""
+    for mine, theirs in zip(model.parameters(), owner.parameters(), strict=True):
+        if not mine.requires_grad:
+            mine.data = theirs.data
+    free()
+
+
+# -- rounds ------------------------------------------------------------------------------------------------------------
 
 
 def alternate(contenders: list[Contender], rounds: int, absent: dict[str, str] | None = None) -> None:
@@ -200,14 +263,24 @@ def alternate(contenders: list[Contender], rounds: int, absent: dict[str, str] |
                     absent[contender.name] = failure(contender.name, error)
                     contenders.remove(contender)
                 if not console.is_terminal:  # if a time limit ends the process, its output shows what took the time
-                    console.print(
-                        f"round {number + 1}, {contender.name}: {time.perf_counter() - began:.1f} s", highlight=False
-                    )
+                    taken = f"round {number + 1}, {contender.name}: {time.perf_counter() - began:.1f} s"
+                    console.print(taken, highlight=False)
 
 
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def failure(name: str, error: BaseException) -> str:
+    """Returns one line that says why ``name`` failed, and frees the device's unused memory."""
+    short = isinstance(error, RuntimeError | MemoryError) and out_of_memory(error)
+    lines = str(error).strip().splitlines()
+    error.__traceback__ = None  # its frames hold tensors
+    free()
+    return f"{name}: {'out of memory' if short else type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+def free() -> None:
+    """Frees the device's memory that no tensor uses."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def timed(work: Callable[[], float], device: torch.device) -> Round:
@@ -219,24 +292,83 @@ def timed(work: Callable[[], float], device: torch.device) -> Round:
     return Round(time.perf_counter() - began, units)
 
 
-def machine() -> dict[str, Any]:
-    """Returns a description of the machine and of library versions."""
-    found = {
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-    }
-    if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name(0)
-    return found
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+# -- peak memory -------------------------------------------------------------------------------------------------------
+# On a CPU no allocator records the peak, and a process that has run other contenders keeps their freed pages. So each
+# contender runs alone in a process: model and data are built, a smallest step loads everything that is loaded lazily,
+# the heap is trimmed, and the kernel's record of the peak is reset. Then the step runs.
+
+
+def begin_peak(device: torch.device) -> int:
+    """Begins a new record of the device's peak memory, and returns the bytes in use. On a CPU nothing is recorded."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def peak_since(before: int, device: torch.device) -> int:
+    """Returns the peak bytes of tensors on the device above ``before``, 0 on a CPU."""
+    synchronize(device)
+    return max(torch.cuda.max_memory_allocated(device) - before, 0) if device.type == "cuda" else 0
+
+
+def device_peak(step: Callable[[], None], device: torch.device) -> int:
+    before = begin_peak(device)
+    step()
+    return peak_since(before, device)
+
+
+def say_peak(small: Callable[[], None], step: Callable[[], None], device: torch.device) -> None:
+    """Prints the bytes that ``step`` needs at its peak in addition to the memory used before it."""
+    small()
+    gc.collect()
+    if device.type == "cuda":
+        print(MARK, device_peak(step, device))
+        return
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the recorded peak
+    before = _status("VmRSS")
+    step()
+    print(MARK, max(_status("VmHWM") - before, 0))
+
+
+def _status(name: str) -> int:
+    """Returns a size in bytes from the kernel's status of this process."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
+
+
+def peak_of_child(script: str, way: str, args: argparse.Namespace) -> int:
+    """Runs ``script`` with the same options for one contender only, and returns the bytes that it prints."""
+    command = [sys.executable, script, "--memory-of", way]
+    for name, value in vars(args).items():
+        if name in ("memory_of", "json", "peers", "keep_going") or value is None or value is False:
+            continue
+        command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines():
+        if line.startswith(MARK):
+            return int(line.removeprefix(MARK))
+    raise RuntimeError(f"the process for {way} printed no peak (status {done.returncode}):\n{done.stderr[-2000:]}")
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 def ratio(value: float, reference: float) -> float | None:
     """Returns ``value / reference`` to four digits, or None if the reference is zero or missing."""
     return float(f"{value / reference:.4g}") if reference else None
+
+
+def share(operations: float, seconds: float, rate: float | None) -> float | None:
+    """Returns operations per second as a share of ``rate``, to three digits, or None without a rate."""
+    return float(f"{operations / seconds / rate:.3g}") if rate else None
 
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> None:
@@ -267,18 +399,6 @@ def contender_rows(contenders: Sequence[Contender], ours: str) -> list[list[str]
     ]
 
 
-def finish(name: str, args: argparse.Namespace, ratios: Mapping[str, Any], details: Mapping[str, Any]) -> None:
-    """Prints the last line, one JSON object, and saves it if ``--json`` is given."""
-    skipped = {"json", "vllm_python", "peers", "memory_of", "keep_going"}
-    setting = {k: v for k, v in sorted(vars(args).items()) if k not in skipped}
-    result = {"benchmark": name, **ratios, **details, "setting": setting, "machine": machine()}
-    line = json.dumps(result, default=str)
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(line + "\n", encoding="utf-8")
-    print(line, flush=True)
-
-
 def contender_details(contenders: Sequence[Contender]) -> dict[str, Any]:
     """Returns every contender's rounds, for the record."""
     return {
@@ -292,3 +412,14 @@ def contender_details(contenders: Sequence[Contender]) -> dict[str, Any]:
             for c in contenders
         }
     }
+
+
+def finish(name: str, args: argparse.Namespace, ratios: Mapping[str, Any], details: Mapping[str, Any]) -> None:
+    """Prints the last line, one JSON object, and saves it if ``--json`` is given."""
+    skipped = {"json", "vllm_python", "peers", "memory_of", "keep_going"}
+    setting = {k: v for k, v in sorted(vars(args).items()) if k not in skipped}
+    line = json.dumps({"benchmark": name, **ratios, **details, "setting": setting, "machine": machine()}, default=str)
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(line + "\n", encoding="utf-8")
+    print(line, flush=True)

@@ -26,16 +26,12 @@ from turnwise.types import RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes read per second and floating-point operations per second, both with all threads."""
-
-    bandwidth: float
-    operations: float
+    bandwidth: float  # bytes read per second with all threads
+    operations: float  # floating-point operations per second with all threads
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The bytes and operations of rollouts."""
-
     bytes: float
     operations: float
     steps: int  # number of decoding steps that follow one another

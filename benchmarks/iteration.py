@@ -24,6 +24,7 @@ from omegaconf import DictConfig
 from transformers import TrainerCallback
 
 from common import (
+    ROOT,
     Contender,
     Round,
     alternate,
@@ -39,7 +40,6 @@ from common import (
     show,
     tokenizer_of,
 )
-from household import Work
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
 from turnwise.methods.states import Batches
@@ -52,8 +52,7 @@ from turnwise.training.profile import Choice
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder
 from turnwise.types import State
-
-CONF = Path(__file__).resolve().parents[1] / "conf"
+from work import Work
 
 
 def main() -> None:
@@ -66,10 +65,7 @@ def main() -> None:
             run = Run.of(cfg, phases)
             states = run.states(phases)
         if len(states) < args.states:
-            raise SystemExit(
-                f"only {len(states)} expert turns are kept (--keep {args.keep}), but --states {args.states} are "
-                "needed: raise --trajectories, or set --keep all"
-            )
+            raise SystemExit(f"only {len(states)} expert turns are kept: raise --trajectories, or set --keep all")
         tasks = Batches(states, args.seed, args.states)(0)
         shares: list[float] = []
         contenders = [ours(run, tasks, cfg, shares)]
@@ -109,7 +105,7 @@ def configuration(args: argparse.Namespace, folder: Path) -> DictConfig:
     ]
     if args.device == "cuda":
         overrides.append("trainer=gpu")
-    return compose_config(overrides, CONF)
+    return compose_config(overrides, ROOT / "conf")
 
 
 class Clock(L.Callback):

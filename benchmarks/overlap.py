@@ -19,32 +19,21 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from common import finish, positive, program
+from common import ROOT, finish, positive, program
 
-ROOT = Path(__file__).resolve().parents[1]
 WAYS = {"fresh": 0, "ahead": 1}
 
 
-def parser() -> argparse.ArgumentParser:
+def main() -> None:
     parser = program(__doc__)
     add = parser.add_argument
     add("--rounds", type=positive, default=3, help="number of measured rounds; the result is their median (default 3)")
     add("--seed", type=int, default=0, help="seed of the runs (default 0)")
     add("--method", default="pivotrl", help="method to train (default pivotrl)")
     add("--epochs", type=positive, default=8, help="number of iterations of a run (default 8)")
-    add(
-        "--overrides",
-        nargs="*",
-        default=["engine.lanes=1"],
-        help="additional settings of both runs (default engine.lanes=1)",
-    )
-    return parser
-
-
-def main() -> None:
-    args = parser().parse_args()
+    add("--overrides", nargs="*", default=["engine.lanes=1"], help="settings of both runs (default engine.lanes=1)")
+    args = parser.parse_args()
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         for n in range(args.rounds):
@@ -74,13 +63,12 @@ def seconds(args: argparse.Namespace, folder: Path, way: str, n: int) -> dict[st
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
-    rows: list[dict[str, Any]] = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    rows = [row for row in rows if row["phase"] == "train"]
-    later = rows[1:]
-    return {
-        "iteration": (rows[-1]["time"] - rows[0]["time"]) / len(later),
-        **{name: statistics.fmean(row[f"seconds/{name}"] for row in later) for name in ("rollout", "waited", "update")},
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    first, *later = [row for row in rows if row["phase"] == "train"]
+    parts = {
+        name: statistics.fmean(row[f"seconds/{name}"] for row in later) for name in ("rollout", "waited", "update")
     }
+    return {"iteration": (later[-1]["time"] - first["time"]) / len(later), **parts}
 
 
 if __name__ == "__main__":

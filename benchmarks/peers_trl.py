@@ -20,9 +20,9 @@ from datasets.utils.logging import disable_progress_bar
 from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
-from household import Work
 from turnwise.engines.engine import Sampling
 from turnwise.shipped import tiny_path
+from work import Work
 
 logging.getLogger("datasets").setLevel(logging.ERROR)
 disable_progress_bar()

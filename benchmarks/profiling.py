@@ -11,7 +11,6 @@ python benchmarks/profiling.py --trajectories 2 --turns 4 --k 2 --rounds 1
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from common import (
     Contender,
@@ -29,10 +28,10 @@ from common import (
     timed,
     tokenizer_of,
 )
-from household import Work, long_trajectories, states_by_turn
 from turnwise.engines.lanes import Lanes
 from turnwise.training.profile import profile, profiles_of
 from turnwise.types import State
+from work import Work, long_trajectories, states_by_turn
 
 
 def main() -> None:
@@ -47,45 +46,33 @@ def main() -> None:
     def contender(name: str, parts: list[list[State]], note: str) -> Contender:
         engine = Lanes(work.chat.stop_ids)
 
-        def play(chosen: list[list[State]], number: int) -> float:
+        def play(played: list[list[State]], number: int) -> float:
             before = engine.report()["computed_tokens"]
             player = work.player(engine, max_turns=1)
             samples = 0
-            for part in chosen:
+            for part in played:
                 engine.load_weights(model, number)  # drops all cached keys and values
                 profiles = profiles_of(profile(player, part, args.k, (args.seed, number)))
                 samples += sum(len(one.functional) for one in profiles.values())
             prefilled[name] = engine.report()["computed_tokens"] - before
             return samples
 
-        return Contender(
-            name,
-            lambda number: timed(lambda: play(parts, number), device),
-            lambda: play([part[:2] for part in parts[:2]], -1),
-            note,
-        )
+        few = [part[:2] for part in parts[:2]]
+        return Contender(name, lambda n: timed(lambda: play(parts, n), device), lambda: play(few, -1), note)
 
     contenders = [contender("turnwise", [states], "all turns from one pass over the spine")]
     if chosen(args, "per_turn"):
         contenders.append(contender("per_turn", turns, "the same engine, every turn's history prefilled anew"))
     alternate(contenders, args.rounds)
-    ratios: dict[str, Any] = {
-        "x_per_turn": ratio(contenders[0].rate, contenders[1].rate) if len(contenders) > 1 else None
-    }
     history = [len(state.ids) for state in states]
     notes = [f"{c.name}: {c.note}; {prefilled[c.name]:,} tokens prefilled" for c in contenders]
     notes.append(f"histories of {min(history)} to {max(history)} tokens, {sum(history):,} in all")
     title = f"Profiling: {len(trajectories)} trajectories of {args.turns} turns, K = {args.k}, {args.shape}"
     header = ["", "seconds", "samples/s", "slowest to fastest", "ours is"]
     show(title, header, contender_rows(contenders, "turnwise"), notes)
-    details = {
-        "absent": {},
-        "unit": "samples",
-        "prefilled_tokens": prefilled,
-        "history_tokens": sum(history),
-        **contender_details(contenders),
-    }
-    finish("profiling", args, ratios, details)
+    ratios = {"x_per_turn": ratio(contenders[0].rate, contenders[1].rate) if len(contenders) > 1 else None}
+    counts = {"prefilled_tokens": prefilled, "history_tokens": sum(history)}
+    finish("profiling", args, ratios, {"absent": {}, "unit": "samples", **counts, **contender_details(contenders)})
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,7 +1,6 @@
-"""Fills the marked tables of docs/performance.md from saved results (``--json`` of the benchmarks).
+"""Fills the marked tables of the documentation from saved results (``--json`` of the benchmarks).
 
 python benchmarks/report.py outputs/benchmarks/*.json
-python benchmarks/report.py outputs/benchmarks/*.json --page docs/performance.md
 python benchmarks/report.py outputs/benchmarks/overlap.json          fills the table of docs/scaling.md
 
 Results at a benchmark's own default size on a CPU fill its table. All its other results fill the table of growth, named
@@ -13,17 +12,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from other_pages import ELSEWHERE
-from result_tables import Result, machines, table
 from turnwise.errors import InputError
 from turnwise_study.tables import write_section
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGE = DOCS / "performance.md"
+
+Result = Mapping[str, Any]
+"""The JSON object that a benchmark wrote with --json."""
 
 # Requirements: benchmark, key of a number, meaning of the number, kind of bound, and bound.
 TARGETS: tuple[tuple[str, str, str, str, float], ...] = (
@@ -45,36 +44,40 @@ TARGETS: tuple[tuple[str, str, str, str, float], ...] = (
     ("iteration", "x_trl", "TRL's GRPOTrainer, a whole iteration", "at least", 5),
 )
 BENCHMARKS = ("rollout", "update", "profiling", "allocate", "iteration")
+# Section -> the page that holds it; all others are on benchmarks.md
+PAGES = {"summary": "performance.md", "overlap": "scaling.md", "by_name": "methods/README.md"}
 UNTOLD = {"seed", "threads", "rounds", "tree_rounds"}  # settings that do not distinguish results
 OF_TREES = {"roots", "branches", "turns"}  # settings of benchmarks/update.py that only its branching tree has
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0 done; 2 a file cannot be used."""
-    args = parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, help="results saved with --json")
+    parser.add_argument("--page", type=Path, help="page with the marks (default: the pages of docs/)")
+    args = parser.parse_args(arguments)
+
+    def write(text: str, name: str) -> None:
+        write_section(args.page or DOCS / PAGES.get(name, "benchmarks.md"), text, name)
+
     try:
         results = [read(path) for path in args.files]
-        for name, (page, told) in ELSEWHERE.items():
+        for name, make in (("overlap", overlap), ("by_name", by_name)):
             if found := [r for r in results if r["benchmark"] == name]:
-                write_section(args.page if args.page != PAGE else DOCS / page, told(found), name)
-        results = [r for r in results if r["benchmark"] not in ELSEWHERE]
-        if not results:
-            return 0
-        defaults = {name: [r for r in results if r["benchmark"] == name] for name in BENCHMARKS}
-        main_results = {name: chosen(found) for name, found in defaults.items() if found}
-        write_section(args.page, summary(main_results), "summary")
-        for name in BENCHMARKS:
-            if name in main_results and "contenders" in main_results[name]:
-                write_section(args.page, contenders(main_results[name]), name)
-        if "allocate" in main_results:
-            write_section(args.page, allocated(main_results["allocate"]), "allocate")
-        others = [r for r in results if not any(r is m for m in main_results.values())]
-        if others:
-            write_section(args.page, growth(others, main_results), "growth")
+                write(make(found), name)
+        results = [r for r in results if r["benchmark"] in BENCHMARKS]
+        mains = {
+            name: standing(found) for name in BENCHMARKS if (found := [r for r in results if r["benchmark"] == name])
+        }
+        if mains:
+            write(summary(mains), "summary")
+        for name, result in mains.items():
+            write(allocated(result) if name == "allocate" else contenders(result), name)
+        if others := [r for r in results if not any(r is m for m in mains.values())]:
+            write(growth(others, mains), "growth")
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"{args.page}: {len(results)} results")
     return 0
 
 
@@ -86,14 +89,14 @@ def read(path: Path) -> Result:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: {error}; give files that a benchmark wrote with --json") from error
-    if not isinstance(found, dict) or found.get("benchmark") not in (*BENCHMARKS, *ELSEWHERE):
-        raise InputError(f"{path}: no result of {', '.join(BENCHMARKS)}; give files that a benchmark wrote with --json")
-    return {**found, "file": path.name}
+        if found["benchmark"] in (*BENCHMARKS, *PAGES):
+            return {**found, "file": path.name}
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    raise InputError(f"{path}: give files that a benchmark of the documentation wrote with --json")
 
 
-def chosen(results: Sequence[Result]) -> Result:
+def standing(results: Sequence[Result]) -> Result:
     """Returns the result that represents its benchmark: the file with its name, else the first result on a CPU."""
     named = [r for r in results if r["file"] == f"{r['benchmark']}.json"]
     on_cpu = [r for r in results if r.get("setting", {}).get("device", "cpu") == "cpu"]
@@ -104,16 +107,12 @@ def summary(results: Mapping[str, Result]) -> str:
     """Returns a table of every ratio and its bound."""
     rows = []
     for name, key, meaning, sense, bound in TARGETS:
-        if name not in results:
-            continue
-        value = results[name].get(key)
-        absent = results[name].get("absent", {}).get(key, "not measured")
-        rows.append(
-            [name, f"`{key}`", meaning, told(value) if value is not None else absent, *verdict(value, sense, bound)]
-        )
-    return (
-        table(["benchmark", "number", "against", "measured", "wanted", ""], rows) + "\n\n" + machines(results.values())
-    )
+        if name in results:
+            value = results[name].get(key)
+            measured = results[name].get("absent", {}).get(key, "not measured") if value is None else rounded(value)
+            rows.append([name, f"`{key}`", meaning, measured, *verdict(value, sense, bound)])
+    header = ["benchmark", "number", "against", "measured", "wanted", ""]
+    return markdown(header, rows) + "\n\n" + machines(results.values())
 
 
 def verdict(value: Any, sense: str, bound: float) -> tuple[str, str]:
@@ -128,15 +127,14 @@ def verdict(value: Any, sense: str, bound: float) -> tuple[str, str]:
 
 
 def contenders(result: Result) -> str:
-    unit = result.get("unit", "units")
     rows = [
-        [name, told(c["seconds"]), told(c["rate"]), str(len(c["rounds"])), c.get("note", "")]
+        [name, rounded(c["seconds"]), rounded(c["rate"]), str(len(c["rounds"])), c.get("note", "")]
         for name, c in result["contenders"].items()
     ]
-    lines = [table(["", "seconds", f"{unit} a second", "rounds", ""], rows)]
+    lines = [markdown(["", "seconds", f"{result['unit']} a second", "rounds", ""], rows)]
     if floor := result.get("floor"):
         lines.append(
-            f"Floor: {told(floor['seconds'])} s. {floor['bytes'] / 1e9:.2f} GB at {floor['bandwidth'] / 1e9:.1f} GB/s and "
+            f"Floor: {rounded(floor['seconds'])} s. {floor['bytes'] / 1e9:.2f} GB at {floor['bandwidth'] / 1e9:.1f} GB/s and "
             f"{floor['operations'] / 1e9:.1f} GFLOP at {floor['operations_per_second'] / 1e9:.1f} GFLOP/s; {floor['binds']} "
             f"is the limit; {floor['steps']} decoding steps follow one another."
         )
@@ -151,58 +149,94 @@ def contenders(result: Result) -> str:
 
 def allocated(result: Result) -> str:
     size = f"{result['setting']['prompts']:,} prompts and {result['setting']['budget']:,} rollouts"
+    table_ms = result["root_ms"] * result["x_dynamic_programme"]
     rows = [
-        [f"{size}, ours", f"{told(result['root_ms'])} ms"],
-        [f"{size}, the textbook dynamic programme", f"{told(result['root_ms'] * result['x_dynamic_programme'])} ms"],
-        ["prefixes of one prompt, ours", f"{told(result['prefix_ms'])} ms"],
-        ["1,000,000 prompts and 2,000,000 rollouts, ours", f"{told(result['million_s'])} s"],
+        [f"{size}, ours", f"{rounded(result['root_ms'])} ms"],
+        [f"{size}, the textbook dynamic programme", f"{rounded(table_ms)} ms"],
+        ["prefixes of one prompt, ours", f"{rounded(result['prefix_ms'])} ms"],
+        ["1,000,000 prompts and 2,000,000 rollouts, ours", f"{rounded(result['million_s'])} s"],
     ]
-    return table(["", "median"], rows) + "\n\n" + machines([result])
+    return markdown(["", "median"], rows) + "\n\n" + machines([result])
 
 
-def growth(results: Sequence[Result], main_results: Mapping[str, Result]) -> str:
+def growth(results: Sequence[Result], mains: Mapping[str, Result]) -> str:
     """Returns one row for each result, named by the settings in which it differs from its benchmark's table."""
     rows = []
     for result in sorted(results, key=lambda r: (BENCHMARKS.index(r["benchmark"]), r["file"])):
-        base = main_results[result["benchmark"]].get("setting", {})
-        changed = {
-            k: v for k, v in result.get("setting", {}).items() if k not in UNTOLD and v is not None and base.get(k) != v
-        }
+        base = mains[result["benchmark"]].get("setting", {})
+        given = {k: v for k, v in result.get("setting", {}).items() if k not in UNTOLD and v is not None}
+        changed = {k: v for k, v in given.items() if base.get(k) != v}
         settings = ", ".join(f"{k.replace('_', '-')} {v}" for k, v in changed.items()) or "repeated"
-        keys = [key for name, key, *_ in TARGETS if name == result["benchmark"] and result.get(key) is not None]
         found: dict[str, dict[str, Any]] = result.get("contenders", {})
-        of_tree = result["benchmark"] == "update" and changed.keys() <= OF_TREES
-        ours = found["tree, turnwise"] if of_tree and changed else next(iter(found.values()), {})
-        rows.append(
-            [
-                result["benchmark"],
-                settings,
-                told(ours["seconds"]) if ours else "",
-                told(ours["rate"]) if ours else "",
-                ", ".join(f"`{key}` {told(result[key])}" for key in keys),
-            ]
+        of_tree = result["benchmark"] == "update" and changed and changed.keys() <= OF_TREES
+        ours = found["tree, turnwise"] if of_tree else next(iter(found.values()), {})
+        numbers = [rounded(ours[key]) if ours else "" for key in ("seconds", "rate")]
+        keys = [key for name, key, *_ in TARGETS if name == result["benchmark"] and result.get(key) is not None]
+        ratios = ", ".join(f"`{key}` {rounded(result[key])}" for key in keys)
+        rows.append([result["benchmark"], settings, *numbers, ratios])
+    header = ["benchmark", "setting", "seconds", "units a second", "ratios"]
+    return markdown(header, rows) + "\n\n" + machines(results)
+
+
+def overlap(results: Sequence[Result]) -> str:
+    """Returns a table of the seconds of an iteration, with and without collecting ahead during the update."""
+    header = ["method", "rollout.staleness", "iteration, s", "collection", "waited for", "update", "faster by"]
+    rows, lines = [], []
+    for result in results:
+        setting = result["setting"]
+        for staleness, way in enumerate(("fresh", "ahead")):
+            seconds = [f"{result['seconds'][way][part]:.2f}" for part in ("iteration", "rollout", "waited", "update")]
+            rows.append([setting["method"], str(staleness), *seconds, f"{result['x_fresh']:.2f}" if staleness else ""])
+        fresh = result["seconds"]["fresh"]
+        most = fresh["iteration"] / max(fresh["rollout"], fresh["update"])
+        given = " ".join(f"--{name} {setting[name]}" for name in ("method", "epochs", "rounds"))
+        lines.append(
+            f"`python benchmarks/overlap.py {given} --overrides {' '.join(setting['overrides'])}`: medians over rounds; each "
+            "round runs both settings of rollout.staleness. If the shorter of collection and update were hidden completely, "
+            f"an iteration would be {most:.2f} times as fast; a larger measured factor has other causes."
         )
-    return table(["benchmark", "setting", "seconds", "units a second", "ratios"], rows) + "\n\n" + machines(results)
+    return "\n\n".join([markdown(header, rows), *lines, machines(results)])
 
 
-def told(value: Any) -> str:
+def by_name(results: Sequence[Result]) -> str:
+    """Returns a table of the six methods run by their names. For each method, the last result with it counts."""
+    methods = {method: row for result in results for method, row in result["methods"].items()}
+    loads = [row["load_before"] for row in methods.values()]
+    rows = []
+    for method, row in methods.items():
+        ends = ", ".join(f"{end:+.1f}" for end in row["delta_ci95"])
+        sides = [f"{row[side]:.1f} %" for side in ("base", "after")]
+        costs = [f"{row[name]:,.0f}" for name in ("samples", "seconds", "cpu_seconds")]
+        rows.append([f"`{method}`", *sides, f"{row['delta']:+.1f} [{ends}]", f"{row['tasks']}", *costs])
+    header = ["`method=`", "base", "after", "change, points", "tasks", "samples", "seconds", "CPU seconds"]
+    line = (
+        f"`python benchmarks/by_name.py --seed {results[-1]['setting']['seed']}`: held-out success, sampled, scale tiny, one "
+        f"seed. Samples are those that counted in updates. Other work shared the machine (load average before a run "
+        f"{min(loads):.1f} to {max(loads):.1f}). {machines(results)}"
+    )
+    return markdown(header, rows) + "\n\n" + line
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows])
+
+
+def machines(results: Iterable[Result]) -> str:
+    """Returns a description of the machines on which the numbers were measured, each machine once."""
+    found = []
+    for machine in (result["machine"] for result in results):
+        place = f"{machine.get('gpu') or machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads"
+        found.append(f"{place}, torch {machine['torch']}")
+    return "Measured on: " + "; ".join(dict.fromkeys(found)) + "."
+
+
+def rounded(value: Any) -> str:
     """Returns a number as text, rounded for a table; a truth value becomes ``yes`` or ``no``."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value and (abs(value) < 1e-3 or abs(value) >= 1e7):
         return f"{value:.2g}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("files", nargs="+", type=Path, help="results saved with --json")
-    parser.add_argument(
-        "--page", type=Path, default=PAGE, help="the page with the marks (default: docs/performance.md)"
-    )
-    return parser
 
 
 if __name__ == "__main__":

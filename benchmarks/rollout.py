@@ -22,66 +22,135 @@ from common import (
     Contender,
     Round,
     alternate,
+    begin_peak,
     chosen,
     contender_details,
     contender_rows,
+    failure,
     finish,
     model_of,
     options,
+    peak_operations,
+    peak_since,
     positive,
     prepare,
     ratio,
+    share,
     show,
     timed,
     tokenizer_of,
 )
-from devices import begin_peak, failure, peak_bytes, peak_operations, share
 from floor import Counted, ModelSize, calibrate, count
-from household import Work
-from peers_generate import GenerateEngine
-from peers_served import Continuous, Vllm, serve, vllm_absent
-from turnwise.engines.engine import Engine
+from peers import Continuous, GenerateEngine, Vllm, serve, vllm_absent
 from turnwise.engines.lanes import Lanes
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.gate import Never
+from work import Work
 
 MEMORY_GB = 4.0  # limit in 10^9 bytes for the keys and values of the tree engine (conf/engine/tree.yaml)
 KEYS = {"trl": "x_trl", "generate": "x_generate", "continuous": "x_continuous", "vllm": "x_vllm_cpu"}
 
 
+class Rollouts:
+    """The same episodes by every contender: ``work`` is timed, ``small`` warms up."""
+
+    def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
+        sizes = args.horizon, args.max_tokens, args.max_length
+        self.args, self.device, self.tokenizer = args, device, tokenizer_of()
+        self.work = Work.of(self.tokenizer, args.tasks, args.group, *sizes, args.seed)
+        # two tasks, so that the warm-up uses the second lane too
+        self.small = Work.of(self.tokenizer, 2, min(2, args.group), *sizes, args.seed + 1)
+        self.counted: list[Counted] = []
+        self.peaks: list[int] = []
+        self.closing: list[Callable[[], object]] = []
+
+    def model(self) -> Any:
+        return model_of(self.args.shape, self.args.dtype, self.device)
+
+    def contender(self, name: str, play: Callable[[Work, int], float], note: str) -> Contender:
+        timing = lambda number: timed(lambda: play(self.work, number), self.device)  # noqa: E731
+        return Contender(name, timing, lambda: play(self.small, -1), note)
+
+    def turnwise(self) -> Contender:
+        """Measures the tree engine as a run uses it. The time includes loading the weights, as in every iteration."""
+        engine = Lanes(self.work.chat.stop_ids, memory_gb=MEMORY_GB, lanes=self.args.lanes)
+        model, trees = self.model(), list[Any]()
+        size = ModelSize.of(model)
+
+        def play(work: Work, number: int) -> float:
+            engine.load_weights(model, number)
+            player = work.player(engine)
+            trees[:] = player.play(work.states, Uniform(work.group), Never(), (self.args.seed, number))
+            return player.tally.tokens
+
+        def run(number: int) -> Round:
+            before = begin_peak(self.device)
+            done = timed(lambda: play(self.work, number), self.device)
+            self.peaks.append(peak_since(before, self.device))
+            self.counted.append(count(trees, size))
+            return done
+
+        return Contender("turnwise", run, lambda: play(self.small, -1), "tree engine, with log-probs")
+
+    def generate(self) -> Contender:
+        engine = GenerateEngine(self.model(), self.work.chat.stop_ids, self.tokenizer.pad_token_id)
+
+        def play(work: Work, number: int) -> float:
+            player = work.player(engine)
+            player.play(work.states, Uniform(work.group), Never(), number)
+            return player.tally.tokens
+
+        return self.contender("generate", play, "transformers generate, whole history each turn")
+
+    def continuous(self) -> Contender:
+        rows, tokens = self.args.continuous_rows, self.args.continuous_tokens
+        block = self.args.continuous_block
+        server = Continuous(self.model(), self.work, self.tokenizer.pad_token_id, rows, tokens, block)
+        self.closing.append(server.close)
+        note = f"transformers continuous batching, {rows} requests and {tokens} tokens a pass"
+        return self.contender("continuous", lambda work, number: serve(server, work), note)
+
+    def trl(self) -> Contender:
+        from peers_trl import Rollouts as Trl
+
+        rollouts = Trl(self.model(), self.work)
+        run = lambda number: timed(rollouts.play, self.device)  # noqa: E731
+        note = "TRL's GRPOTrainer: its environment loop over transformers generate"
+        return Contender("trl", run, lambda: rollouts.play(groups=1), note)
+
+    def vllm(self) -> Contender:
+        folder = tempfile.TemporaryDirectory()
+        self.model().save_pretrained(folder.name)
+        self.tokenizer.save_pretrained(folder.name)
+        rows, place = len(self.work.states) * self.work.group, Path(folder.name)
+        server = Vllm(self.args.vllm_python, place, self.work, self.args.dtype, rows, self.args.vllm_memory)
+        self.closing += [server.close, folder.cleanup]
+
+        def play(work: Work, number: int) -> float:
+            server.fresh()
+            return serve(server, work)
+
+        return self.contender("vllm", play, f"vLLM {server.version}")
+
+    def missing(self, name: str) -> str | None:
+        """Returns the reason why a peer is not measured, or None."""
+        if name == "trl" and find_spec("trl") is None:
+            return "trl: not installed; `make test` installs it"
+        return vllm_absent(self.args.vllm_python) if name == "vllm" else None
+
+
 def main() -> None:
     args = parser().parse_args()
-    device = prepare(args)
-    tokenizer = tokenizer_of()
-    work = Work.of(tokenizer, args.tasks, args.group, args.horizon, args.max_tokens, args.max_length, args.seed)
-    # two tasks, so that the warm-up uses the second lane too
-    small = Work.of(tokenizer, 2, min(2, args.group), args.horizon, args.max_tokens, args.max_length, args.seed + 1)
-    model = model_of(args.shape, args.dtype, device)
-    counted: list[Counted] = []
-    size = ModelSize.of(model)
-    peaks: list[int] = []
-
-    def on_trees(trees: Any, peak: int) -> None:
-        counted.append(count(trees, size))
-        peaks.append(peak)
-
-    contenders = [ours(args, work, small, model, on_trees)]
-    absent: dict[str, str] = {}
-    closing: list[Callable[[], None]] = []
-    made: dict[str, Callable[[], Contender]] = {
-        "trl": lambda: trl(args, work, device),
-        "generate": lambda: generate(args, work, small, device),
-        "continuous": lambda: continuous(args, work, small, device, closing),
-        "vllm": lambda: vllm(args, work, small, device, closing),
-    }
-    for name, make in made.items():
+    rollouts = Rollouts(args, prepare(args))
+    contenders, absent = [rollouts.turnwise()], dict[str, str]()
+    for name in KEYS:
         if not chosen(args, name):
             continue
-        if reason := missing(args, name):
+        if reason := rollouts.missing(name):
             absent[KEYS[name]] = reason
             continue
         try:
-            contenders.append(make())
+            contenders.append(getattr(rollouts, name)())
         except Exception as error:
             if not args.keep_going:
                 raise
@@ -89,138 +158,35 @@ def main() -> None:
     try:
         alternate(contenders, args.rounds, absent if args.keep_going else None)
     finally:
-        for close in closing:
+        for close in rollouts.closing:
             close()
-    report(args, work, contenders, absent, counted, peaks, device)
+    report(rollouts, contenders, absent)
 
 
-def missing(args: argparse.Namespace, name: str) -> str | None:
-    """Returns the reason why a peer is not measured, or None."""
-    if name == "trl" and find_spec("trl") is None:
-        return "trl: not installed; `make test` installs it"
-    return vllm_absent(args.vllm_python) if name == "vllm" else None
-
-
-def ours(
-    args: argparse.Namespace, work: Work, small: Work, model: Any, on_trees: Callable[[Any, int], object]
-) -> Contender:
-    """Measures the tree engine as a run uses it. The time includes loading the weights, as in every iteration."""
-    engine = Lanes(work.chat.stop_ids, memory_gb=MEMORY_GB, lanes=args.lanes)
-    measured: list[Any] = []
-
-    def play(part: Work, number: int) -> float:
-        engine.load_weights(model, number)
-        player = part.player(engine)
-        measured[:] = player.play(part.states, Uniform(part.group), Never(), (args.seed, number))
-        return player.tally.tokens
-
-    def run(number: int) -> Round:
-        begin_peak(model.device)
-        before = peak_bytes(model.device) or 0
-        done = timed(lambda: play(work, number), model.device)
-        on_trees(measured, (peak_bytes(model.device) or 0) - before)
-        return done
-
-    return Contender("turnwise", run, lambda: play(small, -1), "tree engine, with log-probs")
-
-
-def played(name: str, engine: Engine, work: Work, small: Work, device: torch.device, note: str) -> Contender:
-    """Measures a peer that implements the engine's interface, with the same player."""
-
-    def play(part: Work, number: int) -> float:
-        player = part.player(engine)
-        player.play(part.states, Uniform(part.group), Never(), number)
-        return player.tally.tokens
-
-    return Contender(name, lambda number: timed(lambda: play(work, number), device), lambda: play(small, -1), note)
-
-
-def generate(args: argparse.Namespace, work: Work, small: Work, device: torch.device) -> Contender:
-    model = model_of(args.shape, args.dtype, device)
-    engine = GenerateEngine(model, work.chat.stop_ids, tokenizer_of().pad_token_id)
-    return played("generate", engine, work, small, device, "transformers generate, whole history each turn")
-
-
-def continuous(
-    args: argparse.Namespace, work: Work, small: Work, device: torch.device, closing: list[Callable[[], None]]
-) -> Contender:
-    model, sizes = model_of(args.shape, args.dtype, device), (args.continuous_rows, args.continuous_tokens)
-    server = Continuous(model, work, tokenizer_of().pad_token_id, *sizes, args.continuous_block)
-    closing.append(server.close)
-    return Contender(
-        "continuous",
-        lambda number: timed(lambda: serve(server, work), device),
-        lambda: serve(server, small),
-        f"transformers continuous batching, {sizes[0]} requests and {sizes[1]} tokens a pass",
-    )
-
-
-def trl(args: argparse.Namespace, work: Work, device: torch.device) -> Contender:
-    from peers_trl import Rollouts
-
-    rollouts = Rollouts(model_of(args.shape, args.dtype, device), work)
-    return Contender(
-        "trl",
-        lambda number: timed(rollouts.play, device),
-        lambda: rollouts.play(groups=1),
-        "TRL's GRPOTrainer: its environment loop over transformers generate",
-    )
-
-
-def vllm(
-    args: argparse.Namespace, work: Work, small: Work, device: torch.device, closing: list[Callable[[], None]]
-) -> Contender:
-    folder = tempfile.TemporaryDirectory()
-    model_of(args.shape, args.dtype, device).save_pretrained(folder.name)
-    tokenizer_of().save_pretrained(folder.name)
-    rows = len(work.states) * work.group
-    server = Vllm(args.vllm_python, Path(folder.name), work, args.dtype, rows, args.vllm_memory)
-    closing += [server.close, folder.cleanup]
-
-    def play(part: Work) -> float:
-        server.fresh()
-        return serve(server, part)
-
-    return Contender(
-        "vllm", lambda number: timed(lambda: play(work), device), lambda: play(small), f"vLLM {server.version}"
-    )
-
-
-def report(
-    args: argparse.Namespace,
-    work: Work,
-    contenders: list[Contender],
-    absent: dict[str, str],
-    counted: list[Counted],
-    peaks: list[int],
-    device: torch.device,
-) -> None:
+def report(rollouts: Rollouts, contenders: list[Contender], absent: dict[str, str]) -> None:
+    args, device, counted, work = rollouts.args, rollouts.device, rollouts.counted, rollouts.work
     base = contenders[0]
-    found = {c.name: c for c in contenders[1:]}
-    ratios: dict[str, Any] = {
-        key: ratio(base.rate, found[name].rate) if name in found else None for name, key in KEYS.items()
-    }
-    step_bytes = statistics.median(c.step_bytes for c in counted)
-    rates = calibrate(step_bytes, getattr(torch, args.dtype), device)
+    rate = {c.name: c.rate for c in contenders}
+    ratios: dict[str, Any] = {key: ratio(base.rate, rate[name]) if name in rate else None for name, key in KEYS.items()}
+    rates = calibrate(statistics.median(c.step_bytes for c in counted), getattr(torch, args.dtype), device)
     floors = [c.seconds(rates) for c in counted]
-    ratios["floor_ratio"] = ratio(
-        statistics.median(r.seconds / f for r, f in zip(base.rounds, floors, strict=True)), 1.0
-    )
+    over = statistics.median(r.seconds / f for r, f in zip(base.rounds, floors, strict=True))
+    ratios["floor_ratio"] = ratio(over, 1.0)
+    last = counted[-1]
     floor = {
         "seconds": round(statistics.median(floors), 5),
-        "binds": counted[-1].binds(rates),
-        "bytes": counted[-1].bytes,
-        "operations": counted[-1].operations,
-        "steps": counted[-1].steps,
+        "binds": last.binds(rates),
+        "bytes": last.bytes,
+        "operations": last.operations,
+        "steps": last.steps,
         "bandwidth": round(rates.bandwidth),
         "operations_per_second": round(rates.operations),
     }
     rows = contender_rows(contenders, "turnwise")
     rows.append(["floor", f"{floor['seconds']:.3f}", "", "", f"{ratios['floor_ratio']:.2f} of ours / floor"])
     notes = [f"{c.name}: {c.note}" for c in contenders if c.note] + [f"not measured: {r}" for r in absent.values()]
-    moved, done = (float(str(floor[name])) / 1e9 for name in ("bytes", "operations"))
     notes.append(
-        f"floor: {moved:.2f} GB at {rates.bandwidth / 1e9:.1f} GB/s, {done:.1f} GFLOP at "
+        f"floor: {last.bytes / 1e9:.2f} GB at {rates.bandwidth / 1e9:.1f} GB/s, {last.operations / 1e9:.1f} GFLOP at "
         f"{rates.operations / 1e9:.1f} GFLOP/s; {floor['binds']} binds"
     )
     title = f"Rollouts: {len(work.states)} tasks, G = {work.group}, horizon {work.environment.horizon}, {args.shape}"
@@ -231,7 +197,7 @@ def report(
         "floor": floor,
         "unit": "generated tokens",
         "mfu": {c.name: share(done, c.seconds, peak_operations(device)) for c in contenders},
-        "peak_bytes": {"turnwise": max(peaks)} if device.type == "cuda" else {},
+        "peak_bytes": {"turnwise": max(rollouts.peaks)} if device.type == "cuda" else {},
         **contender_details(contenders),
     }
     finish("rollout", args, ratios, details)

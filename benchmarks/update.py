@@ -3,6 +3,9 @@
 python benchmarks/update.py
 python benchmarks/update.py --state 32 --actions 4 --action 8 --turns 4 --rounds 1
 python benchmarks/update.py --device cuda --dtype bfloat16 --shape qwen3-0.6b --keep-going
+python benchmarks/update.py --device cuda --dtype bfloat16 --shape qwen3-4b --peers recompute offload
+
+The last command compares our update with update.recompute, and with update.offload as well.
 """
 
 from __future__ import annotations
@@ -16,30 +19,40 @@ from typing import Any
 import torch
 
 from common import (
+    MIB,
     Contender,
-    Round,
     alternate,
     chosen,
     contender_details,
     contender_rows,
+    device_peak,
+    failure,
     finish,
     options,
+    peak_of_child,
+    peak_operations,
     positive,
     prepare,
     ratio,
+    say_peak,
+    share,
+    share_base,
     show,
     timed,
 )
-from devices import failure, peak_operations, share, share_base
 from floor import ModelSize, calibrate, update_operations
-from grouper import grouper_absent
-from memory import device_peak, peak_of_child, say_peak
-from samples import branching_tree, by_turn, credit, flat_tree
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree
-from updates import Grouped, Ours, Padded, Trl, difference
+from updates import Ours, Padded, Trl, TrlTrie, difference
+from work import branching_tree, by_turn, credit, flat_tree
 
-WAYS = ("turnwise", "padded", "trl", "trl_trie", "unsloth")
+PEERS = ("padded", "trl", "trl_trie", "recompute", "offload")
+WAYS = ("turnwise", *PEERS)
+OURS = {"turnwise": {}, "recompute": {"recompute": True}, "offload": {"recompute": True, "offload": True}}
+
+Sample = tuple[RolloutTree, Credit]
+Layouts = dict[str, tuple[str, list[RolloutTree], list[Credit], int]]
+"""Name of a contender -> its way, its trees and credits, and the tokens of a row or pass. Turnwise comes first."""
 
 
 def main() -> None:
@@ -79,33 +92,21 @@ def main() -> None:
     report(args, contenders, trees, errors, peaks_of(args, absent, parties, group, contenders), absent, sizes)
 
 
-def peaks_of(
-    args: argparse.Namespace, absent: dict[str, str], parties: dict[str, Any], group: Layouts, measured: list[Contender]
-) -> dict[str, int]:
-    """Returns the peak bytes of each way's step: on CUDA by torch's record, on a CPU in a process of its own."""
-    found: dict[str, int] = {}
-    device = torch.device(args.device)
-    for contender in measured:
-        way, *work = group[contender.name]
-        if device.type == "cuda":
-            peak = tried(args, absent, way, partial(device_peak, parties[way].prepare(*work), device))
-        else:
-            peak = tried(args, absent, way, partial(peak_of_child, __file__, way, args))
-        found |= {} if peak is None else {way: peak}
-    return found
-
-
 def missing(args: argparse.Namespace, way: str) -> str | None:
-    """Returns the reason why a way is not measured, or None. On a CPU, some ways must be named with ``--peers``."""
+    """Returns the reason why a way is not measured, or None. Some ways must be named with ``--peers``."""
     if way == "turnwise":
         return None
-    if not chosen(args, way):
+    named = way in ("recompute", "offload") or (way == "trl_trie" and args.device == "cpu")
+    if not chosen(args, way) or (named and args.peers is None):
         return "not chosen"
-    if way.startswith("trl") and find_spec("trl") is None:
-        return "trl: not installed; `make test` installs it"
-    if way in ("trl_trie", "unsloth") and args.device == "cpu" and args.peers is None:
-        return "not chosen"
-    return grouper_absent(args.device) if way == "unsloth" else None
+    return "trl: not installed; `make test` installs it" if way.startswith("trl") and find_spec("trl") is None else None
+
+
+def party(args: argparse.Namespace, device: torch.device, way: str) -> Any:
+    given = (args.shape, args.dtype, device)
+    if way in OURS:
+        return Ours(*given, **OURS[way])
+    return Trl(*given, args.actions) if way == "trl" else {"padded": Padded, "trl_trie": TrlTrie}[way](*given)
 
 
 def tried(args: argparse.Namespace, absent: dict[str, str], way: str, make: Callable[[], Any]) -> Any:
@@ -119,27 +120,19 @@ def tried(args: argparse.Namespace, absent: dict[str, str], way: str, make: Call
         return None
 
 
-def party(args: argparse.Namespace, device: torch.device, way: str) -> Any:
-    if way == "trl":
-        return Trl(args.shape, args.dtype, device, args.actions)
-    if way == "trl_trie":
-        from peers_trie import TrlTrie
-
-        return TrlTrie(args.shape, args.dtype, device)
-    kinds: dict[str, Any] = {"turnwise": Ours, "unsloth": Grouped, "padded": Padded}
-    return kinds[way](args.shape, args.dtype, device)
-
-
-Sample = tuple[RolloutTree, Credit]
-Layouts = dict[str, tuple[str, list[RolloutTree], list[Credit], int]]
-"""Name of a contender -> its way, its trees and credits, and the tokens of a row or pass. Turnwise comes first."""
+def samples(args: argparse.Namespace) -> tuple[Sample, Sample]:
+    flat = flat_tree(args.seed, args.state, args.actions, args.action)
+    tree = branching_tree(
+        args.seed + 1, args.tree_state, args.roots, args.branches, args.turns, args.tree_action, args.tree_observation
+    )
+    return (flat, credit(flat, args.seed)), (tree, credit(tree, args.seed + 1))
 
 
 def layouts(args: argparse.Namespace, flat: Sample, tree: Sample, peers: list[str]) -> tuple[Layouts, Layouts]:
     """Returns the group at one state and the branching tree, each in the form that every contender gets."""
-    group: Layouts = {"turnwise": ("turnwise", [flat[0]], [flat[1]], args.row_tokens)}
-    group |= {
-        way: (way, [flat[0]], [flat[1]], args.row_tokens if way == "unsloth" else args.group_tokens) for way in peers
+    group: Layouts = {
+        way: (way, [flat[0]], [flat[1]], args.row_tokens if way in OURS else args.group_tokens)
+        for way in ("turnwise", *peers)
     }
     grown: Layouts = {"tree, turnwise": ("turnwise", [tree[0]], [tree[1]], args.tree_row_tokens)}
     if "padded" in peers:
@@ -150,23 +143,12 @@ def layouts(args: argparse.Namespace, flat: Sample, tree: Sample, peers: list[st
     return group, grown
 
 
-def samples(args: argparse.Namespace) -> tuple[tuple[RolloutTree, Credit], tuple[RolloutTree, Credit]]:
-    flat = flat_tree(args.seed, args.state, args.actions, args.action)
-    tree = branching_tree(
-        args.seed + 1, args.tree_state, args.roots, args.branches, args.turns, args.tree_action, args.tree_observation
-    )
-    return (flat, credit(flat, args.seed)), (tree, credit(tree, args.seed + 1))
-
-
 def timed_step(name: str, step: Callable[[], None], device: torch.device) -> Contender:
     def once() -> float:
         step()
         return 1.0
 
-    def run(number: int) -> Round:
-        return timed(once, device)
-
-    return Contender(name, run, step)
+    return Contender(name, lambda number: timed(once, device), step)
 
 
 def gradient_errors(
@@ -190,13 +172,29 @@ def steps_for_memory(args: argparse.Namespace, device: torch.device) -> tuple[Ca
     """Returns a smallest step, which loads everything that is loaded lazily, and the step whose peak is measured."""
     way = party(args, device, args.memory_of)
     small = flat_tree(args.seed, 8, args.actions, 2)
-    work = samples(args)[0]
-    tokens = args.row_tokens if args.memory_of in ("turnwise", "unsloth") else args.group_tokens
-    return way.prepare([small], [credit(small, 0)], tokens), way.prepare([work[0]], [work[1]], tokens)
+    tree, given = samples(args)[0]
+    tokens = args.row_tokens if args.memory_of in OURS else args.group_tokens
+    return way.prepare([small], [credit(small, 0)], tokens), way.prepare([tree], [given], tokens)
+
+
+def peaks_of(
+    args: argparse.Namespace, absent: dict[str, str], parties: dict[str, Any], group: Layouts, measured: list[Contender]
+) -> dict[str, int]:
+    """Returns the peak bytes of each way's step: on CUDA by torch's record, on a CPU in a process of its own."""
+    found: dict[str, int] = {}
+    device = torch.device(args.device)
+    for contender in measured:
+        way, *work = group[contender.name]
+        if device.type == "cuda":
+            peak = tried(args, absent, way, partial(device_peak, parties[way].prepare(*work), device))
+        else:
+            peak = tried(args, absent, way, partial(peak_of_child, __file__, way, args))
+        found |= {} if peak is None else {way: peak}
+    return found
 
 
 def packed_sizes(args: argparse.Namespace, flat: Sample, tree: Sample, size: ModelSize) -> dict[str, Any]:
-    """Returns the tokens of the group and the tree, on their paths and packedand operations."""
+    """Returns tokens, on paths and packed, and operations of the group and of the tree."""
     group = pack([flat[0]], [flat[1]], args.row_tokens, args.row_tokens)
     grown = pack([tree[0]], [tree[1]], args.tree_row_tokens, args.tree_row_tokens)
     return {
@@ -224,22 +222,17 @@ def report(
     def faster(ours: str, peer: str) -> float | None:
         return ratio(rate[ours], rate[peer]) if peer in rate else None
 
-    ratios: dict[str, Any] = {
-        "x_padded": faster("turnwise", "padded"),
-        "x_trl": faster("turnwise", "trl"),
-        "x_trl_trie": faster("turnwise", "trl_trie"),
-        "x_unsloth": faster("turnwise", "unsloth"),
+    ratios: dict[str, Any] = {f"x_{peer}": faster("turnwise", peer) for peer in PEERS}
+    ratios |= {
         "x_tree_unshared": faster("tree, turnwise", "tree, by turn"),
         "x_tree_paths": faster("tree, turnwise", "tree, by path"),
         "memory_ratio": ratio(peaks["padded"], peaks["turnwise"]) if "padded" in peaks else None,
         "grad_error": max(errors.values()) if errors else None,
     }
-    rows = contender_rows(contenders, "turnwise")
+    rows = [*contender_rows(contenders, "turnwise"), *contender_rows(trees, "tree, turnwise")]
     for row in rows:
-        row.append(f"{peaks[row[0]] / 2**20:,.1f}" if row[0] in peaks else "")
-        row.append("" if row[0] == "turnwise" else f"{errors[row[0]]:.1e}")
-    for row in contender_rows(trees, "tree, turnwise"):
-        rows.append([*row, "", f"{errors[row[0]]:.1e}" if row[0] in errors else ""])
+        row.append(f"{peaks[row[0]] / MIB:,.1f}" if row[0] in peaks else "")
+        row.append(f"{errors[row[0]]:.1e}" if row[0] in errors else "")
     notes = [f"not measured: {reason}" for reason in absent.values()]
     notes.append(
         f"tree: {args.roots} rollouts of {args.turns} turns, {args.branches} branches each; "

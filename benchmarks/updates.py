@@ -1,4 +1,5 @@
-"""Defines several ways to make one optimiser step: Turnwise, padded rows under transformers' attention, and TRL's loss.
+"""Defines several ways to make one optimiser step: Turnwise, padded rows under transformers' attention, TRL's loss, and
+the packed trie of TRL's asynchronous trainer.
 
 All have the same LoRA weights, samples and AdamW. The padded peer gets prepared, right-padded rows, so that it runs the
 causal kernel without a mask, with log-probs only of the trained tokens. It is as fast as this layout allows.
@@ -8,25 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+from attention import variable
 from common import policy_of
-from samples import remember, trl_inputs
 from turnwise.config.settings import UpdateSettings
-from turnwise.methods.loss import Clipped, LossInputs, inputs
+from turnwise.methods.loss import Clipped, Counts, LossInputs, inputs
 from turnwise.models.attention import backbone
 from turnwise.models.head import Head
 from turnwise.models.token_logprobs import selected_logprobs_and_entropy
 from turnwise.rollouts.pack import Packed, Update, pack
 from turnwise.training.module import PolicyModule, recomputing
 from turnwise.types import Credit, RolloutTree
+from work import remember, trl_inputs
 
 RANK, ALPHA = 16, 32.0  # conf/policy/tiny.yaml
 NORM, RATE = 1.0, 1e-4
+WHOLE = 1 << 30
 LOSS = Clipped(aggregation="token_mean")  # gives the same loss for every way of putting turns into rows
 
 Trees = Sequence[RolloutTree]
@@ -73,34 +79,12 @@ class Ours:
     @torch.no_grad()
     def sampled(self, tree: RolloutTree, credit: Credit, seed: int) -> None:
         """Writes into the tree the log-probs of a sampler near this policy."""
-        update = pack([tree], [credit], row_tokens=1 << 30, batch_tokens=1 << 30, merge=False)
+        update = pack([tree], [credit], WHOLE, WHOLE, merge=False)
         parts = [self.module.loss_inputs(batch, update) for batch in update.batches]
         turns = torch.cat([part.turn_K for part in parts])
         logprobs = torch.cat([part.logprobs_K for part in parts])
         order = torch.argsort(turns, stable=True)
         remember(tree, logprobs[order], seed)
-
-
-class Grouped(Ours):
-    """Turnwise's packing with Unsloth's attention over a shared prefix, only for trees that branch once."""
-
-    def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
-        step = super().prepare(trees, credits, tokens)
-
-        def grouped() -> None:
-            with self.attending():
-                step()
-
-        return grouped
-
-    def gradients(self, trees: Trees, credits: Credits, tokens: int) -> dict[str, Tensor]:
-        with self.attending():
-            return super().gradients(trees, credits, tokens)
-
-    def attending(self) -> Any:
-        from grouper import GroupedTree
-
-        return patch("turnwise.models.packed_logprobs.plan_of", GroupedTree)
 
 
 class Padded:
@@ -133,7 +117,7 @@ class Padded:
         return taken(self.model)
 
     def rows(self, trees: Trees, credits: Credits, tokens: int) -> Any:
-        return pack(trees, credits, row_tokens=1 << 30, batch_tokens=tokens, merge=False)
+        return pack(trees, credits, WHOLE, tokens, merge=False)
 
     def backward(self, update: Any) -> None:
         for batch in update.batches:
@@ -184,6 +168,114 @@ def parts_of(inputs: dict[str, Tensor], tokens: int) -> list[dict[str, Tensor]]:
     ]
 
 
+@cache
+def attention() -> str:
+    """Returns the name under which TRL's attention is registered with transformers. Its kernel comes with the package
+    ``kernels``; without it, torch's variable-length FlashAttention is used.
+    """
+    from trl.experimental.async_grpo import packing
+
+    if find_spec("kernels") is None:
+
+        def varlen(q: Tensor, k: Tensor, v: Tensor, *rest: Any, softmax_scale: float, **_: Any) -> Tensor:
+            queries, keys, most_q, most_k = rest
+            return variable(q, k, v, queries, keys, int(most_q), int(most_k), softmax_scale)
+
+        packing._flash_attn = lambda: SimpleNamespace(flash_attn_varlen_func=varlen)
+    packing.register_tree_attention()
+    return str(packing.TREE_ATTENTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A trie as TRL packs it, and the credit of its trained tokens in TRL's order."""
+
+    inputs: dict[str, Tensor]
+    advantage_K: Tensor
+    turn_K: Tensor
+
+
+def row_of(tree: RolloutTree, given: Credit, device: torch.device) -> Row:
+    """Returns one tree as a row: every leaf's path is a sample, and a turn is trained in the first sample with it."""
+    from trl.experimental.async_grpo.packing import TreeRow
+
+    row, trained = TreeRow(), set[int]()
+    turns: list[int] = []
+    for leaf in tree.leaves():
+        ids, mask, old = list(tree.state.ids), [0] * len(tree.state.ids), [0.0] * len(tree.state.ids)
+        for index in tree.path(leaf):
+            turn = tree.turns[index]
+            new = index not in trained
+            trained.add(index)
+            ids += [*turn.action_ids, *turn.observation_ids]
+            mask += [int(new)] * len(turn.action_ids) + [0] * len(turn.observation_ids)
+            old += [*turn.logprobs, *([0.0] * len(turn.observation_ids))]
+            turns += [index] * len(turn.action_ids) if new else []
+        row.add(
+            {
+                "input_ids": torch.tensor(ids),
+                "completion_mask": torch.tensor(mask),
+                "old_log_probs": torch.tensor(old),
+                "advantage": 0.0,
+                "group_id": 0,
+            }
+        )
+    inputs = {name: value.to(device) for name, value in row.pack().items()}
+    turn_K = torch.tensor(turns, device=device)
+    return Row(inputs, torch.tensor([given.advantage[i] for i in turns], device=device), turn_K)
+
+
+class TrlTrie(Padded):
+    """TRL 1.16's own packing and attention (``trl.experimental.async_grpo.packing``) with our head and loss, one row per
+    tree. Rows are arranged before the time is measured, which a trainer could not do.
+    """
+
+    def __init__(self, shape: str, dtype: str, device: torch.device) -> None:
+        super().__init__(shape, dtype, device)
+        self.model.get_base_model().set_attn_implementation(attention())
+
+    def rows(self, trees: Trees, credits: Credits, tokens: int) -> tuple[list[Row], Counts]:
+        """Returns a row for each tree, and the denominators of the loss; ``tokens`` is not used."""
+        rows = [row_of(tree, credit, self.device) for tree, credit in zip(trees, credits, strict=True)]
+        return rows, pack(trees, credits, WHOLE, WHOLE, merge=False).counts
+
+    def backward(self, prepared: tuple[list[Row], Counts]) -> None:
+        rows, counts = prepared
+        for row in rows:
+            with casting(self.device, self.dtype):
+                loss = LOSS(self.trie_inputs(row, counts)).loss
+            loss.backward()
+
+    def trie_inputs(self, row: Row, counts: Counts) -> LossInputs:
+        given = row.inputs
+        longest = given["tree_max_seqlens"].tolist()
+        out = backbone(self.model)(
+            input_ids=given["input_ids"][None],
+            position_ids=given["position_ids"][None],
+            use_cache=False,
+            tree_kv_index=given["tree_kv_index"],
+            tree_cu_seqlens_q=given["tree_cu_seqlens_q"],
+            tree_cu_seqlens_k=given["tree_cu_seqlens_k"],
+            tree_max_seqlen_q=longest[0],
+            tree_max_seqlen_k=longest[1],
+        )
+        place_K = given["token_index"]
+        targets_K = given["shift_labels"][place_K]
+        hidden_K = out.last_hidden_state[0, place_K]
+        logprobs_K, entropy_K = selected_logprobs_and_entropy(hidden_K, Head(self.model).weight, targets_K)
+        return LossInputs(
+            logprobs_K=logprobs_K,
+            entropy_K=entropy_K,
+            old_logprobs_K=given["old_log_probs"],
+            advantage_K=row.advantage_K,
+            weight_K=torch.ones_like(row.advantage_K),
+            turn_K=row.turn_K,
+            sequence_K=row.turn_K,
+            share_K=torch.ones_like(row.advantage_K),
+            counts=counts,
+        )
+
+
 def casting(device: torch.device, dtype: str) -> AbstractContextManager[Any]:
     """Returns a context with mixed precision for bfloat16, as Lightning's bf16-mixed, and otherwise without effect."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == "bfloat16")
@@ -195,10 +287,6 @@ def taken(model: Any) -> dict[str, Tensor]:
 
 
 def difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
-    """Returns the largest absolute difference of two gradients, relative to the largest entry of ``b``."""
-    if a.keys() != b.keys():
-        raise ValueError(
-            f"the gradients must belong to the same parameters; they differ in {sorted(a.keys() ^ b.keys())[:3]}"
-        )
+    """Returns the largest absolute difference of two gradients of the same parameters, relative to ``b``'s largest entry."""
     largest = max(float(g.abs().max()) for g in b.values())
     return max(float((a[name] - b[name]).abs().max()) for name in b) / largest

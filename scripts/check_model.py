@@ -13,20 +13,17 @@ import json
 import sys
 
 from turnwise.console import until_stopped
-from turnwise.errors import InputError, refuse_twice
+from turnwise.errors import InputError
 from turnwise.programs import program
 
 
 @program(__doc__)
 def main(arguments: list[str]) -> int:
-    """Runs the program. Slow libraries are imported after the arguments have been parsed."""
-    refuse_twice(arguments)
     settings = {"dtype": "float32"} | {key: value for key, _, value in (a.partition("=") for a in arguments)}
-    if settings.keys() != {"model", "dtype"} or not settings["model"]:
-        raise InputError("write model=ID_OR_FOLDER, and perhaps dtype=bfloat16 (--help describes both arguments)")
-    if settings["dtype"] not in ("float32", "bfloat16", "float16"):
-        raise InputError(f"dtype={settings['dtype']}: must be float32, bfloat16 or float16")
-    from turnwise.models.hub import at_hand
+    dtypes = ("float32", "bfloat16", "float16")
+    if settings.keys() != {"model", "dtype"} or not settings["model"] or settings["dtype"] not in dtypes:
+        raise InputError(f"write model=ID_OR_FOLDER, and perhaps dtype= with one of {', '.join(dtypes)}")
+    from turnwise.models.hub import at_hand  # slow libraries are imported after the arguments have been parsed
     from turnwise.models.policy import load_policy, with_adapter
     from turnwise.rollouts.probe import probe, refusal
     from turnwise.shipped import weights_of

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from turnwise.errors import InputError
 from turnwise.evaluation.lm_eval_benchmarks import evaluate, headline
+from turnwise.files import read_yaml
 from turnwise.programs import options, program
 from turnwise.runs.result_file import read_result, write_result
 from turnwise.shipped import weights_of
@@ -33,13 +32,12 @@ def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 done; 2 the run, a task or the package cannot be used."""
     args = parser().parse_args(arguments)
     result = read_result(args.run)  # a run without a result has no file for the scores
-    base, start = policy_of(args.run / "config.yaml")
+    policy = OmegaConf.create(read_yaml(args.run / "config.yaml")).policy
+    base, start = weights_of(str(policy.model)), policy.get("start")
     trained = args.run / "model", args.run / "adapter"
     whole, adapter = (path if path.is_dir() else None for path in trained)
     if whole is None and adapter is None:
-        raise InputError(
-            f"{args.run}: the folder contains neither model/ nor adapter/; finish the run with python train.py"
-        )
+        raise InputError(f"{args.run}: there is neither model/ nor adapter/; finish the run with python train.py")
     import torch  # only here, because it delays the help and refusals
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -67,21 +65,6 @@ def main(arguments: list[str]) -> int:
         print(f"{result.method}, {task}: {general['base'][task]} -> {general['after'][task]} ({change:+.2f} points)")
     print(json.dumps(found))
     return 0
-
-
-def policy_of(path: Path) -> tuple[str, str | None]:
-    """Returns the folder or id of a run's base policy, and the adapter from which the run started, or None.
-
-    Raises:
-        InputError: the run's configuration cannot be read.
-    """
-    try:
-        policy = OmegaConf.load(path).policy
-        return weights_of(str(policy.model)), policy.get("start")
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        raise InputError(
-            f"{path}: the file cannot be read ({' '.join(str(error).split())}); restore it from a copy"
-        ) from error
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,7 +10,6 @@ message states their lines.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -24,7 +23,10 @@ from turnwise_worlds.data_files import ENDINGS, read_data_file
 @program()
 def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 done; 2 a file cannot be read or written, and nothing is written."""
-    args = parser().parse_args(arguments)
+    parser = options(__doc__)
+    parser.add_argument("files", nargs="+", metavar="[NAME=]FILE", help=ENDINGS)
+    parser.add_argument("--out", required=True, type=Path, help="the file of JSON lines to write")
+    args = parser.parse_args(arguments)
     count = 0
     named = [
         (name if equals else "", Path(path if equals else name))
@@ -38,18 +40,9 @@ def main(arguments: list[str]) -> int:
                 file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
                 count += 1
         if not count:
-            raise InputError(
-                f"{', '.join(map(str, args.files))}: these files contain no records; {args.out} is not written"
-            )
+            raise InputError(f"{', '.join(args.files)}: these files contain no records; {args.out} is not written")
     print(f"{args.out}: {count} records of {len(args.files)} files")
     return 0
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = options(__doc__)
-    parser.add_argument("files", nargs="+", metavar="[NAME=]FILE", help=ENDINGS)
-    parser.add_argument("--out", required=True, type=Path, help="the file of JSON lines to write")
-    return parser
 
 
 if __name__ == "__main__":

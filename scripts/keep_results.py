@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from turnwise.errors import InputError
 from turnwise.programs import options, program
 from turnwise.runs.result_file import finished, keep
 
@@ -22,22 +23,12 @@ def main(arguments: list[str]) -> int:
     """Runs the program. Returns its exit status: 0 done; 2 a run was left out, or there was no run."""
     parser = options(__doc__)
     parser.add_argument("folders", nargs="+", type=Path, help="folders of runs, or folders that contain such folders")
-    parser.add_argument(
-        "--outputs",
-        type=Path,
-        default=Path("outputs"),
-        help="folder to which the names of the runs are relative (default outputs)",
-    )
+    parser.add_argument("--outputs", type=Path, default=Path("outputs"), help="folder of all runs (default outputs)")
     parser.add_argument("--to", type=Path, default=Path("results"), help="folder of the archives (default results)")
     args = parser.parse_args(arguments)
     runs = list(finished(args.folders))
     if not runs:
-        looked = ", ".join(str(folder) + ("" if folder.is_dir() else " (no such folder)") for folder in args.folders)
-        print(
-            f"no finished run in {looked}; give the folders of finished runs, or folders that contain such folders",
-            file=sys.stderr,
-        )
-        return 2
+        raise InputError(f"no finished run in {', '.join(map(str, args.folders))}; give folders of finished runs")
     archives, errors = keep(runs, args.outputs, args.to)
     for error in errors:
         print(error, file=sys.stderr)

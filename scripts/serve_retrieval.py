@@ -4,10 +4,10 @@ python scripts/serve_retrieval.py --model intfloat/e5-base-v2 --corpus wikipedia
 python scripts/serve_retrieval.py --model sentence-transformers/all-MiniLM-L6-v2 --encyclopaedia full
 python train.py method=grpo env=search env.retriever=http://127.0.0.1:8000/retrieve
 
-The server answers POST /retrieve with {"queries": [...], "topk": k, "return_scores": true}, as Search-R1's server does.
-It needs an optional package (`make dense`). If the environment variable TURNWISE_RETRIEVAL_KEY is set to a token, every
-request must contain the token; set the variable on this machine and where runs are started. A token is required if
-other machines can reach the address. Embeddings are saved beside the corpus, so that a second start is quick.
+The server answers POST /retrieve with {"queries": [...], "topk": k, "return_scores": true}, as Search-R1's server does. It
+needs the package sentence-transformers. If the environment variable TURNWISE_RETRIEVAL_KEY is set to a token, every request
+must contain the token; set the variable on this machine and where runs are started. A token is required if other machines
+can reach the address. Embeddings are saved beside the corpus, so that a second start is quick.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 
-from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, parse_json
@@ -33,7 +32,6 @@ from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Page
 from turnwise_worlds.search.retrieval import KEY, MAX_QUERY, read_pages
 
 CHUNK = 1 << 20  # number of pages that are scored at once
-MOST_QUERIES = 512  # of a request
 MOST_HITS = 2048  # pages that all queries of a request may get together
 BODY = 4 << 20  # maximum size of a request in bytes
 
@@ -43,27 +41,24 @@ class Index:
 
     Args:
         encoder: ``encode`` of a sentence-transformers model.
-        pages: the pages to search.
-        query, passage: the prefixes that the model expects before a query and before a page. For E5 they are "query: "
-            and "passage: ".
+        query, passage: the prefixes that the model expects before a query and before a page.
         cache: file of embeddings. It is read if it exists, and written otherwise.
     """
 
     def __init__(self, encoder: Any, pages: list[Page], query: str, passage: str, cache: Path | None) -> None:
         self.encoder, self.pages, self.query = encoder, pages, query
-        vectors = None if cache is None else _kept(cache, len(pages))
-        if vectors is None:
-            texts = [f"{passage}{page.title}\n{page.text}" for page in pages]
-            vectors = self._encode(texts, progress=True)
+        if cache is not None and cache.exists():
+            vectors = np.load(cache)
+        else:
+            vectors = self._encode([f"{passage}{page.title}\n{page.text}" for page in pages], progress=True)
             if cache is not None:
                 with atomic_write(cache) as part, part.open("wb") as file:
                     np.save(file, vectors.astype(np.float16))
         import torch  # only here and in search, because it delays the help and refusals
 
-        on_gpu = torch.cuda.is_available()
-        self.vectors = torch.from_numpy(vectors).to(
-            "cuda" if on_gpu else "cpu", torch.float16 if on_gpu else torch.float32
-        )
+        cuda = torch.cuda.is_available()
+        place = ("cuda", torch.float16) if cuda else ("cpu", torch.float32)
+        self.vectors = torch.from_numpy(vectors).to(*place)
 
     def _encode(self, texts: list[str], progress: bool = False) -> np.ndarray:
         found: np.ndarray = self.encoder.encode(texts, normalize_embeddings=True, show_progress_bar=progress)
@@ -82,27 +77,11 @@ class Index:
             parts.append((best.values, best.indices + start))
         values, indices = (torch.cat(tensors, dim=1) for tensors in zip(*parts, strict=True))
         order = values.topk(k)
-        chosen = indices.gather(1, order.indices)
+        best_pages = indices.gather(1, order.indices)
         return [
             [(self.pages[i], score) for i, score in zip(row, scores, strict=True)]
-            for row, scores in zip(chosen.tolist(), order.values.tolist(), strict=True)
+            for row, scores in zip(best_pages.tolist(), order.values.tolist(), strict=True)
         ]
-
-
-def _kept(cache: Path, pages: int) -> np.ndarray | None:
-    """Returns the embeddings that an earlier start saved, or None. A damaged file is reported and not used."""
-    if not cache.exists():
-        return None
-    try:
-        vectors: np.ndarray = np.load(cache)
-        if vectors.ndim != 2 or len(vectors) != pages or not np.isfinite(vectors).all():
-            raise ValueError(
-                f"an array of shape {vectors.shape} that does not contain finite embeddings of {pages} pages"
-            )
-    except (OSError, ValueError, EOFError) as error:
-        print(f"{cache} is damaged ({error}); the embeddings are computed again", file=sys.stderr)
-        return None
-    return vectors
 
 
 def make_app(index: Index, key: str | None = None) -> web.Application:
@@ -121,7 +100,7 @@ def make_app(index: Index, key: str | None = None) -> web.Application:
         except ValueError as error:
             return web.json_response({"error": str(error)[:300]}, status=400)
         hits = await asyncio.get_running_loop().run_in_executor(thread, index.search, queries, k)
-        return web.json_response({"result": [[_shown(*hit, scores) for hit in row] for row in hits]})
+        return web.json_response({"result": [[shown(*hit, scores) for hit in row] for row in hits]})
 
     app = web.Application(client_max_size=BODY)
     app.router.add_post("/retrieve", retrieve)
@@ -131,19 +110,15 @@ def make_app(index: Index, key: str | None = None) -> web.Application:
 def read_request(text: bytes) -> tuple[list[str], int, bool]:
     """Reads the queries of a request, the number of pages for each, and whether scores are wanted."""
     body = parse_json(text)
-    queries = body.get("queries") if isinstance(body, dict) else None
+    queries, k = (body.get("queries"), body.get("topk", 3)) if isinstance(body, dict) else (None, 0)
     if not isinstance(queries, list) or not queries or not all(isinstance(query, str) for query in queries):
         raise ValueError("queries must be a list of one or more texts")
-    k = body.get("topk", 3)
-    if not isinstance(k, int) or k < 1 or len(queries) > MOST_QUERIES or len(queries) * k > MOST_HITS:
-        raise ValueError(
-            f"topk must be at least 1, and a request can have at most {MOST_QUERIES} queries and get at most {MOST_HITS} "
-            "pages for all queries together"
-        )
+    if not isinstance(k, int) or k < 1 or len(queries) * k > MOST_HITS:
+        raise ValueError(f"topk must be at least 1, and all queries of a request together can get {MOST_HITS} pages")
     return [query[:MAX_QUERY] for query in queries], k, body.get("return_scores") is True
 
 
-def _shown(page: Page, score: float, scores: bool) -> dict[str, Any]:
+def shown(page: Page, score: float, scores: bool) -> dict[str, Any]:
     document = {"contents": f"{page.title}\n{page.text}"}
     return {"document": document, "score": score} if scores else document
 
@@ -155,16 +130,12 @@ def parser() -> argparse.ArgumentParser:
     pages = parser.add_mutually_exclusive_group(required=True)
     pages.add_argument("--corpus", help="file of pages: JSON lines, Parquet or TSV with title and text")
     pages.add_argument(
-        "--encyclopaedia", choices=("tiny", "full"), help="serve the generated pages of env=search at this level"
+        "--encyclopaedia", choices=("tiny", "full"), help="the generated pages of env=search at this level"
     )
-    add("--edition", type=number(0, 1e9, whole=True), default=0, help="edition of the encyclopaedia, like env.edition")
+    add("--edition", type=int, default=0, help="edition of the encyclopaedia, like env.edition")
     add("--query", default="", help='prefix that the model expects before a query, such as "query: "')
     add("--passage", default="", help='prefix that the model expects before a page, such as "passage: "')
-    add(
-        "--host",
-        default="127.0.0.1",
-        help=f"address of the server; if other machines can reach the address, {KEY} is required (default 127.0.0.1)",
-    )
+    add("--host", default="127.0.0.1", help=f"address; if other machines can reach it, {KEY} is required (%(default)s)")
     add("--port", type=int, default=8000)
     return parser
 
@@ -175,11 +146,11 @@ def main(arguments: list[str]) -> int:
     args = parser().parse_args(arguments)
     key = key_from(KEY)
     if key is None and not is_local(f"http://{args.host}"):
-        raise InputError(
-            f"--host {args.host}: other machines can reach this address, so a token is required; set {KEY} on this "
-            "machine and where runs are started"
-        )
-    print("reading pages", flush=True)
+        raise InputError(f"--host {args.host}: other machines can reach this address; set {KEY} here and for the runs")
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise InputError(f"the server needs a further package ({error}): pip install sentence-transformers") from error
     cache = None
     if args.corpus is not None:
         pages = read_pages(args.corpus, "--corpus")
@@ -188,32 +159,10 @@ def main(arguments: list[str]) -> int:
         cache = Path(f"{args.corpus}.{hashlib.sha256(known.encode()).hexdigest()[:12]}.npy")
     else:
         pages = list(Encyclopaedia(args.encyclopaedia, args.edition).pages)
-    index = Index(_model(args.model), pages, args.query, args.passage, cache)
+    index = Index(SentenceTransformer(args.model), pages, args.query, args.passage, cache)
     print(f"serving http://{args.host}:{args.port}/retrieve (press Ctrl-C to stop the server)", flush=True)
-    try:
-        web.run_app(make_app(index, key), host=args.host, port=args.port, print=None, access_log=None)
-    except (OSError, OverflowError) as error:
-        raise InputError(
-            f"--host {args.host} --port {args.port}: the server cannot use this address ({error})"
-        ) from None
+    web.run_app(make_app(index, key), host=args.host, port=args.port, print=None, access_log=None)
     return 0
-
-
-def _model(name: str) -> Any:
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise InputError(
-            f"the dense retriever needs an optional package ({error}): `make dense` installs it "
-            "(pip install -r requirements-dense.txt)"
-        ) from error
-    try:
-        return SentenceTransformer(name)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"--model {name}: the model cannot be loaded ({first}); give a folder or the name of a model on the hub"
-        ) from error
 
 
 if __name__ == "__main__":

@@ -25,32 +25,10 @@ from turnwise_worlds.apibank import ApiBankEnv
 TOGETHER = 16  # answers that are sampled in one batch
 SAMPLING = Sampling(temperature=1.0, max_tokens=96)
 TOPICS = [
-    "volcanoes",
-    "bridges",
-    "bicycles",
-    "libraries",
-    "penguins",
-    "gardens",
-    "trains",
-    "violins",
-    "glaciers",
-    "markets",
-    "horses",
-    "lighthouses",
-    "mushrooms",
-    "telescopes",
-    "rivers",
-    "kites",
-    "clocks",
-    "deserts",
-    "owls",
-    "castles",
-    "candles",
-    "tomatoes",
-    "dolphins",
-    "museums",
-    "canals",
-]
+    "volcanoes", "bridges", "bicycles", "libraries", "penguins", "gardens", "trains", "violins", "glaciers",
+    "markets", "horses", "lighthouses", "mushrooms", "telescopes", "rivers", "kites", "clocks", "deserts", "owls",
+    "castles", "candles", "tomatoes", "dolphins", "museums", "canals",
+]  # fmt: skip
 ASKS = (
     "What are {} good for?",
     "Write one sentence about {}.",

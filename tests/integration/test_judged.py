@@ -19,7 +19,7 @@ from turnwise.training.loop import run
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]
-SERVER = Path(__file__).parents[2] / "benchmarks" / "judge_server.py"
+SERVER = Path(__file__).parents[1] / "judge_server.py"
 KEY = "sk-only-the-server-may-see-this"
 SMALL = [
     "policy.model=tiny",

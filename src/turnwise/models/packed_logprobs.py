@@ -13,7 +13,7 @@ from turnwise.models.head import Head
 
 # Attention on a GPU is computed in blocks if a micro-batch has at least this many pairs of tokens (rows * tokens^2).
 # One row of 2,897 tokens has this many. On an H200, a dense mask was faster than blocks for one row of 2,048 tokens
-# and slower for one row of 4,096 tokens (docs/gpu.md). For several rows, it is an assumption that the number of pairs
+# and slower for one row of 4,096 tokens (docs/benchmarks.md). For several rows, it is an assumption that the number of pairs
 # decides: the time of a dense mask grows with the number of pairs, but the time to start kernels does not.
 LARGE = 1 << 23
 

@@ -13,14 +13,10 @@ from tests.unit.models.test_attention_gpu import ends
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from attention import ends_of
+from attention import GatheredTree, ends_of, stretches
 from common import model_of, tokenizer_of
 from floor import ModelSize, count, update_operations
-from gathered import GatheredTree, stretches
-from household import Work
-from peers_generate import GenerateEngine
-from peers_served import Continuous, serve
-from samples import branching_tree, by_turn, credit, flat_tree, trl_inputs
+from peers import Continuous, GenerateEngine, serve
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.methods.allocate import Uniform
@@ -28,7 +24,8 @@ from turnwise.methods.gate import Never
 from turnwise.models.attention import PackedTree
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
-from updates import Ours, difference
+from updates import Ours, TrlTrie, difference
+from work import Work, branching_tree, by_turn, credit, flat_tree, trl_inputs
 
 # -- floor -------------------------------------------------------------------------------------------------------------
 
@@ -136,8 +133,6 @@ def test_answers_and_gradients_are_those_of_the_dense_mask(kind: str) -> None:
 @pytest.mark.slow
 def test_the_packed_trie_of_trl_has_our_gradient() -> None:
     pytest.importorskip("trl")
-    from peers_trie import TrlTrie
-
     device = torch.device("cpu")
     ours, trie = Ours("tiny", "float32", device), TrlTrie("tiny", "float32", device)
     for tree in (flat_tree(0, 16, 3, 4), branching_tree(1, 8, 2, 1, 3, 3, 3)):

@@ -14,8 +14,8 @@ import pytest
 
 import gpu
 import gpu_rows
-from gpu_parts import BENCHMARKS, LIMITS, WHOLE, Part, parts_of
-from paper_rows import PAPERS
+from gpu import BENCHMARKS, PARTS, Part, parts_of
+from gpu_rows import PAPERS
 from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
 
@@ -26,10 +26,10 @@ DONE = 'print(\'words\'); print(\'{"benchmark": "tests", "passed": 2, "failed": 
 def test_the_parts_fit_into_their_time_and_their_scripts_are_there(tmp_path: Path) -> None:
     for dry in (False, True):
         parts = parts_of(dry, tmp_path)
-        assert len({part.name for part in parts}) == len(parts) == len(LIMITS)
+        assert len({part.name for part in parts}) == len(parts) == len(PARTS)
         assert all(Path(part.command[1]).is_file() for part in parts)
-        assert all(("cuda" in part.command) != dry for part in parts if part.name != "tests")
-    assert sum(part.limit for part in parts_of(False, tmp_path)) <= WHOLE == 28 * 60
+        assert all(("cpu" in part.command) == dry for part in parts if part.name != "tests")
+    assert sum(part.limit for part in parts_of(False, tmp_path)) <= 28 * 60
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
     """Runs make gpu over parts that are programs of one line."""
 
     def run(*words: str, limit: float = 20, **programs: str) -> tuple[int, Path]:
-        parts = [Part(name, name, (sys.executable, "-c", text), limit) for name, text in programs.items()]
+        parts = [Part(name, (sys.executable, "-c", text), limit) for name, text in programs.items()]
         monkeypatch.setattr(gpu, "parts_of", lambda dry, out: parts)
         return gpu.main(["dry=cpu", f"out={tmp_path}", *words]), tmp_path
 
@@ -71,6 +71,7 @@ def test_what_fails_is_reported_and_the_rest_goes_on(
     assert (last["done"], last["failed"], last["out of time"], last["not here"]) == (1, 2, 1, 1)
     report = (folder / "report.md").read_text()
     assert "| good | done |" in report and "2 passed, 0 failed, 1 skipped" in report and "no such kernel" in report
+    assert made("again=true", good=DONE)[0] == 0 and made("parts=none", good=DONE)[0] == 2
 
 
 @pytest.mark.slow
@@ -81,10 +82,10 @@ def test_the_rows_of_a_device_pass_the_check(
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: devices)
     args: Any = SimpleNamespace(device="cuda", iterations=10)
-    with PAPERS[paper](tmp_path, large=True) as row:
-        given = row.overrides(gpu_rows.changes(args))
-        cfg = compose_config([*given, "policy.model=tiny", f"paths.out={tmp_path / 'run'}"], ROOT / "conf")
-        check_config(cfg)
+    row = PAPERS[paper](tmp_path, True, "http://127.0.0.1:8000")
+    given = row.overrides(gpu_rows.changes(args))
+    cfg = compose_config([*given, "policy.model=tiny", f"paths.out={tmp_path / 'run'}"], ROOT / "conf")
+    check_config(cfg)
     assert cfg.scale == "paper" and cfg.trainer.max_epochs == 10 and cfg.trainer.accelerator == "gpu"
     assert "vllm" not in cfg.engine._target_ and cfg.trainer.devices == devices
 

@@ -1,4 +1,4 @@
-"""Every benchmark at its smallest size: it runs, and its last line holds what docs/performance.md is filled from."""
+"""Every benchmark at its smallest size: it runs, and its last line holds what docs/benchmarks.md is filled from."""
 
 from __future__ import annotations
 
@@ -71,34 +71,42 @@ def test_last_line(name, monkeypatch, capsys, tmp_path) -> None:
         assert 0 < printed["rollout_share"] < 1  # the collection lies inside the measured time
 
 
-def test_allocation_saves_its_last_line(monkeypatch, capsys, tmp_path) -> None:
+SMALLER = {
+    "allocate": ["--prompts", "8", "--budget", "16", "--rounds", "1", "--instances", "5"],
+    "sandbox": ["--calls", "3"],
+}
+
+
+@pytest.mark.parametrize("name", SMALLER)
+def test_last_line_without_peers(name, monkeypatch, capsys, tmp_path) -> None:
+    if name == "sandbox":
+        try:
+            open_sandbox().close()
+        except NoSandboxError as error:
+            pytest.skip(str(error))
     saved = tmp_path / "result.json"
-    small = ["--prompts", "8", "--budget", "16", "--rounds", "1", "--instances", "5", "--json", str(saved)]
-    monkeypatch.setattr(sys, "argv", ["allocate.py", *small])
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *SMALLER[name], "--json", str(saved)])
     monkeypatch.syspath_prepend(str(FOLDER))
-    runpy.run_path(str(FOLDER / "allocate.py"), run_name="__main__")
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last == json.loads(saved.read_text())
-    assert last["optimal"] is True and last["setting"]["prompts"] == 8
-    assert {"root_ms", "prefix_ms", "x_dynamic_programme", "million_s", "machine"} <= set(last)
+    assert last["optimal"] is True if name == "allocate" else last["shell_ms"] > 0 and last["python_ms"] > 0
 
 
-# -- sandbox -----------------------------------------------------------------------------------------------------------
+def test_results_fill_the_page(tmp_path) -> None:
+    """Numbers of two saved results: one fills its benchmark's table, the other the table of growth."""
+    from report import main
 
-SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "sandbox.py"
-
-
-def test_last_line_of_the_sandbox(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    try:
-        open_sandbox().close()
-    except NoSandboxError as error:
-        pytest.skip(str(error))
-    saved = tmp_path / "result.json"
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--calls", "3", "--json", str(saved)])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
-    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert printed == json.loads(saved.read_text())
-    assert printed["escapes"] == 0 and len(printed["tried"]) == 10
-    assert printed["shell_ms"] > 0 and printed["python_ms"] > 0
+    base = {"benchmark": "profiling", "unit": "samples", "x_per_turn": 5.2, "setting": {"turns": 20}, "machine": {}}
+    base["machine"] = {"cpu": "EPYC", "cores": 2, "threads": 2, "torch": "2.13"}
+    base["contenders"] = {"turnwise": {"seconds": 4.61, "rate": 2223.0, "rounds": [[4.61, 1]]}}
+    files = [tmp_path / "profiling.json", tmp_path / "profiling-turns5.json"]
+    for file, turns in zip(files, (20, 5), strict=True):
+        file.write_text(json.dumps(base | {"setting": {"turns": turns}}))
+    page = tmp_path / "page.md"
+    names = ("summary", "profiling", "growth")
+    page.write_text("".join(f"<!-- table:{name} -->\n<!-- /table:{name} -->\n" for name in names))
+    assert main([*map(str, files), "--page", str(page)]) == 0
+    text = page.read_text()
+    assert "| 5.2 | at least 5 | met |" in text and "| turnwise | 4.61 | 2,223 | 1 |" in text and "turns 5" in text
+    assert main([str(page)]) == 2

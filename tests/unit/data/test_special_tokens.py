@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripts.recipes.tiny.corpus import encode
+from scripts.recipes.tiny.documents import encode
 from transformers import AutoTokenizer
 
 from turnwise.data.chat_tokens import ChatTokens

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 def _load() -> ModuleType:
     name = "judge_server"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / "judge_server.py")
+        spec = importlib.util.spec_from_file_location(name, ROOT / "tests" / "judge_server.py")
         assert spec is not None and spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])

@@ -4,17 +4,13 @@ The model is a program of rules. It reads the messages as the tokenizer of a nai
 inside a message open turns. Only text between a BEGIN and an END marker counts as data. All other text is searched for
 orders about the score, and the last order is obeyed. Without an order the program grades the reply by the share of the
 true calls that the reply contains. With ``fence=ignored`` the model obeys orders anywhere.
-
-python benchmarks/judge_server.py --delay 0.2        prints its URL, and ends when its standard input is closed
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
-import sys
 import threading
 import time
 from collections import Counter
@@ -84,9 +80,8 @@ class Server(ThreadingHTTPServer):
         answer: Callable[[Sequence[dict[str, str]]], str] = model,
         delay: float = 0.0,
         usage: bool = True,
-        port: int = 0,
     ) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.fault, self.answer, self.delay, self.usage = fault, answer, delay, usage
         self.seen: Counter[str] = Counter()  # question -> number of requests
         self.faults: Counter[str] = Counter()
@@ -222,17 +217,3 @@ def serve(*args: Any, **settings: Any) -> Iterator[Server]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--delay", type=float, default=0.0, help="seconds before each answer")
-    parser.add_argument("--port", type=int, default=0, help="port of the server (default 0: any free port)")
-    args = parser.parse_args()
-    with serve(delay=args.delay, port=args.port) as server:
-        print(server.url, flush=True)
-        sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,24 +1,89 @@
-"""Creates the work of the update benchmarks: trees of random tokens with log-probs near the policy's and random credit.
+"""Creates the work of the benchmarks: household tasks with their player, and trees of random tokens for updates.
 
-The cost of an update does not depend on the tokens. Samples of a real policy often coincide, which would let the packer
+The cost of an update does not depend on its tokens. Samples of a real policy often coincide, which would let the packer
 merge more than the sizes suggest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnwise.types import Credit, RolloutTree, State, Task, Turn
+from turnwise.data.chat_tokens import ChatTokens, Demonstrations
+from turnwise.engines.engine import Engine, Sampling
+from turnwise.methods.states import expert_turns, task_starts
+from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.player import Player
+from turnwise.types import Credit, RolloutTree, State, Task, Trajectory, Turn
+from turnwise_worlds.household.environment import HouseholdEnv
 
-VOCABULARY = 900  # ids below this number are ordinary tokens of the shipped tokenizer
-SPECIAL = 10  # ids below this number are not ordinary
+ORDINARY = range(10, 900)  # ids of ordinary tokens of the shipped tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The rollouts of every contender: the same tasks, group size, horizon and sampling settings."""
+
+    environment: HouseholdEnv
+    chat: ChatTokens
+    states: list[State]
+    group: int
+    sampling: Sampling
+    max_length: int
+
+    @classmethod
+    def of(
+        cls, tokenizer: Any, tasks: int, group: int, horizon: int, max_tokens: int, max_length: int, seed: int
+    ) -> Work:
+        environment, chat = HouseholdEnv(horizon=horizon), ChatTokens(tokenizer)
+        opening = Openings(environment, chat)
+        states = task_starts(environment.tasks("train", tasks, seed), lambda task: opening(task)[1])
+        return cls(environment, chat, states, group, Sampling(max_tokens=max_tokens), max_length)
+
+    def player(self, engine: Engine, max_turns: int | None = None) -> Player:
+        return Player(
+            engine, self.environment, self.chat, self.sampling, max_turns=max_turns, max_length=self.max_length
+        )
+
+
+def long_trajectories(environment: HouseholdEnv, count: int, turns: int, seed: int) -> list[Trajectory]:
+    """Returns the clumsy expert's demonstrations, which are often long enough, cut after ``turns`` assistant turns."""
+    found: list[Trajectory] = []
+    size = count
+    while len(found) < count:
+        found = []
+        for task in environment.tasks("train", size, seed):
+            whole = environment.demonstrate(task, "clumsy", seed)
+            acts = [i for i, message in enumerate(whole.messages) if message["role"] == "assistant"]
+            if len(acts) >= turns:
+                cut = whole.messages[: acts[turns - 1] + 1]
+                found.append(Trajectory(whole.id, cut, task=task, source=whole.source))
+        size *= 2
+    return found[:count]
+
+
+def states_by_turn(trajectories: Sequence[Trajectory], chat: ChatTokens) -> tuple[list[State], list[list[State]]]:
+    """Returns every assistant turn as a state, once in the order of trajectories and once grouped by turn number."""
+    demonstrations = Demonstrations(chat)
+    for trajectory in trajectories:
+        demonstrations.add(trajectory)
+    states = [state for one in demonstrations for state in expert_turns(one.trajectory, one.spines, chat.decode)]
+    rows: dict[int, list[State]] = {}
+    for state in states:
+        rows.setdefault(state.turn, []).append(state)
+    return states, [rows[turn] for turn in sorted(rows)]
+
+
+# -- trees of random tokens --------------------------------------------------------------------------------------------
 
 
 def tokens(random: Random, count: int) -> list[int]:
-    return [random.randrange(SPECIAL, VOCABULARY) for _ in range(count)]
+    return [random.choice(ORDINARY) for _ in range(count)]
 
 
 def turn(random: Random, parent: int, action: int, observation: int) -> Turn:
@@ -30,14 +95,10 @@ def state(random: Random, length: int, name: str) -> State:
 
 
 def flat_tree(seed: int, length: int, actions: int, action: int) -> RolloutTree:
-    """Returns a group at one state with ``actions`` single turns. It branches once: all first tokens differ.
-
-    Raises:
-        ValueError: there are more actions than ordinary tokens.
-    """
+    """Returns a group at one state with ``actions`` single turns. It branches once: all first tokens differ."""
     random = Random(seed)
     tree = RolloutTree(state(random, length, "group"), [turn(random, -1, action, 0) for _ in range(actions)])
-    for t, first in zip(tree.turns, random.sample(range(SPECIAL, VOCABULARY), actions), strict=True):
+    for t, first in zip(tree.turns, random.sample(ORDINARY, actions), strict=True):
         t.action_ids[0] = first
     return tree
 
@@ -60,8 +121,7 @@ def branching_tree(
             grown.append(parent)
         return grown
 
-    spines = [grow(-1, turns) for _ in range(roots)]
-    for spine in spines:
+    for spine in [grow(-1, turns) for _ in range(roots)]:
         for branch in range(1, branches + 1):
             depth = max(1, turns * branch // (branches + 1))
             grow(spine[depth - 1], turns - depth)
@@ -100,8 +160,7 @@ def remember(tree: RolloutTree, logprobs_K: Tensor, seed: int) -> None:
 
 def trl_inputs(tree: RolloutTree, given: Credit, device: torch.device) -> dict[str, Tensor]:
     """Returns a flat tree as the tensors that TRL's loss reads: one row per sample, all of the same length."""
-    samples = len(tree.turns)
-    prompt = torch.tensor([tree.state.ids] * samples)
+    prompt = torch.tensor([tree.state.ids] * len(tree.turns))
     completion = torch.tensor([t.action_ids for t in tree.turns])
     inputs = {
         "prompt_ids": prompt,

