@@ -1,6 +1,6 @@
 """The laboratory of architectures: what a packed tree, the engine and plain passes say of small random models.
 
-``docs/models.md`` has a row for each model type of transformers; a representative part of its verdicts is repeated here.
+``docs/models.md`` names each model type of transformers; a representative part of its verdicts is repeated here.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ KINDS += ["mistral", "phi", "phimoe", "qwen2", "qwen3_5_text", "qwen3_moe", "qwe
 
 
 def table() -> dict[str, tuple[str, str]]:
-    """Each row's verdict and that of LoRA."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if re.match(r"\| [a-z]", line)]
-    return {row[0]: (row[1], row[2]) for row in cells if row[0] != "family"}
+    """Each model type's verdict and that of LoRA."""
+    lines = re.findall(r"^\| (exact|refused)[^|]*\|[^|]*\| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    lora = {"exact": "exact", "refused": ""}
+    return {kind: (verdict, lora[verdict]) for verdict, kinds in lines for kind in re.findall("`(.+?)`", kinds)}
 
 
 def verdicts(kind: str, changes: dict[str, Any]) -> tuple[str, str]:
