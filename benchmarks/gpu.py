@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from report import markdown
+from report import by_name, markdown
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
 
@@ -37,7 +37,6 @@ BENCHMARKS = Path(__file__).resolve().parent
 ROOT = BENCHMARKS.parent
 VLLM = Path(os.environ.get("TURNWISE_VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
 GRACE = 10.0  # seconds between asking a part to end (SIGTERM) and killing it (SIGKILL)
-STOP = 30  # seconds before its limit at which a paper's row is asked to stop, so that it can save its results
 DRY_LIMIT = 300.0
 MIB = 2**20
 WORDS = ("parts", "dry", "out", "again")
@@ -54,12 +53,9 @@ if torch.cuda.is_available():
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One command; ``fresh`` are further options with which it starts again instead of resuming (`again=true`)."""
-
     name: str
     command: tuple[str, ...]
-    limit: float
-    fresh: tuple[str, ...] = ()
+    limit: float  # seconds after which the command is ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +83,8 @@ DRY_UPDATE = (
 )
 DRY_ROLLOUT = f"{DRY} --tasks 1 --group 2 --horizon 2 --rounds 1 --max-tokens 4 --max-length 1024 --continuous-rows 2"
 ROLLOUT = f"{BF16} --max-length 2048 --continuous-rows 64 --continuous-tokens 4096 --keep-going"
+FEW = "eval.tasks=4 eval.attempts=1 eval.items=1 eval.every=0 logger.wandb=null"
+DRY_RUN = f"{FEW} iterations=1 data.trajectories=20 rollout.trajectories=null rollout.states=4 states.keep=all"
 PARTS: dict[str, tuple[int, str, str, str]] = {
     "tests": (100, "gpu.py", "tests", "tests"),
     "attention": (150, "attention.py", BF16, f"{DRY} --lengths 160 320 --rounds 1"),
@@ -115,24 +113,24 @@ PARTS: dict[str, tuple[int, str, str, str]] = {
         "--peers recompute offload",
         f"{DRY_UPDATE} recompute offload",
     ),
-    **{
-        f"paper_{word}": (130, "gpu_rows.py", f"{word} --iterations 10", f"{word} --iterations 2 --device cpu")
-        for word in ("pivotrl", "trace", "selective", "awpo")
-    },
+    "runs": (
+        520,
+        "by_name.py",
+        f"--overrides trainer=gpu iterations=4 {FEW}",
+        f"--methods pivotrl --overrides {DRY_RUN}",
+    ),
 }
 
 
-def parts_of(dry: bool, out: Path) -> list[Part]:
-    """Returns all parts, for CUDA or as a dry run on a CPU. ``out`` contains a folder for each part."""
+def parts_of(dry: bool) -> list[Part]:
+    """Returns all parts, for CUDA or as a dry run on a CPU."""
     found = []
     for name, (seconds, script, given, dry_given) in PARTS.items():
         limit = DRY_LIMIT if dry else float(seconds)
         command = [sys.executable, str(BENCHMARKS / script), *(dry_given if dry else given).split()]
         if script == "rollout.py" and VLLM.exists() and not dry:
             command += ["--vllm-python", str(VLLM)]
-        if script == "gpu_rows.py":
-            command += ["--folder", str(out / name), "--limit", str(int(limit) - STOP)]
-        found.append(Part(name, tuple(command), limit, ("--fresh",) if script == "gpu_rows.py" else ()))
+        found.append(Part(name, tuple(command), limit))
     return found
 
 
@@ -144,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = words_of(given)
         dry = words.get("dry") == "cpu"
         out = Path(words.get("out") or ROOT / "outputs" / ("gpu-dry" if dry else "gpu"))
-        parts = parts_of(dry, out)
+        parts = parts_of(dry)
         names = words["parts"].split(",") if "parts" in words else [part.name for part in parts]
         if strange := sorted(set(names) - {part.name for part in parts}):
             raise InputError(f"parts={','.join(strange)}: choose from {', '.join(part.name for part in parts)}")
@@ -162,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kept = None if again else finished(out / part.name, part, machine)
         if kept is None:
             print(f"{part.name}: at most {part.limit:.0f} s", file=sys.stderr)
-        outcomes.append(kept or run(part, out / part.name, machine, again))
+        outcomes.append(kept or run(part, out / part.name, machine))
         last = outcomes[-1]
         print(f"{part.name}: {last.status}{' before' if kept else ''} {headline(last)}", file=sys.stderr)
         write(out, parts, outcomes)
@@ -223,7 +221,7 @@ def finished(folder: Path, part: Part, machine: dict[str, Any]) -> Outcome | Non
     return kept if kept.machine.get("gpu") == machine.get("gpu") else None
 
 
-def run(part: Part, folder: Path, machine: dict[str, Any], again: bool) -> Outcome:
+def run(part: Part, folder: Path, machine: dict[str, Any]) -> Outcome:
     """Runs a part in its own process group, which is ended at the time limit, and saves its output and outcome."""
     folder.mkdir(parents=True, exist_ok=True)
     command = list(part.command)
@@ -231,9 +229,8 @@ def run(part: Part, folder: Path, machine: dict[str, Any], again: bool) -> Outco
     more = {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "WANDB_MODE": "disabled"}
     began = time.monotonic()
     with (folder / "stdout.txt").open("wb") as out, (folder / "stderr.txt").open("wb") as err:
-        words = [*command, *(part.fresh if again else ())]
         process = subprocess.Popen(
-            words, stdout=out, stderr=err, cwd=ROOT, env={**os.environ, **more}, start_new_session=True
+            command, stdout=out, stderr=err, cwd=ROOT, env={**os.environ, **more}, start_new_session=True
         )
         try:
             status: int | None = process.wait(part.limit)
@@ -250,8 +247,6 @@ def run(part: Part, folder: Path, machine: dict[str, Any], again: bool) -> Outco
         became, reason = "failed", f"exit status {status}: {' / '.join(list(filter(None, lines))[-3:])[-600:]}"
     elif "not_here" in result:
         became, reason = "not here", str(result["not_here"])
-    elif "unfinished" in result:
-        became, reason = "out of time", str(result["unfinished"])
     elif not result:
         became, reason = "failed", "its last line is no JSON object"
     else:
@@ -330,9 +325,8 @@ def page(outcomes: Sequence[Outcome]) -> str:
             blocks.append(plans(outcome.result["rows"]))
         elif "contenders" in outcome.result:
             blocks.append(contenders(outcome.result))
-        elif kind == "row" and "not_here" not in outcome.result:
-            values = [[key, str(value)] for key, value in outcome.result.items() if key not in ("benchmark", "machine")]
-            blocks.append(markdown(["", "median or last"], values))
+        elif kind == "by_name":
+            blocks.append(by_name([outcome.result]))
         if absent := outcome.result.get("absent"):
             blocks.append("Not measured: " + "; ".join(absent.values()) + ".")
     return "\n\n".join(blocks) + "\n"
@@ -350,9 +344,8 @@ def headline(outcome: Outcome) -> str:
         return (
             f"blocks no slower than a dense mask from {found['threshold']} on; in use from {found['threshold_in_use']}"
         )
-    if kind == "row":
-        each = found["rollout_seconds"] + found["update_seconds"]
-        return f"{found['iterations']} of {found['asked']} iterations, {each:.3g} s each"
+    if kind == "by_name":
+        return ", ".join(f"{method} {row['seconds']:.0f} s" for method, row in found["methods"].items())
     return ", ".join(f"{key[2:]} {value:.3g}x" for key, value in found.items() if key.startswith("x_") and value)
 
 

@@ -215,7 +215,6 @@ class Bm25:
 
 class Served:
     r"""Finds pages with a retrieval server that has the ``/retrieve`` protocol of Search-R1.
-    ``scripts/serve_retrieval.py`` is such a server.
 
     A POST request with ``{"queries": [...], "topk": k, "return_scores": true}`` gets the answer ``{"result":
     [[{"document": {"contents": "title\ntext"}, "score": s}, ...]]}``.
@@ -247,8 +246,8 @@ class Served:
             if self._worked:
                 raise EnvironmentFault(f"{self._url}: {why}") from error
             raise InputError(
-                f"retriever: no search of this run has succeeded yet. {self._url}: {why}. Start the server "
-                "(scripts/serve_retrieval.py), or correct env.retriever"
+                f"retriever: no search of this run has succeeded yet. {self._url}: {why}. Start the server, "
+                "or correct env.retriever"
             ) from error
         self._worked = True
         return found
