@@ -9,7 +9,6 @@ python benchmarks/rollout.py --device cuda --dtype bfloat16 --shape qwen3-0.6b -
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -30,17 +29,14 @@ from common import (
     finish,
     model_of,
     options,
-    peak_operations,
     peak_since,
     positive,
     prepare,
     ratio,
-    share,
     show,
     timed,
     tokenizer_of,
 )
-from floor import Counted, ModelSize, calibrate, count
 from peers import Continuous, GenerateEngine, Vllm, serve, vllm_absent
 from turnwise.engines.lanes import Lanes
 from turnwise.methods.allocate import Uniform
@@ -60,7 +56,6 @@ class Rollouts:
         self.work = Work.of(self.tokenizer, args.tasks, args.group, *sizes, args.seed)
         # two tasks, so that the warm-up uses the second lane too
         self.small = Work.of(self.tokenizer, 2, min(2, args.group), *sizes, args.seed + 1)
-        self.counted: list[Counted] = []
         self.peaks: list[int] = []
         self.closing: list[Callable[[], object]] = []
 
@@ -74,20 +69,18 @@ class Rollouts:
     def turnwise(self) -> Contender:
         """Measures the tree engine as a run uses it. The time includes loading the weights, as in every iteration."""
         engine = Lanes(self.work.chat.stop_ids, memory_gb=MEMORY_GB, lanes=self.args.lanes)
-        model, trees = self.model(), list[Any]()
-        size = ModelSize.of(model)
+        model = self.model()
 
         def play(work: Work, number: int) -> float:
             engine.load_weights(model, number)
             player = work.player(engine)
-            trees[:] = player.play(work.states, Uniform(work.group), Never(), (self.args.seed, number))
+            player.play(work.states, Uniform(work.group), Never(), (self.args.seed, number))
             return player.tally.tokens
 
         def run(number: int) -> Round:
             before = begin_peak(self.device)
             done = timed(lambda: play(self.work, number), self.device)
             self.peaks.append(peak_since(before, self.device))
-            self.counted.append(count(trees, size))
             return done
 
         return Contender("turnwise", run, lambda: play(self.small, -1), "tree engine, with log-probs")
@@ -164,42 +157,15 @@ def main() -> None:
 
 
 def report(rollouts: Rollouts, contenders: list[Contender], absent: dict[str, str]) -> None:
-    args, device, counted, work = rollouts.args, rollouts.device, rollouts.counted, rollouts.work
-    base = contenders[0]
+    args, work = rollouts.args, rollouts.work
     rate = {c.name: c.rate for c in contenders}
-    ratios: dict[str, Any] = {key: ratio(base.rate, rate[name]) if name in rate else None for name, key in KEYS.items()}
-    rates = calibrate(statistics.median(c.step_bytes for c in counted), getattr(torch, args.dtype), device)
-    floors = [c.seconds(rates) for c in counted]
-    over = statistics.median(r.seconds / f for r, f in zip(base.rounds, floors, strict=True))
-    ratios["floor_ratio"] = ratio(over, 1.0)
-    last = counted[-1]
-    floor = {
-        "seconds": round(statistics.median(floors), 5),
-        "binds": last.binds(rates),
-        "bytes": last.bytes,
-        "operations": last.operations,
-        "steps": last.steps,
-        "bandwidth": round(rates.bandwidth),
-        "operations_per_second": round(rates.operations),
-    }
-    rows = contender_rows(contenders, "turnwise")
-    rows.append(["floor", f"{floor['seconds']:.3f}", "", "", f"{ratios['floor_ratio']:.2f} of ours / floor"])
+    ratios = {key: ratio(contenders[0].rate, rate[name]) if name in rate else None for name, key in KEYS.items()}
     notes = [f"{c.name}: {c.note}" for c in contenders if c.note] + [f"not measured: {r}" for r in absent.values()]
-    notes.append(
-        f"floor: {last.bytes / 1e9:.2f} GB at {rates.bandwidth / 1e9:.1f} GB/s, {last.operations / 1e9:.1f} GFLOP at "
-        f"{rates.operations / 1e9:.1f} GFLOP/s; {floor['binds']} binds"
-    )
     title = f"Rollouts: {len(work.states)} tasks, G = {work.group}, horizon {work.environment.horizon}, {args.shape}"
-    show(title, ["", "seconds", "tokens/s", "slowest to fastest", "ours is"], rows, notes)
-    done = statistics.median(c.operations for c in counted)
-    details = {
-        "absent": absent,
-        "floor": floor,
-        "unit": "generated tokens",
-        "mfu": {c.name: share(done, c.seconds, peak_operations(device)) for c in contenders},
-        "peak_bytes": {"turnwise": max(rollouts.peaks)} if device.type == "cuda" else {},
-        **contender_details(contenders),
-    }
+    header = ["", "seconds", "tokens/s", "slowest to fastest", "ours is"]
+    show(title, header, contender_rows(contenders, "turnwise"), notes)
+    peaks = {"turnwise": max(rollouts.peaks)} if args.device == "cuda" else {}
+    details = {"absent": absent, "unit": "generated tokens", "peak_bytes": peaks, **contender_details(contenders)}
     finish("rollout", args, ratios, details)
 
 

@@ -40,10 +40,9 @@ from common import (
     show,
     timed,
 )
-from floor import ModelSize, calibrate, update_operations
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree
-from updates import Ours, Padded, Trl, TrlTrie, difference
+from updates import ModelSize, Ours, Padded, Trl, TrlTrie, difference, product_rate, update_operations
 from work import branching_tree, by_turn, credit, flat_tree
 
 PEERS = ("padded", "trl", "trl_trie", "recompute", "offload")
@@ -81,7 +80,7 @@ def main() -> None:
     alternate(contenders, args.rounds, absent if args.keep_going else None)
     alternate(trees, args.tree_rounds, absent if args.keep_going else None)
     sizes = packed_sizes(args, flat, tree, ModelSize.of(parties["turnwise"].model.get_base_model()))
-    rate = calibrate(1e6, getattr(torch, args.dtype), device).operations
+    rate = product_rate(getattr(torch, args.dtype), device)
     sizes["utilisation"] = share(sizes["operations"], contenders[0].seconds, rate)
     sizes["mfu"] = {
         c.name: share(sizes[work], c.seconds, peak_operations(device))

@@ -25,7 +25,7 @@ SMALL = {
     "iteration": ["--states", "2", "--group", "2", "--trajectories", "2", "--keep", "all"],
 }  # fmt: skip
 RATIOS = {
-    "rollout": ["x_trl", "x_generate", "x_continuous", "x_vllm_cpu", "floor_ratio"],
+    "rollout": ["x_trl", "x_generate", "x_continuous", "x_vllm_cpu"],
     "update": ["x_padded", "x_trl", "x_tree_unshared", "memory_ratio", "grad_error"],
     "profiling": ["x_per_turn"],
     "iteration": ["x_trl"],
@@ -60,7 +60,6 @@ def test_last_line(name, monkeypatch, capsys, tmp_path) -> None:
             assert printed[key] == pytest.approx(base / printed["contenders"][peer]["rate"], rel=0.01)
     if name == "rollout":
         assert printed["x_vllm_cpu"] is None and "--vllm-python" in printed["absent"]["x_vllm_cpu"]
-        assert printed["floor"]["seconds"] < min(seconds for seconds, _ in printed["contenders"]["turnwise"]["rounds"])
     if name == "update":
         assert printed["grad_error"] < 1e-5
         assert all(peak > 0 for peak in printed["peak_bytes"].values())
