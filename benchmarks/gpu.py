@@ -365,12 +365,10 @@ def contenders(found: dict[str, Any]) -> str:
         for name, one in found["contenders"].items()
     ]
     notes = (
-        "The utilisation is the number of operations that the work needs (each token counted once) per second, divided "
+        "The utilisation is the number of operations that the work needs (each token counted once) per second, divided by "
+        "the bfloat16 rate of the data sheet. A peak is the largest memory in use minus the memory before the step. Apart: "
+        "the largest difference between the peer's gradient and ours, divided by the peer's largest entry."
     )
-    notes += (
-        "by the bfloat16 rate of the data sheet. A peak is the largest memory in use minus the memory before the step. "
-    )
-    notes += "Apart: the largest difference between the peer's gradient and ours, divided by the peer's largest entry."
     return markdown(["", "seconds", "tokens a second", "utilisation", "peak MiB", "apart"], rows) + "\n\n" + notes
 
 
