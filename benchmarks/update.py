@@ -104,7 +104,7 @@ def missing(args: argparse.Namespace, way: str) -> str | None:
 def party(args: argparse.Namespace, device: torch.device, way: str) -> Any:
     given = (args.shape, args.dtype, device)
     if way in OURS:
-        return Ours(*given, **OURS[way])
+        return Ours(args.shape, args.dtype, device, **OURS[way])
     return Trl(*given, args.actions) if way == "trl" else {"padded": Padded, "trl_trie": TrlTrie}[way](*given)
 
 
