@@ -193,11 +193,8 @@ def refuse_misuse(arguments: Sequence[str]) -> None:
             "dry_run": "it lists the runs of sweep=NAME; check=true makes all checks of one run",
             "config": "an option of your own is a file in a folder that 'hydra.searchpath=[file://FOLDER]' names",
         }
-        raise ConfigError(
-            [
-                f"{strange[0]}: {remedies.get(name, f'settings are written as key=value, without dashes; {name}=... tells the full name of the key')}"
-            ]
-        )
+        form = f"settings are written as key=value, without dashes; {name}=... tells the full name of the key"
+        raise ConfigError([f"{strange[0]}: {remedies.get(name, form)}"])
     shown = next((a for a in arguments if a.partition("=")[0] in ("--cfg", "-c", "--info", "-i")), None)
     if shown and (is_sweep(arguments) or {"-m", "--multirun"} & set(arguments)):
         remedy = "give one value for each key, without -m and sweep="

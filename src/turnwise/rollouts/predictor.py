@@ -1,4 +1,4 @@
-"""Values of histories. The predictor of success (TRACE Eqs. 17-18) is a critic that is trained online on finished trees,
+"""Values of histories. The predictor of success (TRACE Eqs. 17-19) is a critic that is trained online on finished trees,
 with measures of how good its predictions are. The other value is the policy's probability of a task's true answer (for
 IGPO, arXiv:2510.14967).
 """

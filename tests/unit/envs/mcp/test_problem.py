@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from turnwise.env import demonstrated
 from turnwise.errors import InputError
 from turnwise_worlds.mcp import McpEnv, Problem, same
 
@@ -36,8 +37,9 @@ def test_a_record_that_cannot_be_judged_is_refused_with_its_line(tmp_path: Path)
     for given in ({"file": file}, {"file": file, "command": ["x"], "url": "http://x"}, {"command": ["x"]}):
         with pytest.raises(InputError, match=r"env\.file"):
             McpEnv(**given)
+    env = McpEnv(file, ["x"])
     with pytest.raises(InputError, match=r"data\.file"):
-        McpEnv(file, ["x"]).demonstrate(McpEnv(file, ["x"]).tasks("train", 1)[0])
+        demonstrated(env, env.tasks("train", 1)[0], "good", 0)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,10 @@ def policy(model, inputs):
     attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
     completion = inputs["completion_ids"]
     hidden = model.model(input_ids=ids, attention_mask=attention).last_hidden_state[:, -completion.shape[1] - 1 : -1]
-    return selected_logprobs_and_entropy(hidden, model.lm_head.weight, completion, TEMPERATURE, chunk=7)
+    found = selected_logprobs_and_entropy(
+        hidden.flatten(0, 1), model.lm_head.weight, completion.flatten(), TEMPERATURE, chunk=7
+    )
+    return tuple(each.view_as(completion) for each in found)
 
 
 def ours(model, inputs, loss: Clipped):
