@@ -152,12 +152,8 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
         policy = f"scripted, follows a sign with probability {args.skill:g}"
         player = Player(ScriptedEngine(skilled(args.skill)), environment, Characters(), Sampling())  # type: ignore[arg-type]
         return player, {"panel": panel, "policy": policy, "temperature": 1.0}
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
     from turnwise.config.check import check_config
-    from turnwise.config.overrides import explain
-    from turnwise.config.schema import compose_config
+    from turnwise.config.overrides import composed
     from turnwise.methods.turn_credit import Igpo
     from turnwise.rollouts.predictor import AnswerProbability
     from turnwise.training.loop import prepare
@@ -166,10 +162,7 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
 
     whole = ["method=grpo", "engine.lanes=1", "engine.schedule=rounds", "rollout.turns=null", *overrides]
     whole += [f"paths.out={args.out}", "paths.cache=outputs/cache"]
-    try:
-        cfg = compose_config(whole, CONF)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise explain(error, whole, CONF) from error
+    cfg = composed(whole, CONF)
     check_config(cfg)
     prepare(0)
     settings, parts, policy_ = build_parts(cfg)

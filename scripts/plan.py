@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     from turnwise_study.tables import Table, show
 
     gpu, given = GPUS[args.gpu], {name: getattr(args, name) for name in LENGTHS}
-    plans = {name: plan(composed(overrides), gpu, given) for name, overrides in rows.items()}
+    plans = {name: plan(checked(overrides), gpu, given) for name, overrides in rows.items()}
     whole = {name: asdict(one) for name, one in plans.items()}
     tables = []
     for part, title, unit in (
@@ -118,20 +118,13 @@ def of_sweep(arguments: Sequence[str]) -> tuple[dict[str, Sequence[str]], dict[s
     return overrides, {row: job.cannot for row, job in first.items() if job.cannot}, Counter(job.row for job in found)
 
 
-def composed(overrides: Sequence[str]) -> Any:
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
+def checked(overrides: Sequence[str]) -> Any:
     from turnwise.config.check import check_config
     from turnwise.config.machine import missing_files
-    from turnwise.config.overrides import explain
-    from turnwise.config.schema import compose_config
+    from turnwise.config.overrides import composed
 
-    try:
-        cfg = compose_config(overrides, CONF)
-        check_config(cfg)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise explain(error, overrides, CONF) from error
+    cfg = composed(overrides, CONF)
+    check_config(cfg)
     for mistake in missing_files(cfg):  # a plan may be made without the data
         warn(mistake)
     return cfg

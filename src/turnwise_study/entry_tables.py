@@ -150,12 +150,16 @@ def _claims(entry: Entry) -> Table:
     decoded = any(d.beside for d in entry.decisions)
     beside = ["other decoding mode"] if decoded else []
     table = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", *beside, "verdict"], [])
+    planned = len(entry.asked.sweep.seeds)
     for d in entry.decisions:
-        alone = d.one_seed and d.verdict in ("holds", "fails")
-        verdict = (
-            _verdict(d) + (" (one seed)" if alone else _interim(entry, d)) + (", our claim" if d.claim.ours else "")
-        )
-        verdict += f": {d.why}" if d.why else ""
+        verdict: str = d.verdict
+        if d.turns and d.beside:
+            verdict = ", ".join(f"{_mode(one)} {one.verdict}" for one in (d, d.beside))
+        if d.verdict in ("holds", "fails") and d.one_seed:
+            verdict += " (one seed)"
+        elif d.verdict in ("holds", "fails") and 0 < len(d.seeds) < planned:
+            verdict += f" ({len(d.seeds)} of {planned} planned seeds)"
+        verdict += ", our claim" * d.claim.ours + (f": {d.why}" if d.why else "")
         difference = "-" if d.difference is None else plain(d.difference)
         other = [_other(d.beside)] if decoded else []
         claim = " ".join(labels.get(word, word) for word in d.claim.text.split())
@@ -168,20 +172,8 @@ def _claims(entry: Entry) -> Table:
     return table
 
 
-def _interim(entry: Entry, decision: Decision) -> str:
-    seeds, all_seeds = len(decision.seeds), len(entry.asked.sweep.seeds)
-    decided = decision.verdict in ("holds", "fails")
-    return f" ({seeds} of {all_seeds} planned seeds)" if decided and 0 < seeds < all_seeds else ""
-
-
 def _bounds(decision: Decision) -> str:
     return "-" if decision.low is None or decision.high is None else interval((decision.low, decision.high), plain)
-
-
-def _verdict(decision: Decision) -> str:
-    if not decision.turns or decision.beside is None:
-        return decision.verdict
-    return ", ".join(f"{_mode(one)} {one.verdict}" for one in (decision, decision.beside))
 
 
 def _other(beside: Decision | None) -> str:

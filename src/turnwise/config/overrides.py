@@ -217,14 +217,19 @@ def took_no_job(error: BaseException) -> bool:
     return refused or (isinstance(error, RuntimeError) and 'Could not detect "srun"' in str(error))
 
 
+def composed(overrides: Sequence[str], folder: Path, read: dict[str, bytes] | None = None) -> DictConfig:
+    """The configuration of a run, not yet checked. Raises a ConfigError that names the override at fault."""
+    try:
+        return compose_config(overrides, folder, read=read)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, overrides, folder) from error
+
+
 def build_alone(key: str, overrides: Sequence[str], folder: Path) -> Any:
     """Composes the configuration, and checks and builds only its part under ``key``, such as ``env``. Raises a
     ConfigError.
     """
-    try:
-        cfg = compose_config(overrides, folder)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise explain(error, overrides, folder) from error
+    cfg = composed(overrides, folder)
     part = OmegaConf.create({key: OmegaConf.to_container(cfg, resolve=True)[key]})  # type: ignore[index, call-overload]
     check_config(part)
     return build(part, key)

@@ -22,8 +22,8 @@ from rich.table import Table
 
 from turnwise.config.check import check_config
 from turnwise.config.machine import missing_files
-from turnwise.config.overrides import explain, took_no_job
-from turnwise.config.schema import ConfigError, compose_config
+from turnwise.config.overrides import composed, explain, took_no_job
+from turnwise.config.schema import ConfigError
 from turnwise.console import Terminal
 from turnwise.errors import InputError, RowsFailed
 from turnwise.files import atomic_write
@@ -153,7 +153,7 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     asked = played(asked)
     sweep = asked.sweep
     found = jobs(asked)
-    configs = composed(found, asked, compose)
+    configs = checked(found, asked, compose)
     standings = survey(found, configs)
     title = f"{sweep.name}: {sweep.title}, scale {asked.scale}"
     todo = [one for one in standings if one.open or (asked.fresh and one.state == "finished")]
@@ -202,7 +202,7 @@ def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
     return found
 
 
-def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
+def checked(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
     """Name of a run -> checked configuration, of all runs that can start. All seeds of a row share one."""
     configs: dict[str, DictConfig] = {}
     mistakes: list[str] = []
@@ -235,15 +235,8 @@ class RowHashes:
     _configs: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
 
     def __call__(self, job: Job) -> str:
-        cfg = self._composed(job)
-        cfg.seed = job.seed
-        return config_hash(cfg)
-
-    def _composed(self, job: Job) -> DictConfig:
         key = tuple(item for item in job.overrides if not item.startswith(("name=", "seed=")))
         if key not in self._configs:
-            try:
-                self._configs[key] = compose_config(job.overrides, self.folder, read=self._files)
-            except (HydraException, OmegaConfBaseException) as error:
-                raise explain(error, job.overrides, self.folder) from error
-        return self._configs[key]
+            self._configs[key] = composed(job.overrides, self.folder, self._files)
+        self._configs[key].seed = job.seed
+        return config_hash(self._configs[key])
