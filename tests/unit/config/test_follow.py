@@ -35,14 +35,14 @@ def dialogues(tmp_path: Path) -> Path:
 
 # command, then the rate, the longest reply, the number type and the iterations
 WORLDS = [
-    ("method=sft policy.model=Qwen/Qwen3-0.6B", 5e-4, 1024, "float32", 63),
-    ("method=sft policy.model=Qwen/Qwen3-4B policy.lora.r=0", 2e-5, 1024, "float32", 63),
+    ("method=sft policy.model=Qwen/Qwen3-0.6B", 5e-4, 256, "float32", 63),
+    ("method=sft policy.model=Qwen/Qwen3-4B policy.lora.r=0", 2e-5, 256, "float32", 63),
     ("method=pivotrl policy=qwen3_0_6b trainer=gpu", 5e-5, 1024, "bfloat16", 63),
     ("method=pivotrl policy.model=Qwen/Qwen3-4B trainer=gpu", 2e-5, 1024, "bfloat16", 63),
     ("method=grpo policy=qwen3_4b trainer=gpu policy.lora.r=0", 2e-6, 1024, "float32", 113),
     ("method=pivotrl policy=qwen3_30b_a3b trainer=fsdp", 1e-5, 1024, "bfloat16", 63),
     ("method=grpo policy=qwen3_30b_a3b_thinking trainer=fsdp", 1e-5, 4096, "bfloat16", 113),
-    ("method=pivotrl policy=smollm2", 1e-4, 1024, "float32", 63),
+    ("method=pivotrl policy=smollm2", 1e-4, 256, "float32", 63),
 ]
 
 
