@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.env import Environment, EnvironmentFault, check_ready
+from turnwise.env import Environment, EnvironmentFault, check_ready, demonstrated
 from turnwise.errors import InputError
 from turnwise_worlds.verifiers import VerifiersEnv, rows
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_played_is_told_and_signals_stay_ours() -> None:
     env = played("single")
     assert signal.getsignal(signal.SIGTERM) is before
     with pytest.raises(InputError, match=r"data\.file"):
-        env.demonstrate(env.tasks("train", 1)[0])
+        demonstrated(env, env.tasks("train", 1)[0], "good", 0)
     with pytest.raises(InputError, match="no-such-environment"):
         VerifiersEnv("no-such-environment")
     with pytest.raises(InputError, match=r"env\.id"):
