@@ -100,12 +100,10 @@ class Shape:
     embedding and head (V x D); ``adapter_matmul`` those of LoRA outside experts, whose adapters are merged once a pass.
     """
 
-    parameters: int
     matmul: int
     adapter: int
     adapter_matmul: int
     head: int
-    trained: int
     weight_bytes: int
     adapter_bytes: int
     trained_bytes: int
@@ -151,8 +149,8 @@ def shape_of(config: Any, dtype: str, lora: LoraSettings | None = None, layers: 
         return sum(p.numel() * p.element_size() for p in parameters)
 
     return Shape(
-        count(base.values()), count(dense) + round(routed * experts), count(adapter.values()),
-        count(p for name, p in adapter.items() if ".experts." not in name), ends[1].numel(), count(trained),
+        count(dense) + round(routed * experts), count(adapter.values()),
+        count(p for name, p in adapter.items() if ".experts." not in name), ends[1].numel(),
         size(base.values()), size(adapter.values()), size(trained), layers, config.num_attention_heads, head_dim,
         2 * layers * config.num_key_value_heads * head_dim * item, config.vocab_size, item,
     )  # fmt: skip

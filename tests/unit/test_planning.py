@@ -27,9 +27,8 @@ def test_parameters_are_those_of_the_model_that_a_run_loads() -> None:
     shape = shape_of(config, "float32", LoraSettings(r=4))
     model = load_policy(weights_of("tiny"), "float32", rank=4, alpha=8.0)[0]
     base = {id(p): p for name, p in model.named_parameters() if "lora_" not in name}
-    assert shape.parameters == sum(p.numel() for p in base.values())
-    assert shape.trained == shape.adapter == sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert shape.weight_bytes == 4 * shape.parameters
+    assert shape.weight_bytes == 4 * sum(p.numel() for p in base.values())
+    assert shape.trained_bytes == 4 * shape.adapter == 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def test_parts_add_up_to_the_peak_and_grow_with_their_causes() -> None:

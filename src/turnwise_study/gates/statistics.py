@@ -80,7 +80,8 @@ def intervals(statistic: Statistic, columns: Sequence[np.ndarray], resamples: in
         rows = rng.integers(0, n, (min(step, resamples - start), n))
         drawn.append(statistic(*(column[rows] for column in columns)))
     known = [values[~np.isnan(values)] for values in np.concatenate(drawn).T]
-    return [np.quantile(values, [0.025, 0.975]).tolist() if len(values) else None for values in known]
+    tail = (1 - 0.95) / 2
+    return [np.quantile(values, [tail, 1 - tail]).tolist() if len(values) else None for values in known]
 
 
 def bootstrapped(

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from turnwise.config.overrides import is_sweep
 from turnwise.errors import InputError
 from turnwise.runs.result_file import typed
 from turnwise_study.sweeps.jobs import ask, for_hydra, job_of, jobs
@@ -107,6 +106,15 @@ def test_every_mistake_names_its_key(conf: Path, change: dict[str, object], word
     with pytest.raises(InputError, match=words) as caught:
         read_sweep(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "words"), [("a: [", "not YAML"), ("[a]", "it needs the keys paper, entry")])
+def test_what_is_no_sweep_is_told(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_sweep(tmp_path / "bad.yaml")
+    with pytest.raises(InputError, match="conf/sweep"):
+        read_sweep(tmp_path / "none.yaml")
 
 
 def test_a_column_may_be_another_metric_at_one_scale(tmp_path: Path) -> None:
@@ -319,18 +327,6 @@ def test_a_row_that_trains_nothing_has_no_iterations_whatever_its_scale_sets(con
     still, ours = (job_of(ask(["sweep=p_tab1"], conf), row, 0).overrides for row in ("still", "ours"))
     assert [item for item in still if item.startswith("iterations")][-1] == "iterations=0"
     assert "iterations=0" not in ours
-
-
-def test_hydra_keeps_its_own_arguments(conf: Path) -> None:
-    arguments = ["-m", "sweep=p_tab1", "hydra/launcher=submitit_local", "--dry-run", "data.file=it's ${x}"]
-    assert is_sweep(arguments) and not is_sweep(["method=sft"])
-    assert for_hydra(arguments, conf) == [
-        "--multirun",
-        "hydra/launcher=submitit_local",
-        "hydra/sweeper=rows",
-        "hydra.sweeper.arguments=['sweep=p_tab1','--dry-run','data.file=it\\'s \\${x}']",
-        f"hydra.sweeper.folder='{conf}'",
-    ]
 
 
 def test_a_run_of_a_sweep_tells_the_command_that_was_typed_and_no_folder(conf: Path) -> None:

@@ -160,26 +160,11 @@ def test_metrics_by_path(make):
             read_metric(result, wrong)
 
 
-def test_bad_folders_and_sweeps_say_what_to_do(tmp_path):
+def test_bad_folders_say_what_to_do(tmp_path):
     with pytest.raises(InputError, match="nowhere: this folder does not exist"):
         collect([tmp_path / "nowhere"])
     with pytest.raises(InputError, match="no run under"):
         collect([tmp_path])
-    with pytest.raises(InputError, match="conf/sweep"):
-        read_sweep(tmp_path / "none.yaml")
-    path = tmp_path / "bad.yaml"
-    for text, words in (
-        ("a: [", "not YAML"),
-        ("[a]", "it needs the keys paper, entry, title and rows"),
-        (
-            "{paper: P, entry: E, title: T, columns: {c: m}, rows: {a: {numbers: {c: high}}}}",
-            r"rows.a.numbers.c: .*number",
-        ),
-        ("{paper: P, entry: E, title: T, rows: {a: {}}, colums: {}}", "colums"),
-    ):
-        path.write_text(text)
-        with pytest.raises(InputError, match=words):
-            read_sweep(path)
 
 
 # -- report script -----------------------------------------------------------------------------------------------------
