@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     rows, cannot, runs = of_sweep(args.overrides) if swept else ({"run": args.overrides}, {}, {"run": 1})
 
     if not swept:
-        composed(args.overrides)  # so that a misspelt key is answered before torch is imported
+        checked(args.overrides)  # so that a misspelt key is answered before torch is imported
     from turnwise_study.planning import GPUS, plan
     from turnwise_study.tables import Table, show
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripts.plan import main as plans
 
 from turnwise.config.schema import compose_config
 from turnwise.config.settings import LoraSettings
@@ -57,6 +58,12 @@ def test_recomputing_keeps_less_and_more_tokens_keep_more() -> None:
 def test_an_unknown_model_is_planned_as_far_as_it_goes() -> None:
     one = planned("policy.model=nobody/nothing")
     assert not one.memory and "policy.model" in one.unknown and one.tokens["sampled"] > 0
+
+
+def test_one_run_is_planned_and_a_misspelt_key_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plans(["method=grpo", "iterations=2"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]["run"]["steps"] == 2
+    assert plans(["method=grpo", "iteratoins=2"]) == 2
 
 
 @pytest.mark.slow
