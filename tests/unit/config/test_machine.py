@@ -83,7 +83,7 @@ def test_the_cache_of_all_runs_lies_in_no_run(tmp_path: Path) -> None:
 INPUTS = [  # command line, what the message names: the key and the remedy
     ("method=sft data.file=none.jsonl", "data.file=none.jsonl"),
     ("method=sft data.file=sharegpt.jsonl", "sharegpt.jsonl:1 scripts/prepare_data.py"),
-    ("method=sft data.file=alpaca.jsonl", 'alpaca.jsonl:1 prepare_data'),
+    ("method=sft data.file=alpaca.jsonl", "alpaca.jsonl:1 prepare_data"),
     ("method=sft data.file=broken.jsonl", "broken.jsonl:1"),
     ("method=sft data.file=half.jsonl data.strict=true", "half.jsonl:2 data.strict"),
     ("method=sft data.file=empty.jsonl", "empty.jsonl"),
