@@ -376,7 +376,7 @@ def contenders(found: dict[str, Any]) -> str:
 
 def plans(rows: Sequence[dict[str, Any]]) -> str:
     """Returns milliseconds and MiB of every attention plan for each length and tree."""
-    names = [name for name in ("dense", "blocks", "gathered", "runs") if any(name in row for row in rows)]
+    names = [name for name in ("dense", "blocks", "runs") if any(name in row for row in rows)]
     keys = [(name, key) for key in ("ms", "mib") for name in names]
 
     def cell(values: dict[str, Any], key: str) -> str:

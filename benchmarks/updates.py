@@ -12,14 +12,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from inspect import signature
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from attention import variable
 from common import policy_of, timed
 from turnwise.config.settings import UpdateSettings
 from turnwise.methods.loss import Clipped, Counts, LossInputs, inputs
@@ -169,6 +170,39 @@ def parts_of(inputs: dict[str, Tensor], tokens: int) -> list[dict[str, Tensor]]:
 
 
 @cache
+def variable(
+    q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor, most_q: int, most_k: int, scaling: float
+) -> Tensor:
+    """Returns causal attention of each stretch over the keys of its path, aligned at their ends.
+
+    On CUDA this is torch's variable-length FlashAttention. On a CPU there is none: torch's attention is called for each
+    stretch, to test the layout, and its time is no measurement.
+
+    Args:
+        q: (S, H, D).
+        k, v: (K, H_kv, D), the paths side by side.
+        queries, keys: int32 indices at which stretches and paths begin, followed by the end of the last of them.
+        most_q, most_k: number of tokens of the longest stretch and of the longest path.
+    """
+    if q.device.type == "cuda":
+        from torch.nn.attention.varlen import varlen_attn
+
+        # torch 2.13 has an argument that says that queries share the heads of keys; torch 2.11 detects this by itself
+        grouped = q.shape[1] != k.shape[1] and "enable_gqa" in signature(varlen_attn).parameters
+        more: dict[str, Any] = {"enable_gqa": True} if grouped else {}
+        out: Any = varlen_attn(
+            q.contiguous(), k, v, queries, keys, most_q, most_k, scale=scaling, window_size=(-1, 0), **more
+        )
+        return out  # type: ignore[no-any-return]
+    parts = []
+    for q0, q1, k0, k1 in zip(queries.tolist(), queries.tolist()[1:], keys.tolist(), keys.tolist()[1:]):
+        seen = torch.ones(q1 - q0, k1 - k0, dtype=torch.bool).tril(k1 - k0 - (q1 - q0))
+        one, other, third = (x.transpose(0, 1)[None] for x in (q[q0:q1], k[k0:k1], v[k0:k1]))
+        answer = F.scaled_dot_product_attention(one, other, third, seen, scale=scaling, enable_gqa=True)
+        parts.append(answer[0].transpose(0, 1))
+    return torch.cat(parts)
+
+
 def attention() -> str:
     """Returns the name under which TRL's attention is registered with transformers. Its kernel comes with the package
     ``kernels``; without it, torch's variable-length FlashAttention is used.

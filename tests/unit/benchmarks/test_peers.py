@@ -1,25 +1,19 @@
-"""What benchmarks count and compare: operations, gathered attention, peers that read and play the same tokens."""
+"""What benchmarks count and compare: operations, peers that read and play the same tokens."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from tests.unit.models.test_attention_gpu import ends
-from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from attention import GatheredTree, ends_of, stretches
 from common import model_of, tokenizer_of
 from peers import Continuous, GenerateEngine, serve
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.gate import Never
-from turnwise.models.attention import PackedTree
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 from updates import ModelSize, Ours, TrlTrie, difference, update_operations
@@ -51,34 +45,6 @@ def test_operations_of_an_update() -> None:
     expected = 4 * SIZE.linear * tokens + 12 * SIZE.layers * SIZE.attention * depths + 4 * SIZE.head * predicted
     assert update.stored_tokens == tokens
     assert update_operations(update, SIZE) == expected
-
-
-# -- gathered ----------------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=60, deadline=None)
-@given(ends(rows=1))
-def test_stretches_read_their_ancestors(end_BS: Tensor) -> None:
-    end = [int(last) for last in end_BS[0] if last > 0]
-    starts, paths = stretches(end)
-    dense = PackedTree(torch.tensor([end])).mask[0, 0]
-    assert len(starts) == len(paths) + 1 and starts[-1] == len(end)
-    for (first, last), path in zip(itertools.pairwise(starts), paths, strict=True):
-        for place in range(first, last):
-            assert [k for k in path if k <= place] == dense[place].nonzero().flatten().tolist()
-
-
-@pytest.mark.parametrize("kind", ["chain", "group", "branches"])
-def test_answers_and_gradients_are_those_of_the_dense_mask(kind: str) -> None:
-    torch.manual_seed(0)
-    end_BS = ends_of(kind, 160, seed=0)
-    inputs = [torch.randn(1, n, end_BS.shape[1], 16, requires_grad=True) for n in (4, 2, 2)]
-    found = []
-    for plan in (GatheredTree(end_BS), PackedTree(end_BS)):
-        out = plan.attend(0, *inputs, 0.25)
-        found.append([out.detach(), *torch.autograd.grad(out.square().sum(), inputs)])
-    for mine, dense in zip(*found, strict=True):
-        torch.testing.assert_close(mine, dense, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.slow
