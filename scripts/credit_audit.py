@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
 
 def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict[str, Any]:
     """Audits all seeds with one configuration and writes the files of ``folder``."""
-    from turnwise.training.evaluate import commit
+    from turnwise.training.result import commit
     from turnwise_study.credit_audit import RULES, audit
     from turnwise_study.credit_page import result_of
     from turnwise_study.recorded_trees import record_of

@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from turnwise.console import sized
 from turnwise.errors import InputError, refuse_twice
 from turnwise.programs import program
-from turnwise.runs.archive import RunPath
+from turnwise.runs.archive import opened
 from turnwise_study.gates.report import Settings, gate_report, gate_tables
 from turnwise_study.tables import show
 
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{first['loc'][0]}={given[str(first['loc'][0])]}: {first['msg']}") from error
-    report = gate_report(RunPath(data), settings, RunPath(gated) if gated else None)
+    report = gate_report(opened(data), settings, opened(gated) if gated else None)
     show(gate_tables(report), sized(120))
     print(json.dumps(dict(report), allow_nan=False))
     return 0

@@ -4,7 +4,7 @@ python scripts/keep_results.py outputs/pivotrl outputs/awpo
 python scripts/keep_results.py outputs --to /shared/results
 
 A run `outputs/<paper>/...` is copied to the archive `results/<paper>.runs.parquet`: its result, configuration and metrics,
-and the outcome of every held-out attempt without its text. `scripts/report.py` reads the archive like a folder
+and the outcome of every held-out attempt without its text. `scripts/report.py` unpacks the archive into
 `results/<paper>`, and prefers runs in outputs/.
 """
 

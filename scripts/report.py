@@ -36,7 +36,7 @@ from turnwise.config.overrides import is_sweep
 from turnwise.console import Terminal, sized, until_stopped
 from turnwise.errors import InputError, refuse_twice
 from turnwise.programs import program
-from turnwise.runs.archive import RunPath
+from turnwise.runs.archive import opened
 from turnwise.runs.figures import Figure, standalone
 from turnwise.runs.page import write_page, write_pages
 from turnwise_study.comparison import collect, provenance, run_table
@@ -136,7 +136,7 @@ def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) 
 
 def places_of(outputs: str | None) -> list[Path]:
     """The folders of runs; of those that the user does not name, one may be absent."""
-    places: list[Path] = [RunPath(place) for place in (outputs or "outputs,results").split(",")]
+    places: list[Path] = [opened(place) for place in (outputs or "outputs,results").split(",")]
     missing = [place.resolve() for place in places if not place.is_dir()]
     if missing and (outputs or len(missing) == len(places)):
         raise InputError(

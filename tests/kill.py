@@ -64,7 +64,7 @@ def finish(overrides: Sequence[str], folder: Path) -> tuple[float, float]:
     """Runs to the end. Returns the seconds until the run had its folder, and the seconds until its end."""
     began, process = time.monotonic(), start(overrides, folder)
     try:
-        wait_until(process, lambda: process.poll() is not None or (folder / "status.json").exists())
+        wait_until(process, lambda: process.poll() is not None or (folder / "config.yaml").exists())
         ready = time.monotonic() - began
         _, error = outcome(process)
     finally:

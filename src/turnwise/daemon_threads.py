@@ -14,9 +14,8 @@ T = TypeVar("T")
 
 
 class EventLoop:
-    """An event loop that runs coroutines in a daemon thread, so that ordinary threads can use asynchronous clients.
-
-    The thread starts with the first coroutine. After a fork, the child process gets a loop of its own.
+    """An event loop in a daemon thread, so that ordinary threads can use asynchronous clients. The thread starts with the
+    first coroutine. After a fork, the child process gets a loop of its own.
     """
 
     def __init__(self, name: str) -> None:
@@ -60,10 +59,8 @@ async def _cancel_others() -> None:
 
 
 class DaemonThreads:
-    """Runs functions in at most ``most`` threads, in the order in which they were submitted.
-
-    An interrupted process waits for the threads of a ``ThreadPoolExecutor``, for example until the last attempt of a
-    request to a server has failed. It does not wait for these threads. A thread ends when no function is queued.
+    """Runs functions in at most ``most`` threads, in the order in which they were submitted. A thread ends when no function
+    is queued. An interrupted process does not wait for these threads, as it would for those of a ``ThreadPoolExecutor``.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -80,14 +77,13 @@ class DaemonThreads:
             if self._closed:
                 raise RuntimeError(f"{self._name}: no function can be queued after close()")
             self._queued.append((future, function))
-            if self._running >= self._most:
-                return future
-            self._running += 1
-        threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        self.change_most(0)
         return future
 
     def change_most(self, by: int) -> None:
-        """Changes the greatest number of threads, for example while a function that never returns occupies a thread."""
+        """Changes the greatest number of threads, for example while a function that never returns occupies one, and starts a
+        thread if there is work for one more.
+        """
         with self._lock:
             self._most += by
             if not self._queued or self._running >= self._most:

@@ -25,27 +25,14 @@ _REMEDY = {
     errno.EDQUOT: "the disk quota is used up; free some space",
     errno.EFBIG: "the file would be larger than this process may write; raise the limit (ulimit -f)",
 }
-_OUT_OF_REACH = {
-    errno.EACCES: "no permission",
-    errno.EPERM: "no permission",
-    errno.EROFS: "this file system is read-only",
-    errno.ENAMETOOLONG: "the name is too long",
-    errno.ENOTDIR: "a part of this path is a file, not a folder",
-    errno.EEXIST: "there is a file where a folder is needed",
-    errno.EISDIR: "there is a folder where a file is needed",
-}
+_OUT_OF_REACH = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a temporary path, to which the caller writes in a ``with`` block. When the block ends, the temporary file
-    replaces the file ``path``. If the block fails, the temporary file is removed.
-
-    So ``path`` is always either the old file or the complete new file, even if the process is killed or the disk is
-    full. The temporary file is in the folder of ``path``, because renaming is atomic only within one file system.
-
-    Raises:
-        OSError: the file cannot be written; ``filename`` is ``path``.
+    """Yields a temporary path in the folder of ``path``, to which the caller writes in a ``with`` block and which then
+    replaces the file ``path``: it is always the old file or the complete new one, even if the process is killed or the
+    disk is full. The ``filename`` of an OSError is ``path``.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
@@ -78,14 +65,8 @@ def read_yaml(path: Path) -> Any:
 
 
 def append(path: Path, text: str) -> None:
-    """Appends lines to a file, either all of them or none.
-
-    If the last line of the file has no line break, for example because a process was killed while it wrote, a line
-    break is added first.
-
-    Raises:
-        OSError: the text cannot be written, for example because the disk is full. ``filename`` is ``path``, and the
-            file is unchanged.
+    """Appends lines to a file, either all of them or none (OSError, with ``path`` as its ``filename``). If the last line has
+    no line break, for example because a process was killed while it wrote, one is added first.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,10 +89,8 @@ def append(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Sets the file name of every operating-system error that is raised in the ``with`` block to ``path``.
-
-    An exception of another type whose text contains the number of an operating-system error is replaced by an OSError
-    with this number. Libraries that are not written in Python raise these exceptions.
+    """Sets the file name of every operating-system error that is raised in the ``with`` block to ``path``. Libraries in Rust
+    raise other exceptions, whose text has the error's number; these are replaced by an OSError.
     """
     try:
         yield
@@ -130,16 +109,15 @@ def no_room(error: OSError, folder: str | Path) -> str | None:
     else None. It names the file of the error, or else ``folder``.
     """
     remedy = _REMEDY.get(error.errno or 0)
-    return (
-        remedy
-        and f"{error.filename or folder}: {remedy} and run the same command again; a run of train.py then resumes"
-    )
+    again = "and run the same command again; a run of train.py then resumes"
+    return remedy and f"{error.filename or folder}: {remedy} {again}"
 
 
 def out_of_reach(error: OSError) -> str | None:
     """One line if the error means that its path cannot be used, for example because of permissions; else None."""
-    why = _OUT_OF_REACH.get(error.errno or 0)
-    return f"{error.filename}: {why}; correct this, or name another path" if why and error.filename else None
+    if error.errno not in _OUT_OF_REACH or not error.filename:
+        return None
+    return f"{error.filename}: {os.strerror(error.errno or 0)}; correct this, or name another path"
 
 
 # -- JSON and YAML -----------------------------------------------------------------------------------------------------
@@ -170,8 +148,8 @@ STRICT = json.JSONDecoder(object_pairs_hook=once, parse_constant=refuse_constant
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Reads an untrusted JSON text. Raises a ValueError if it is not JSON, contains NaN or an infinity, is nested too
-    deeply, or holds half of a surrogate pair, which could not be written as UTF-8.
+    """Reads an untrusted JSON text. Raises a ValueError if it is not JSON, has a NaN, an infinity or half of a surrogate
+    pair, or is nested too deeply.
     """
     try:
         if isinstance(text, bytes):

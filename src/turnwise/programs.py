@@ -6,28 +6,21 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Protocol
 
 from turnwise.errors import InputError
 from turnwise.files import no_room, out_of_reach
 
 
-class Main(Protocol):
-    """The main function of a program. Without ``arguments``, it gets those of the command line."""
-
-    def __call__(self, arguments: Sequence[str] | None = None) -> int: ...
-
-
-def program(text: str | None = None) -> Callable[[Callable[[list[str]], int]], Main]:
-    """Returns a decorator for the main function of a program. If a file, folder or argument cannot be used, the
-    decorated function prints one line about it and returns the exit status 2.
+def program(text: str | None = None) -> Callable[[Callable[[list[str]], int]], Callable[..., int]]:
+    """Returns a decorator for the main function of a program, which then takes its arguments from the command line unless
+    they are given. If a file, folder or argument cannot be used, it prints one line and returns the exit status 2.
 
     Args:
         text: the help text of a program without a parser of options. It is printed for ``--help``, and if there are no
             arguments.
     """
 
-    def decorate(main: Callable[[list[str]], int]) -> Main:
+    def decorate(main: Callable[[list[str]], int]) -> Callable[..., int]:
         @wraps(main)
         def run(arguments: Sequence[str] | None = None) -> int:
             given = list(sys.argv[1:] if arguments is None else arguments)

@@ -31,12 +31,7 @@ FETCHED = {"smollm2": Path("outputs/models/SmolLM2-135M-Instruct")}
 
 
 def tiny_path(name: str = "tiny") -> Path:
-    """Returns the folder of a tiny base policy, which ``transformers`` can load as a local model.
-
-    Raises:
-        KeyError: there is no tiny base policy with this name.
-        InputError: the file of weights is missing; the message says how to build it.
-    """
+    """Returns the folder of a tiny base policy. If its weights are missing, an InputError says how to build them."""
     folder = BASES[name]
     if not (folder / "model.safetensors").is_file():
         why = "there is no model.safetensors in" if name in SHIPPED else "the repository does not contain this base in"
@@ -48,10 +43,8 @@ def tiny_path(name: str = "tiny") -> Path:
 
 
 def weights_of(model: str) -> str:
-    """Returns the folder of a named model, or ``model`` unchanged if it is a folder, a file or an id.
-
-    Raises:
-        InputError: the weights of the named model are missing; the message says how to get them.
+    """Returns the folder of a named model, or ``model`` unchanged if it is a folder, a file or an id. If the weights of a
+    named model are missing, an InputError says how to get them.
     """
     if model in FETCHED and not (FETCHED[model] / "model.safetensors").is_file():
         raise InputError(

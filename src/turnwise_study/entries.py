@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.runs.archive import RunPath
+from turnwise.runs.archive import opened
 from turnwise.runs.result_file import Result
 from turnwise_study.claims import (
     VERDICTS,
@@ -91,7 +91,7 @@ def read_entry(asked: Asked, places: Sequence[Path], hash_of: HashOf | None = No
     """Reads the rows of an entry with their runs, those of the first of ``places`` that has a run of the row, and decides
     its claims. ``hash_of`` finds runs that were made with another configuration.
     """
-    places = [RunPath(place) for place in places]
+    places = [opened(place) for place in places]
     sweep = asked.sweep
     notes: list[str] = []
     groups: SweepReport | None = None

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from turnwise.errors import InputError
 from turnwise.methods.credit import Advantage, credit_all
-from turnwise.runs.archive import RunPath, checked_lines
+from turnwise.runs.archive import checked_lines, opened
 from turnwise.types import Credit, Rewards, RolloutTree, State, Task, Turn
 from turnwise_study.credit_audit import credit_of
 
@@ -63,7 +63,7 @@ def read_trees(place: Path | str) -> list[Recorded]:
     Raises:
         InputError: there is no such file, or a line does not have the form of a tree.
     """
-    path = RunPath(place)
+    path = opened(place)
     if path.is_dir():
         path = path / "rollouts" / "train.jsonl"
     if not path.exists():

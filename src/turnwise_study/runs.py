@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from turnwise.errors import InputError
 from turnwise.files import read_yaml, written
-from turnwise.runs.archive import RunPath, checked_rows
+from turnwise.runs.archive import checked_lines, opened
 from turnwise.runs.figures import LABELS
 from turnwise.runs.page import judged_on_dialogues
 from turnwise.runs.result_file import Result, read_result
@@ -96,7 +96,7 @@ def read_metric(result: Result, metric: str) -> float | None:
 def folders_of(paths: Iterable[Path | str]) -> list[Path]:
     """The folders of runs, finished or not, at or below ``paths``, except renamed ones."""
     found: set[Path] = set()
-    for root in map(RunPath, paths):
+    for root in map(opened, paths):
         if not root.is_dir():
             raise InputError(f"{root}: this folder does not exist; give folders of runs, e.g. outputs/pivotrl")
         found |= {file.parent for name in ("config.yaml", "result.json") for file in root.rglob(name)}
@@ -120,7 +120,7 @@ def _read_scored(path: Path, known: object) -> dict[tuple[Any, ...], dict[str, l
     """
     found: dict[tuple[Any, ...], dict[str, list[float]]] = {}
     place: tuple[Any, ...]
-    for row in checked_rows(path):
+    for _, row in checked_lines(path):
         if "success" in row:
             place, name, score = (row["mode"], row["split"], row.get("subset")), row["task"], row["success"]
         elif "score" in row:
@@ -206,7 +206,7 @@ class RunMetrics:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of ``metrics.jsonl``; empty if there is no such file."""
-        return checked_rows(self.folder / "metrics.jsonl")
+        return [row for _, row in checked_lines(self.folder / "metrics.jsonl")]
 
     @cached_property
     def training(self) -> list[dict[str, Any]]:

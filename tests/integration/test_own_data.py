@@ -81,7 +81,6 @@ def test_every_method_that_acts_once_judges_own_dialogues_on_themselves(
     result, rows = played(method, family)
     found = result.held_out
     assert found is not None and found.dialogues == 4 and found.nll.base > 0 and found.nll.after > 0
-    assert set(found.by_tool) <= {"find_table", "add_event", "cancel", "no_call"} and "1" in found.by_turn
     assert (result.env, result.in_domain.tasks) == ("bookings.jsonl", found.replies)
     if method != "sft":
         assert set(result.verifier) == {"dialogues"} and result.verifier["dialogues"]["judged"] == 8

@@ -18,7 +18,10 @@ from turnwise.programs import options, program
     [
         (InputError("a.yaml: no"), "a.yaml: no"),
         (OSError(errno.ENOSPC, "full", "out.svg"), "out.svg: no space left on this disk; free some space and run"),
-        (PermissionError(errno.EACCES, "denied", "out.svg"), "out.svg: no permission; correct this, or name another"),
+        (
+            PermissionError(errno.EACCES, "denied", "out.svg"),
+            "out.svg: Permission denied; correct this, or name another",
+        ),
         (OSError(errno.EINVAL, "not a regular file", "out.svg"), "out.svg: not a regular file"),
         (OSError("no such host"), "no such host"),
     ],

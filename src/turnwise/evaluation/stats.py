@@ -214,7 +214,6 @@ def _of(suite: Hashable) -> str:
 
 
 RESAMPLES = 10_000
-TEXT = "no_call"  # name of the group of replies without a tool call
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,17 +293,3 @@ def paired_change(before: Counted, after: Counted, *, shares: bool) -> Estimate:
     resampled = sums[:, 2] / sums[:, 3] - sums[:, 0] / sums[:, 1]
     low, high = np.quantile(resampled, [0.025, 0.975])
     return Estimate(change, float(low), float(high), len(before))
-
-
-def groups(replies: Sequence[Reply]) -> tuple[dict[str, list[Reply]], dict[str, list[Reply]]]:
-    """The replies by each tool that the demonstrated reply calls, and by their turn in the dialogue (from 1)."""
-    by_tool: dict[str, list[Reply]] = {}
-    by_turn: dict[str, list[Reply]] = {}
-    for reply in replies:
-        for tool in reply.tools or (TEXT,):
-            by_tool.setdefault(tool, []).append(reply)
-        by_turn.setdefault(str(reply.turn + 1), []).append(reply)
-    return (
-        dict(sorted(by_tool.items(), key=lambda item: (item[0] == TEXT, item[0]))),
-        dict(sorted(by_turn.items(), key=lambda item: int(item[0]))),
-    )

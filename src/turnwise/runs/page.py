@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from time import localtime, strftime
 from typing import Any, Literal
 
 import numpy as np
@@ -26,20 +25,14 @@ from rich.text import Text
 
 from turnwise.console import Terminal
 from turnwise.files import atomic_write, parse_yaml
-from turnwise.runs.archive import RunPath, json_object
+from turnwise.runs.archive import json_object, opened
 from turnwise.runs.figures import run_figures
 from turnwise.runs.result_file import (
     Comparison,
-    HeldOut,
     InDomain,
-    Replies,
     Result,
     ResultError,
-    Status,
-    progress,
     read_result,
-    read_status,
-    remaining,
 )
 from turnwise.text import count, duration, interval, nats, percent, plain, signed
 
@@ -67,13 +60,11 @@ class RunFiles:
 
     folder: Path
     result: Result | None = None
-    status: Status | None = None  # status of a run that has no result yet
     config: dict[str, Any] = field(default_factory=dict)
     config_text: str = ""
     metrics: dict[str, dict[int, float]] = field(default_factory=dict)  # key -> iteration -> value
     profile: Profile | None = None
     notes: list[str] = field(default_factory=list)  # what could not be read
-    warnings: list[str] = field(default_factory=list)  # logged during training, each with its likely cause
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
         """The sorted iterations and the values of a metric, both (n,); both empty if it was not logged."""
@@ -82,17 +73,14 @@ class RunFiles:
 
 
 def read_run(folder: Path | str) -> RunFiles:
-    folder = RunPath(folder)
+    folder = opened(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: this folder does not exist; give the folder of a run")
     run = RunFiles(folder)
     try:
         run.result = read_result(folder)
     except ResultError as error:
-        run.status = read_status(folder)
-        if run.status is None or (folder / "result.json").exists():
-            # a page may be passed on, so it must not show paths of this machine
-            run.notes.append(str(error).replace(f"{folder}/", ""))
+        run.notes.append(str(error).replace(f"{folder}/", ""))  # a page must not show paths of this machine
     try:
         run.config_text = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
         run.config = dict(parse_yaml(run.config_text))
@@ -105,8 +93,6 @@ def read_run(folder: Path | str) -> RunFiles:
         for key, value in row.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
                 run.metrics.setdefault(key, {})[iteration] = float(value)  # a later line replaces an earlier one
-    told = _json_lines(folder / "warnings.jsonl", run.notes)  # this file also exists for a run without a result
-    run.warnings = [str(row["text"]) for row in told if "text" in row]
     run.profile = _profile(folder / "profile.parquet", run.notes)
     return run
 
@@ -248,18 +234,16 @@ def write_page(path: Path, page: str) -> None:
 
 
 def report(run: RunFiles) -> str:
-    result, status = run.result, None if run.result else run.status
+    result = run.result
     return render(
         "report.html.jinja",
         run=run,
         result=result,
         title=title_of(run),
-        status=status,
         kind=verdict(result.in_domain) if result else "",
         summary=summary(result) if result else {},
         rows=domain_rows(result) if result else [],
         dialogues=bool(result and judged_on_dialogues(result)),
-        replies=reply_rows(result.held_out) if result and result.held_out else [],
         said=replies_said(run.folder) if result and result.held_out else [],
         figures=run_figures(run),
         command=_command(run),
@@ -279,10 +263,9 @@ def render(template: str, package: str = "turnwise.runs", **values: object) -> s
     env = Environment(
         loader=DictLoader(sources), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    for show in (percent, signed, interval, count, nats, progress, remaining):
+    for show in (percent, signed, interval, count, nats):
         env.filters[show.__name__] = show
     env.filters["drawing"] = Markup  # marks text as safe HTML: only for SVG of runs.figures, which escapes its text
-    env.filters["clock"] = lambda seconds: strftime("%Y-%m-%d %H:%M:%S", localtime(seconds))
     return env.get_template(template).render(**values)
 
 
@@ -294,9 +277,8 @@ def title_of(run: RunFiles) -> str:
 
 
 def _command(run: RunFiles) -> str:
-    recorded = run.result or run.status
     known = [f"{key}={getattr(run.result, key)}" for key in ("method", "env", "scale", "seed")] if run.result else []
-    return (recorded.command if recorded else "") or shlex.join(["python", "train.py", *known])
+    return (run.result and run.result.command) or shlex.join(["python", "train.py", *known])
 
 
 def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
@@ -321,13 +303,6 @@ def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
     if not judged_on_dialogues(result):
         return in_domain_rows(result.in_domain)
     return in_domain_rows(result.environment) if result.environment else []
-
-
-def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
-    """Rows (label, held-out replies): all, by the tool that the demonstration calls, and by turn."""
-    parts = {"replies in text" if tool == "no_call" else f"calls of {tool}": p for tool, p in held_out.by_tool.items()}
-    turns = [(f"reply {turn} of a dialogue", part) for turn, part in held_out.by_turn.items()]
-    return [("all replies", held_out), *parts.items(), *turns]
 
 
 def replies_said(folder: Path, most: int = 12) -> list[dict[str, Any]]:

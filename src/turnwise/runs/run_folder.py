@@ -20,9 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.config.schema import ConfigError
 from turnwise.files import PART, atomic_write, no_room
@@ -66,21 +64,28 @@ _OWN = ("turnwise", "turnwise_worlds", "turnwise_study")
 
 
 def config_hash(cfg: DictConfig) -> str:
-    """Returns the run's hash of 12 hex digits, computed from the settings that decide what the run computes."""
     return hash_of(recorded(cfg))
 
 
 def hash_of(record: Mapping[str, Any]) -> str:
     """Returns the hash (12 hex digits) of the settings that :func:`recorded` returned."""
-    text = json.dumps(record, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def recorded(cfg: DictConfig) -> dict[str, Any]:
     """Returns dotted key -> value for the settings that decide what a run computes. A part of this project has the name
     of its class in place of its import path; any other part keeps its path.
     """
-    return flat(_named(_record(cfg)))
+    record = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(record, dict)
+    for key in _SHOWN_ONLY:
+        *parents, last = key.split(".")
+        node: Any = record
+        for parent in parents:
+            node = (node or {}).get(parent)
+        if isinstance(node, dict):
+            node.pop(last, None)
+    return flat(_named(record))
 
 
 def _named(node: Any) -> Any:
@@ -93,19 +98,6 @@ def _named(node: Any) -> Any:
     if isinstance(target, str) and target.partition(".")[0] in _OWN:
         named["_target_"] = target.rpartition(".")[2]
     return named
-
-
-def _record(cfg: DictConfig) -> dict[str, Any]:
-    record = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(record, dict)
-    for key in _SHOWN_ONLY:
-        *parents, last = key.split(".")
-        node: Any = record
-        for parent in parents:
-            node = (node or {}).get(parent)
-        if isinstance(node, dict):
-            node.pop(last, None)
-    return {str(key): value for key, value in record.items()}
 
 
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
@@ -125,7 +117,7 @@ logger = logging.getLogger(__name__)
 
 RECORD, RESULT = "config.yaml", "result.json"
 _OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every result (runs/result_file.py)
-_REMADE = {RECORD, "report.html", "status.json", "wandb", "engine"}  # files and folders that every start makes again
+_REMADE = {RECORD, "report.html", "wandb", "engine"}  # files and folders that every start makes again
 _ABSENT = "not set"
 _NAMED = {"trainer.max_epochs": "iterations"}  # a recorded setting -> the key with which it is set
 _SHOWN = 30  # greatest number of differences that a message lists
@@ -149,42 +141,25 @@ def rank() -> str:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Reads ``config.yaml`` in ``folder`` and returns the settings that decide what the run in this folder computes
-    (:func:`turnwise.runs.run_folder.recorded`).
-
-    Raises:
-        ConfigError: the file is damaged or is not a configuration. The message names the file and the remedy.
-    """
+    """Returns what :func:`recorded` returned for the ``config.yaml`` in ``folder``. Raises a ConfigError if it is damaged."""
     path = folder / RECORD
     try:
         cfg = OmegaConf.create(path.read_text(encoding="utf-8"))
         if not isinstance(cfg, DictConfig):
             raise ValueError("it is not a mapping of keys to values")
         return recorded(cfg)
-    except (
-        AssertionError,  # raised by OmegaConf for a single number
-        OSError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        yaml.YAMLError,
-        OmegaConfBaseException,
-    ) as error:
+    except Exception as error:  # OmegaConf raises errors of many types
         why = " ".join(str(error).split())[:200].encode("unicode_escape").decode()
         raise ConfigError(
             [
-                f"{path} is damaged ({why or type(error).__name__}), so nobody can tell which run the folder holds; "
-                "restore the file, give the new run a folder of its own (name=...), or rename this folder (fresh=true)"
+                f"{path} is damaged ({why or type(error).__name__}); restore it, give the new run a folder of its own "
+                "(name=...), or rename this folder (fresh=true)"
             ]
         ) from error
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Compares the settings of two runs and returns one line for each key whose values differ, at most 30.
-
-    In a line such as ``loss.clip_high: 0.2 in the other run, 0.3 in this run``, the value in ``old`` comes first.
-    """
+    """Returns one line for each key whose values differ, at most 30; the value in ``old`` comes first."""
     there, here = ({_NAMED.get(key, key): value for key, value in flat(side).items()} for side in (old, new))
     lines = [
         f"{key}: {there.get(key, _ABSENT)} in the other run, {here.get(key, _ABSENT)} in this run"
@@ -208,16 +183,12 @@ class RunFolder:
 
 @contextmanager
 def claim(cfg: DictConfig) -> Iterator[RunFolder]:
-    """Yields the run's folder, locked against other processes until the ``with`` block ends.
+    """Yields the run's folder, locked by the first rank against other processes until the ``with`` block ends.
 
     The first claim writes the resolved configuration to the folder. With ``fresh=true``, the folder of an existing run
-    is first renamed to ``<folder>.old-<n>``. If Slurm requeued the job, the folder keeps its name and the run resumes.
-    If the block fails and the folder has only files that every start makes again, the folder is emptied. In a
-    distributed run, only the first rank locks the folder.
-
-    Raises:
-        ConfigError: the folder cannot be written, holds a run of another configuration, or is locked by another
-            process.
+    is first renamed to ``<folder>.old-<n>``, unless Slurm requeued the job, which then resumes. If the block fails and
+    the folder has only files that every start makes again, the folder is emptied. A ConfigError says if the folder
+    cannot be written, holds a run of another configuration, or is locked.
     """
     path = Path(cfg.paths.out)
     # a job that Slurm requeued resumes
@@ -253,10 +224,7 @@ def _prepare(cfg: DictConfig, path: Path, anew: bool) -> bool:
     if not resumed:
         if (path / "checkpoints").exists():
             raise ConfigError(
-                [
-                    f"{path} contains checkpoints but no {RECORD}, so nobody can tell which run wrote them; remove the "
-                    "folder, or choose another name=..."
-                ]
+                [f"{path} has checkpoints but no {RECORD}; remove the folder, or choose another name=..."]
             )
         with atomic_write(path / RECORD) as part:
             part.write_text(OmegaConf.to_yaml(cfg, resolve=True, sort_keys=False), encoding="utf-8")
@@ -288,8 +256,8 @@ def _put_aside(path: Path) -> None:
 
 
 def _has_result(path: Path) -> bool:
-    """Returns whether the folder has a readable ``result.json``. The run writes a damaged file again. The schema of
-    ``runs/result_file.py`` is not used, because it takes time to import.
+    """Whether the folder has a readable ``result.json``; its schema takes too long to import. The run writes a damaged file
+    again.
     """
     if not (path / RESULT).exists():
         return False
@@ -304,7 +272,6 @@ def _has_result(path: Path) -> bool:
 
 @contextmanager
 def _writable(path: Path) -> Iterator[None]:
-    """Converts file system errors in the ``with`` block to a ``ConfigError`` about ``path``, except for a full disk."""
     try:
         yield
     except OSError as error:
@@ -328,8 +295,7 @@ def _only_one(path: Path) -> Iterator[None]:
                 raise ConfigError(
                     [f"{path}: another process is running in this folder; wait for its end, or choose another name=..."]
                 ) from None
-            # The previous owner may have removed the file after it was opened here, and another process may have
-            # created and locked a new file. In this case, this process tries again.
+            # the previous owner may have removed the file after it was opened here, and another have locked a new one
             try:
                 same = os.path.samestat(os.fstat(stream.fileno()), lock.stat())
             except FileNotFoundError:

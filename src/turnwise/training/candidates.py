@@ -1,5 +1,9 @@
-"""The candidate states of a run: the first states of train tasks, or the turns of expert trajectories, which are read
-from files or written by an environment's scripted experts.
+"""The candidate states of a run: the first states of train tasks, or the turns of expert trajectories, which an environment's
+scripted experts write or a user's file holds (``data.file``).
+
+A *dialogue* is a trajectory of a user's file that belongs to no environment of the run. A hash of its beginning
+(everything before the first reply) decides whether it is held out for evaluation, so that a file always gives the same
+split, and dialogues that begin alike (such as several trajectories of one task) are all held out or all trained on.
 """
 
 from __future__ import annotations
@@ -7,26 +11,32 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.settings import RolloutSettings
+from turnwise.config.settings import DataSettings, RolloutSettings
 from turnwise.daemon_threads import DaemonThreads
-from turnwise.data.chat_tokens import ChatTokens, Demonstrations
+from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens, Demonstrations
+from turnwise.data.dialect import Dialect, calls_read, check_read_back, dropped, uses_tools
+from turnwise.data.read_records import UnusableError
 from turnwise.data.steps import TurnInContext, steps_of
+from turnwise.data.toolcalls import PARSERS
 from turnwise.data.trajectories import BadTrajectory, by_kind, each_trajectory, write_trajectories
 from turnwise.env import Environment, Quality, demonstrated, environment_of, environments_of, tried, waits
 from turnwise.errors import InputError
 from turnwise.methods.states import expert_turns, task_starts
 from turnwise.rollouts.environment_steps import Openings, guarded
-from turnwise.training.own_data import HeldOut, UserFile, check_readable
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.progress import Phases
 from turnwise.types import Message, State, Task, Trajectory
+
+CHECKED = 32  # greatest number of demonstrated actions that are checked before a run begins
+FLOOR, PART = 8, 4  # at least FLOOR dialogues are held out, but in a small file only 1 / PART of its dialogues
 
 # -- demonstrations of scripted experts --------------------------------------------------------------------------------
 
@@ -46,24 +56,17 @@ def expert_file(
     threads: int = 0,
     guard: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Path:
-    """Returns the path of a file with ``count`` demonstrations.
-
-    If the file is missing, the experts are run and the file is written first. The file name contains a hash
-    of everything that determines the content: the environment's public settings, the tasks, the expert of each task,
-    and the seed. A call with other settings therefore uses another file.
+    """Returns the path of a file with ``count`` demonstrations, which the environment's experts write if it is missing.
+    Its name has a hash of everything that determines the content: the environment's public settings, the tasks, the
+    expert of each task, and the seed.
 
     Args:
-        environment: provides the tasks and the experts.
-        count: number of trajectories.
-        folder: the folder of trajectory files.
-        good: fraction of the trajectories that the good expert makes, from 0 to 1. The clumsy expert makes the rest,
-            which shows how to recover from mistakes.
-        seed: seed of the tasks, of the choice of experts and of each demonstration.
+        good: fraction of the trajectories that the good expert makes. The clumsy expert makes the rest, which shows how
+            to recover from mistakes.
         progress: called after each demonstration with the number of finished demonstrations and ``count``.
         threads: number of demonstrations that are made at the same time in an environment that waits for other
             processes. With 0, they are made one after the other.
-        guard: makes the context in which each demonstration runs; it may turn errors of the environment into an
-            ``EnvironmentFault``, after which the demonstration is tried again.
+        guard: makes the context in which each demonstration runs; after an ``EnvironmentFault``, it is tried again.
     """
     tasks = environment.tasks(split, count, seed)
     qualities = _qualities(len(tasks), good, seed)
@@ -107,11 +110,7 @@ def _demonstrated(
 
 
 def _settings(environment: Environment) -> dict[str, Any]:
-    """Returns an environment's public attributes as text, for the hash in the file name.
-
-    Only strings, numbers, None and dataclasses are included, because their text is the same in every run. The settings
-    of an environment's parts are listed under the names of the parts.
-    """
+    """Returns an environment's public attributes as text, if it is the same in every run, and those of its parts."""
     settings: dict[str, Any] = {"name": environment.name, "horizon": environment.horizon}
     if is_dataclass(environment):
         settings |= {field.name: getattr(environment, field.name) for field in fields(environment)}
@@ -127,14 +126,158 @@ def _settings(environment: Environment) -> dict[str, Any]:
 
 
 def _qualities(count: int, good: float, seed: int) -> list[Quality]:
-    """Returns the quality of each of ``count`` demonstrations. The fraction ``good`` of them has the quality "good".
-
-    The list is shuffled, so that both experts demonstrate each type of task: environments often order tasks by type.
-    """
+    """Returns who demonstrates each task, shuffled, because environments often order tasks by type."""
     first = round(count * good)
     qualities: list[Quality] = ["good" if place < first else "clumsy" for place in range(count)]
     random.Random(f"{seed}/qualities").shuffle(qualities)
     return qualities
+
+
+# -- a user's dialogues ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The held-out dialogues of a run."""
+
+    states: Sequence[State]  # one for every demonstrated reply
+    tools: Mapping[str, tuple[str, ...]]  # state id -> names of the tools that the demonstrated reply calls
+    digest: str  # hash of the dialogues and of the rules for judging replies, for the cache of the base's evaluation
+
+    @property
+    def longest(self) -> int:
+        return max(len(state.expert_ids) for state in self.states)
+
+
+@dataclass(slots=True)
+class UserFile:
+    """Takes the trajectories of a user's file one at a time, and decides which of its dialogues are held out."""
+
+    demonstrations: Demonstrations
+    dialect: Dialect
+    data: DataSettings
+    environments: Collection[str]  # names; a trajectory without a task of these environments is a dialogue
+    # of each trajectory a number in [0, 1), the hash of its beginning; None if it belongs to an environment
+    draws: list[float | None] = field(default_factory=list)
+    told: Counter[str] = field(default_factory=Counter)  # what the log says about dialogues -> their number
+
+    def __call__(self, trajectory: Trajectory) -> None:
+        """Adds a trajectory to the demonstrations.
+
+        Raises:
+            UnusableError: the chat template cannot render the trajectory, or another trajectory has the same id.
+            InputError: the chat template cannot render tools, and ``data.tools_as_text`` is False.
+        """
+        named, dialect = trajectory.task.env if trajectory.task else "", self.dialect
+        played = named in self.environments
+        if not played:
+            trajectory = replace(trajectory, task=None)
+        lost = not played and uses_tools(trajectory) and dialect.lost_tools
+        if lost and self.data.tools_as_text is False:
+            raise InputError(
+                f"{self.demonstrations.chat.name}: {lost}, but the dialogues use tools: choose a model whose chat template "
+                "shows tools, or set data.tools_as_text=true to write the tools as text"
+            )
+        told: list[str] = []
+        try:
+            self.demonstrations.add(
+                trajectory,
+                trajectory if played else dialect(trajectory),
+                lambda actions, replies: told.extend(self._check(trajectory, actions, replies, played)),
+            )
+        except ChatTemplateError as error:
+            remedy = "leave out this trajectory, or show tools as text with data.tools_as_text=true"
+            raise UnusableError("refused by the chat template", f"{error}; {remedy}") from error
+        self.draws.append(None if played else beginning(trajectory))
+        if trajectory.pivot is not None:
+            told.append("are pivot rows, in which only the last reply is a candidate")
+        if lost:
+            told.append(f"are shown with their tools in the system turn and calls as text, because {lost}")
+        if named and not played:
+            told.append(f"name the environment {named!r}, which this run does not play; set env={named} to play it")
+        self.told.update(told)
+
+    def _check(
+        self, trajectory: Trajectory, actions: Sequence[str], replies: Sequence[str], played: bool
+    ) -> Iterator[str]:
+        if played:
+            empty = next((turn for turn, action in enumerate(actions) if not action.strip()), None)
+            lost = "" if empty is None else f"{trajectory.id}#t{empty} is rendered as an empty reply"
+        else:
+            lost = check_read_back(self.dialect, trajectory, actions)
+        if lost:
+            raise UnusableError(
+                "lost by the chat template",
+                f"{lost}; use a chat template that shows the reply, set data.format to the format of the calls, or set "
+                "data.tools_as_text=true",
+            )
+        text, reasoning = (False, False) if played else dropped(trajectory, actions, replies)
+        if text:
+            yield (
+                "lose the text of replies that also have calls (the chat template leaves it out); "
+                "data.tools_as_text=true keeps this text"
+            )
+        if reasoning:
+            yield (
+                "lose the reasoning of replies (the chat template leaves it out); write it at the start of the content, as "
+                "<think>...</think>, or use a chat template that shows it"
+            )
+
+    def lines(self) -> list[str]:
+        verifier = f"data.verifier={self.data.verifier or 'null'} (docs/data.md)"
+        return [
+            f"{self.dialogues} dialogues without an environment are judged against their demonstrated replies: calls are "
+            f"read as {self.dialect.format}, {verifier}",
+            *(f"{count} of these dialogues {text}" for text, count in self.told.items()),
+        ]
+
+    @property
+    def dialogues(self) -> int:
+        return sum(draw is not None for draw in self.draws)
+
+    @property
+    def only_dialogues(self) -> bool:
+        return None not in self.draws
+
+    def held_out(self) -> list[int]:
+        """Returns the numbers of the held-out dialogues in the order of their hashes. The number of a dialogue is its
+        position among all trajectories of the file, from 0.
+
+        Raises:
+            InputError: no dialogue would be left to train on, because all dialogues begin alike.
+        """
+        draws = {number: draw for number, draw in enumerate(self.draws) if draw is not None}
+        if not self.data.held_out or not draws:
+            return []
+        order = sorted(draws, key=lambda number: (draws[number], number))
+        drawn = sum(draw < self.data.held_out for draw in draws.values())
+        wanted = max(min(FLOOR, max(1, len(draws) // PART)), min(drawn, len(draws) // 2))
+        most = len(draws) - self.only_dialogues
+        end = min(wanted, most)
+        while 0 < end < len(draws) and draws[order[end]] == draws[order[end - 1]]:
+            end += 1  # dialogues that begin alike stay together
+        if end > most:  # nothing would be left to train on, so those that begin as the last one are trained on
+            end = next(place for place, number in enumerate(order) if draws[number] == draws[order[-1]])
+        if not end:
+            raise InputError(
+                f"{self.data.file}: its dialogues all begin alike and cannot be both trained on and held out; add other "
+                "dialogues, or set data.held_out=0"
+            )
+        return order[:end]
+
+    def measured(self, states: Sequence[State], steps: Mapping[str, TurnInContext]) -> HeldOut:
+        """Returns the held-out dialogues with these states. ``steps`` maps state ids to demonstrated turns."""
+        content = json.dumps([[state.id, state.ids, state.expert] for state in states])
+        digest = hashlib.sha256(f"{content}{self.dialect}{self.data}".encode()).hexdigest()[:16]
+        tools = {state.id: tuple(dict.fromkeys(call.name for call in steps[state.id].calls)) for state in states}
+        return HeldOut(states, tools, digest)
+
+
+def beginning(trajectory: Trajectory) -> float:
+    """Returns a number in [0, 1), the hash of the messages before the first reply and of the tools."""
+    first = next(i for i, message in enumerate(trajectory.messages) if message["role"] == "assistant")
+    text = json.dumps([trajectory.messages[:first], trajectory.tools], sort_keys=True, default=dict)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
 
 
 # -- candidate states --------------------------------------------------------------------------------------------------
@@ -142,34 +285,18 @@ def _qualities(count: int, good: float, seed: int) -> list[Quality]:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidate states of a run, and the data that belongs to these states.
+    """The candidate states of a run, and the data that belongs to these states."""
 
-    Attributes:
-        states: the first states of train tasks, or the states of expert turns that are not held out.
-        opening: function that returns a task's first messages and their token ids.
-        demonstrations: the expert trajectories; None if the states are the first states of tasks.
-        problems: the trajectories that were left out, with the reasons.
-        steps: map from state id to the demonstrated turn with its context, if a judge or an evaluation reads it.
-        own: name of the user's file if none of its trajectories belongs to the environment, else None.
-        held_out: dialogues of the user's file for evaluation. The run does not train on these dialogues.
-        plays: whether the evaluation includes tasks of the environment.
-    """
-
-    states: Sequence[State]
-    opening: Openings
-    demonstrations: Demonstrations | None = None
-    problems: Sequence[BadTrajectory] = ()
-    steps: Mapping[str, TurnInContext] = field(default_factory=dict)
-    own: str | None = None
+    states: Sequence[State]  # the first states of train tasks, or the states of expert turns that are not held out
+    opening: Openings  # returns a task's first messages and their token ids
+    demonstrations: Demonstrations | None = None  # None if the states are the first states of tasks
+    problems: Sequence[BadTrajectory] = ()  # the trajectories that were left out, with the reasons
+    steps: Mapping[str, TurnInContext] = field(
+        default_factory=dict
+    )  # by state id, if a judge or an evaluation reads them
+    headline: str | None = None  # name of the user's file if the main result is about its dialogues
     held_out: HeldOut | None = None
-    plays: bool = True
-
-    @property
-    def headline(self) -> str | None:
-        """The name of the user's file if the headline result is about its dialogues, or None if the headline result is
-        about tasks of the environment.
-        """
-        return self.own if self.held_out or not self.plays else None
+    plays: bool = True  # whether the evaluation includes tasks of the environment
 
     def messages(self, state: State) -> Sequence[Message]:
         trajectory = self.demonstrations and self.demonstrations.named(state.trajectory or "")
@@ -179,10 +306,7 @@ class Candidates:
 
     def fitting(self, settings: Settings, parts: Parts, phases: Phases) -> Sequence[State]:
         """Returns the states that fit into ``rollout.max_length`` together with an action of ``sampling.max_tokens``,
-        or without sampling, together with the demonstrated turn. Logs the number of states that do not fit.
-
-        Raises:
-            InputError: no state fits.
+        or without sampling, together with the demonstrated turn. Raises an InputError if there is none.
         """
         rollout = settings.rollout
         if parts.allocator is not None:
@@ -193,15 +317,9 @@ class Candidates:
 
 
 def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: Phases) -> Candidates:
-    """Reads the candidate states: the first states of train tasks, or all expert turns.
-
-    Expert trajectories are read from ``data.file``. If ``data.file`` is not set, the environment's experts generate a
-    file of trajectories, unless the cache folder has this file already. Some dialogues of a user's file are held out
-    for evaluation.
-
-    Raises:
-        InputError: there is no usable state, ``data.strict`` is set and a trajectory is unusable, or the reward or the
-            evaluation cannot use the demonstrations.
+    """Reads the candidate states: the first states of train tasks, or all expert turns, from ``data.file`` or from the
+    environment's experts. An InputError says if there is no usable state, or if the reward cannot use the
+    demonstrations.
     """
     rule, data, env, rollout = parts.states, settings.data, parts.env, settings.rollout
     opening = Openings(env, chat, rollout.environment_threads, rollout.environment_seconds)
@@ -246,9 +364,8 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
     sampled = parts.allocator is not None
     if sampled and rollout.turns != 1:
         raise InputError(
-            f"rollout.turns={'null' if rollout.turns is None else rollout.turns}: {own.dialogues} trajectories of "
-            f"{data.file} are dialogues without an environment. No environment answers the policy's reply, so a rollout "
-            "has one turn: set rollout.turns=1"
+            f"rollout.turns: no environment answers the policy in {own.dialogues} dialogues of {data.file}; set "
+            "rollout.turns=1"
         )
     numbers = own.held_out()
     for line in own.lines():
@@ -263,19 +380,12 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
             f"{len(numbers)} dialogues are held out; the run is evaluated on {len(held_out.states)} replies of "
             f"{dialogues} of them"
         )
-        limit = rollout.sampling.max_tokens
-        if sampled and held_out.longest > limit:
-            phases.log(
-                f"some of these demonstrated replies are longer than the {limit} tokens that the policy may write: raise "
-                f"rollout.sampling.max_tokens to {held_out.longest} or more"
-            )
-    else:
-        phases.log(f"no dialogue is held out (data.held_out={data.held_out:g})")
     left_out = set(numbers)
     trained = [state for number, states in enumerate(by_trajectory) if number not in left_out for state in states]
     name = Path(data.file or "").name if own.only_dialogues else None
     plays = settings.eval.environment or (settings.eval.environment is None and not name)
-    return Candidates(short_prompts(trained, data.prompt_tokens, phases), *read, name, held_out, plays)
+    headline = name if held_out or not plays else None
+    return Candidates(short_prompts(trained, data.prompt_tokens, phases), *read, headline, held_out, plays)
 
 
 def is_candidate(env: Environment, trajectory: Trajectory, state: State) -> bool:
@@ -307,3 +417,26 @@ def _within(limit: int, states: Sequence[State], lengths: Sequence[int], what: s
         raise InputError(f"{key}: no state is left, because {why}; raise {key}")
     phases.log(f"left out: {why}")
     return fitting
+
+
+def check_readable(reward: Any, candidates: Sequence[State]) -> None:
+    """Raises an InputError if none of up to ``CHECKED`` demonstrated actions has a tool call in the reward's format. The
+    message names the format that reads them, if there is one.
+    """
+    form = getattr(reward, "format", None)
+    if form is None or not candidates:
+        return
+    count = min(CHECKED, len(candidates))
+    experts = [candidates[i * len(candidates) // count].expert or "" for i in range(count)]
+    if calls_read(form, experts):
+        return
+    better = [name for name in PARSERS if calls_read(name, experts)]
+    remedy = (
+        f"set reward.format={better[0]}, which reads these actions"
+        if better
+        else "choose an environment whose actions are tool calls (env=apibank, bfcl or tau2), or reward=functional"
+    )
+    raise InputError(
+        f"reward.format={form}: none of {count} demonstrated actions has a call in this format, such as "
+        f"{experts[0][:80]!r}; {remedy}"
+    )

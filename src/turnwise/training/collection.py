@@ -30,28 +30,24 @@ from turnwise.rollouts.pack import Update
 from turnwise.rollouts.player import Player
 from turnwise.training.diagnostics import stale_mismatch
 from turnwise.training.frozen_buffer import Frozen
-from turnwise.training.metrics import sampling_metrics
 from turnwise.training.module import PolicyModule
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.profile import Reprofile
 from turnwise.training.recorder import Gathered, Recorder
 from turnwise.types import Rewards, RolloutTree, State
 
-Gather = Callable[[int, float, Mapping[str, float]], Gathered]
-"""A function that collects an iteration. Arguments: iteration, start time, memory of the advantage rule."""
-
 # -- rollouts of later iterations --------------------------------------------------------------------------------------
 
 
 class Ahead:
     """Collects iterations in a thread, one after the other, with the policies that ``rollout.staleness`` asks for.
-
-    Args:
-        gather: collects one iteration.
-        handed: whether the first process samples for all processes of the run.
+    ``gather`` takes an iteration, its start time and the advantage rule's memory. If the first process samples for all
+    processes of the run (``handed``), every process gets its collections.
     """
 
-    def __init__(self, module: PolicyModule, player: Player, gather: Gather, settings: Settings, handed: bool) -> None:
+    def __init__(
+        self, module: PolicyModule, player: Player, gather: Callable[..., Gathered], settings: Settings, handed: bool
+    ) -> None:
         self.module, self.player, self.gather = module, player, gather
         self.staleness, self.last, self.handed = settings.rollout.staleness, settings.iterations - 1, handed
         self.samples = module.distributed.first or not handed
@@ -67,18 +63,13 @@ class Ahead:
         return next((policy for policy in earlier if policy["version"] == version), None)
 
     def take(self, iteration: int, memory: Mapping[str, float]) -> Gathered:
-        """Returns the collection of ``iteration``. ``memory`` is the advantage rule's memory after the iteration
-        before. If the first process samples for all processes, every process gets the collection.
-        """
         self._begin([iteration], memory)
         gathered = self.pending.pop(iteration).result() if self.samples else None
         return self.module.distributed.broadcast(gathered) if self.handed else gathered  # type: ignore[return-value]
 
     def go_on(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Stores the current policy and starts the collections of the k iterations after ``iteration``. ``memory`` is
-        the advantage rule's memory after ``iteration``.
-
-        The policy is stored even if the run ends now, because the next start of the run samples with this policy.
+        """Stores the current policy and starts the collections of the k iterations after ``iteration``. The policy is
+        stored even if the run ends now, because the next start of the run samples with it.
         """
         if iteration >= self.last:
             return
@@ -117,11 +108,8 @@ class Ahead:
         memory: Mapping[str, float],
         threads: int,
     ) -> Gathered:
-        """Loads the weights into the engine and collects ``iteration``, in a thread. The collection begins when the one
-        ``before`` has ended, and fails if that one has failed.
-
-        Loading empties the engine's cache, on which the last digits of log-probs depend: it is also empty after a
-        resume.
+        """Loads the weights into the engine and collects ``iteration``, in a thread, when the collection ``before`` has
+        ended. Loading empties the engine's cache, on which the last digits of log-probs depend, as a resume does.
         """
         torch.set_num_threads(threads)  # a new thread would use the number that any thread set last
         if before is not None:
@@ -136,10 +124,8 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """An allocator for the states of one process. ``counts`` maps the id of every state to the number of rollouts that
-    ``allocator`` decided.
-
-    Each process samples only for some states, but ``allocator`` divides its budget among the states of all processes.
+    """An allocator for the states of one process, while ``allocator`` divides its budget among the states of all
+    processes: ``counts`` maps the id of every state to the number of rollouts.
     """
 
     allocator: Allocator
@@ -153,22 +139,16 @@ class Allocated:
 
 
 class Collection:
-    """Collects the rollouts of an iteration and returns its packed updates, one for each optimiser step.
+    """Collects the rollouts of an iteration and returns its packed updates, one for each optimiser step. Without an
+    allocator, nothing is sampled, and the trees are demonstrations.
 
     With ``rollout.staleness``, the engine is busy during training (:class:`Ahead`), and other code that needs the
     engine must call :meth:`settle` first. If a run with staleness has several processes, the first process samples for
-    all processes, with servers, and sends each collection to all processes.
+    all processes, with servers (else an InputError is raised), and sends each collection to all processes.
 
     Args:
-        parts: the parts of the method. Without an allocator nothing is sampled, and the trees are demonstrations.
-        states: the states at which rollouts may start.
-        player: samples rollouts. Each process of the run samples for its own part of the states.
         reprofile: chooses new states during the run. None: the run uses ``states`` until its end.
-        frozen: groups that were sampled before the first update (``rollout.frozen``), from which every iteration draws.
-            None: every iteration samples its own groups.
-
-    Raises:
-        InputError: the run has ``rollout.staleness`` and several processes, but no servers.
+        frozen: groups that were sampled before the first update, from which every iteration draws. None: each samples.
     """
 
     def __init__(
@@ -237,7 +217,9 @@ class Collection:
         self.module.stale_mismatch = stale_mismatch(self.module, sampler, experience.trees) if sampler else {}
         learned = self.parts.predictor.learn(iteration, experience) if self.parts.predictor else {}
         if self.sampled:
-            learned |= sampling_metrics(self.add(gathered.engine), self.module.staleness, stale_turns, waited)
+            learned |= {f"engine/{name}": count for name, count in self.add(gathered.engine).items()}
+            learned |= {"rollout/staleness": float(self.module.staleness), "rollout/turn_staleness": stale_turns}
+            learned["seconds/waited"] = waited
         if self.reprofile is not None:
             learned |= self.reprofile.collected(experience)
         cost = self.add(gathered.cost)
@@ -249,11 +231,8 @@ class Collection:
         return self.module.with_near([update.share(self.distributed.rank, self.distributed.world) for update in packed])
 
     def settle(self) -> None:
-        """Waits until the collections of later iterations are done and the engine is free.
-
-        All processes must call this method. If the first process samples for all processes, the other processes wait
-        here. Without this barrier, they would wait in the first collective operation of the evaluation, and could
-        exceed its time limit.
+        """Waits, in all processes, until the collections of later iterations are done and the engine is free. Without this
+        barrier, processes that do not sample would wait in a collective operation, and could exceed its time limit.
         """
         began = time.monotonic()
         if self.ahead is not None:
@@ -278,11 +257,8 @@ class Collection:
         return Gathered(experience, cost, time.monotonic() - began, judge, engine)
 
     def _stale(self, experience: Experience) -> tuple[int, float]:
-        """Returns by how many training iterations the policies that sampled are behind the current policy: the number
-        for the oldest tree, and the mean over all turns.
-
-        Raises:
-            RuntimeError: rollouts are older than ``rollout.staleness`` allows, or newer than the policy.
+        """Returns by how many iterations the policies that sampled are behind the current policy: the number for the
+        oldest tree, and the mean over all turns.
         """
         version = self.module.version
         most = math.inf if self.frozen is not None else self.staleness
@@ -322,15 +298,12 @@ class Collection:
 
 # -- iterations as Lightning's epochs ----------------------------------------------------------------------------------
 
-Collect = Callable[[int], Sequence[Update]]
-"""A function that takes the number of an iteration and returns its updates, one for each optimiser step."""
+Collect = Callable[[int], Sequence[Update]]  # takes an iteration, returns an update for each optimiser step
 
 
 class Iteration(IterableDataset[Update]):
-    """The dataset of one iteration: its ``steps`` updates, which are collected when the first update is requested.
-
-    Without a length, Lightning would fetch one batch in advance. The rollouts of an update would then be sampled before
-    the previous update has changed the policy.
+    """The dataset of one iteration: its ``steps`` updates, which are collected when the first update is requested. Without
+    a length, Lightning would fetch a batch in advance, so before the previous update has changed the policy.
     """
 
     def __init__(self, collect: Collect, iteration: int, steps: int) -> None:
@@ -345,12 +318,7 @@ class Iteration(IterableDataset[Update]):
 
 class Rollouts(LightningDataModule):
     """Provides the updates of a run to Lightning's trainer as training batches. A validation batch is the number of the
-    iteration after which the policy is evaluated.
-
-    Args:
-        collect: function that returns the updates of an iteration.
-        remembering: object whose ``memory`` is saved in the checkpoint.
-        steps: number of updates (optimiser steps) of an iteration.
+    iteration after which the policy is evaluated. The ``memory`` of ``remembering`` is saved in the checkpoint.
     """
 
     def __init__(self, collect: Collect, remembering: Collection | None = None, steps: int = 1) -> None:

@@ -62,23 +62,14 @@ LOST = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", 
 
 @dataclass(frozen=True, slots=True)
 class DistributedContext:
-    """One process of a run, and its connection to the other processes.
-
-    All processes must call :meth:`gather`, :meth:`add`, :meth:`summed`, :meth:`broadcast`, :meth:`barrier` and
-    :meth:`first_alone` in the same order.
-
-    Attributes:
-        rank: number of this process, from 0.
-        world: number of processes.
-        group: the process group (always gloo) for exchanging Python values. None for a single process.
-        served: whether the engine runs in servers outside of these processes. Servers have only one client, so the
-            first process samples for all processes.
+    """One process of a run, and its connection to the other processes. All processes must call the methods that exchange
+    something in the same order.
     """
 
     rank: int = 0
     world: int = 1
-    group: Any = None
-    served: bool = False
+    group: Any = None  # the process group (always gloo) for exchanging Python values; None for a single process
+    served: bool = False  # whether servers sample; they have only one client, the first process
 
     @property
     def first(self) -> bool:
@@ -89,17 +80,15 @@ class DistributedContext:
         return self.first or not self.served
 
     def share(self, items: Sequence[T]) -> list[T]:
-        """Returns the part of ``items`` that this process handles.
-
-        The part is contiguous, because neighbouring items share prefixes. :meth:`gather` joins the results of the parts
-        in the order of ``items``. If servers sample for the run (``served``), the first process handles all items.
+        """Returns the part of ``items`` that this process handles: neighbouring items, which share prefixes. If servers
+        sample for the run, the first process handles all items.
         """
         if self.served:
             return list(items) if self.first else []
         return list(items[len(items) * self.rank // self.world : len(items) * (self.rank + 1) // self.world])
 
     def gather(self, mine: list[T]) -> list[T]:
-        """Returns, in every process, the concatenation of the lists of all processes in the order of the ranks."""
+        """Returns, in every process, the lists of all processes joined in the order of the ranks."""
         if self.world == 1:
             return mine
         self.barrier()
@@ -109,8 +98,6 @@ class DistributedContext:
 
     def add(self, mine: Mapping[str, float]) -> dict[str, float]:
         """Returns for each name the sum of its values over all processes. A name may be missing in some of them."""
-        if self.world == 1:
-            return dict(mine)
         whole: dict[str, float] = {}
         for part in self.gather([dict(mine)]):
             for name, value in part.items():
@@ -140,9 +127,7 @@ class DistributedContext:
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """Runs the ``with`` block in the first process and then in the other processes, which can use the files that
-        the first process wrote.
-        """
+        """Runs the ``with`` block in the first process and then in the others, which can use the files it wrote."""
         if not self.first:
             self.barrier()
         try:
@@ -157,10 +142,8 @@ class DistributedContext:
 
 @contextmanager
 def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
-    """Starts the processes that the ``trainer`` settings ask for, connects them, and yields the connection.
-
-    Processes that a launcher (Slurm, torchrun) has started are only connected. Lightning itself would start the
-    processes in ``Trainer.fit``, so that a single process would do all work before training.
+    """Starts the processes that the ``trainer`` settings ask for, unless a launcher (Slurm, torchrun) has, connects them,
+    and yields the connection. Lightning itself would start them in ``Trainer.fit``, after all work before training.
 
     Raises:
         InputError: the settings cannot be used.
@@ -178,9 +161,8 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
     where = alone.strategy.cluster_environment
     if where is not None and not where.creates_processes_externally and _in_multirun():
         raise InputError(
-            "trainer.devices: the first process of a run starts the other processes with its own command, but this "
-            "command starts many runs; add hydra/launcher=slurm_8gpu, which starts all processes of a run, or start "
-            "one run at a time"
+            "trainer.devices: this command starts many runs, but the other processes of a run repeat its command; add "
+            "hydra/launcher=slurm_8gpu, which starts all processes of a run, or start one run at a time"
         )
     # gloo is needed in addition to NCCL, for the norms of weight shards that are kept in CPU memory
     backend = "gloo" if alone.device.type == "cpu" else f"cpu:gloo,{alone.device.type}:nccl"
@@ -196,8 +178,7 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
         if not any(words in str(error) for words in LOST):
             raise
         raise Stopped(
-            "another process of this run has ended; the message of that process, if there is one, gives the reason. "
-            "The same command resumes from the last checkpoint"
+            "another process of this run has ended; its own message gives the reason. The same command resumes the run"
         ) from error
     finally:
         dist.destroy_process_group()
@@ -215,20 +196,15 @@ def label_of(name: str, seed: int) -> str:
 
 
 def environments() -> list[Any]:
-    """Returns a list with Lightning's plugin for Slurm in a Slurm job, else an empty list.
-
-    Lightning's own requeueing is switched off, because it saves a checkpoint at the moment of the signal, which may be
-    in the middle of an update. The job's launcher requeues the job instead (docs/scaling.md).
+    """Returns Lightning's plugin for Slurm in a Slurm job. Its own requeueing is off, because it would save a checkpoint at
+    the moment of the signal, perhaps in the middle of an update; the job's launcher requeues the job (docs/scaling.md).
     """
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint to a temporary file in the checkpoint's folder and then renames the file.
-
-    Lightning's own class writes to the system's temporary folder instead. If this folder is on another file system,
-    moving the file copies it, so that a kill or a full disk could replace a good checkpoint by half of a new
-    checkpoint.
+    """Writes a checkpoint to a temporary file in its folder and then renames it. Lightning writes to the system's temporary
+    folder: if that is on another file system, a kill could replace a good checkpoint by half of a new one.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
@@ -265,9 +241,7 @@ TRAINED = StateDictOptions(cpu_offload=True, ignore_frozen_params=True)
 
 
 class FullySharded(ModelParallelStrategy):
-    """Lightning strategy for sharded training. With ``offload``, shards are kept in CPU memory and copied to the device
-    when they are needed, and the optimiser steps on the CPU.
-    """
+    """Sharded training. With ``offload``, shards are kept in CPU memory, where the optimiser steps."""
 
     def __init__(self, offload: bool = False) -> None:
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=True)
@@ -278,7 +252,6 @@ class FullySharded(ModelParallelStrategy):
         super().setup_environment()
 
     def shard(self, model: nn.Module) -> None:
-        """Shards the weights of ``model`` in place. The method must be called only once for a model."""
         policy = CPUOffloadPolicy(pin_memory=self.root_device.type == "cuda") if self.offload else OffloadPolicy()
         mesh = self.device_mesh["data_parallel"]
         for layer in backbone(model).layers:  # type: ignore[union-attr]
@@ -299,9 +272,7 @@ class FullySharded(ModelParallelStrategy):
         return get_optimizer_state_dict(self.model, getattr(optimizer, "_optimizer", optimizer), options=TRAINED)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Writes each process's part into a new folder. The checkpoint is a symbolic link to the complete folder, because
-        a folder cannot be replaced atomically.
-        """
+        """Writes each process's part into a new folder, to which a symbolic link, the checkpoint, then points."""
         path = Path(self.broadcast(str(filepath)))
         before = Path(self.broadcast(str(path.resolve())))
         part = path.with_name(f"{path.stem}-1" if before.name == f"{path.stem}-0" else f"{path.stem}-0")
@@ -326,11 +297,7 @@ class FullySharded(ModelParallelStrategy):
         self.barrier()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Loads the weights and optimiser states of a checkpoint, and returns its other entries.
-
-        Raises:
-            FileNotFoundError: there is no such checkpoint.
-        """
+        """Loads the weights and optimiser states of a checkpoint, and returns its other entries."""
         path = Path(checkpoint_path)
         assert self.model is not None
         optimizer = self.optimizers[0]
@@ -352,13 +319,7 @@ class FullySharded(ModelParallelStrategy):
 
 
 def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
-    """Writes this process's part of the tensors into ``folder``, which is later renamed to ``path``. All processes must
-    call this function.
-
-    Raises:
-        OSError: the disk cannot be written. The error's ``filename`` is ``path``.
-        RuntimeError: a process could not write for another reason.
-    """
+    """Writes this process's part of the tensors into ``folder``. An error names ``path``, and a full disk as such."""
     try:
         dcp.save(tensors, checkpoint_id=folder)
     except dcp.api.CheckpointException as error:  # a BaseException, whose message does not name a full disk
@@ -370,9 +331,7 @@ def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
 
 
 class Whole:
-    """A sharded model whose trained weights are gathered in the CPU memory of the first process. All processes must
-    create this object. Only the first process may use the object.
-    """
+    """A sharded model whose trained weights are gathered, by all processes, in the CPU memory of the first process."""
 
     def __init__(self, model: Any) -> None:
         options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
@@ -382,7 +341,6 @@ class Whole:
         return getattr(self.model, name)
 
     def get_output_embeddings(self) -> Any:
-        """Returns an object whose attribute ``weight`` is the gathered weight of the output head."""
         return SimpleNamespace(weight=self.state["lm_head.weight"])
 
     def save_pretrained(self, folder: Any, **options: Any) -> None:

@@ -1,5 +1,5 @@
-"""Evaluates a policy on held-out tasks and out-of-domain suites, before, during and after training, and exports it;
-computes the run's result from these evaluations, and records how the run was made. Rates are percentages (0 to 100).
+"""Evaluates a policy on held-out tasks, out-of-domain suites and held-out dialogues, before, during and after training, and
+exports it. A finished evaluation is a file, which is read again and not repeated.
 """
 
 from __future__ import annotations
@@ -7,326 +7,56 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import platform
-import shlex
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.settings import PolicySettings
 from turnwise.engines.engine import Sampling
 from turnwise.env import EnvironmentFault
-from turnwise.evaluation.general import Divergence, General, counted, general_answers
+from turnwise.evaluation.general import Divergence, General, general_answers
 from turnwise.evaluation.skills import SKILLS
-from turnwise.evaluation.stats import (
-    Estimate,
-    paired_change,
-    paired_difference,
-    paired_mean_difference,
-    pass_at_k,
-    pooled,
-    reply_of,
-)
+from turnwise.evaluation.stats import Reply, reply_of
 from turnwise.evaluation.suites import (
     Answer,
     Episode,
     Evaluation,
     answer_skills,
+    at_once,
     fresh_tasks,
     play_suite,
     play_tasks,
-    repeat_rate,
 )
 from turnwise.files import atomic_write, writing
+from turnwise.methods.allocate import Uniform
+from turnwise.methods.gate import Never
+from turnwise.methods.sft import demonstrated_paths, demonstration
+from turnwise.models.logprobs import score
 from turnwise.models.policy import plain_copy, save_adapter, weight_files
+from turnwise.rollouts.pack import pack
 from turnwise.rollouts.player import Player
-from turnwise.runs.result_file import typed
-from turnwise.runs.run_folder import config_hash
-from turnwise.training.candidates import Candidates
+from turnwise.training.candidates import Candidates, HeldOut
 from turnwise.training.collection import Collection
 from turnwise.training.distributed import Whole, is_sharded
 from turnwise.training.module import PolicyModule
-from turnwise.training.own_data import held_out_headline, held_out_metrics, held_out_result, negative_log_likelihood
 from turnwise.training.parts import BasePolicy, Settings
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder
-from turnwise.types import Task
-
-# -- the result --------------------------------------------------------------------------------------------------------
-
-
-OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # git pathspecs of the files that a run's result depends on
-LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
-
-Scores = dict[str, dict[str, list[float]]]
-"""Suite -> item -> the scores of its attempts."""
-
-
-def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
-    """Returns the success rates before and after training on the tasks in both evaluations, and the change with a
-    paired 95 % confidence interval.
-    """
-    return _compared(base.success(mode, split), after.success(mode, split))
-
-
-def by_subset(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
-    """Returns the comparison of success before and after training for each subset of the benchmark, and for the
-    unweighted mean over the subsets. The result is empty if tasks have no subset.
-    """
-    sides = [
-        {name: dict(sorted(tasks.items())) for name, tasks in side.by_subset(mode).items()} for side in (base, after)
-    ]
-    before, since = _both(*sides)
-    if not before:
-        return {}
-    first, last = (float(np.mean([_mean(tasks) for tasks in side.values()])) for side in (before, since))
-    mean = _change(first, last, paired_mean_difference(before, since), sum(map(len, before.values())))
-    return {"by_subset": {name: _compared(before[name], since[name]) for name in before}, "subset_mean": mean}
-
-
-def _compared(before: Mapping[str, list[float]], since: Mapping[str, list[float]]) -> dict[str, Any]:
-    tasks = sorted(before.keys() & since.keys())
-    if not tasks:
-        return {}
-    before, since = {t: before[t] for t in tasks}, {t: since[t] for t in tasks}
-    return _change(_mean(before), _mean(since), paired_difference(before, since), len(tasks))
-
-
-def _change(before: float, since: float, change: Estimate, tasks: int) -> dict[str, Any]:
-    base, after = _points(before), _points(since)
-    delta = round(after - base, 2)
-    return {"base": base, "after": after, "delta": delta, "delta_ci95": _interval(change), "tasks": tasks}
-
-
-def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Returns the entry ``in_domain`` of ``result.json``: success before and after training, for sampled and for greedy
-    attempts. The headline is the comparison of sampled attempts, or without sampled attempts, of greedy attempts.
-    """
-    modes = {mode: comparison(base, after, mode) for mode in ("sampled", "greedy")}
-    modes = {mode: found for mode, found in modes.items() if found}
-    headline = next(iter(modes), "sampled")
-    splits = sorted({episode.split for episode in base.episodes})
-    return {
-        **modes.get(headline, {}),
-        "decoding": headline,
-        "by_split": {split: comparison(base, after, headline, split) for split in splits},
-        **by_subset(base, after, headline),
-        **modes,
-        "pass_at_k": _pass_at_k(base, after),
-    }
-
-
-def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Returns the entry ``ood`` of ``result.json``: the scores on each out-of-domain suite before and after training,
-    the change on each suite, and the mean change over the suites. Changes have confidence intervals.
-    """
-    before, since = _both(base.skills(), after.skills())
-    if not before:
-        return {}
-    change = paired_mean_difference(before, since)
-    per_suite = {suite: paired_difference(before[suite], since[suite]) for suite in before}
-    return {
-        "base": {suite: _points(_mean(items)) for suite, items in before.items()},
-        "after": {suite: _points(_mean(items)) for suite, items in since.items()},
-        "mean_change": _points(change.mean),
-        "mean_change_ci95": _interval(change),
-        "change_ci95": {suite: found for suite, e in per_suite.items() if (found := _interval(e))},
-        "items": {suite: len(items) for suite, items in before.items()},
-    }
-
-
-def divergence(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Returns the entry ``general`` of ``result.json``: the divergence from the base model on general questions in nats
-    a token, and how often (percent) both find the same token most likely, before and after training.
-    """
-    entry: dict[str, Any] = {"questions": len(after.general), "tokens": sum(row.tokens for row in after.general)}
-    for value, unit in (("kl", 1.0), ("same", 100.0)):
-        sides = counted(base.general, value), counted(after.general, value)
-        change = paired_change(*sides, shares=False)
-        before, since = (round(unit * pooled(side), 4) for side in sides)
-        low, high = change.low, change.high
-        interval = None if low is None or high is None else [round(unit * low, 4), round(unit * high, 4)]
-        entry[value] = {"base": before, "after": since, "delta": round(since - before, 4), "delta_ci95": interval}
-    return entry
-
-
-def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
-    """Returns ``before`` and ``since`` without items that only one of the two evaluations contains, because the item's
-    environment failed in the other evaluation.
-    """
-    common = {suite: [item for item in items if item in since.get(suite, {})] for suite, items in before.items()}
-    sides = [
-        {s: {item: side[s][item] for item in items} for s, items in common.items() if items} for side in (before, since)
-    ]
-    return sides[0], sides[1]
-
-
-def result_of(
-    cfg: DictConfig,
-    environment: str,
-    candidates: Candidates,
-    base: Evaluation,
-    after: Evaluation,
-    entries: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Returns the content of ``result.json``.
-
-    Args:
-        environment: name of the environment. If the headline is about a user's file, the result contains the name of
-            the file instead.
-        entries: further entries, such as costs, verdicts and warnings.
-    """
-    file, held_out = candidates.headline, held_out_result(base, after)
-    domains: dict[str, Any] = {"in_domain": in_domain(base, after)}
-    if file is not None:  # the headline is about the replies in held-out dialogues
-        domains = {"environment": domains["in_domain"]} if base.episodes else {}
-        domains["in_domain"] = held_out_headline(base, after) if held_out else {}
-    if held_out:
-        domains["held_out"] = held_out
-    if after.general:
-        domains["general"] = divergence(base, after)
-    return {
-        "method": cfg.method,
-        "env": file or environment,
-        "scale": cfg.scale,
-        "seed": int(cfg.seed),
-        "name": cfg.name,
-        **domains,
-        "ood": out_of_domain(base, after),
-        "bad_trajectories": len(candidates.problems),
-        **entries,
-        "config_hash": config_hash(cfg),
-        **provenance(),
-    }
-
-
-def summary(evaluation: Evaluation) -> dict[str, float]:
-    metrics: dict[str, float] = {}
-    for mode in ("sampled", "greedy"):
-        for split in sorted({episode.split for episode in evaluation.episodes}):
-            if scores := evaluation.success(mode, split):
-                suffix = "" if mode == "sampled" else "_greedy"
-                metrics[f"eval/{split}/success{suffix}"] = _points(_mean(scores))
-    subsets = evaluation.by_subset("sampled") or evaluation.by_subset("greedy")
-    metrics |= {f"eval/success/{name}": _points(_mean(scores)) for name, scores in subsets.items()}
-    said = [[m["content"] for m in e.messages if m["role"] == "assistant"] for e in evaluation.episodes]
-    if said:
-        metrics["eval/repeat_rate"] = round(sum(map(repeat_rate, said)) / len(said), 4)
-    for suite, items in evaluation.skills().items():
-        metrics[f"eval/ood/{suite}"] = _points(_mean(items))
-    if evaluation.general:
-        for value, unit in (("kl", 1.0), ("same", 100.0)):
-            metrics[f"eval/general/{value}"] = round(unit * pooled(counted(evaluation.general, value)), 4)
-    return metrics | held_out_metrics(evaluation)
-
-
-def _pass_at_k(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    before, since = base.success("sampled"), after.success("sampled")
-    if not before or not since:
-        return {}
-    fewest = min(len(scores) for side in (before, since) for scores in side.values())
-
-    def at(side: Mapping[str, list[float]], k: int) -> float:
-        return _points(pass_at_k([len(s) for s in side.values()], [int(sum(s)) for s in side.values()], k))
-
-    ks = [k for k in (1, 2, 4, 8, 16, 32) if k <= fewest]
-    return {str(k): {"base": at(before, k), "after": at(since, k)} for k in ks}
-
-
-def _mean(scores: Mapping[str, list[float]]) -> float:
-    return float(np.mean([np.mean(values) for values in scores.values()]))
-
-
-def _points(share: float) -> float:
-    return round(100 * float(share), 2)
-
-
-def _interval(estimate: Estimate) -> list[float] | None:
-    if estimate.low is None or estimate.high is None:
-        return None
-    return [_points(estimate.low), _points(estimate.high)]
-
-
-# -- how the run was made ----------------------------------------------------------------------------------------------
-
-
-def provenance() -> dict[str, Any]:
-    return {
-        "command": command(),
-        "commit": commit(),
-        "versions": {name: _version(name) for name in LIBRARIES},
-        "machine": machine(),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def command(resumes: bool = False) -> str:
-    """Returns this process's command line as typed. With ``resumes``, the argument ``fresh=...`` is left out, so that
-    the command resumes the run.
-    """
-    given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
-    return shlex.join(["python", sys.argv[0], *given])
-
-
-@cache
-def commit() -> str:
-    """Returns the commit of the git checkout, followed by ``+`` if code or configuration has uncommitted changes, or an
-    empty text outside a checkout. Later calls return the value of the first call.
-    """
-    here = Path(__file__).resolve().parent
-    try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        dirty = subprocess.run(
-            ["git", "status", "--porcelain", "--", *OF_A_RUN], cwd=here, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
-
-
-def machine() -> str:
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [
-            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
-        ]
-        name = f"{models[0]}, {len(models)} cores" if models else name
-    return name
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
-
-
-# -- evaluations -------------------------------------------------------------------------------------------------------
-
+from turnwise.training.result import commit, summary
+from turnwise.types import Credit, State, Task, Turn
 
 logger = logging.getLogger(__name__)
 
 
 class Measure:
-    """Evaluates the policy of a run.
-
-    A finished evaluation is stored under its name in the folder ``evaluation/`` of the run and is not repeated.
-
-    Args:
-        policy: the base policy.
-        player: samples the episodes. Episodes that are not greedy use the player's sampling settings.
-        module: the policy that is trained, whose weights are evaluated.
-        candidates: the run's candidate states, with the held-out dialogues.
+    """Evaluates the policy of a run: the weights of ``module``. ``policy`` is the base policy. A finished evaluation is stored
+    under its name in the folder ``evaluation/`` of the run and is not repeated.
     """
 
     def __init__(
@@ -366,7 +96,7 @@ class Measure:
             mine = self.distributed.share(held_out.states)
             scored = held_out.states if is_sharded(self.module) else mine  # sharded: every process scores all states
             nats = negative_log_likelihood(self.module.model, scored)
-            replies = held_out.measure(self.player, mine, nats, settings.attempts, advance)
+            replies = sampled_replies(held_out, self.player, mine, nats, settings.attempts, advance)
             found.replies = self.distributed.gather(replies)
         if self.candidates.plays:
             tasks = self.distributed.share(self.tasks)
@@ -379,13 +109,9 @@ class Measure:
                     played += play_tasks(player, self.candidates.opening, some, attempts, mode, "eval", advance)
                 found.episodes += self.distributed.gather(played)
         if settings.items:
-            engine, suites = (
-                self.player.engine,
-                self.distributed.share([] if settings.skills is False else list(SKILLS)),
-            )
-            answers = answer_skills(
-                engine, self.policy.chat, settings.items, seed=settings.seed, suites=suites, on_done=advance
-            )
+            suites = self.distributed.share([] if settings.skills is False else list(SKILLS))
+            asked: Any = {"seed": settings.seed, "suites": suites, "on_done": advance}
+            answers = answer_skills(self.player.engine, self.policy.chat, settings.items, **asked)
             for name, other in self.distributed.share(list((settings.suites or {}).items())):
                 answers += play_suite(self.player, name, other, settings.items, settings.seed, on_done=advance)
             found.answers = self.distributed.gather(answers)
@@ -397,8 +123,8 @@ class Measure:
         return found
 
     def named(self, name: str) -> Evaluation:
-        """Returns the evaluation ``name``. If no earlier start of the run has finished this evaluation, the policy is
-        evaluated with its current weights. Raises an EnvironmentFault if the environment failed in every episode.
+        """Returns the evaluation ``name``, of the current weights unless an earlier start has finished it. Raises an
+        EnvironmentFault if the environment failed in every episode.
         """
         settings, held_out = self.settings.eval, self.candidates.held_out
         path = self.settings.folder / "evaluation" / f"{name}.jsonl"
@@ -408,12 +134,6 @@ class Measure:
         acted = settings.tasks * self.candidates.plays + (len(held_out.states) if held_out else 0)
         suites = len(SKILLS) * (settings.skills is not False) + len(settings.suites or {})
         total = acted * (1 + settings.attempts) + suites * settings.items
-        if name == "base":
-            outside = (
-                f", and {suites} x {settings.items} questions outside the trained domain" if settings.items else ""
-            )
-            what = f"{acted} held-out {'replies' if held_out else 'tasks'}, each {settings.attempts} times sampled"
-            self.phases.log(f"an evaluation is {total} items: {what} and once greedy{outside}")
         with self.phases.phase(f"evaluate {name}", total) as advance:
             found = self(lambda done: advance(done * (1 if self.distributed.served else self.distributed.world)))
         lost = self.lost(found)
@@ -432,13 +152,10 @@ class Measure:
         return (self.settings.eval.attempts_of or {}).get(task.subset, self.settings.eval.attempts)
 
     def lost(self, found: Evaluation) -> int:
-        """Returns the number of episodes that are missing in an evaluation because the environment failed."""
         return sum(1 + self.attempts(task) for task in self.tasks) - len(found.episodes)
 
     def base(self, cfg: DictConfig) -> Evaluation:
-        """Returns the base policy's evaluation. Runs with equal :func:`base_key` share one evaluation through a cache
-        on disk.
-        """
+        """Returns the base policy's evaluation, which runs with equal :func:`base_key` share through a cache on disk."""
         held_out = self.candidates.held_out
         key = base_key(cfg, self.settings, self.policy.source, held_out.digest if held_out else "")
         if key is None:
@@ -455,9 +172,7 @@ class Measure:
 
 
 def evaluate_between(measure: Measure, recorder: Recorder, collection: Collection, iteration: int) -> None:
-    """Evaluates the policy after ``iteration`` (``eval.every``) and writes one line of metrics. The last iteration is
-    skipped, because the evaluation after training follows.
-    """
+    """Evaluates the policy after ``iteration`` (``eval.every``), unless the evaluation after training follows."""
     if iteration + 1 < measure.settings.iterations:
         collection.settle()
         with recorder.aside():
@@ -466,16 +181,9 @@ def evaluate_between(measure: Measure, recorder: Recorder, collection: Collectio
 
 
 def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = "") -> str | None:
-    """Returns the key under which the base policy's evaluation is cached.
-
-    The key is a hash of the policy's weights and settings, the environment, the engine, the evaluation settings, the
-    sampling settings, the greatest length of a history, the
-    held-out dialogues and the commit. If there is no commit or the code has uncommitted changes, the key is None: the
-    cache is not used, because the code of a cached evaluation would be unknown.
-
-    Args:
-        source: folder, GGUF file or Hugging Face id of the base policy. Weights in files enter the hash.
-        dialogues: hash of the held-out dialogues and the rules for judging them; empty if the run has none.
+    """Returns the key under which the base policy's evaluation is cached: a hash of everything on which it depends, such as
+    the weights, the settings of environment, engine, evaluation and sampling, the hash of the held-out ``dialogues``,
+    and the commit. It is None, and the cache is not used, if the code has uncommitted changes.
     """
     code = commit()
     if not code or code.endswith("+"):
@@ -503,7 +211,6 @@ def save_evaluation(path: Path, evaluation: Evaluation) -> None:
 
 
 def read_evaluation(path: Path) -> Evaluation | None:
-    """Reads the evaluation at ``path``. Returns None if the file is missing or, after a warning, if it is damaged."""
     try:
         return load_evaluation(path)
     except FileNotFoundError:
@@ -529,15 +236,9 @@ def load_evaluation(path: Path) -> Evaluation:
 
 
 def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
-    """Writes the trained policy and its tokenizer to a subfolder of the run's folder.
-
-    The subfolder is ``adapter`` if a LoRA adapter is written, or ``model`` if all weights are. The adapter of a run
-    with ``policy.start`` contains that adapter too, so that both belong to ``policy.model``. If the model is sharded,
-    all processes must call this function.
-
-    Args:
-        folder: the run's folder.
-        writes: whether this process writes the files.
+    """Writes the trained policy and its tokenizer to ``adapter`` (LoRA) or ``model`` (all weights) in the run's folder. The
+    adapter of a run with ``policy.start`` contains that adapter too, so that both belong to ``policy.model``. All
+    processes must call this function if the model is sharded; one ``writes``.
     """
     adapter = policy.lora.r > 0
     left = plain_copy(model) if policy.start and not adapter else Whole(model) if is_sharded(model) else model
@@ -550,3 +251,87 @@ def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, wri
         else:
             left.save_pretrained(target, safe_serialization=True)
         tokenizer.save_pretrained(target)
+
+
+# -- replies in held-out dialogues -------------------------------------------------------------------------------------
+
+
+def sampled_replies(
+    held_out: HeldOut,
+    player: Player,
+    states: Sequence[State],
+    nats: Mapping[str, float],
+    attempts: int,
+    advance: Callable[[int], None],
+) -> list[Reply]:
+    """Samples ``attempts`` replies and a greedy one at each state of this process, judges them, and returns one record for
+    each state. ``nats`` holds :func:`negative_log_likelihood`.
+
+    The token limit of a reply is the limit of training, or the length of the longest demonstrated reply if that is
+    larger. The limit is lower if the player's ``max_length`` leaves less room after the state's history.
+    """
+    served, most = getattr(player.engine, "served", False), max(player.sampling.max_tokens, held_out.longest)
+    turns: dict[str, dict[str, list[Turn]]] = {"sampled": {}, "greedy": {}}
+    for mode, sampling, count in (("sampled", player.sampling, attempts), ("greedy", Sampling(0), 1)):
+        for limit, part in by_reply_limit(states, most, player.max_length, served) if count else ():
+            acting = player.using(replace(sampling, max_tokens=limit), max_turns=1)
+            for tree in acting.play(part, Uniform(count), Never(), "held-out", on_turns=advance):
+                turns[mode][tree.state.id] = tree.turns
+            acting.forget()
+
+    def verdicts(mode: str, state: State) -> tuple[tuple[float, float], ...]:
+        return tuple((turn.info["functional"], turn.info["strict"]) for turn in turns[mode].get(state.id, ()))
+
+    return [
+        Reply(
+            reply=state.id,
+            dialogue=state.trajectory or state.id,
+            turn=state.turn,
+            tools=held_out.tools[state.id],
+            nats=nats[state.id],
+            tokens=len(state.expert_ids),
+            sampled=verdicts("sampled", state),
+            greedy=verdicts("greedy", state),
+            expert=state.expert or "",
+            said=turns["greedy"][state.id][0].text,
+        )
+        for state in states
+    ]
+
+
+def by_reply_limit(
+    states: Sequence[State], most: int, max_length: int, served: bool
+) -> Iterator[tuple[int, Sequence[State]]]:
+    """Yields the states in parts whose replies are sampled together, each with the token limit of its replies: ``most``,
+    or the room that ``max_length`` leaves after the state's history, because servers refuse longer replies.
+    """
+    by_limit: dict[int, list[State]] = defaultdict(list)
+    for state in states:
+        by_limit[min(most, max_length - len(state.ids))].append(state)
+    for limit, alike in by_limit.items():
+        step = at_once(served, len(alike))
+        for start in range(0, len(alike), step):
+            yield limit, alike[start : start + step]
+
+
+def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, float]:
+    """Returns, by state id, the negative log-likelihood in nats of the demonstrated reply under ``model``, summed over its
+    tokens with the end-of-turn token, at temperature 1.
+    """
+    nats: dict[str, float] = {}
+    training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    try:
+        with torch.no_grad():
+            for path in demonstrated_paths(states).values():
+                ones, totals = [1.0] * len(path), [0.0] * len(path)
+                for packed in pack([demonstration(path)], [Credit(ones, ones)]).batches:
+                    packed = packed.to(device)
+                    logprobs = score(model, packed)[0][packed.items.unique_K].double()
+                    for turn in packed.items.turn_K.unique().tolist():
+                        totals[turn] -= float(logprobs[packed.items.turn_K == turn].sum())
+                nats |= {state.id: total for state, total in zip(path, totals, strict=True)}
+    finally:
+        model.train(training)
+    return nats

@@ -13,10 +13,11 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
@@ -25,11 +26,11 @@ from turnwise.methods.gate import Gate
 from turnwise.methods.states import Batches
 from turnwise.rollouts.player import Player
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.metrics import trajectories
 from turnwise.training.module import PolicyModule
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.progress import Phases
-from turnwise.types import GateDecision, RolloutTree, State, Turn
+from turnwise.training.recorder import trajectories
+from turnwise.types import RolloutTree, State, Task
 
 TOGETHER = 32  # number of groups that are sampled together
 
@@ -56,20 +57,15 @@ class Shadow(Gate):
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """The sampled buffer, which returns the stored trees of given states (:data:`turnwise.rollouts.collect.Play`).
+    """The sampled buffer, which returns the stored trees of given states (:data:`turnwise.rollouts.collect.Play`), in each
+    process those of its own part of the states.
 
     A tree that the gate would have stopped is complete but has ``stopped`` set, so that updates leave it out. The
-    stored log-probs belong to the base policy. The probability ratios in the loss are therefore always relative to the
-    base policy.
-
-    Attributes:
-        trees: map from state id to tree, in the order of sampling.
-        cost: the cost of sampling the trees, under the names of the recorder's counters.
-        distributed: the processes of the run. Each process returns the trees of its own part of the states.
+    probability ratios in the loss are always relative to the base policy, to which the stored log-probs belong.
     """
 
-    trees: Mapping[str, RolloutTree]
-    cost: Mapping[str, float] = field(default_factory=dict)
+    trees: Mapping[str, RolloutTree]  # by state id, in the order of sampling
+    cost: Mapping[str, float] = field(default_factory=dict)  # under the names of the recorder's counters
     distributed: DistributedContext = field(default_factory=DistributedContext)
 
     @property
@@ -90,14 +86,8 @@ def record(
     distributed: DistributedContext,
     advance: Callable[[int], None],
 ) -> Frozen:
-    """Samples a group of rollouts at each state, and records the decisions of the gate, which stops no group.
-
-    Args:
-        key: the key from which the seeds of the random draws are derived.
-        begin: function that gives the engine the policy's weights and so empties the engine's cache. It is called
-            before each ``TOGETHER`` groups.
-        distributed: the processes of the run. Each process samples a part of the groups, and gets all of them.
-        advance: is called with numbers of newly sampled groups.
+    """Samples a group of rollouts at each state, each process a part, and records the decisions of the gate, which stops no
+    group. ``begin`` gives the engine the policy's weights and so empties its cache, before each ``TOGETHER`` groups.
     """
     local, shadow = player.using(player.sampling, player.max_turns), Shadow(gate)
     began, cpu_began = time.monotonic(), time.process_time()
@@ -118,60 +108,29 @@ def record(
     return Frozen({tree.state.id: tree for tree in trees}, cost, distributed)
 
 
-def tree_row(tree: RolloutTree) -> dict[str, Any]:
-    """Returns a tree as a JSON object, from which :func:`read_tree` restores the tree without rounding errors."""
-    return {
-        "state": tree.state.id,
-        "ids": list(tree.state.ids),
-        "turns": [asdict(turn) for turn in tree.turns],
-        "stopped": tree.stopped,
-        "invalid": sorted(tree.invalid),
-        "version": tree.version,
-        "looks": [{"step": look.step, "values": dict(look.values), "stop": look.stop} for look in tree.looks],
-    }
-
-
-def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
-    """Returns the tree from which :func:`tree_row` made ``row``, with ``state`` as its root state."""
-    return RolloutTree(
-        state,
-        [Turn(**turn) for turn in row["turns"]],
-        row["stopped"],
-        set(row["invalid"]),
-        row["version"],
-        [GateDecision(**look) for look in row["looks"]],
-    )
+_TREES = TypeAdapter(list[RolloutTree])
 
 
 def write_buffer(path: Path, frozen: Frozen) -> None:
-    content = json.dumps({"cost": frozen.cost, "trees": [tree_row(tree) for tree in frozen.trees.values()]})
-    with atomic_write(path) as part:
-        part.write_bytes(gzip.compress(content.encode(), mtime=0))
+    """Writes the buffer as JSON, from which every number comes back with all its digits. Of a state, only its id and
+    tokens are stored, because the data of a task may have values that JSON does not know.
+    """
+    bare = Task("", "", "")
+    trees = [replace(tree, state=State(tree.state.id, bare, tree.state.ids)) for tree in frozen.trees.values()]
+    rows = json.dumps([asdict(tree) for tree in trees], default=sorted)  # ``invalid`` is a set
+    with atomic_write(path) as part, gzip.open(part, "wt", encoding="utf-8") as stream:
+        stream.write(f"{json.dumps(frozen.cost)}\n{rows}")
 
 
 def read_buffer(path: Path, states: Sequence[State], distributed: DistributedContext) -> Frozen | None:
     """Returns the buffer at ``path``, or None if there is no readable buffer of these states."""
-    with suppress(OSError, EOFError, ValueError, zlib.error, LookupError, TypeError):
-        content = json.loads(gzip.decompress(path.read_bytes()))
-        rows = content["trees"]
-        if [(state.id, list(state.ids)) for state in states] == [(row["state"], row["ids"]) for row in rows]:
-            trees = map(read_tree, states, rows)
-            return Frozen({tree.state.id: tree for tree in trees}, dict(content["cost"]), distributed)
+    with suppress(OSError, EOFError, ValueError, zlib.error):
+        cost, _, content = gzip.decompress(path.read_bytes()).partition(b"\n")
+        trees = _TREES.validate_python(json.loads(content))
+        if [(tree.state.id, tree.state.ids) for tree in trees] == [(state.id, state.ids) for state in states]:
+            whole = {state.id: replace(tree, state=state) for state, tree in zip(states, trees, strict=True)}
+            return Frozen(whole, json.loads(cost), distributed)
     return None
-
-
-def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
-    """Draws ``count`` of ``states`` for the buffer. Equal seeds give equal draws.
-
-    Raises:
-        InputError: there are fewer than ``count`` states.
-    """
-    if len(states) < count:
-        raise InputError(
-            f"rollout.frozen={count}: this run has {len(states)} states to sample from, which is too few; lower "
-            "rollout.frozen, or provide more states (states.count or data.trajectories)"
-        )
-    return Batches(states, seed, count)(0)
 
 
 def frozen_groups(
@@ -185,7 +144,12 @@ def frozen_groups(
     assert parts.allocator is not None and parts.gate is not None
     module.to(settings.device)
     path, distributed = settings.folder / "buffer.json.gz", module.distributed
-    chosen = drawn(states, count, settings.seed)
+    if len(states) < count:
+        raise InputError(
+            f"rollout.frozen={count}: this run has {len(states)} states to sample from, which is too few; lower "
+            "rollout.frozen, or provide more states (states.count or data.trajectories)"
+        )
+    chosen = Batches(states, settings.seed, count)(0)
     with phases.phase("record", count) as advance:
         frozen = read_buffer(path, chosen, distributed)
         if all(distributed.gather([frozen is not None])):

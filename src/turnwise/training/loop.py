@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import signal
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -33,32 +34,33 @@ from turnwise.runs.result_file import read_result, write_result
 from turnwise.shipped import BASES, unknown_to
 from turnwise.training.candidates import read_candidates
 from turnwise.training.collection import Collection, Rollouts
+from turnwise.training.diagnostics import Health
 from turnwise.training.distributed import joined, label_of, last_checkpoint
-from turnwise.training.evaluate import Measure, command, evaluate_between, export, result_of, summary
+from turnwise.training.evaluate import Measure, evaluate_between, export
 from turnwise.training.frozen_buffer import frozen_groups
-from turnwise.training.metrics import gate_counts
 from turnwise.training.module import PolicyModule, out_of_memory
 from turnwise.training.parts import build_parts, player_of, prove_judge, trainer_of
 from turnwise.training.profile import Choice, profile_costs
-from turnwise.training.progress import Advance, Phases, StatusWriter, started
-from turnwise.training.recorder import Health, Recorder
+from turnwise.training.progress import Phases, shown, started
+from turnwise.training.recorder import Recorder, gate_counts
+from turnwise.training.result import result_of, summary
 
 SERVED = {"turnwise.engines.vllm.VllmEngine"}  # engines that run in servers, outside the run's processes
 
 
 def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
-    """Runs a configuration. Work that an earlier start of the run has finished is not repeated. The duration of the run
-    is counted from ``began``, a Unix time (None: from now on). ``env`` is the environment if it is ready. Raises
-    ``Checked`` if all checks have passed and ``check`` is set.
+    """Runs a configuration. Work that an earlier start of the run has finished is not repeated. ``began`` is the Unix time
+    from which the run's duration counts, and ``env`` is the environment if it is ready. Raises ``Checked`` if all checks
+    have passed and ``check`` is set.
     """
+    began = time.time() if began is None else began
     prepare(int(cfg.seed))
     with ExitStack() as ends:
         ends.enter_context(explained_memory())
         distributed = ends.enter_context(joined(cfg.trainer)).sampling(served=cfg.engine._target_ in SERVED)
         first = distributed.first
-        status = ends.enter_context(StatusWriter(Path(cfg.paths.out), command(resumes=True), first, began))
         console = Terminal(stderr=True, quiet=not first)
-        phases = ends.enter_context(Phases(console, label_of(cfg.name, cfg.seed), status))
+        phases = ends.enter_context(Phases(console, label_of(cfg.name, cfg.seed)))
         loggers = ends.enter_context(started(cfg, first, phases.log))
         for line in told(cfg):
             phases.log(line)
@@ -88,7 +90,7 @@ def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
             raise Checked
 
         most, recorded = getattr(parts.reward, "most", None), settings.rollout.recorded
-        recorder = Recorder(settings.folder, candidates.messages, recorded, first, loggers, most)
+        recorder = Recorder(settings.folder, candidates.messages, recorded, first, loggers, most, began)
         health = Health(recorder, phases.log, settings.update.allow_empty)
         measure = Measure(settings, policy, player, module, candidates, phases)
         base = measure.base(cfg)
@@ -106,7 +108,7 @@ def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
             module.evaluate = partial(evaluate_between, measure, recorder, collection)
             callbacks += [recorder, health]
             callbacks += [part for part in (parts.predictor, chosen.reprofile) if part is not None]
-            callbacks += [*parts.callbacks, Advance(advance, recorder)]
+            callbacks += [*parts.callbacks, shown(advance, recorder)]
             if distributed.world > 1 or SLURMEnvironment.detect():
                 callbacks.append(own_signals())
             trainer = trainer_of(cfg, settings, callbacks, loggers)
@@ -128,7 +130,7 @@ def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
             lost = measure.lost(base) + measure.lost(after)
             entries = recorder.result(chosen.verdicts, phases.seconds, lost) | profile_costs(settings.folder)
             entries |= {"pivots": dict(chosen.pivots)} if chosen.pivots else {}
-            entries |= health.closing(parts.gate) | {"wall_seconds": round(status.seconds, 1)}
+            entries |= health.closing(parts.gate)
             write_result(result_of(cfg, parts.env.name, candidates, base, after, entries), settings.folder)
             report = write_pages(settings.folder)
             advance(1)
@@ -136,9 +138,6 @@ def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
 
 
 def prepare(seed: int) -> None:
-    """Sets seeds and deterministic kernels, makes libraries quiet, and frees the memory of earlier runs in this
-    process. Environment variables that the user has set are not changed.
-    """
     give_back()
     quiet()
     L.seed_everything(seed, verbose=False)
@@ -155,12 +154,9 @@ def quiet() -> None:
 
 
 def give_back() -> None:
-    """Frees the memory of earlier runs in this process, and returns free pages to the operating system.
-
-    A trainer, its module and the figures of a report refer to each other in cycles. Python searches for old cycles only
-    after the number of objects has grown by a quarter, but a run with gigabytes of tensors has few objects. Without
-    this function, the memory of all runs of a sweep would add up. What is left are mostly the libraries, half a million
-    objects. They are frozen, because every later search would visit all of them.
+    """Frees the memory of earlier runs in this process. A trainer, its module and a report's figures refer to each other in
+    cycles, for which Python searches only after the number of objects has grown by a quarter: the memory of a sweep's
+    runs would add up. What is left, mostly the libraries, is frozen, because every later search would visit it.
     """
     gc.unfreeze()
     gc.collect()
@@ -172,7 +168,6 @@ def give_back() -> None:
 
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
-    """Returns the first log lines of a run: what it does, and warnings about parts that do not fit together."""
     file = cfg.data.file
     domain = Path(file).name if file is not None else environment.name
     held_out = f"at most {cfg.eval.tasks} held-out dialogues or tasks" if file else f"{cfg.eval.tasks} held-out tasks"

@@ -46,17 +46,11 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # 
 
 
 class PolicyModule(LightningModule):
-    """The policy and its optimiser. One training step is one optimiser step on one packed update.
+    """The policy (a causal LM with tree attention) and its optimiser. One training step is one optimiser step on one packed
+    update, whose gradients and metrics the processes of ``distributed`` share.
 
     If a micro-batch does not fit into memory, each micro-batch is split into two, and the update starts again. Later
     updates are also split (``halvings``). The loss and the metrics do not depend on the split.
-
-    Args:
-        model: a causal LM with tree attention, with or without an adapter.
-        loss: the loss, which tells whether it needs the reference policy's log-probs (``loss.needs_reference``).
-        iterations: number of iterations of the whole run, for the schedule of the learning rate.
-        temperature: the temperature at which the rollouts are sampled.
-        distributed: the processes that share an update. Their gradients and metrics are combined.
     """
 
     def __init__(
@@ -99,9 +93,7 @@ class PolicyModule(LightningModule):
             engine.load_weights(model, self.version)
 
     def stage_weights(self, engine: Engine) -> Callable[[], None]:
-        """Copies the current weights and returns a function that loads the copy into ``engine``. All processes must
-        call this method.
-        """
+        """Copies the current weights, in all processes, and returns a function that loads the copy into ``engine``."""
         model = self._gathered()
         return stage(engine, model, self.version) if self.distributed.samples else lambda: None
 
@@ -109,9 +101,7 @@ class PolicyModule(LightningModule):
         return Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
 
     def remembered(self) -> dict[str, Any]:
-        """Returns the policy's ``version`` and copies of its trained ``weights``, in a form that a checkpoint can store.
-        Of sharded weights, each process gets copies of its own shards.
-        """
+        """Returns the policy's ``version`` and copies of its trained ``weights``, of sharded ones each process its own."""
         weights = {name: p.detach().clone() for name, p in self._own_parameters() if p.requires_grad}
         return {"version": self.version, "weights": weights}
 
@@ -120,16 +110,16 @@ class PolicyModule(LightningModule):
         """Takes the weights and the version of a stored policy within the ``with`` block. Meanwhile ``policy`` holds
         those of the module, so no further copy of all weights is needed. None: nothing changes.
         """
-        self._exchange(policy)
+        if policy is not None:
+            self._exchange(policy)
         try:
             yield
         finally:
-            self._exchange(policy)
+            if policy is not None:
+                self._exchange(policy)
 
     @torch.no_grad()
-    def _exchange(self, policy: dict[str, Any] | None) -> None:
-        if policy is None:
-            return
+    def _exchange(self, policy: dict[str, Any]) -> None:
         own = dict(self._own_parameters())
         for name, weight in policy["weights"].items():
             now = own[name].detach().clone()
@@ -151,8 +141,8 @@ class PolicyModule(LightningModule):
         return [optimizer], [schedule]
 
     def rate(self, step: int) -> float:
-        """Returns the factor (0 to 1) of the learning rate at optimiser step ``step``. The factor rises linearly over
-        the first ``warmup`` steps, and falls linearly to 0 over the last fraction ``decay`` of all steps.
+        """Returns the factor (0 to 1) of the learning rate: it rises linearly over the first ``warmup`` steps, and falls
+        linearly to 0 over the last fraction ``decay`` of all steps.
         """
         rising = (step + 1) / (self.settings.warmup + 1)
         last = self.settings.decay * self.steps
@@ -188,17 +178,11 @@ class PolicyModule(LightningModule):
         return {name: metric.value for name, metric in merged.items()} | counted
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Returns the update without moving it. The micro-batches of the update are moved to the device later, one at a
-        time, because the whole update may not fit into the device's memory.
-        """
+        """Micro-batches are moved one at a time, because the whole update may not fit into the device's memory."""
         return batch
 
     def _add_gradients(self, update: Update) -> list[dict[str, Mean | Max]]:
-        """Adds the gradients of the whole update to the parameters and returns the metrics of each micro-batch.
-
-        Raises:
-            Stopped: a single row does not fit into memory, or a run of several processes is out of memory.
-        """
+        """Adds the gradients of the whole update to the parameters and returns the metrics of each micro-batch."""
         while True:
             try:
                 # Without autocast, the inputs of a LoRA layer must have the dtype of its weights, so PEFT casts them.
@@ -256,9 +240,6 @@ class PolicyModule(LightningModule):
         return _number(torch.nn.utils.clip_grad_norm_(trained, self.settings.clip_norm))
 
     def _skip(self) -> None:
-        """Counts an update that was skipped because its gradient is not finite. Stops the run after
-        ``update.max_skips`` skipped updates in a row.
-        """
         self.skipped += 1
         self.skips_in_a_row += 1
         if self.skips_in_a_row >= self.settings.max_skips:
@@ -288,9 +269,7 @@ class PolicyModule(LightningModule):
     @torch.no_grad()
     def references(self, update: Update) -> list[Tensor | None]:
         """Returns for each micro-batch the log-probs (U,) of its predicted tokens under the base policy pi_0, or None
-        if the loss does not need these log-probs.
-
-        All log-probs are computed before any gradient, because the adapter is switched off for all threads meanwhile.
+        if the loss does not need them. The adapter is switched off for all threads meanwhile.
         """
         if not self.loss.needs_reference or not update.batches:
             return [None] * len(update.batches)
@@ -299,9 +278,8 @@ class PolicyModule(LightningModule):
 
     @torch.no_grad()
     def with_near(self, updates: Sequence[Update]) -> list[Update]:
-        """Returns the updates, with the current policy's log-probs added to the items if the loss needs these
-        log-probs. The loss needs them only if the iteration has several optimiser steps. The current policy is the
-        policy before the first step.
+        """Returns the updates, with the log-probs of the policy before the first optimiser step added to the items if the
+        loss needs them, which is only so with several steps.
         """
         if self.settings.steps == 1 or not getattr(self.loss, "needs_near", False):
             return list(updates)
@@ -312,9 +290,7 @@ class PolicyModule(LightningModule):
 
     @torch.no_grad()
     def differences(self, update: Update) -> Tensor:
-        """Returns for all items of an update the absolute differences between the log-probs with which their tokens
-        were sampled and the log-probs under the current weights.
-        """
+        """Returns |log pi - log pi_sampler| of all items of an update under the current weights."""
         with self.trainer.precision_plugin.train_step_context():
             found = [
                 (logprobs_U.cpu()[packed.items.unique_K] - packed.items.old_logprob_K).abs()
@@ -323,15 +299,12 @@ class PolicyModule(LightningModule):
         return torch.cat(found)
 
     def _logprobs(self, update: Update) -> list[Tensor]:
-        """Returns for each micro-batch the log-probs (U,) of its predicted tokens under the current weights."""
-
         def logprobs(packed: Packed) -> Tensor:
             return self._score(packed.to(self.device))[0]
 
         return list(self.passes.map(logprobs, update.batches) if self._in_threads else map(logprobs, update.batches))
 
     def loss_inputs(self, packed: Packed, update: Update, reference_U: Tensor | None = None) -> LossInputs:
-        """Returns the inputs of the loss for a micro-batch. ``reference_U`` is its entry of :meth:`references`."""
         batch = packed.to(self.device)
         items = batch.items
         logprobs_U, entropy_U = self._score(batch, entropy=True)
@@ -345,11 +318,8 @@ class PolicyModule(LightningModule):
 
     def _score(self, batch: Packed, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         gathering = vars(self.model).get("score_packed")  # only a sharded model has this function
-        return (
-            gathering(batch, self.temperature, entropy)
-            if gathering
-            else score(self.model, batch, self.temperature, entropy)
-        )
+        settings = batch, self.temperature, entropy
+        return gathering(*settings) if gathering else score(self.model, *settings)
 
     # -- checkpoints and evaluation ------------------------------------------------------------------------------------
 
@@ -376,7 +346,6 @@ def _near(packed: Packed, logprobs_U: Tensor) -> Packed:
 
 
 def _number(norm: Tensor) -> float:
-    """Returns a norm as a Python float. For a norm of sharded tensors, all processes must call this function."""
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
@@ -388,12 +357,9 @@ def out_of_memory(error: BaseException) -> bool:
 
 class Passes:
     """Runs forward and backward passes on ``threads`` worker threads (by default, PyTorch's number of threads), with
-    one thread each.
-
-    For a small packed row, two threads for each operation are hardly faster than one thread, because the operations are
-    short. Two rows at the same time, with one thread each, take about half as long as two rows one after the other. The
-    gradients are added in the order of the micro-batches, so that two runs with equally many threads get equal weights,
-    bit for bit.
+    one thread each. Operations on a small packed row are short: two rows side by side, with one thread each, take about
+    half as long as one after the other with two. Gradients are added in the order of the micro-batches, so that two runs
+    with equally many threads get equal weights, bit for bit.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -401,10 +367,7 @@ class Passes:
         self._pool: ThreadPoolExecutor | None = None
 
     def map(self, compute: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """Applies ``compute`` to each item in a worker thread, and yields the results in the order of the items.
-
-        Gradients are enabled or disabled as in the calling thread.
-        """
+        """Applies ``compute`` in worker threads, with gradients as in the calling thread; results in order."""
         if self.threads == 1 or len(items) == 1:
             return map(compute, items)
         if self._pool is None:
@@ -421,9 +384,7 @@ class Passes:
         self, loss: Callable[[T], tuple[Tensor, R]], items: Sequence[T], parameters: Sequence[Tensor]
     ) -> list[R]:
         """Adds the gradient of the summed losses to ``parameters``, and returns the second value of each ``loss`` call.
-
-        Two threads that call ``backward`` would write to one ``grad`` at once. Therefore each pass returns its
-        gradients, and the calling thread adds the gradients.
+        The calling thread adds, because two threads that call ``backward`` would write to one ``grad`` at once.
         """
 
         def one(item: T) -> tuple[tuple[Tensor | None, ...], R]:
@@ -443,10 +404,8 @@ class Passes:
 
 
 def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
-    """Enables gradient checkpointing for the layers of ``model`` and returns the layers.
-
-    Within :func:`recomputing`, the layers then store only their inputs for the backward pass. With ``offload``, and if
-    there is an accelerator, the stored inputs are kept in CPU memory.
+    """Enables gradient checkpointing for the layers of ``model``, which is active within :func:`recomputing`, and returns
+    them. With ``offload``, and if there is an accelerator, their stored inputs are kept in CPU memory.
     """
     causal = unwrapped(model)
     away = offload and torch.accelerator.is_available()
@@ -456,10 +415,8 @@ def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
 
 @contextmanager
 def recomputing(layers: Sequence[Any]) -> Iterator[None]:
-    """Sets the layers to training mode within the ``with`` block. The transformers library recomputes activations in
-    the backward pass only for layers in training mode.
-
-    The modules inside the layers, such as dropout, are not set to training mode, so that the outputs do not change.
+    """Sets the layers, but not the modules inside them, such as dropout, to training mode within the ``with`` block: only
+    then does the transformers library recompute activations.
     """
     for layer in layers:
         layer.training = True

@@ -25,8 +25,8 @@ from turnwise.config.settings import (
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.dialect import Dialect, dialect_of
 from turnwise.data.steps import TurnInContext
-from turnwise.data.toolcalls import Format
-from turnwise.env import check_ready
+from turnwise.data.toolcalls import PARSERS, Format
+from turnwise.env import check_ready, environments_of
 from turnwise.errors import InputError
 from turnwise.methods.allocate import Allocator
 from turnwise.methods.credit import Advantage
@@ -42,20 +42,12 @@ from turnwise.rollouts.probe import check_exact, probe_backbone
 from turnwise.rollouts.verdicts import Judged
 from turnwise.shipped import weights_of
 from turnwise.training.distributed import AtomicCheckpointIO, DistributedContext, environments
-from turnwise.training.own_data import call_format, in_format
 from turnwise.types import State
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a run, grouped as in ``conf/train.yaml``, and the folders of the run.
-
-    Attributes:
-        iterations: number of iterations of the whole run.
-        folder: the run's folder.
-        cache: the folder of files that runs share.
-        device: the device on which the policy is evaluated and profiled outside of Lightning's ``fit``.
-    """
+    """The settings of a run, grouped as in ``conf/train.yaml``, and its folders."""
 
     data: DataSettings
     rollout: RolloutSettings
@@ -66,16 +58,11 @@ class Settings:
     seed: int
     iterations: int
     folder: Path
-    cache: Path
-    device: torch.device
+    cache: Path  # of files that runs share
+    device: torch.device  # on which the policy is evaluated and profiled outside of Lightning's ``fit``
 
     @classmethod
     def of(cls, cfg: DictConfig) -> Settings:
-        """Returns the settings of a configuration.
-
-        Raises:
-            ConfigError: a value is not valid.
-        """
         groups: dict[str, Any] = {
             name: build(cfg, name) for name in ("data", "rollout", "update", "policy", "eval", "predictor")
         }
@@ -113,9 +100,9 @@ def kept_of_token(config: Any, item: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BasePolicy:
-    """The policy before training. ``source`` is the folder or the Hugging Face id of the weights."""
+    """The policy before training."""
 
-    source: str
+    source: str  # the folder or the Hugging Face id of the weights
     model: Any
     tokenizer: Any
     chat: ChatTokens
@@ -123,35 +110,24 @@ class BasePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a method. A part that the method does not use is None.
+    """The parts of a method. A part that the method does not use is None."""
 
-    Attributes:
-        env: the environment, or a mixture of environments.
-        states: the rule that chooses the states at which rollouts start.
-        format: the format of tool calls in replies and demonstrations.
-        dialect: the way in which the chat template renders the dialogues of ``data.file``.
-        judged: the reward with the judge's score added (see :meth:`asking`).
-        callbacks: the callbacks that the configuration adds to the trainer.
-    """
-
-    env: Any
-    states: Any
+    env: Any  # the environment, or a mixture of environments
+    states: Any  # the rule that chooses the states at which rollouts start
     reward: Reward | None
     judge: Any
     advantage: Advantage | None
     loss: Loss
-    format: Format
-    dialect: Dialect | None
+    format: Format  # of tool calls in replies and demonstrations
+    dialect: Dialect | None  # how the chat template renders the dialogues of ``data.file``
     allocator: Allocator | None
     gate: Gate | None
     predictor: OnlinePredictor | None
     callbacks: tuple[Callback, ...]
-    judged: Judged | None = None
+    judged: Judged | None = None  # the reward with the judge's score added (:meth:`asking`)
 
     def asking(self, steps: Mapping[str, TurnInContext], chat: ChatTokens) -> Parts:
-        """Returns a copy of the parts in which ``judged`` is set, if the run has a judge and a reward. ``steps`` maps
-        state ids to demonstrated turns.
-        """
+        """Returns the parts with ``judged`` set, if the run has a judge and a reward. ``steps`` maps state ids to turns."""
         if self.judge is None or self.reward is None:
             return self
         return replace(self, judged=Judged(self.reward, self.judge, steps, chat.written, self.format))
@@ -190,12 +166,7 @@ def build_parts(
 
 
 def base_policy(settings: Settings) -> BasePolicy:
-    """Loads the policy of ``settings.policy``, and checks that a forward pass over packed trees gives the same
-    log-probs as the model's own forward pass.
-
-    Raises:
-        InputError: the model does not exist, or the log-probs differ.
-    """
+    """Loads the policy, and checks that packed trees give the log-probs of the model's own forward pass (InputError)."""
     policy, longest = settings.policy, settings.rollout.max_length
     source = at_hand(weights_of(policy.model), "policy.model")
     adapter = (policy.lora.r, policy.lora.alpha, policy.lora.dropout)
@@ -216,11 +187,8 @@ def _predictor(settings: Settings, tokenizer: Any) -> OnlinePredictor | None:
 def prove_judge(
     judged: Judged | None, candidates: Sequence[State], distributed: DistributedContext, log: Callable[[str], None]
 ) -> None:
-    """Asks the judge about the first candidate, to check that the judge answers before the run needs it. The first
-    process asks.
-
-    Raises:
-        InputError: the judge gave no score. Every process raises this error.
+    """Asks the judge about the first candidate, in the first process. If the judge gives no score, every process raises an
+    InputError, before the run has cost anything.
     """
     answer = fault = None
     if judged is not None and distributed.first and candidates:
@@ -255,11 +223,7 @@ def trainer_of(cfg: DictConfig, settings: Settings, callbacks: list[Callback], l
 def player_of(
     cfg: DictConfig, settings: Settings, parts: Parts, policy: BasePolicy, log: Callable[[str], None]
 ) -> Player:
-    """Returns the player, which samples rollouts with the engine and the environment. The engine has no weights.
-
-    Raises:
-        InputError: the engine cannot be built.
-    """
+    """Returns the player, which samples rollouts with the engine and the environment. The engine has no weights yet."""
     chat, rollout = policy.chat, settings.rollout
     folder = settings.folder / "engine"
     engine = build(cfg, "engine", end_ids=chat.stop_ids, model=policy.source, folder=folder, say=log)
@@ -275,3 +239,34 @@ def player_of(
         environment_threads=rollout.environment_threads,
         dialogues=settings.data.judging(parts.format),
     )
+
+
+# -- the format of tool calls ------------------------------------------------------------------------------------------
+
+FALLBACK: Format = "hermes"  # the format of most chat templates with tools
+
+
+def call_format(given: Format | None, environment: Any, from_file: bool) -> Format:
+    """Returns the format of the run's tool calls: ``reward.format``, the format in which the environment's experts write
+    (its attribute ``format`` or ``calls``), or ``hermes``. For a file, :func:`build_parts` later replaces ``hermes`` by
+    the format that the policy's chat template writes. An InputError says if the parts of a mixture differ.
+    """
+    if given is not None:
+        return given
+    named = {
+        name: getattr(env, "format", None) or getattr(env, "calls", None)
+        for name, env in ({} if from_file else environments_of(environment)).items()
+    }
+    formats = {name: form for name, form in named.items() if isinstance(form, str) and form in PARSERS}
+    if len(set(formats.values())) > 1:
+        listed = ", ".join(f"{name} {form}" for name, form in sorted(formats.items()))
+        raise InputError(
+            f"reward.format: the environments write calls in different formats ({listed}), but a reward reads only one; "
+            "keep environments of one format, or choose reward=functional"
+        )
+    return next(iter(formats.values()), FALLBACK)  # type: ignore[arg-type]
+
+
+def in_format(reward: Any, form: Format) -> Any:
+    """Sets the format of a reward that parses calls and has none yet."""
+    return replace(reward, format=form) if getattr(reward, "format", form) is None else reward

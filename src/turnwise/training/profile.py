@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,10 +31,10 @@ from turnwise.methods.states import STD_TOLERANCE, Batches, Profile, Refresh
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.player import Player
 from turnwise.training.distributed import DistributedContext, is_sharded
-from turnwise.training.metrics import count_profile, totals_of
 from turnwise.training.module import PolicyModule
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.progress import Phases
+from turnwise.training.recorder import count_profile, paid_groups
 from turnwise.types import State
 
 TOGETHER = 4096  # number of samples that are drawn together; more are faster, and need more memory
@@ -64,18 +64,15 @@ def profile(
     afresh: Callable[[], None] | None = None,
     rated: bool = False,
 ) -> pa.Table:
-    """Profiles the states. Returns one row for each state, and the costs as metadata of the table's schema.
+    """Profiles the states, with ``k`` samples each. Returns one row for each state, and the costs as metadata of the
+    table's schema. Each process samples a part of the states, and gets all rows.
 
     Args:
         player: samples single actions, with the policy that is profiled.
         states: the states, in the order of their trajectories.
-        k: number of samples for each state.
-        key: the key from which the seeds of the random draws are derived.
         on_done: is called with the number of states that have just been profiled.
-        distributed: the processes of the run. Each process samples a part of the states, and gets all rows.
-        afresh: function that empties the engine's cache. It is called after each ``TOGETHER`` samples.
-        rated: whether states with a pass rate (:class:`turnwise.types.Pivot`) are not sampled. The pass rate is then
-            used as the profile.
+        afresh: empties the engine's cache, after each ``TOGETHER`` samples.
+        rated: whether the pass rate of a state (:class:`turnwise.types.Pivot`) is used as its profile, without samples.
     """
     distributed = distributed or DistributedContext()
     turns_before, tokens_before, cpu_began = player.tally.turns, player.tally.tokens, time.process_time()
@@ -142,26 +139,20 @@ def read_profile(path: Path, version: int) -> pa.Table | None:
     return None
 
 
-def why_none(table: pa.Table, profiles: Mapping[str, Profile], keep: str) -> str:
+def why_none(table: pa.Table, profiles: Mapping[str, Profile]) -> str:
     """Returns why no state of a first profile is left to train on, and what to do."""
     samples = sum(len(profile.functional) for profile in profiles.values())
     cut = json.loads((table.schema.metadata or {}).get(_KEY, b"{}")).get("cut", 0)
+    means = [profile.mean for profile in profiles.values()]
     if 2 * cut > samples:
         return f"{cut} of {samples} sampled replies are cut off; raise rollout.sampling.max_tokens"
-    means = [profile.mean for profile in profiles.values()]
     if max(means, default=0.0) <= 0:
         shown = "; ".join(repr(text[:80]) for actions in table["actions"].to_pylist()[:3] for text in actions[:1])
-        longer = f" raise rollout.sampling.max_tokens ({cut} were cut off)," if cut else ""
-        return (
-            f"none of {samples} sampled replies was accepted; train longer with method=sft first,{longer} or correct the "
-            f"format if these replies look right: {shown}"
-        )
+        return f"none of {samples} sampled replies was accepted, such as {shown}; train longer with method=sft first"
     if min(means) >= 1 - STD_TOLERANCE:
         return f"all {samples} sampled replies were accepted; give harder data, or keep this policy"
     mixed = sum(profile.mixed for profile in profiles.values())
-    if mixed and keep == "adv":
-        return f"{mixed} turns are mixed, but above states.lambda_diff; raise it, or set states.keep=mixed"
-    return "at each turn all samples were accepted, or none was; give more data, or raise states.k"
+    return f"at {mixed} turns the samples differ; raise states.lambda_diff or states.k, or give more data"
 
 
 def _facts(path: Path) -> dict[str, float]:
@@ -170,9 +161,7 @@ def _facts(path: Path) -> dict[str, float]:
 
 
 def profile_costs(folder: Path) -> dict[str, float]:
-    """Returns ``profile_turns``, ``profile_tokens`` and ``profile_cpu_seconds`` of all profiles in a run's folder, or
-    nothing without a profile. Each sample of a profile is one turn. The CPU time is the time of the first process.
-    """
+    """Returns ``profile_turns``, ``profile_tokens`` and ``profile_cpu_seconds`` of all profiles in a run's folder."""
     facts = [_facts(path) for path in sorted(folder.glob("profile*.parquet"))]
     if not facts:
         return {}
@@ -184,29 +173,17 @@ def profile_costs(folder: Path) -> dict[str, float]:
 
 
 class Chosen(NamedTuple):
-    """The states that were chosen before training, with facts about the profile.
-
-    Attributes:
-        states: the chosen states. The run trains on these states until ``reprofile`` chooses new states.
-        verdicts: counts of the verifiers' verdicts in the profile, by domain. Empty without a profile.
-        reprofile: chooses new states during training. None if states are chosen only once.
-        pivots: the entries ``pivots.*`` of the run's result. Empty without a profile.
-    """
+    """The states that were chosen before training, with facts about the profile."""
 
     states: Sequence[State]
-    verdicts: Mapping[str, float] = {}
-    reprofile: Reprofile | None = None
-    pivots: Mapping[str, float] = {}
+    verdicts: Mapping[str, float] = {}  # counts of the verifiers' verdicts in the profile, by domain
+    reprofile: Reprofile | None = None  # chooses new states during training
+    pivots: Mapping[str, float] = {}  # the entries ``pivots.*`` of the run's result
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Profiles the candidate states under the current policy and chooses among the candidates.
-
-    Attributes:
-        player: samples single actions at the candidates (``max_turns=1``).
-        module: the policy that is profiled.
-    """
+    """Profiles the candidate states under the current policy, with a player of one turn, and chooses among them."""
 
     settings: Settings
     parts: Parts
@@ -220,20 +197,20 @@ class Choice:
         rule, settings = self.parts.states, self.settings
         if not rule.k:
             return Chosen(rule.select(self.candidates, {}))
-        profiles, kept, summary = self.profiled()
+        profiles, kept, entries = self.profiled()
         reprofile = None
         if rule.reprofile is not None:
             of_run = (self, settings.rollout, settings.seed, self.phases.log)
             reprofile = Reprofile(rule.reprofile, self.candidates, kept, *of_run)
-        return Chosen(kept, count_profile(profiles, self.candidates), reprofile, summary.result(len(kept)))
+        return Chosen(kept, count_profile(profiles, self.candidates), reprofile, entries)
 
     def __call__(self, number: int) -> Sequence[State]:
         """Makes profile ``number`` (0: the profile before training) and returns the states that the rule keeps."""
         return self.profiled(number)[1]
 
-    def profiled(self, number: int = 0) -> tuple[Mapping[str, Profile], Sequence[State], ProfileSummary]:
+    def profiled(self, number: int = 0) -> tuple[Mapping[str, Profile], Sequence[State], Mapping[str, float]]:
         """Profiles the candidates under the current policy, unless an earlier start of the run has done so. Returns the
-        profiles, the states that the rule keeps, and a summary.
+        profiles, the states that the rule keeps, and the entries ``pivots.*`` of the result.
         """
         settings, distributed, engine = self.settings, self.module.distributed, self.player.engine
         name = f"profile-{number}" if number else "profile"
@@ -261,16 +238,15 @@ class Choice:
         kept = distinct(self.parts.env, chosen)
         if distributed.first and written is None:
             write_profile(path, table, profiles, kept)
-        summary = summarise(profiles.values())
-        missed = "-" if summary.miss_rate is None else f"{summary.miss_rate:.0%}"
+        entries, miss_rate = summarise(profiles.values())
+        missed = "-" if miss_rate is None else f"{miss_rate:.0%}"
         self.phases.log(
-            f"{summary.states} expert turns profiled: at {summary.zero_signal:.0%} of these turns all sampled actions have "
+            f"{len(profiles)} expert turns profiled: at {entries['without_signal']:.0%} of these turns all sampled actions have "
             f"the same reward; {len(kept)} turns are kept; an exact match would miss {missed} of the acceptable actions"
         )
         if not kept and not number:
-            keep = getattr(self.parts.states, "keep", "")
-            raise InputError(f"no state is left to train on: {why_none(table, profiles, keep)}")
-        return profiles, kept, summary
+            raise InputError(f"no state is left to train on: {why_none(table, profiles)}")
+        return profiles, kept, entries | {"kept": len(kept)}
 
 
 def distinct(environment: Environment, states: Sequence[State]) -> Sequence[State]:
@@ -282,20 +258,11 @@ def distinct(environment: Environment, states: Sequence[State]) -> Sequence[Stat
 
 class Reprofile(Callback):
     """Returns the states of each iteration, from the states that were chosen by the last profile. The candidate states
-    are profiled again when the fraction of groups whose rewards differ has fallen since the last profile.
+    are profiled again when the fraction of groups whose rewards differ has fallen since the last profile (``refresh``).
 
-    The class is a callback, so that the checkpoint stores its data: the indices of the chosen states among the
-    candidates, and for each iteration since the last profile the fraction of groups whose rewards differ. Every process
-    of a run has this callback and chooses the same states.
-
-    Args:
-        refresh: the rule that decides when to profile again.
-        candidates: all states that may be chosen, in the same order at every start of the run.
-        states: the states that were chosen before training.
-        choose: function that takes the number of a profile, profiles the candidates under the current policy, and
-            returns the chosen states.
-        seed: seed of the order of the states.
-        log: is called with a line if a profile keeps no state.
+    The class is a callback, so that the checkpoint stores the places of the chosen states among the candidates, and the
+    fractions since the last profile. Every process of a run chooses the same states. ``choose`` takes the number of a
+    profile, profiles the candidates under the current policy, and returns the chosen states.
     """
 
     def __init__(
@@ -320,9 +287,7 @@ class Reprofile(Callback):
         return self.batches(iteration)
 
     def prepare(self, iteration: int) -> None:
-        """Profiles the candidates and chooses new states, if ``refresh`` decides to profile before this iteration. All
-        processes must call this method before each iteration.
-        """
+        """Chooses new states, if ``refresh`` decides to profile before this iteration."""
         self.seconds = 0.0
         if not self.refresh.due(self.history, self.profiles):
             return
@@ -367,9 +332,9 @@ class Reprofile(Callback):
 
 def mixed_share(experience: Experience) -> float | None:
     """Returns the fraction of groups whose rewards differ, or None without groups. Groups that a refill replaced count
-    as groups with equal rewards. Groups that a gate stopped are left out, because their episodes are incomplete.
+    as groups with equal rewards; groups that a gate stopped are left out.
     """
-    totals = totals_of(experience)
+    totals = [total for _, total in paid_groups(zip(experience.trees, experience.rewards, strict=True))]
     groups = len(totals) + len(experience.replaced)
     return sum(statistics.pstdev(total) > STD_TOLERANCE for total in totals) / groups if groups else None
 
@@ -377,35 +342,15 @@ def mixed_share(experience: Experience) -> float | None:
 # -- a summary of the first profile -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileSummary:
-    """A summary of the profiles of all candidate states before training. Fractions are in [0, 1]."""
-
-    states: int
-    zero_signal: float  # fraction of states whose samples all have the same reward
-    solved: float  # fraction of states at which every sample has the greatest reward, 1
-    # share of functionally correct samples that the strict rule refuses; None if no sample is functionally correct
-    miss_rate: float | None
-
-    def result(self, kept: int) -> dict[str, float]:
-        shares = {"without_signal": self.zero_signal, "solved": self.solved, "failed": self.zero_signal - self.solved}
-        return {"candidates": self.states, "kept": kept, **{name: round(value, 4) for name, value in shares.items()}}
-
-
-def summarise(profiles: Iterable[Profile]) -> ProfileSummary:
-    states = mixed = solved = functional = misses = 0
-    for profile in profiles:
-        states += 1
-        mixed += profile.mixed
-        solved += not profile.mixed and profile.mean >= 1 - STD_TOLERANCE
-        strict_of_functional = [strict for paid, strict in zip(profile.functional, profile.strict) if paid >= 1]
-        functional += len(strict_of_functional)
-        misses += sum(strict <= 0 for strict in strict_of_functional)
-    if not states:
-        raise ValueError("there are no profiles to summarise")
-    return ProfileSummary(
-        states=states,
-        zero_signal=1 - mixed / states,
-        solved=solved / states,
-        miss_rate=misses / functional if functional else None,
-    )
+def summarise(profiles: Collection[Profile]) -> tuple[dict[str, float], float | None]:
+    """Returns the entries ``pivots.*`` of a result without ``kept``, and the share of functionally correct samples that
+    the strict rule refuses (None if no sample is functionally correct).
+    """
+    states = len(profiles)
+    same = [profile for profile in profiles if not profile.mixed]
+    solved = sum(profile.mean >= 1 - STD_TOLERANCE for profile in same)
+    strict = [s for one in profiles for paid, s in zip(one.functional, one.strict, strict=False) if paid >= 1]
+    shares = {"without_signal": len(same) / states, "solved": solved / states}
+    shares["failed"] = shares["without_signal"] - shares["solved"]
+    entries = {"candidates": states, **{name: round(value, 4) for name, value in shares.items()}}
+    return entries, sum(value <= 0 for value in strict) / len(strict) if strict else None

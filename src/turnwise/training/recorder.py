@@ -1,13 +1,17 @@
-"""Records metrics and rollouts of a run as JSON lines, saves counters in the checkpoint, and warns about iterations
-from which the policy learns nothing.
+"""Counts and records what a run does: metrics of the groups of rollouts (trees) of an iteration (rewards, cost, branches,
+gates, verdicts), its rollouts as JSON lines, and counters over the whole run, which the checkpoint saves.
+
+A *domain* is an environment, or ``dialogues`` for all dialogues without an environment.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,89 +19,34 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
-from turnwise.errors import Stopped
-from turnwise.methods.gate import Never
-from turnwise.rollouts.collect import Experience
+from turnwise.evaluation.suites import repeat_rate
+from turnwise.methods.states import Profile
+from turnwise.rollouts.collect import Experience, Played
 from turnwise.rollouts.pack import Update
 from turnwise.runs.archive import append_lines, cut_lines, each_line
-from turnwise.training.metrics import (
-    TOLERANCE,
-    VERIFIER,
-    branch_metrics,
-    count_verdicts,
-    gate_counts,
-    gate_result,
-    reward_metrics,
-    trajectories,
-    verifier_metrics,
-    verifier_result,
-)
-from turnwise.types import Message, RolloutTree
+from turnwise.types import Message, RolloutTree, State
 
-WARNINGS = "warnings.jsonl"  # in the run's folder, for the page of a run without a result
 JUDGE = "judge/"  # prefix of the names of the judge's metrics and counters
 # Counters of sampling over the whole run:
 SAMPLED = ("turns", "tokens", "trajectories", "faults", "retries", "cancelled")
-IN_A_ROW = 3  # so many iterations in a row without a sample end the run; so many with another problem cause a warning
-_LAST = f"in the last {IN_A_ROW} iterations"
-# kind of problem -> (metric, whether a value of this metric shows the problem, text of the warning)
-_PROBLEMS: Mapping[str, tuple[str, Callable[[float], bool], str]] = {
-    "empty": (
-        "train/samples",
-        lambda samples: samples == 0,
-        "no rollout can be trained on, so the weights do not change",
-    ),
-    "spread": (
-        "train/reward_std",
-        lambda std: std <= TOLERANCE,
-        f"{_LAST} all rollouts of each group earned the same reward, so that all advantages were 0",
-    ),
-    "format": (
-        "train/readable",
-        lambda share: share == 0,
-        f"{_LAST} no action could be read as tool calls in reward.format, or all were cut off "
-        "(rollout.sampling.max_tokens)",
-    ),
-    "truncated": (
-        "train/truncated",
-        lambda share: share == 1,
-        f"{_LAST} every action was cut off; raise rollout.sampling.max_tokens",
-    ),
-    "unpaid": (
-        "train/turns_paid",
-        lambda share: share == 0,
-        f"{_LAST} no rollout had a reward for a turn before its last turn, so only the outcome was used; set "
-        "advantage.turn_reward to a value that the environment reports for each turn, such as admissible, or choose an "
-        "advantage without rewards of turns, such as gigpo or monte_carlo (docs/methods/credit.md)",
-    ),
-    "masked": (
-        "train/correction_masked",
-        lambda share: share > 0.5,
-        f"{_LAST} loss=corrected left out more than half of the tokens; with rollout.staleness above 0, set "
-        "loss.correction.mask_low and mask_high to null or further apart, otherwise check that engine and trainer have "
-        "the same weights, dtype and temperature",
-    ),
-}
-_CAUSED = ("empty", "spread")  # kinds whose warning also tells the likely cause
 _DIGITS = 6  # decimals of recorded log-probs and advantages; further digits may differ between processes
+TOLERANCE = 1e-6  # rewards that differ by at most this much count as equal
+DEPTHS = ((1, 1), (2, 3), (4, 7), (8, 15), (16, None))  # ranges of the number of turns before a branch; None: no limit
+QUARTERS = 4
+GATE, VERIFIER = "gate/", "verifier/"  # prefixes of the names of counters
+_GATE_COUNTS = ("groups", "cut", "looked", "unstopped", "open", "passed", "turns", "tokens")
+_VERDICT_COUNTS = ("judged", "accepted", "exact", "missed", "truncated")
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The rollouts of one iteration (``experience``), and the cost of the rollouts.
-
-    Attributes:
-        cost: turns, tokens, faults and retries of the collection.
-        seconds: duration of the collection in seconds.
-        judge: the judge's report since the process began. Empty without a judge.
-        engine: the engine's report since the process began.
-    """
+    """The rollouts of one iteration, and their cost. Reports are since the process began."""
 
     experience: Experience
-    cost: Mapping[str, float]
+    cost: Mapping[str, float]  # turns, tokens, faults and retries of the collection
     seconds: float
-    judge: Mapping[str, float] = field(default_factory=dict)
-    engine: Mapping[str, float] = field(default_factory=dict)
+    judge: Mapping[str, float] = field(default_factory=dict)  # the judge's report; empty without a judge
+    engine: Mapping[str, float] = field(default_factory=dict)  # the engine's report
 
 
 class Recorder(Callback):
@@ -105,7 +54,8 @@ class Recorder(Callback):
 
     The counters are saved in the checkpoint. A resumed run removes the lines of iterations after the checkpoint, so
     that these iterations are not recorded twice. Every process of a run has a recorder with the counts of the whole
-    run, but only one recorder writes files (``writes``). ``most`` is the greatest reward that a rollout can earn.
+    run, but only one recorder writes files (``writes``). ``most`` is the greatest reward that a rollout can earn, and
+    ``began`` the Unix time at which this start of the run began.
     """
 
     def __init__(
@@ -116,42 +66,30 @@ class Recorder(Callback):
         writes: bool = True,
         loggers: Sequence[Logger] = (),
         most: float | None = None,
+        began: float | None = None,
     ) -> None:
         self.folder, self.messages, self.writes, self.loggers = folder, messages, writes, loggers
-        self.trees, self.most = trees, most
+        self.trees, self.most, self.began = trees, most, began or time.time()
         self.counters: dict[str, float] = {
             **dict.fromkeys(SAMPLED, 0),
             "trajectories": 0.0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
             "cpu_seconds": 0.0,
+            "wall_seconds": 0.0,  # of earlier starts, up to their last checkpoint
         }
-        self._pending: dict[str, float] = {}
+        self.last: dict[str, float] = {}  # metrics of the rollouts of the current iteration
         self._judge: dict[str, float] = {}  # the judge's last report since this process began
         self._update_began = self._cpu_began = self._update_cpu_began = 0.0
-
-    @property
-    def last(self) -> Mapping[str, float]:
-        return self._pending
-
-    @property
-    def judge(self) -> dict[str, float]:
-        """The judge's report over all starts of the run. Empty without a judge."""
-        return self._named(JUDGE)
 
     def _named(self, prefix: str) -> dict[str, float]:
         return {key.removeprefix(prefix): value for key, value in self.counters.items() if key.startswith(prefix)}
 
     def result(self, profiled: Mapping[str, float], phases: Mapping[str, float], lost: int) -> dict[str, Any]:
-        """Returns entries of ``result.json``: turns, tokens, CPU seconds, faults, seconds, the judge's report if there is
-        a judge, and the counts of the verifier's verdicts.
-
-        Args:
-            profiled: the counts of verdicts in the profile.
-            phases: seconds of each phase since the last start of the run.
-            lost: number of episodes that are missing in the evaluations before and after training.
+        """Returns entries of ``result.json``. ``profiled`` counts the verdicts in the profile, ``phases`` holds the seconds
+        of each phase since the last start of the run, and ``lost`` is the number of episodes missing in the evaluations.
         """
-        counters = self.counters
+        counters, judge = self.counters, self._named(JUDGE)
         seconds = {name.replace(" ", "_"): round(value, 2) for name, value in phases.items()}
         seconds.pop("train", None)  # replaced below by the times of rollouts and updates over all starts
         seconds |= {"rollouts": round(counters["rollout_seconds"], 2), "updates": round(counters["update_seconds"], 2)}
@@ -159,16 +97,17 @@ class Recorder(Callback):
             "rollout_turns": int(counters["turns"]),
             "rollout_tokens": int(counters["tokens"]),
             "cpu_seconds": round(counters["cpu_seconds"], 2),
+            "wall_seconds": round(counters["wall_seconds"] + time.time() - self.began, 1),
             "faults": {"lost": int(counters["faults"]), "retries": int(counters["retries"]), "evaluations": lost},
             "seconds": seconds,
-            **({"judge": self.judge} if self.judge else {}),
+            **({"judge": judge} if judge else {}),
             "verifier": verifier_result(self._named(VERIFIER), profiled),
         }
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return dict(self.counters)
+        return self.counters | {"wall_seconds": self.counters["wall_seconds"] + time.time() - self.began}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.counters |= state_dict
@@ -178,15 +117,12 @@ class Recorder(Callback):
             return
         done = trainer.current_epoch
         cut_lines(self.folder / "metrics.jsonl", lambda row: row["iteration"] < done + (row["phase"] != "train"))
-        for path in (*(self.folder / "rollouts").glob("*.jsonl"), self.folder / WARNINGS):
+        for path in (self.folder / "rollouts").glob("*.jsonl"):
             cut_lines(path, lambda row: row["iteration"] < done)
 
     # -- records of an iteration ---------------------------------------------------------------------------------------
 
     def add(self, counts: Mapping[str, float]) -> None:
-        """Adds counts to the counters, such as the cost of samples drawn before the first iteration. A checkpoint that
-        is loaded later replaces the counters with counters that include this cost.
-        """
         for name, value in counts.items():
             self.counters[name] = self.counters.get(name, 0) + value
 
@@ -199,11 +135,9 @@ class Recorder(Callback):
         cpu_began: float | None = None,
         waited: float | None = None,
     ) -> None:
-        """Records the rollouts of an iteration.
+        """Records the rollouts of an iteration, of all processes, and the updates that were packed from them.
 
         Args:
-            gathered: the rollouts of all processes, and the cost of the rollouts.
-            updates: the packed updates with these rollouts.
             learned: metrics of sampling, of reprofiling and of other models that were trained on the rollouts.
             cpu_began: the process's CPU time (``time.process_time``) when the iteration began. None: now.
             waited: seconds in which the iteration waited for the rollouts. None: the duration of the collection.
@@ -219,13 +153,13 @@ class Recorder(Callback):
         self.add({VERIFIER + name: count for name, count in verdicts.items()})
         self.counters["trajectories"] += sum(map(trajectories, experience.trees)) if cost["turns"] else 0.0
         self.counters["rollout_seconds"] += seconds if waited is None else waited
-        self._pending = {
+        self.last = {
             **reward_metrics(experience, self.most),
             **branch_metrics(experience),
             **verifier_metrics(verdicts),
             **learned,
             **{f"train/{name}": value for name, value in experience.metrics.items()},
-            **{JUDGE + name: value for name, value in self.judge.items()},
+            **{name: value for name, value in self.counters.items() if name.startswith(JUDGE)},
             **{f"rollout/{name}": self.counters[name] for name in SAMPLED},
             "rollout/tokens_per_s": cost["tokens"] / seconds if seconds else 0.0,
             "train/samples": sum(update.counts.sequences for update in updates),
@@ -263,14 +197,14 @@ class Recorder(Callback):
         self.counters["update_seconds"] += seconds
         self.counters["cpu_seconds"] += cpu
         metrics = {f"train/{name}": value for name, value in pl_module.last_metrics.items()}  # type: ignore[union-attr, operator]
-        metrics |= self._pending | {"seconds/update": seconds, "cpu/iteration": cpu, "cpu/update": of_update}
-        metrics |= predictor_share(metrics)
+        metrics |= self.last | {"seconds/update": seconds, "cpu/iteration": cpu, "cpu/update": of_update}
+        if (learned := metrics.get("seconds/predictor_learn")) is not None:
+            of_predictor = metrics["seconds/predictor_score"] + learned
+            metrics["predictor/share"] = of_predictor / (metrics["seconds/rollout"] + learned + seconds)
         self.write(trainer.current_epoch, "train", metrics)
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
-        """Appends one line to ``metrics.jsonl`` and passes the metrics to the loggers, unless the phase is ``eval`` and
-        the file already has a line of this phase and iteration.
-        """
+        """Appends a line to ``metrics.jsonl`` and tells the loggers, unless an earlier start wrote this evaluation."""
         path = self.folder / "metrics.jsonl"
         if not self.writes:
             return
@@ -278,16 +212,7 @@ class Recorder(Callback):
             return
         for log in self.loggers:
             log.log_metrics(dict(metrics), step=iteration)
-        row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}
-        append_lines(path, [row])
-
-
-def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns the metric ``predictor/share``: the predictor's fraction of an iteration's time. Empty without predictor."""
-    if "seconds/predictor_learn" not in metrics:
-        return {}
-    asked, taught = metrics["seconds/predictor_score"], metrics["seconds/predictor_learn"]
-    return {"predictor/share": (asked + taught) / (metrics["seconds/rollout"] + taught + metrics["seconds/update"])}
+        append_lines(path, [{"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}])
 
 
 def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -> dict[str, Any]:
@@ -325,101 +250,277 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
     }
 
 
-class Health(Callback):
-    """Warns about iterations from which the policy learns nothing, once about each kind of problem, with the likely cause.
-    After several iterations in a row without a training sample, the run ends.
+def domain_of(state: State) -> str:
+    return state.task.env or "dialogues"
 
-    Counts and warnings are saved in the checkpoint, so that a resumed run continues to count and repeats no warning.
+
+# -- rewards -----------------------------------------------------------------------------------------------------------
+
+
+def paid_groups(groups: Iterable[Played]) -> list[tuple[str, list[float]]]:
+    """Returns the domain and the total rewards of each group. Rollouts whose environment failed are left out, and so are
+    groups without a reward and groups that a gate stopped, because their episodes are incomplete.
+    """
+    rewarded = [
+        (domain_of(tree.state), [reward for reward in rewards.get("total", ()) if reward == reward])
+        for tree, rewards in groups
+        if not tree.stopped
+    ]
+    return [(domain, total) for domain, total in rewarded if total]
+
+
+def reward_metrics(experience: Experience, most: float | None = None) -> dict[str, float]:
+    """Returns metrics of the groups of one iteration. A group is effective if the rewards of its rollouts differ.
+    ``most`` is the greatest reward that a rollout can earn, or None if this reward is unknown.
+    """
+    paid = paid_groups(zip(experience.trees, experience.rewards, strict=True))
+    metrics: dict[str, float] = {
+        "train/groups": len(experience.trees),
+        "train/groups_refilled": len(experience.replaced),
+        "train/groups_cut": sum(tree.stopped for tree in experience.trees),
+    }
+    if most is not None:
+        played = [*paid, *paid_groups(experience.replaced)]
+        metrics["train/groups_solved"] = sum(min(total) >= most - TOLERANCE for _, total in played)
+    if paid:
+        totals = [total for _, total in paid]
+        means = [sum(total) / len(total) for total in totals]
+        stds = [
+            (sum((r - mean) ** 2 for r in total) / len(total)) ** 0.5 for total, mean in zip(totals, means, strict=True)
+        ]
+        metrics["train/reward_mean"] = sum(means) / len(means)
+        metrics["train/reward_std"] = sum(stds) / len(stds)
+        mixed = [len(total) for total, std in zip(totals, stds, strict=True) if std > TOLERANCE]
+        metrics["train/groups_mixed"], metrics["train/effective_groups"] = len(mixed), len(mixed) / len(stds)
+        metrics["train/effective_leaves"] = sum(mixed) / sum(map(len, totals))
+        domains = sorted({domain for domain, _ in paid})
+        for domain in domains if len(domains) > 1 else ():
+            of_domain = [mean for (one, _), mean in zip(paid, means, strict=True) if one == domain]
+            metrics[f"train/reward_mean/{domain}"] = sum(of_domain) / len(of_domain)
+    readable = [value for rewards in experience.rewards for value in rewards.get("format", ()) if value == value]
+    if readable:
+        metrics["train/readable"] = sum(readable) / len(readable)
+    turns = [turn for tree in experience.trees for turn in tree.turns]
+    if turns:
+        metrics["train/response_tokens"] = sum(len(turn.action_ids) for turn in turns) / len(turns)
+        metrics["train/truncated"] = sum(turn.truncated for turn in turns) / len(turns)
+    paths = [[tree.turns[i].text for i in tree.path(leaf)] for tree in experience.trees for leaf in tree.valid_leaves()]
+    if paths:
+        metrics["train/repeat_rate"] = sum(map(repeat_rate, paths)) / len(paths)
+        metrics["train/turns_per_rollout"] = sum(map(len, paths)) / len(paths)
+    return metrics
+
+
+# -- branches ----------------------------------------------------------------------------------------------------------
+
+
+def children_of(tree: RolloutTree) -> dict[int, list[int]]:
+    """Returns turn -> the turns that follow it, without turns below which the environment failed in all rollouts."""
+    valid = {turn for leaf in tree.valid_leaves() for turn in tree.path(leaf)}
+    return {turn: [child for child in born if child in valid] for turn, born in tree.children().items()}
+
+
+def trajectories(tree: RolloutTree) -> float:
+    """Returns the cost of a tree in TRACE's unit (arXiv:2606.11119, Appendix E.5): a rollout from the root costs 1, and
+    a continuation (a rollout that starts after a turn) costs 1/2. Rollouts whose environment failed are not counted.
+    """
+    children = children_of(tree)
+    continuations = sum(len(born) - 1 for turn, born in children.items() if turn >= 0 and born)
+    return len(children[-1]) + continuations / 2
+
+
+def branch_metrics(experience: Experience) -> dict[str, float]:
+    """Returns metrics of the rollout trees of one iteration. The metrics ``branch/...`` are left out if no tree has a
+    continuation.
+    """
+    trees = experience.trees
+    metrics: dict[str, float] = {"train/states_skipped": experience.skipped}
+    if trees:
+        metrics["train/states_active"] = len(trees) / (len(trees) + experience.skipped)
+        metrics["train/roots_per_group"] = sum(len(children_of(tree)[-1]) for tree in trees) / len(trees)
+    placed = [place for tree in trees for place in branches(tree)]
+    metrics["train/continuations"] = len(placed)
+    if not placed:
+        return metrics
+    metrics["branch/depth"] = sum(depth for depth, _ in placed) / len(placed)
+    metrics["branch/position"] = sum(position for _, position in placed) / len(placed)
+    for low, high in DEPTHS:
+        name = f"{low}+" if high is None else str(low) if low == high else f"{low}-{high}"
+        within = sum(low <= depth and (high is None or depth <= high) for depth, _ in placed)
+        metrics[f"branch/depth_{name}"] = within / len(placed)
+    quarters = Counter(min(int(position * QUARTERS), QUARTERS - 1) + 1 for _, position in placed)
+    metrics |= {f"branch/quarter_{n}": quarters[n] / len(placed) for n in range(1, QUARTERS + 1)}
+    counts = [contrast(tree, rewards["total"]) for tree, rewards in zip(trees, experience.rewards, strict=True)]
+    leaves = sum(below for below, _ in counts)
+    if leaves:
+        metrics["train/effective_prefixes"] = sum(mixed for _, mixed in counts) / leaves
+    return metrics
+
+
+def branches(tree: RolloutTree) -> list[tuple[int, float]]:
+    """Returns (depth, relative position) of each continuation, which is a rollout that starts after a turn.
+
+    The depth is the number of turns before the continuation. The relative position is the depth divided by the number
+    of turns of the rollout from which the continuation branches. Continuations whose environment failed are left out.
+    """
+    children = children_of(tree)
+    placed = []
+    for turn, born in children.items():
+        if turn >= 0 and len(born) > 1:
+            depth = length = len(tree.path(turn))
+            at = turn
+            while children[at]:  # the first child belongs to the original rollout
+                at, length = children[at][0], length + 1
+            placed += [(depth, depth / length)] * (len(born) - 1)
+    return placed
+
+
+def contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:
+    """Returns the number of leaves below all branch points, and the number of leaves below those branch points whose
+    leaves have different rewards (TRACE Eq. 20).
+
+    A branch point is a turn after which several rollouts continue. A leaf counts once for each branch point above it.
+    Rollouts whose environment failed are left out, as in :func:`branches`.
+    """
+    children = children_of(tree)
+    below: dict[int, list[float]] = {turn: [] for turn, born in children.items() if turn >= 0 and len(born) > 1}
+    for leaf, reward in zip(tree.leaves(), total, strict=True):
+        for turn in () if leaf in tree.invalid else tree.path(leaf)[:-1]:
+            if turn in below:
+                below[turn].append(reward)
+    mixed = [group for group in below.values() if group and max(group) - min(group) > TOLERANCE]
+    return sum(map(len, below.values())), sum(map(len, mixed))
+
+
+# -- gates -------------------------------------------------------------------------------------------------------------
+
+
+def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[str, float]:
+    """Counts the groups that were sampled, and the gate's decisions. Counts of several collections can be added.
+
+    - ``groups``: all groups.
+    - ``looked``: groups about which the gate made a decision.
+    - ``cut``: groups that the gate decided to stop.
+    - ``unstopped``: all groups if ``to_the_end`` is set, else 0.
+    - ``open``: rollouts that were running when the gate decided to stop their group.
+    - ``passed``: rollouts that continued after the gate's last decision about their group.
+    - ``turns``, ``tokens``: turns and tokens that the ``passed`` rollouts took after the gate's last decision.
 
     Args:
-        recorder: provides the metrics of an iteration. The trainer must call the recorder before this callback.
-        allow_empty: whether the run continues however many consecutive iterations have no training sample
-            (``update.allow_empty``).
+        trees: all groups, including groups that a refill replaced later.
+        to_the_end: whether groups that the gate decided to stop were sampled to their end, as in a frozen buffer. Then
+            ``passed``, ``turns`` and ``tokens`` count only these groups and measure the savings directly.
+    """
+    counts = dict.fromkeys(_GATE_COUNTS, 0.0)
+    for tree in trees:
+        counts["groups"] += 1
+        counts["unstopped"] += to_the_end
+        counts["cut"] += tree.stopped
+        counts["looked"] += bool(tree.looks)
+        if not tree.looks or (to_the_end and not tree.stopped):
+            continue
+        if tree.stopped and not to_the_end:
+            # A last turn without observation tokens ended its episode, or reached the greatest number of turns or length.
+            counts["open"] += sum(bool(tree.turns[leaf].observation_ids) for leaf in tree.valid_leaves())
+            continue
+        step = tree.looks[-1].step
+        depth = [len(tree.path(turn)) for turn in range(len(tree.turns))]
+        after = [turn for turn, at in zip(tree.turns, depth, strict=True) if at > step]
+        counts["passed"] += depth.count(step + 1)
+        counts["open"] += depth.count(step + 1) * to_the_end
+        counts["turns"] += len(after)
+        counts["tokens"] += sum(len(turn.action_ids) for turn in after)
+    return {GATE + name: value for name, value in counts.items()}
+
+
+def gate_result(counters: Mapping[str, float]) -> dict[str, float]:
+    """Returns the entry ``gate`` of the run's result, from the run's counters.
+
+    ``saved_turns`` and ``saved_tokens`` estimate how many turns and tokens the stopped rollouts would have taken: as
+    many on average as the rollouts that continued after the gate's last decision. Both values are left out if rollouts
+    were stopped but no rollout continued. ``unstopped`` is left out if it is 0.
+    """
+    at = {name: counters.get(GATE + name, 0.0) for name in _GATE_COUNTS}
+    result = {name: at[name] for name in ("groups", "looked", "cut")} | {"stopped_rollouts": at["open"]}
+    if at["passed"] or not at["open"]:
+        for name in ("turns", "tokens"):
+            result[f"saved_{name}"] = round(at["open"] * (at[name] / at["passed"] if at["passed"] else 0.0))
+    return result | ({"unstopped": at["unstopped"]} if at["unstopped"] else {})
+
+
+# -- verdicts on single actions ----------------------------------------------------------------------------------------
+# An action is accepted if its verdict ``functional`` is 1. The miss rate is the fraction of accepted actions that an
+# exact comparison would reject, Pr[strict = 0 | functional = 1] (PivotRL, arXiv:2603.21383, section 2.2).
+
+
+def count_verdicts(experience: Experience) -> Counter[str]:
+    """Counts the verdicts in the trees of an iteration, under the keys ``<domain>/judged``, ``<domain>/accepted``,
+    ``<domain>/exact``, ``<domain>/missed`` (accepted but not exact) and ``<domain>/truncated``. An action is not counted
+    if it lacks a verdict, or if its environment failed. A truncated action is never accepted.
+    """
+    counts: Counter[str] = Counter()
+    verdicts: Iterable[tuple[float, float, bool]]
+    for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
+        if "functional" in rewards and "strict" in rewards:
+            cut = [tree.turns[leaf].truncated for leaf in tree.leaves()]
+            verdicts = zip(rewards["functional"], rewards["strict"], cut, strict=True)
+        else:
+            turns = [turn for place, turn in enumerate(tree.turns) if place not in tree.invalid]
+            judged = [turn for turn in turns if {"functional", "strict"} <= turn.info.keys()]
+            verdicts = ((turn.info["functional"], turn.info["strict"], turn.truncated) for turn in judged)
+        _count(counts, domain_of(tree.state), verdicts)
+    return counts
+
+
+def count_profile(profiles: Mapping[str, Profile], states: Iterable[State]) -> Counter[str]:
+    """Counts the verdicts in a profile, under the keys of :func:`count_verdicts`. ``truncated`` is always 0, because a
+    profile does not store which actions were truncated.
+    """
+    counts: Counter[str] = Counter()
+    for state in states:
+        if (found := profiles.get(state.id)) is not None:
+            _count(counts, domain_of(state), zip(found.functional, found.strict, repeat(False), strict=False))
+    return counts
+
+
+def _count(counts: Counter[str], domain: str, verdicts: Iterable[tuple[float, float, bool]]) -> None:
+    for functional, strict, truncated in verdicts:
+        if functional == functional and strict == strict:
+            found = (1, functional >= 1, strict >= 1, functional >= 1 and strict < 1, truncated)
+            counts.update({f"{domain}/{name}": int(one) for name, one in zip(_VERDICT_COUNTS, found, strict=True)})
+
+
+def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
+    """Returns the fractions of judged actions that are accepted, exact and truncated, and the miss rates of all domains
+    together and of each domain. Undefined fractions are left out.
+    """
+    domains = sorted({key.partition("/")[0] for key in counts})
+    total = {name: sum(counts[f"{domain}/{name}"] for domain in domains) for name in _VERDICT_COUNTS}
+    if not total["judged"]:
+        return {}
+    metrics = {name: total[name] / total["judged"] for name in ("accepted", "exact", "truncated")}
+    if total["accepted"]:
+        metrics["miss_rate"] = total["missed"] / total["accepted"]
+    for domain in domains:
+        if accepted := counts[f"{domain}/accepted"]:
+            metrics[f"miss_rate/{domain}"] = counts[f"{domain}/missed"] / accepted
+    return {VERIFIER + name: value for name, value in metrics.items()}
+
+
+def verifier_result(sampled: Mapping[str, float], profiled: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Returns for each domain the counts and the miss rate of the verdicts on the run's rollouts (``sampled``) and,
+    under ``profile``, of the verdicts on the actions of a profile (``profiled``).
     """
 
-    def __init__(self, recorder: Recorder, log: Callable[[str], None], allow_empty: bool = False) -> None:
-        self.recorder, self.log_line, self.allow_empty = recorder, log, allow_empty  # Lightning sets the name `log`
-        self.in_a_row = dict.fromkeys(_PROBLEMS, 0)
-        self.warnings: dict[str, str] = {}  # kind of problem -> the warning about it
+    def shares(counts: Mapping[str, float], domain: str) -> dict[str, Any]:
+        count = {name: int(counts.get(f"{domain}/{name}", 0)) for name in _VERDICT_COUNTS}
+        if not count["judged"]:
+            return {}
+        rate = {"miss_rate": round(count["missed"] / count["accepted"], 4)} if count["accepted"] else {}
+        return {name: count[name] for name in ("judged", "accepted", "exact")} | rate
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"in_a_row": dict(self.in_a_row), "warnings": dict(self.warnings)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.in_a_row |= state_dict["in_a_row"]
-        self.warnings = dict(state_dict["warnings"])
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.check(trainer.current_epoch, self.recorder.last)
-        unpaid = "train/reward_mean" not in self.recorder.last and self.recorder.last.get("rollout/faults")
-        if unpaid and self.in_a_row["empty"] == trainer.max_epochs and not self.allow_empty:
-            raise Stopped("the environment failed in every rollout; the first messages above say how")
-
-    def check(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Counts the problems that the metrics of an iteration show, and warns about new kinds of problems.
-
-        Raises:
-            Stopped: ``IN_A_ROW`` consecutive iterations had no training sample, and ``allow_empty`` is not set.
-        """
-        cause = likely_cause(metrics)
-        for kind, (metric, shows, text) in _PROBLEMS.items():
-            seen = metric in metrics and shows(metrics[metric])
-            self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
-            if kind in self.warnings or self.in_a_row[kind] < (1 if kind == "empty" else IN_A_ROW):
-                continue
-            text = f"iteration {iteration}: {text}{f'; {cause}' if kind in _CAUSED else ''}"
-            self.warnings[kind] = text
-            self.log_line(f"warning: {text}")
-            if self.recorder.writes:
-                row = {"iteration": iteration, "kind": kind, "text": text}
-                append_lines(self.recorder.folder / WARNINGS, [row])
-        if self.in_a_row["empty"] >= IN_A_ROW and not self.allow_empty:
-            raise Stopped(
-                f"{self.in_a_row['empty']} iterations in a row had no rollout to train on. The run stops, because the policy "
-                f"learns nothing; {cause}. The same command with update.allow_empty=true continues to the end and "
-                "writes the report. To change other settings, give the run another name=..., or set fresh=true"
-            )
-
-    def closing(self, gate: Any) -> dict[str, Any]:
-        """Returns the entries ``gate`` and ``warnings`` of the run's result. Empty entries are left out."""
-        stopped = {} if gate is None or isinstance(gate, Never) else {"gate": gate_result(self.recorder.counters)}
-        return stopped | ({"warnings": list(self.warnings.values())} if self.warnings else {})
-
-
-def likely_cause(metrics: Mapping[str, float]) -> str:
-    """Returns the likely reason why the groups of an iteration give no learning signal, and a remedy."""
-    groups, mean = metrics.get("train/groups", 0.0), metrics.get("train/reward_mean")
-    played = groups + metrics.get("train/groups_refilled", 0.0)
-    causes = (
-        (
-            played and metrics.get("train/groups_solved") == played,
-            "every rollout earned the full reward: choose harder tasks (another env= or data.file=), or stop and keep this "
-            "policy",
-        ),
-        (
-            not groups,
-            "every group that was played was replaced or left out; choose states that the policy solves sometimes "
-            "(states=pivots)",
-        ),
-        (
-            metrics.get("train/groups_cut") == groups,
-            "the gate stopped all groups; let it stop fewer (with gate=divergence, lower gate.threshold), or set gate=never",
-        ),
-        (metrics.get("train/truncated") == 1, "every action was cut off; raise rollout.sampling.max_tokens"),
-        (
-            metrics.get("train/readable") == 0,
-            "no action could be read as tool calls in reward.format; correct reward.format, or start from a policy that "
-            "writes this format (policy.start: the adapter of a run of method=sft)",
-        ),
-        (mean is None, "no rollout has a reward: the environment failed, or the method computes no rewards"),
-        (
-            mean is not None and mean <= 0,
-            "no rollout earned a reward: start from a policy that method=sft trained (policy.start) until some of its tasks "
-            "succeed (more iterations=, policy.lora.r=0), or choose states=pivots or easier tasks",
-        ),
-    )
-    alike = (
-        "in every group all rollouts earned the same reward: raise rollout.sampling.temperature or allocator.group_size, "
-        "or choose states=pivots"
-    )
-    return next((text for holds, text in causes if holds), alike)
+    result: dict[str, dict[str, Any]] = {}
+    for domain in sorted({key.partition("/")[0] for key in (*sampled, *profiled)}):
+        profile = shares(profiled, domain)
+        result[domain] = shares(sampled, domain) | ({"profile": profile} if profile else {})
+    return result

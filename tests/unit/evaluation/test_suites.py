@@ -23,7 +23,7 @@ from turnwise.evaluation.suites import Answer, Evaluation, fresh_tasks, play_sui
 from turnwise.models.policy import load_policy
 from turnwise.rollouts.player import Player
 from turnwise.shipped import ASSETS, tiny_path
-from turnwise.training.evaluate import out_of_domain
+from turnwise.training.result import out_of_domain
 from turnwise.types import Task
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.search import SearchEnv

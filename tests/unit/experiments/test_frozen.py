@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from turnwise.runs.archive import RunPath
+from turnwise.runs.archive import opened
 from turnwise.runs.result_file import Result, read_result
 from turnwise_study.sweeps.jobs import ask, jobs, of_pilots, played
 from turnwise_study.sweeps.sweep_file import Sweep, find_sweep, origin, sweep_names
 
 ROOT = Path(__file__).parents[3]
-CONF, RESULTS = ROOT / "conf", RunPath(ROOT / "results")
+CONF, RESULTS = ROOT / "conf", opened(ROOT / "results")
 RESTATED = "46678935"
 DECIDING = {"seeds", "directions", "least", "preconditions", "pilots", "gate_report"}
 NAMES = [name for name in sweep_names(CONF) if find_sweep(name, CONF).preconditions]

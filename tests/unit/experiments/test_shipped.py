@@ -11,7 +11,7 @@ from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
-from turnwise.runs.archive import RunPath
+from turnwise.runs.archive import opened
 from turnwise.runs.result_file import Result, finished, read_result
 from turnwise.runs.run_folder import config_hash
 from turnwise_study.runs import RunMetrics
@@ -103,7 +103,7 @@ def test_every_row_composes_and_has_a_folder_of_its_own(name: str, scale: str) -
 # -- row hashes --------------------------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).parents[3]
-_, RESULTS = ROOT / "conf", RunPath(ROOT / "results")
+_, RESULTS = ROOT / "conf", opened(ROOT / "results")
 
 # kept runs of rows with overrides of their own, which docs/results tells
 BESIDE = [

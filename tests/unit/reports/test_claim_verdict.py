@@ -222,7 +222,7 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     assert "| Ours | 0, 1, 2 | 100 | 0 | - | - | - |" in text  # what training cost
     assert "Not run at scale=tiny: big (one size is shipped)." in text
     (outputs / "p/tab1/ours/seed0/result.json").write_text("{")
-    assert "result.json: the file is not JSON" in entry().notes[0]
+    assert "result.json: not JSON" in entry().notes[0]
 
 
 def test_entries_that_show_the_same_runs_are_counted_once_and_so_are_their_claims(tmp_path: Path, conf: Path) -> None:

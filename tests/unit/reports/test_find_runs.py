@@ -135,7 +135,7 @@ def test_what_cannot_be_averaged_is_noted(runs, make):
     for words in (
         f"t/sft, seed 0: {newer} is used, because {runs / 't/sft/seed0'} is an older run.",
         "half: this run is not finished",
-        "result.json: the file is not JSON",
+        "result.json: not JSON",
     ):
         assert words in notes
     assert len(collection.notes) == 3

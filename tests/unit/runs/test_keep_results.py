@@ -5,16 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from turnwise.errors import InputError
-from turnwise.runs.archive import RunPath, checked_lines, checked_rows, write_archive
+from turnwise.runs.archive import checked_lines, opened, write_archive
 from turnwise.runs.result_file import finished, keep, read_result
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables, summary_table
@@ -69,13 +66,13 @@ def kept(run: Path) -> Path:
     if errors:
         assert not archives
         raise errors[0]
-    return RunPath(run.parent.parent / "results" / run.parent.name / run.name)
+    return opened(run.parent.parent / "results" / run.parent.name / run.name)
 
 
 def test_a_kept_run_says_what_the_run_says(tmp_path: Path) -> None:
     run = save(tmp_path / "r" / "seed0", 30)
     place = kept(run)
-    assert [path.name for path in (tmp_path / "results").iterdir()] == ["r.runs.parquet"]
+    assert {path.name for path in (tmp_path / "results").iterdir()} == {"r.runs.parquet", "r"}
     before, after = RunMetrics(run, read_result(run)), RunMetrics(place, read_result(place))
     for metric in ("in_domain.after", "train/reward_std", "late train/reward_std"):
         assert before.value(metric) == after.value(metric) is not None
@@ -108,27 +105,23 @@ def test_what_no_commit_holds_is_not_kept(tmp_path: Path, commit: str) -> None:
     assert not (tmp_path / "results").exists()
 
 
-def test_a_torn_group_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "content", "named"),
+    [
+        ("evaluation/after.jsonl", '{"suite": "s"}\n{"split": ', "after.jsonl:2: "),
+        ("evaluation/after.jsonl", "[1]\n", "after.jsonl:1: "),
+        ("rollouts/train.jsonl", '{"turns": ', "train.jsonl:1: "),
+        ("rollouts/train.jsonl", '{"turns": [{"parent": -1}], "state": {}}', "train.jsonl:1: "),
+        ("config.yaml", "rollout: {recorded: x, states: 1}", "config.yaml"),
+    ],
+)
+def test_of_a_damaged_run_nothing_is_kept(tmp_path: Path, file: str, content: str, named: str) -> None:
     run = save(tmp_path / "r" / "seed0", 30)
-    (run / "config.yaml").write_text("rollout: {recorded: 1, states: 1}\n")
     (run / "rollouts").mkdir()
-    for torn in ('{"turns": ', "{}", '{"turns": [{"parent": -1}], "state": {}}'):
-        (run / "rollouts" / "train.jsonl").write_text(groups("a") + torn)
-        with pytest.raises(InputError, match=r"train.jsonl:2: "):
-            kept(run)
-
-
-def test_of_a_damaged_run_nothing_counts_as_kept(tmp_path: Path) -> None:
-    run = save(tmp_path / "r" / "seed0", 30)
-    with (run / "evaluation" / "after.jsonl").open("a") as stream:
-        stream.write('{"split": ')
-    with pytest.raises(InputError, match=r"r/seed0/evaluation/after.jsonl:42: "):
-        kept(run)
-    (run / "evaluation" / "after.jsonl").write_text("[1]\n")
-    with pytest.raises(InputError, match=r"after.jsonl:1: "):
-        kept(run)
-    (run / "metrics.jsonl").unlink()
-    with pytest.raises(FileNotFoundError):
+    (run / "config.yaml").write_text("rollout: {recorded: 1, states: 1}\n")
+    (run / "rollouts" / "train.jsonl").write_text(groups("a"))
+    (run / file).write_text(content)
+    with pytest.raises(InputError, match=named):
         kept(run)
     assert not (tmp_path / "results").exists()
 
@@ -139,37 +132,33 @@ def test_a_damaged_archive_is_refused_with_its_name(tmp_path: Path) -> None:
     for damaged in (b"", b"no archive", whole[:-30], whole[:40] + bytes(200) + whole[240:]):
         archive.write_bytes(damaged)
         with pytest.raises(InputError, match=r"r\.runs\.parquet"):
-            [path.read_bytes() for path in place.rglob("*.json*")]
+            opened(place)
         with pytest.raises(InputError, match=r"r\.runs\.parquet"):
             write_archive(tmp_path / "results" / "r", {"a": b""})
         assert archive.read_bytes() == damaged
 
 
-def test_an_archive_reads_like_the_folder_that_it_stands_for(tmp_path: Path) -> None:
-    """The runs in tests/runs are copied into archives, and every way to look at a path gives what the folder gives."""
+def test_an_archive_unpacks_to_the_folder_that_it_stands_for(tmp_path: Path) -> None:
+    """Whichever path in or above it is opened; again after a change of the archive, and never over something else."""
     for paper in RUNS.iterdir():
         files = {str(path.relative_to(paper)): path.read_bytes() for path in paper.rglob("*") if path.is_file()}
-        write_archive(tmp_path / paper.name, files)
-    archived = RunPath(tmp_path)
-    paths = sorted(path.relative_to(RUNS) for path in RUNS.rglob("*"))
-    assert sorted({path.relative_to(tmp_path) for path in archived.rglob("*") if path.suffix != ".parquet"}) == paths
-    for path in paths:
-        real, copy = RUNS / path, archived / path
-        assert (copy.exists(), copy.is_file(), copy.is_dir()) == (True, real.is_file(), real.is_dir())
-        if real.is_file():
-            assert copy.read_bytes() == real.read_bytes() and copy.read_text() == real.read_text(encoding="utf-8")
-            with copy.open("rb") as stream, copy.open(encoding="utf-8") as text:
-                assert list(stream) == real.read_bytes().splitlines(keepends=True) and text.readable()
-        else:
-            assert {one.name for one in copy.iterdir()} == {one.name for one in real.iterdir()}
-            assert {one.name for one in copy.glob("*e*")} == {one.name for one in real.glob("*e*")}
-    absent = archived / "pivotrl" / "tab4" / "absent"
-    assert not absent.exists() and not absent.is_dir() and not list(absent.rglob("*"))
-    with pytest.raises(FileNotFoundError):
-        absent.read_text()
-    assert [run.relative_to(tmp_path) for run in finished([archived])] == [
+        archive = write_archive(tmp_path / paper.name, files)
+        assert (opened(tmp_path / paper.name / next(iter(files)))).read_bytes() == next(iter(files.values()))
+    real = {path.relative_to(RUNS): path.read_bytes() for path in RUNS.rglob("*") if path.is_file()}
+    for _ in range(2):
+        found = [path for path in opened(tmp_path).rglob("*/*") if path.is_file() and path.name != ".unpacked"]
+        assert {path.relative_to(tmp_path): path.read_bytes() for path in found} == real
+    assert {path.stat().st_mtime_ns for path in found} == {
+        path.stat().st_mtime_ns for path in tmp_path.glob("*.parquet")
+    }
+    assert [run.relative_to(tmp_path) for run in finished([tmp_path])] == [
         run.relative_to(RUNS) for run in finished([RUNS])
     ]
+    write_archive(tmp_path / paper.name, {"more/result.json": b"new"})
+    assert (opened(tmp_path / paper.name) / "more" / "result.json").read_bytes() == b"new"
+    (tmp_path / paper.name / ".unpacked").unlink()  # now a folder of somebody else
+    with pytest.raises(InputError, match=archive.name):
+        opened(tmp_path)
 
 
 def groups(text: str) -> str:
@@ -228,7 +217,7 @@ def test_the_command_keeps_names_and_leaves_out_what_it_cannot_keep(
     save(out / "p/tab1/ours/seed0.old-1", 30)
     options = ["--outputs", str(out), "--to", str(tmp_path / "results")]
     assert script.main([str(out / "p"), *options]) == 0
-    assert [path.relative_to(tmp_path / "results") for path in finished([RunPath(tmp_path / "results")])] == [
+    assert [path.relative_to(tmp_path / "results") for path in finished([tmp_path / "results"])] == [
         Path("p/tab1/ours/seed0")
     ]
     save(out / "p/tab1/ours/seed1", 30, "0123456789ab+")
@@ -240,29 +229,19 @@ def test_the_command_keeps_names_and_leaves_out_what_it_cannot_keep(
         assert str(tmp_path / nothing) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["rollout: 3", "rollout: {recorded: x, states: 1}", "[1]"])
-def test_a_configuration_of_something_else_is_named(tmp_path: Path, text: str) -> None:
-    run = tmp_path / "p" / "seed0"
-    save(run, 30)
-    (run / "config.yaml").write_text(text)
-    with pytest.raises(InputError, match=r"config\.yaml"):
-        kept(run)
-    assert not (tmp_path / "results").exists()
-
-
 # -- keep groups -------------------------------------------------------------------------------------------------------
 
 
 def test_groups_are_kept_without_texts_where_all_of_them_were_recorded_and_say_the_same(tmp_path: Path) -> None:
-    run, place = save(tmp_path / "out" / "r" / "seed0", 30), RunPath(tmp_path / "kept" / "r" / "seed0")
+    run, place = save(tmp_path / "out" / "r" / "seed0", 30), tmp_path / "kept" / "r" / "seed0"
     (run / "rollouts").mkdir()
     (run / "rollouts" / "train.jsonl").write_text(groups("a") + groups("b"))
     (run / "config.yaml").write_text("rollout: {recorded: 1, states: 2}\n")
     keep([run], tmp_path / "out", tmp_path / "kept")
-    assert (place / "result.json").is_file() and not (place / "rollouts").exists()
+    assert (opened(place) / "result.json").is_file() and not (place / "rollouts").exists()
     (run / "config.yaml").write_text("rollout: {recorded: 2, states: 2}\n")
     keep([run], tmp_path / "out", tmp_path / "kept")
-    text = (place / "rollouts" / "train.jsonl").read_text()
+    text = (opened(place) / "rollouts" / "train.jsonl").read_text()
     assert "seen" not in text and "messages" not in text and "expert" not in text
     settings = Settings(k=1, steps=(1, 2), resamples=50)
     said = [{**gate_report(folder, settings), "data": ""} for folder in (run, place)]
@@ -392,31 +371,5 @@ def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_pa
     assert played(asked) is asked  # its rows are what runs
 
 
-# -- json lines --------------------------------------------------------------------------------------------------------
-
-LINES = st.one_of(
-    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2).map(json.dumps),
-    st.sampled_from(
-        ["", "  ", "{", "}", '{"a": [1', "2]}", "[]", "1", '{"a": 1},{"b": 2}', '{"a": 1', '"b": 2}', "\x85"]
-    ),
-)
-
-
-def came(read: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]] | str:
-    """What is read, or what is said of the file."""
-    try:
-        return read()
-    except InputError as error:
-        return str(error)
-
-
-@given(st.lists(LINES, max_size=6))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_rows_are_those_of_the_lines(tmp_path: Path, lines: list[str]) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(lines))
-    assert came(lambda: checked_rows(path)) == came(lambda: [row for _, row in checked_lines(path)])
-
-
-def test_no_file_has_no_rows(tmp_path: Path) -> None:
-    assert checked_rows(tmp_path / "rows.jsonl") == [] == list(checked_lines(tmp_path / "rows.jsonl"))
+def test_no_file_has_no_lines(tmp_path: Path) -> None:
+    assert list(checked_lines(tmp_path / "rows.jsonl")) == []

@@ -98,20 +98,16 @@ def test_a_part_that_came_or_went_is_a_difference(tmp_path: Path) -> None:
 
 
 def test_names_paths_and_loggers_are_no_other_configuration(tmp_path: Path) -> None:
-    shown = {"name": "b", "logger__wandb__project": "y", "trainer__log_every_n_steps": 9, "fresh": True}
+    shown = {
+        "name": "b",
+        "logger__wandb__project": "y",
+        "eval__every": 9,
+        "trainer__log_every_n_steps": 9,
+        "fresh": True,
+    }
     assert config_hash(config(tmp_path / "elsewhere", **shown)) == config_hash(config(tmp_path))
     for change in ({"seed": 1}, {"loss__clip_high": 0.3}, {"trainer__max_epochs": 5}):
         assert config_hash(config(tmp_path, **change)) != config_hash(config(tmp_path))
-
-
-def test_a_run_that_is_looked_at_more_often_is_no_other_one(tmp_path: Path) -> None:
-    never, often = (config(tmp_path / "run", eval={"every": every, "tasks": 4}) for every in (0, 5))
-    assert config_hash(never) == config_hash(often)
-    assert config_hash(never) != config_hash(config(tmp_path / "run", eval={"every": 0, "tasks": 8}))
-    with claim(never):
-        pass
-    with claim(often) as folder:
-        assert folder.resumed
 
 
 def test_fresh_puts_the_old_run_aside_and_loses_nothing(tmp_path: Path) -> None:
@@ -135,20 +131,6 @@ def test_a_requeued_job_goes_on_though_its_command_says_fresh(tmp_path: Path, mo
         with claim(config(out, fresh=True)) as folder:
             assert folder.resumed == resumed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.old-1"]
-
-
-def test_a_run_refused_before_it_left_anything_gives_its_folder_back(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    with pytest.raises(InputError, match="no such file"), claim(config(out, seed=1)):
-        raise InputError("no such file")
-    with claim(config(out, seed=2)) as folder:
-        assert not folder.resumed
-        (out / "metrics.jsonl").write_text("kept")
-    with pytest.raises(InputError), claim(config(out, seed=2)):
-        raise InputError("no such file")
-    assert (out / "metrics.jsonl").read_text() == "kept"
-    assert (out / "config.yaml").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_checkpoints_of_nobody_knows_which_run_are_not_resumed(tmp_path: Path) -> None:
@@ -256,18 +238,6 @@ def test_any_end_without_a_trace_of_work_gives_the_folder_back(tmp_path: Path, e
     assert list(out.iterdir()) == []
     with claim(config(out, seed=2)) as folder:
         assert not folder.resumed
-
-
-def test_what_a_start_that_ended_early_has_measured_is_kept_for_the_same_command(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    for _ in range(2):
-        with pytest.raises(RuntimeError):
-            ended(config(out, seed=1), RuntimeError(), "evaluation/base.jsonl")
-        assert (out / "evaluation" / "base.jsonl").read_text() == "written"
-    with claim(config(out, seed=2)) as corrected:
-        assert not corrected.resumed
-        assert [path.name for path in out.iterdir()] == ["config.yaml"]
-    assert (tmp_path / "run.old-1" / "evaluation" / "base.jsonl").read_text() == "written"
 
 
 def test_a_run_with_a_checkpoint_keeps_its_folder_and_a_killed_start_is_put_aside(tmp_path: Path) -> None:

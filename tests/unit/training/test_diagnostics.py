@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from lightning import Trainer
+from tests.unit.quiet import random_trees
 
 from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Sampling
@@ -91,17 +91,7 @@ OUTCOME, MIXED = ((1.0, -1.0), (0.5, -0.5)), ((1.0, -1.0), (-2.0, 2.0))  # by tr
 
 
 def trees() -> list[RolloutTree]:
-    rng = random.Random(0)
-
-    def tokens(number: int) -> list[int]:
-        return [rng.randrange(6, 97) for _ in range(number)]
-
-    grown = []
-    for i in range(2):
-        tree = RolloutTree(State(str(i), Task("toy", str(i), "train"), tuple(tokens(8))))
-        tree.turns = [Turn(-1, action, [-4.5] * len(action)) for action in (tokens(3), tokens(5))]
-        grown.append(tree)
-    return grown
+    return random_trees([8, 8])
 
 
 def credits(advantages: tuple[tuple[float, float], ...], views: bool = True) -> list[Credit]:

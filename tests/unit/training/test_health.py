@@ -11,7 +11,8 @@ import pytest
 from turnwise.errors import Stopped
 from turnwise.methods.gate import Never
 from turnwise.methods.selective import Divergence
-from turnwise.training.recorder import IN_A_ROW, Health, Recorder, likely_cause
+from turnwise.training.diagnostics import IN_A_ROW, Health, likely_cause
+from turnwise.training.recorder import Recorder
 
 GOOD = {"train/samples": 8.0, "train/groups": 4.0, "train/reward_mean": 0.4, "train/reward_std": 0.3}
 EMPTY = {"train/samples": 0.0, "train/groups": 4.0, "train/reward_mean": 0.0, "train/reward_std": 0.0}

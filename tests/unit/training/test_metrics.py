@@ -13,8 +13,10 @@ from turnwise.methods.reward import ToolCalls
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.verdicts import Episodes, Verdicts
-from turnwise.training.metrics import (
+from turnwise.training.recorder import (
     GATE,
+    Gathered,
+    Recorder,
     branch_metrics,
     branches,
     contrast,
@@ -24,7 +26,6 @@ from turnwise.training.metrics import (
     trajectories,
     verifier_metrics,
 )
-from turnwise.training.recorder import Gathered, Recorder, predictor_share
 from turnwise.types import Credit, GateDecision, RolloutTree, State, Task, Turn
 from turnwise_worlds.household import HouseholdEnv
 
@@ -97,12 +98,6 @@ def test_metrics_of_a_collection() -> None:
     )
     assert [metrics[f"branch/quarter_{n}"] for n in (1, 2, 3, 4)] == pytest.approx([0, 1 / 3, 2 / 3, 0])
     assert "branch/depth" not in branch_metrics(Experience([flat], rewards[1:], []))
-
-
-def test_a_predictors_share_of_an_iteration() -> None:
-    seconds = {"predictor_score": 1.0, "predictor_learn": 2.0, "rollout": 5.0, "update": 3.0}
-    assert predictor_share({f"seconds/{name}": s for name, s in seconds.items()}) == {"predictor/share": 3 / 10}
-    assert predictor_share({"seconds/rollout": 1.0, "seconds/update": 1.0}) == {}
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------

@@ -23,14 +23,9 @@ from turnwise.methods.pivotrl import Exact
 from turnwise.methods.reward import ToolCalls
 from turnwise.methods.states import expert_turns
 from turnwise.models.policy import load_policy
-from turnwise.training.own_data import (
-    HeldOut,
-    UserFile,
-    call_format,
-    check_readable,
-    in_format,
-    negative_log_likelihood,
-)
+from turnwise.training.candidates import HeldOut, UserFile, check_readable
+from turnwise.training.evaluate import negative_log_likelihood, sampled_replies
+from turnwise.training.parts import call_format, in_format
 from turnwise.types import RolloutTree, State, Task, Turn
 from turnwise_worlds.apibank import ApiBankEnv
 from turnwise_worlds.household import HouseholdEnv
@@ -173,7 +168,7 @@ def test_nothing_is_held_out_where_that_was_asked_for_and_one_dialogue_is_refuse
 def test_a_template_without_tools_is_told_or_refused(tmp_path: Path) -> None:
     file = bookings_file(tmp_path, 4)
     own, problems = read(file, "gemma")
-    assert not problems and own.counts["as_text"] == own.counts["folded"] == 4
+    assert not problems and list(own.told.values()) == [4]
     with pytest.raises(InputError, match=r"data\.tools_as_text"):
         read(file, "gemma", tools_as_text=False)
     calls, problems = read(file, "llama")  # parallel calls are refused by its template
@@ -220,9 +215,9 @@ def test_a_held_out_reply_ends_within_the_longest_history(tmp_path: Path) -> Non
             pass
 
     player: Any = Recorded()
-    replies = held.measure(player, held.states, {state.id: 1.0 for state in held.states}, 1, lambda done: None)
+    replies = sampled_replies(held, player, held.states, {state.id: 1.0 for state in held.states}, 1, lambda done: None)
     assert min(limits.values()) == 10 and len(replies) == len(held.states)
     assert limits == {state.id: min(held.longest, longest + 10 - len(state.ids)) for state in held.states}
     player.max_length = 10_000
-    held.measure(player, held.states, {state.id: 1.0 for state in held.states}, 1, lambda done: None)
+    sampled_replies(held, player, held.states, {state.id: 1.0 for state in held.states}, 1, lambda done: None)
     assert set(limits.values()) == {held.longest}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
@@ -22,18 +21,13 @@ from turnwise.rollouts.pack import Update, pack
 from turnwise.training.collection import Rollouts
 from turnwise.training.diagnostics import MismatchAlarm
 from turnwise.training.module import PolicyModule
-from turnwise.types import RolloutTree, State, Task, Turn
 
 EPOCHS, STEPS, RATE = 2, 3, 0.05
 
 
 def part(number: int) -> Update:
     """A tree of two actions, one better than the other."""
-    rng = random.Random(number)
-    tree = RolloutTree(
-        State(str(number), Task("toy", str(number), "train"), tuple(rng.randrange(6, 97) for _ in range(6)))
-    )
-    tree.turns = [Turn(-1, [rng.randrange(6, 97) for _ in range(4)], [-4.5] * 4) for _ in range(2)]
+    (tree,) = quiet.random_trees([6], [4, 4], number)
     return pack([tree], [spread(tree, {0: 1.0, 1: -1.0})])
 
 

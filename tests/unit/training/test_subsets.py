@@ -16,8 +16,9 @@ from turnwise.evaluation.suites import Episode, Evaluation
 from turnwise.runs.result_file import write_result
 from turnwise.training import evaluate
 from turnwise.training.candidates import short_prompts
-from turnwise.training.evaluate import Measure, by_subset, in_domain, summary
+from turnwise.training.evaluate import Measure
 from turnwise.training.parts import Settings
+from turnwise.training.result import by_subset, in_domain, summary
 from turnwise.types import RolloutTree, State, Task, Turn
 
 # -- subsets -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.unit.quiet import random_trees
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -26,7 +26,6 @@ from turnwise.rollouts.pack import Update, pack
 from turnwise.shipped import tiny_path
 from turnwise.training.module import Passes, PolicyModule, recomputing
 from turnwise.training.parts import Settings
-from turnwise.types import RolloutTree, State, Task, Turn
 
 # -- trouble -----------------------------------------------------------------------------------------------------------
 
@@ -62,16 +61,7 @@ class Greedy:
 
 def update(batch_tokens: int = 400) -> Update:
     """Eight trees of different lengths, each a row of its own."""
-    rng = random.Random(0)
-
-    def tokens(number: int) -> list[int]:
-        return [rng.randrange(6, 97) for _ in range(number)]
-
-    trees = []
-    for i in range(8):
-        tree = RolloutTree(State(str(i), Task("toy", str(i), "train"), tuple(tokens(4 + 3 * i))))
-        tree.turns = [Turn(-1, action, [-4.5] * len(action)) for action in (tokens(3), tokens(5))]
-        trees.append(tree)
+    trees = random_trees([4 + 3 * i for i in range(8)])
     credits = [spread(tree, {0: 1.0 + i, 1: -0.5}) for i, tree in enumerate(trees)]
     views = [replace(credit, views={"outcome": [0.1, float(i)]}) for i, credit in enumerate(credits)]
     return pack(trees, views, row_tokens=64, batch_tokens=batch_tokens)
@@ -144,24 +134,10 @@ def test_an_update_that_does_not_fit_is_cut_and_gives_the_same_gradient(
 # -- passes ------------------------------------------------------------------------------------------------------------
 
 
-def trees(count: int) -> list[RolloutTree]:
-    rng = random.Random(0)
-
-    def tokens(number: int) -> list[int]:
-        return [rng.randrange(6, 97) for _ in range(number)]
-
-    grown = []
-    for i in range(count):
-        tree = RolloutTree(State(str(i), Task("toy", str(i), "train"), tuple(tokens(10 + 3 * i))))
-        tree.turns = [Turn(-1, action, [-rng.uniform(1, 6) for _ in action]) for action in (tokens(3), tokens(5))]
-        grown.append(tree)
-    return grown
-
-
 @pytest.mark.parametrize("lora", [False, True])
 def test_threads_give_the_gradients_and_metrics_of_one_pass_after_the_other(make_model, lora):
     model = make_model("qwen3", lora)
-    grown = trees(7)
+    grown = random_trees([10 + 3 * i for i in range(7)])
     update = pack(grown, [spread(tree, {0: 1.0, 1: -0.5}) for tree in grown], batch_tokens=40)
     assert len(update.batches) > 3
     module = PolicyModule(model, Clipped(kl_beta=0.1 if lora else 0.0), UpdateSettings(1e-4))
@@ -182,13 +158,6 @@ def test_threads_give_the_gradients_and_metrics_of_one_pass_after_the_other(make
 # -- adapter inputs ----------------------------------------------------------------------------------------------------
 
 
-def two_leaves() -> Update:
-    rng = random.Random(0)
-    tree = RolloutTree(State("s", Task("toy", "0", "train"), tuple(rng.randrange(6, 97) for _ in range(9))))
-    tree.turns = [Turn(-1, [rng.randrange(6, 97) for _ in range(4)], [-4.5] * 4) for _ in range(2)]
-    return pack([tree], [spread(tree, {0: 1.0, 1: -1.0})])
-
-
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_gradients_are_equal_and_inputs_are_not_cast(
@@ -205,7 +174,11 @@ def test_gradients_are_equal_and_inputs_are_not_cast(
     for name, part in model.named_modules():
         if name.endswith("lora_A.default"):
             part.register_forward_pre_hook(lambda _, inputs: seen.add(inputs[0].dtype))
-    module, work = PolicyModule(model, Clipped(), UpdateSettings(1e-4, recompute=recompute)), two_leaves()
+    trees = random_trees([9], [4, 4])
+    module, work = (
+        PolicyModule(model, Clipped(), UpdateSettings(1e-4, recompute=recompute)),
+        pack(trees, [spread(trees[0], {0: 1.0, 1: -1.0})]),
+    )
     module.manual_backward = lambda loss: loss.backward()  # type: ignore[method-assign]
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         for batch in work.batches:
@@ -226,19 +199,17 @@ def test_gradients_are_equal_and_inputs_are_not_cast(
 # -- rate --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_rate_rises_stays_and_falls_by_hand():
-    module = PolicyModule(torch.nn.Linear(1, 1), Clipped(), UpdateSettings(1e-4, warmup=1, decay=0.5), iterations=8)
-    assert [module.rate(step) for step in range(9)] == [0.5, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0]
-
-
-def test_without_decay_the_rate_stays():
-    module = PolicyModule(torch.nn.Linear(1, 1), Clipped(), UpdateSettings(1e-4, warmup=3), iterations=10)
-    assert [module.rate(step) for step in (0, 1, 3, 9, 50)] == pytest.approx([0.25, 0.5, 1, 1, 1])
-
-
-def test_a_run_that_is_only_measured_has_a_rate_too():
-    module = PolicyModule(torch.nn.Linear(1, 1), Clipped(), UpdateSettings(1e-4, warmup=1, decay=0.5), iterations=0)
-    assert module.rate(0) == 0.5
+@pytest.mark.parametrize(
+    ("settings", "iterations", "steps", "rates"),
+    [
+        ({"warmup": 1, "decay": 0.5}, 8, range(9), [0.5, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0]),
+        ({"warmup": 3}, 10, [0, 1, 3, 9, 50], [0.25, 0.5, 1, 1, 1]),  # without decay it stays
+        ({"warmup": 1, "decay": 0.5}, 0, [0], [0.5]),  # a run that is only measured
+    ],
+)
+def test_the_rate_rises_stays_and_falls_by_hand(settings, iterations, steps, rates):
+    module = PolicyModule(torch.nn.Linear(1, 1), Clipped(), UpdateSettings(1e-4, **settings), iterations=iterations)
+    assert [module.rate(step) for step in steps] == pytest.approx(rates)
     module.configure_optimizers()
 
 
