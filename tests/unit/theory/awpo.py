@@ -81,3 +81,24 @@ def cosine_floor(correlation: float, delta: float) -> float:
     """
     numerator = correlation - delta
     return max(-1.0, numerator / (1 + delta if numerator >= 0 else 1 - delta))
+
+
+def hyper_advantage(a_out: Array, a_mix: Array, weight: float, difficulty: float) -> Array:
+    """A_hyper, the advantage of Eq. 23."""
+    return difficulty * ((1 - weight) * a_out + weight * a_mix)
+
+
+def printed_factor(ratio: Array, advantages: Array, radius: float) -> Array:
+    """The factor of the score in the gradient as Eq. 83 has it: the minimum is over the ratios alone."""
+    return np.minimum(ratio, np.clip(ratio, 1 - radius, 1 + radius)) * advantages
+
+
+def clipped_objective(ratio: Array, advantages: Array, radius: float) -> Array:
+    """The objective of a reply (Eq. 25): the minimum is over the products."""
+    return np.minimum(ratio * advantages, np.clip(ratio, 1 - radius, 1 + radius) * advantages)
+
+
+def contribution_bound(score: float, radius: float, largest: float, difficulty: float) -> float:
+    """Eq. 87: the largest norm of a reply's share in the gradient, for scores of a norm of at most ``score`` and
+    advantages of at most ``largest``."""
+    return score * (1 + radius) * largest * difficulty

@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 from tests.unit.theory.awpo import (
     Array,
     advantage,
+    clipped_objective,
+    contribution_bound,
     cosine_floor,
     decomposition,
     dispersion,
     gate_ratio,
     gradient_cosine,
+    hyper_advantage,
     mean_product,
+    printed_factor,
     ratio_floor,
 )
 
@@ -92,3 +96,41 @@ def test_equation_63_does_not_hold_where_its_numerator_is_negative() -> None:
     assert cosine == pytest.approx(-delta)
     assert cosine < -delta / (1 + delta)
     assert cosine >= cosine_floor(0.0, delta) == -1.0
+
+
+@few
+@given(groups(), EPS, st.floats(0, 1), st.sampled_from([0.5, 1.5]), st.integers(0, 2**32 - 1))
+def test_equations_85_to_88(
+    group: tuple[Array, Array], eps: float, weight: float, difficulty: float, seed: int
+) -> None:
+    """The bounds on A_hyper, its factor, a reply's share in the gradient, and the second moment of their mean."""
+    out, reasoning = group
+    a_out, a_mix = advantage(out, eps), advantage(out + reasoning, eps)
+    largest = float(max(np.abs(a_out).max(), np.abs(a_mix).max()))
+    hyper = hyper_advantage(a_out, a_mix, weight, difficulty)
+    assert np.abs(hyper).max() <= largest * difficulty + 1e-12  # (85)
+    rng, radius = np.random.default_rng(seed), 0.2
+    factor = printed_factor(np.exp(rng.normal(size=hyper.shape)), hyper, radius)
+    assert np.abs(factor).max() <= (1 + radius) * largest * difficulty + 1e-12  # (86)
+    scores = rng.normal(size=(3, len(hyper)))
+    shares = scores * factor
+    bound = contribution_bound(float(np.linalg.norm(scores, axis=0).max()), radius, largest, difficulty)
+    assert np.linalg.norm(shares, axis=0).max() <= bound + 1e-9  # (87)
+    assert np.linalg.norm(shares.mean(1)) ** 2 <= bound**2 + 1e-9  # for any replies; (88) has 1/B of it, below
+
+
+def test_equation_88_needs_contributions_without_a_common_mean() -> None:
+    """Its 1/B is that of independent shares of mean 0: of B equal shares, the mean has the second moment of one."""
+    shares = np.ones((1, 4))
+    second = float(np.mean(np.linalg.norm(shares, axis=0) ** 2))
+    assert np.linalg.norm(shares.mean(1)) ** 2 == pytest.approx(second) and second > second / 4
+    signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * 4)).reshape(4, -1)  # all equally likely signs of four shares
+    assert np.mean(signs.mean(0) ** 2) == pytest.approx(second / 4)
+
+
+def test_equation_83_is_not_the_factor_of_equation_25_for_a_negative_advantage() -> None:
+    """Where A < 0 and r > 1 + e, the minimum of Eq. 25 is r A, which (86) does not bound; Eq. 83 has (1 + e) A."""
+    ratio, negative = np.array([10.0]), np.array([-1.0])
+    assert printed_factor(ratio, negative, 0.2) == pytest.approx(-1.2)
+    assert clipped_objective(ratio, negative, 0.2) == pytest.approx(-10.0)
+    assert clipped_objective(ratio, -negative, 0.2) == printed_factor(ratio, -negative, 0.2) == pytest.approx(1.2)
