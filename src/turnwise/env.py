@@ -138,7 +138,7 @@ class Environment(Protocol):
         return True
 
     def kind_of(self, action: str) -> str:
-        """Of actions with an equal text, a profile keeps one; empty: the action is always kept."""
+        """What an action is of. Of the actions for which this is the same text, a profile keeps one; empty: it keeps all."""
         return ""
 
     def same(self, action: str, expert: str) -> bool:

@@ -1,10 +1,10 @@
 """AWPO (arXiv:2512.19126): a judge's reward for the reasoning is mixed into the advantage of groups in which that
-reward can be trusted (Eqs. 18-25). It extends ToolRL, in the same environment.
+reward can be trusted (Eqs. 18-25). It extends ToolRL, in the same environment (env=apibank_thinking).
 
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
-1. cut each dialogue into its assistant turns: states s with the expert's calls
+1. cut each dialogue into the assistant turns that the environment admits: states s with the expert's calls
     [training/candidates.py, methods/states.py] states=expert_turns
 2. for each update: draw G states (in the paper G is the number of groups), from about 24 trajectories
     [methods/states.py] rollout.states=96, rollout.trajectories=24
@@ -18,7 +18,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/awpo.py] advantage=awpo
 7. mean, std and A of R_out and of R_mix in each group, also where rewards are equal (Eqs. 18-19)
     [methods/awpo.py] advantage.zero_variance=keep
-8. rho from the two stds; w = rho where mean R_out < R_max, the highest so far, and rho < e_mix, else 0 (Eqs. 20-21)
+8. rho = std_mix / (std_out + std_mix); w = rho where mean R_out < R_max so far and rho < e_mix, else 0 (Eqs. 20-21)
     [methods/awpo.py] advantage.gate=ratio, advantage.saturation=true, advantage.epsilon_mix=0.75
 9. d = a_prio where t_low < mean R_out < t_high, else a_base (Eq. 22)
     [methods/awpo.py] advantage.difficulty=true, advantage.tau_low=0.4, advantage.tau_high=1.6, advantage.alpha_prio=1.5,
@@ -86,7 +86,7 @@ class ToolRL(Method):
 
     The algorithm:
 
-    1. cut each dialogue into its assistant turns: states s with the expert's calls
+    1. cut each dialogue into the assistant turns that the environment admits: states s with the expert's calls
         [training/candidates.py, methods/states.py] states=expert_turns
     2. for each update: draw B states s, from about 24 trajectories
         [methods/states.py] rollout.states=96, rollout.trajectories=24

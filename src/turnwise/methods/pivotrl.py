@@ -9,7 +9,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/states.py, training/candidates.py] data.trajectories=500
 2. draw K actions at each s from pi_0; mu and sigma^2 of their rewards (Eq. 4)
     [training/profile.py, methods/states.py] states.k=8
-3. D_pivot = D_adv: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5); of equal terminal commands, one
+3. D_pivot: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5); in env=terminal one of each equal command
     [methods/pivotrl.py, training/profile.py] states=pivots, states.keep=adv, states.lambda_diff=0.4
 4. for each update: draw B states s from D_pivot, from about 24 trajectories
     [methods/states.py] rollout.states=96, rollout.trajectories=24
@@ -21,7 +21,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/credit.py] advantage=group, advantage.scale=true, advantage.zero_variance=keep
 8. w_i = pi(a_i|s) / pi_old(a_i|s), the ratio of the whole action (Eq. 8)
     [methods/loss.py] loss=clipped, loss.ratio=action
-9. J: mean over actions of min(w_i A_i, clip(w_i) A_i) - beta KL(pi, pi_0) (Eq. 7); KL: w_i times k3 of each token
+9. J: mean over actions of min(w_i A_i, clip(w_i) A_i) - beta KL(pi, pi_0) (Eq. 7); KL: w_i times the sum of k3
     [methods/loss.py, training/module.py] loss.clip_low=0.2, loss.clip_high=0.2, loss.kl_beta=0.2, loss.kl_estimator=k3,
     loss.kl_importance=true, loss.aggregation=turn_mean_token_mean
 10. one AdamW step on -J, with the gradient clipped

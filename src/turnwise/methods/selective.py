@@ -19,7 +19,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/reward.py] reward=outcome, reward.of=won
 5. A_i = (r_i - mean) / (std + eps) within each group that is left; equal rewards stay, with A_i = 0 (Eq. 1)
     [methods/credit.py] advantage=group, advantage.zero_variance=keep
-6. A_i log p(tau_i), summed over the tokens of all actions; no ratio, no clip (Sec. 2.1)
+6. A_i log p(tau_i) at the sampling temperature, summed over all actions' tokens; no ratio, no clip (Sec. 2.1)
     [methods/loss.py] loss=clipped, loss.ratio=none
 7. J: mean over all episodes that are left
     [methods/loss.py] loss.aggregation=constant, loss.constant_length=1, loss.kl_beta=0.0

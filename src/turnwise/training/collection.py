@@ -48,6 +48,7 @@ class Ahead:
     def __init__(
         self, module: PolicyModule, player: Player, gather: Callable[..., Gathered], settings: Settings, handed: bool
     ) -> None:
+        # trainer.fit -> Rollouts.train_dataloader -> Iteration.__iter__ -> Collection.__call__ -> Collector.collect
         self.module, self.player, self.gather = module, player, gather
         self.staleness, self.last, self.handed = settings.rollout.staleness, settings.iterations - 1, handed
         self.samples = module.distributed.first or not handed
