@@ -67,6 +67,14 @@ class Trajectory:
         return places[-1:] if self.pivot else places
 
 
+def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The dictionary that holds a tool's name and parameters, or a call's name and arguments: the value of the key
+    ``function``, or ``tool`` itself.
+    """
+    function = tool.get("function", tool)
+    return function if isinstance(function, Mapping) else {}
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call of a tool. The values of ``arguments`` are JSON values."""

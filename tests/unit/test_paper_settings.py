@@ -242,4 +242,4 @@ def test_what_the_command_line_names_wins(overrides: list[str], env: str, base: 
 def test_a_model_and_dialogues_of_ones_own_pass() -> None:
     cfg = composed("method=awpo", "policy.model=/my/model", "data.file=my.jsonl")
     assert (cfg.policy.model, cfg.data.file, cfg.reward.format) == ("/my/model", "my.jsonl", None)
-    assert cfg.rollout.sampling.max_tokens == 1024  # a chat model's reply, because there is no file to measure
+    assert cfg.rollout.sampling.max_tokens == 256  # a chat model's action, because there is no file to measure

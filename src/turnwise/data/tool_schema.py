@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from turnwise.errors import first_mistake
 from turnwise.files import parse_json
+from turnwise.types import function_of
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -34,14 +35,6 @@ _WORDS = {  # type names in benchmarks and data sets -> JSON Schema's types
 
 def json_type(word: str) -> str:
     return _WORDS.get(word, word)
-
-
-def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The dictionary that holds a tool's name and parameters, or a call's name and arguments: the value of the key
-    ``function``, or ``tool`` itself.
-    """
-    function = tool.get("function", tool)
-    return function if isinstance(function, Mapping) else {}
 
 
 def make_tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str, Any]:

@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from turnwise.data.tool_schema import function_of
 from turnwise.files import STRICT
-from turnwise.types import ToolCall
+from turnwise.types import ToolCall, function_of
 
 MAX_CHARS = 65_536  # largest length of a reply in characters
 MAX_CALLS = 64
