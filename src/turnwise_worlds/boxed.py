@@ -79,12 +79,12 @@ class Sandboxed:
             raise
         finally:
             with self._lock:
-                self._results.pop(key, None)
+                self._held -= self._results.pop(key, (None, 0))[1]  # another call's, if this one's place was evicted
                 held = None if mine.exception() else size(mine.result())
                 if held is not None and held + ENTRY <= CACHED_BYTES:
                     self._results[key] = mine, held + ENTRY
                     self._held += held + ENTRY
-                    while self._held > CACHED_BYTES:
+                    while self._results and self._held > CACHED_BYTES:
                         self._held -= self._results.popitem(last=False)[1][1]
         return mine.result()
 

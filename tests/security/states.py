@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
+from dataclasses import replace
 
 from tests.security.ground import Ground, Probes, alive
 
-from turnwise_worlds.sandbox.sandbox import SandboxFault
+from turnwise_worlds.sandbox.sandbox import Bubblewrap, SandboxFault
 
 _READ = "import os, select\nprint(os.read({0}, 9) if select.select([{0}], [], [], 0.1)[0] else '')"
 
@@ -143,7 +145,7 @@ def processes(ground: Ground) -> Probes:
 
 
 def properties_of_processes(ground: Ground) -> Probes:
-    """Each state is process 1 of its own sandbox, so what counts is what another state sees of it."""
+    """What counts is what another state sees of a property."""
     for name, leave, find in (
         ("nice", "os.nice(7)", "os.getpriority(0, {}) == 7"),
         ("affinity", "os.sched_setaffinity(0, {0})", "os.sched_getaffinity({}) == {{0}}"),
@@ -182,13 +184,27 @@ def sockets(ground: Ground) -> Probes:
     yield "handing files on", ground.sandbox.python().run(sends)[0].ok
 
 
+_ENDED = ("9" * 5000, "0", "-1", "")  # what a snippet may write where its number is expected
+
+
 def false_reports(ground: Ground) -> Probes:
     state = ground.sandbox.python().run("x = 5")[1]
     lie = "import os\nfor d in range(3, 64):\n    try: os.write(d, bytes(4))\n    except OSError: pass\n"
-    state.run(f"{lie}x = 6")
-    yield "x", state.run("x")[0].output != "5\n"
-    state.run("import os\nif os.fork(): os._exit(0)\nx = 7")
-    yield "another process", state.run("x")[0].output != "5\n"
+    after = state.run(f"{lie}x = 6")[1]
+    yield "x", not after.run("x")[0].output.endswith("6\n")  # its own branch may print what it likes
+    for name, code in {
+        "another process": "if os.fork(): os._exit(0)\nx = 7",
+        **{f"ended: {text:.9}": f"open('/box/ended', 'w').write('{text}')\nx = 7\nos._exit(0)" for text in _ENDED},
+        "no folder": "os.mkdir('/box/ended')\nx = 7\nos._exit(0)",
+        "a full folder": "x = 7\nfor i in range(9): open(f'/box/{i}', 'wb', 0).write(bytes(2 << 20))",
+    }.items():
+        after = state.run(f"import os\n{code}")[1]
+        yield name, after.run("x")[0].output != "5\n"
+    hurried = Bubblewrap(replace(ground.sandbox.limits, seconds=1))
+    with closing(hurried):
+        endless = "import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nx = 7\nwhile True: pass"
+        outcome, after = hurried.python(["x = 5"]).run(endless)
+        yield "no timer", outcome.stopped != "time" or after.run("x")[0].output != "5\n"
 
 
 FAMILIES = (

@@ -14,9 +14,19 @@ from turnwise.data.tool_schema import name_of
 from turnwise.data.toolcalls import Format
 from turnwise.env import first_tasks
 from turnwise.types import Task, ToolCall
-from turnwise_worlds.bfcl.apis import SUBSETS, Apis, announcement, entries, owners, parameters, root, tools_of_class
+from turnwise_worlds.bfcl.apis import (
+    INSTALL,
+    SUBSETS,
+    Apis,
+    announcement,
+    entries,
+    owners,
+    parameters,
+    root,
+    tools_of_class,
+)
 from turnwise_worlds.bfcl.requests import TinyTasks
-from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn
+from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, DialogueSession, UserTurn
 
 NO_FUNCTION = "None of the functions that I have does this."
 NO_VALUE = "A value that this needs was not given. What is it?"
@@ -91,7 +101,9 @@ def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in owners(classes):
         raise ValueError(f"{source!r}: the text is not a call of a function of {', '.join(classes)}")
     names = [parameter.name for parameter in parameters(owners(classes)[node.func.id], node.func.id)]
-    arguments = dict(zip(names, map(ast.literal_eval, node.args), strict=False))
+    if len(node.args) > len(names):
+        raise ValueError(f"{source!r}: the function has {len(names)} parameters")
+    arguments = dict(zip(names[: len(node.args)], map(ast.literal_eval, node.args), strict=True))
     arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
     return ToolCall(node.func.id, arguments)
 
@@ -117,3 +129,9 @@ class BfclEnv(DialogueEnv):
 
     def ready(self) -> None:
         root()
+
+    def begin(self, task: Task) -> DialogueSession:
+        try:
+            return super().begin(task)
+        except OSError as error:  # a subset that bfcl-eval lacks, or an incomplete bfcl-eval
+            raise ValueError(f"{error}; {INSTALL}") from error

@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 from turnwise.data.chat_tokens import ChatTokens, Demonstrations
 from turnwise.data.read_records import UnusableError, read_records
 from turnwise.data.trajectories import (
+    MOST,
     BadTrajectory,
     each_trajectory,
     parse_trajectory,
@@ -308,6 +309,13 @@ TRAJECTORIES = [
 
 def without_source(trajectories):
     return [Trajectory(t.id, t.messages, t.tools, t.task, t.success) for t in trajectories]
+
+
+def test_more_messages_than_any_context_holds_are_a_problem():
+    messages = [{"role": role, "content": "x"} for role in ("user", "assistant")] * (MOST // 2)
+    assert len(parse_trajectory({"messages": messages}, "f:1").messages) == MOST
+    with pytest.raises(UnusableError, match="messages"):
+        parse_trajectory({"messages": [*messages, {"role": "user", "content": "x"}]}, "f:1")
 
 
 def test_round_trip(tmp_path):

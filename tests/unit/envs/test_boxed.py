@@ -41,6 +41,20 @@ def test_what_a_limit_ended_is_tried_again() -> None:
     assert not box._results
 
 
+def test_what_is_evicted_while_it_is_computed_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boxed, "CACHED_BYTES", boxed.ENTRY + 10)
+    box = Box()
+
+    def slow() -> str:
+        for key in ("others", "more"):  # the second one evicts both the first and the place of the slow call
+            box._once(key, lambda: "", lambda value: 10)
+        box._once("slow", lambda: "again", lambda value: 10)
+        return "slow"
+
+    assert box._once("slow", slow, lambda value: 5) == "slow"
+    assert box._held == sum(held for _, held in box._results.values()) == boxed.ENTRY + 5
+
+
 def test_a_fault_of_the_sandbox_is_one_of_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def shell(self, command: str, tree: object) -> object:

@@ -56,9 +56,14 @@ def test_where_no_dialogue_is_trained_on_all_are_evaluated():
 
 def test_a_truth_is_read_not_evaluated():
     assert read_truth("sort('a.txt')", ("GorillaFileSystem",)) == ToolCall("sort", {"file_name": "a.txt"})
-    for source in ("__import__('os').getcwd()", "sort(open('a'))", "nothing()", "1 + 1"):
+    for source in ("__import__('os').getcwd()", "sort(open('a'))", "nothing()", "1 + 1", "sort('a', 'b')"):
         with pytest.raises(ValueError, match=r".+"):
             read_truth(source, ("GorillaFileSystem",))
+
+
+def test_a_task_of_an_unknown_subset_is_named(public):
+    with pytest.raises(ValueError, match=r"multi_turn_other_1.*multi_turn_other\.json"):
+        public.reset(entry_task("multi_turn_other_1"))
 
 
 def test_the_precision_of_the_process_stays():

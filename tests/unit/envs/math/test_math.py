@@ -13,10 +13,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from turnwise.env import Level
+from turnwise.env import EnvironmentFault, Level
 from turnwise_worlds.math import Equality, Interpreter, MathEnv
 from turnwise_worlds.math.problems import make_problems, read_problems
-from turnwise_worlds.sandbox.sandbox import Limits, NoSandboxError, reason
+from turnwise_worlds.sandbox.sandbox import CallResult, Limits, NoSandboxError, PythonState, SandboxFault, reason
 
 
 @pytest.fixture(scope="module")
@@ -181,3 +181,23 @@ def test_a_closed_tool_can_be_used_again(tool: Interpreter) -> None:
     tool.run((), "x = 3")
     tool.close()
     assert tool.run(("x = 3",), "x + 1").output == "4\n"
+
+
+@needs_sandbox
+def test_equal_snippets_at_the_same_time_run_once(tool: Interpreter) -> None:
+    code = "import os\nprint(os.urandom(8))"
+    with ThreadPoolExecutor(6) as pool:
+        outcomes = set(pool.map(lambda _: tool.run((), code), range(6)))
+    assert outcomes == {tool.run((), code)}
+
+
+@needs_sandbox
+def test_a_fault_of_the_sandbox_lets_later_calls_try(tool: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: PythonState, code: str) -> CallResult:
+        raise SandboxFault("died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PythonState, "run", broken)
+        with pytest.raises(EnvironmentFault):
+            tool.run((), "1 + 1")
+    assert not tool._results and tool.run((), "1 + 1").output == "2\n"

@@ -61,6 +61,7 @@ def test_search_works_the_same_behind_a_server(serve: Any) -> None:
     page = local.pages.named(task.data["evidence"][0][0])
     assert page is not None
     env = SearchEnv("tiny", countries=3, results=3, retriever=serve(app_of(lambda query, k: [page] * k)))
+    assert env.waits and not local.waits
     lines = env.reset(task).step(f"search {page.title}\n{page.text}").observation.splitlines()
     assert lines == [f"[{n}] {page.title}: {page.text}" for n in (1, 2, 3)]
 

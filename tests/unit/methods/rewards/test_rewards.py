@@ -244,6 +244,11 @@ def test_no_call_expected() -> None:
     assert rewards["outcome"] == [2, 1, 0]
 
 
+def test_thinking_is_not_judged() -> None:
+    rewards = Graded()(graded_replies(hermes(WEATHER), f"<think>{hermes(call('time'))}</think>{hermes(WEATHER)}"))
+    assert rewards["outcome"] == [2]
+
+
 def test_each_format_reads_its_own_demonstrations() -> None:
     assert Graded("bfcl_python")(graded_replies("[f(a=1)]", "f(a=1)"))["outcome"] == [2]
     assert Graded("llama_json")(graded_replies('{"name": "f", "parameters": {}}', "no"))["outcome"] == [1]
