@@ -240,6 +240,18 @@ def test_any_end_without_a_trace_of_work_gives_the_folder_back(tmp_path: Path, e
         assert not folder.resumed
 
 
+def test_what_a_start_that_ended_early_has_measured_is_kept_for_the_same_command(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            ended(config(out, seed=1), RuntimeError(), "evaluation/base.jsonl")
+        assert (out / "evaluation" / "base.jsonl").read_text() == "written"
+    with claim(config(out, seed=2)) as corrected:
+        assert not corrected.resumed
+        assert [path.name for path in out.iterdir()] == ["config.yaml"]
+    assert (tmp_path / "run.old-1" / "evaluation" / "base.jsonl").read_text() == "written"
+
+
 def test_a_run_with_a_checkpoint_keeps_its_folder_and_a_killed_start_is_put_aside(tmp_path: Path) -> None:
     killed, trained = tmp_path / "killed", tmp_path / "trained"
     program = (
