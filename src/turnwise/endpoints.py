@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
-from pydantic import HttpUrl, ValidationError
+from pydantic import HttpUrl
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from turnwise.text import said
@@ -29,10 +29,10 @@ def check_url(url: str, key_variable: str) -> None:
     or that contains a secret.
     """
     try:
-        parts = HttpUrl(url)
-    except ValidationError:
+        parts = HttpUrl(url) if urlsplit(url).hostname else None  # pydantic would repair http:host and http:///host
+    except ValueError:
         parts = None
-    if parts is None or parts.port == 0 or not url.isprintable() or " " in url:
+    if parts is None or "\\" in url or parts.port == 0 or not url.isprintable() or " " in url:
         raise ValueError("url must begin with http:// or https:// and a host, and its port must be from 1 to 65535")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError(

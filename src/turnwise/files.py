@@ -48,6 +48,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def expanded(path: str | Path) -> Path:
+    """Returns a path with the home folder in place of ``~``; unchanged if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def written(files: Iterable[Path]) -> tuple[tuple[Path, int, int, int], ...]:
     """The key of a cache: it changes when one of the files is written again."""
     stats = [(file, file.stat()) for file in files]

@@ -37,6 +37,11 @@ def test_addresses(url: str) -> None:
         "http://h:0/v1",
         "http://h:x",
         "u:p@host:80",
+        "http:/localhost:8000",
+        "http:localhost",
+        "http:///v1",
+        "http:\\\\host",
+        "http://[::1",
     ],
 )
 def test_what_is_none_is_refused_without_its_secrets(url: str) -> None:

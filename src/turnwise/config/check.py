@@ -18,6 +18,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
+from urllib.parse import urlsplit
 
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
@@ -91,10 +92,19 @@ def _mistakes(node: Any, path: str) -> list[str]:
         elif isinstance(child, str) and not child.strip() and not path.startswith(("logger", "paths")):
             # usually from a shell variable that was not set
             mistakes.append(f"{place}: the value is empty; give a value, or {place}=null if this setting may be null")
+        elif isinstance(child, str) and _ADDRESS.search(place) and not _has_port(child):
+            mistakes.append(f"{place}: the address needs a valid host, and a port from 1 to 65535")
         mistakes += _mistakes(child, place)
     if isinstance(node, Mapping) and "_target_" in node:
         mistakes += _of_part(node, path, mistakes)
     return mistakes
+
+
+def _has_port(address: str) -> bool:
+    try:
+        return urlsplit(address).port != 0
+    except ValueError:
+        return False
 
 
 def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[str]:

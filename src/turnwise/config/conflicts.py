@@ -82,6 +82,8 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
      "iterations: must be from 0 to 10^7, got {iterations}"),
     (lambda s: "iterations" in s and s["trainer.max_epochs"] != s["iterations"],
      "trainer.max_epochs: one epoch of the trainer is one iteration; set iterations={trainer.max_epochs}"),
+    (lambda s: s["check"] and s["fresh"],
+     "check: it starts no run, so it renames none; leave out fresh=true or check=true"),
     # predictors and allocators
     *[(lambda s, part=part, names=names: s[part] in names and not s["predictor"],
        f"{part}={{{part}!}}: it needs a predictor of success, but predictor is null; set predictor=tiny")
@@ -131,6 +133,8 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
      "allocator.group_size: a group of one rollout has no group advantage; set it to at least 2"),
     (lambda s: s["update.steps"] > s["rollout.states"] > 0,
      "update.steps: each of {update.steps} steps needs a rollout tree; set at most rollout.states={rollout.states}"),
+    (lambda s: s["update.offload"] and not s["update.recompute"],
+     "update.offload: it moves the layer inputs that recompute stores; set update.recompute=true as well"),
     (lambda s: (s["loss.kl_beta"] or 0) > 0 and s["policy.lora.r"] == 0,
      "loss.kl_beta: the reference policy is the policy without its adapter, but policy.lora.r is 0; set loss.kl_beta=0"),
     (lambda s: s["policy.lora.dropout"],

@@ -18,6 +18,7 @@ from turnwise.config.conflicts import Settings
 from turnwise.config.schema import ConfigError, build
 from turnwise.env import check_ready
 from turnwise.errors import InputError
+from turnwise.files import expanded
 from turnwise.models.hub import at_hand, check_adapter
 from turnwise.shipped import BASES, weights_of
 
@@ -30,18 +31,18 @@ def check_machine(cfg: DictConfig) -> None:
     """Refuses a run that this machine cannot start. The ConfigError lists all reasons. A plan or a sweep may be composed
     on another machine, so this check is made when a run starts.
     """
-    mistakes = [*_gpus(cfg), *_folders(cfg), *missing_files(cfg), *_models(cfg), *_server(cfg)]
+    mistakes = [*_gpus(cfg), *_folders(cfg), *missing_files(cfg), *_models(cfg)]
     if mistakes:
         raise ConfigError(mistakes)
 
 
 def opening(cfg: DictConfig) -> str:
-    """The first line of a run."""
+    """The first line of a run, and a second one if the server of ``engine=vllm`` is not there yet."""
     devices, cores = cfg.trainer.devices, os.cpu_count() or 1
     shared = ""
     if cfg.trainer.accelerator == "cpu" and isinstance(devices, int) and devices > cores:
         shared = f" in {devices} processes that share {cores} cores, which is slower than trainer.devices={cores}"
-    return f"{cfg.method}: the settings are fine; checking files and models, then loading PyTorch{shared}"
+    return f"{cfg.method}: the settings are fine; checking files and models, then loading PyTorch{shared}{_server(cfg)}"
 
 
 def check_inputs(cfg: DictConfig) -> Any:
@@ -99,21 +100,22 @@ def missing_files(cfg: DictConfig) -> Iterator[str]:
     tree = {key: OmegaConf.to_container(cfg[key], resolve=True) for key in ("data", "env") if cfg.get(key)}
     for key, file in Settings(tree).items():
         of_data = key == "data.file" or str(file).endswith((".json", ".jsonl", ".parquet", ".csv", ".tsv"))
-        if file is not None and of_data and not Path(str(file)).expanduser().is_file():
+        if file is not None and of_data and not expanded(str(file)).is_file():
             yield f"{key}={file}: no such file; correct {key} (the current folder is {Path.cwd()})"
 
 
-def _server(cfg: DictConfig) -> Iterator[str]:
-    """A server of ``engine=vllm`` that is not there. In a job of Slurm it may still be starting, so that the run waits."""
+def _server(cfg: DictConfig) -> str:
+    """Says that the run will wait for its server. One that loads whole weights starts after the run has written them."""
     url = urlsplit(str(OmegaConf.select(cfg, "engine.url") or ""))
-    if url.hostname and "SLURM_JOB_ID" not in os.environ:
+    if url.hostname:
         try:
             socket.create_connection((url.hostname, url.port or (443 if url.scheme == "https" else 80)), 4).close()
         except ConnectionRefusedError:
-            model = cfg.policy.model
-            yield f"engine.url={url.geturl()}: nothing answers there; start `vllm serve {model}` as docs/engines.md shows"
+            wait = f"the run will wait for it up to engine.wait_limit={cfg.engine.wait_limit} s"
+            return f"\nengine.url={url.geturl()}: nothing answers there; {wait} (docs/engines.md has the command)"
         except OSError:  # such as a proxy's address: the run itself says more
             pass
+    return ""
 
 
 def _models(cfg: DictConfig) -> Iterator[str]:

@@ -53,6 +53,8 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path) -> ConfigE
         return ConfigError([f"a configuration file is not YAML: {_line(error)}"])
     overrides = [argument for argument in arguments if ("=" in argument or argument[0] == "~") and argument[0] != "-"]
     kept = OverridesParser.create().parse_overrides(overrides)
+    if {"-m", "--multirun"} & set(arguments):  # one run takes one of their values
+        kept = [override for override in kept if not override.is_sweep_override()]
     refused: list[tuple[Override, Exception]] = []
     cfg, refusal = None, error
     while cfg is None and (blamed := _blame(refusal, kept)) is not None:
@@ -121,7 +123,7 @@ def _in_a_file(error: Exception, folder: Path) -> str:
 
 
 def _no_option(group: str, option: str, folder: Path) -> str:
-    if group == "hydra/launcher" and option.startswith(("joblib", "submitit", "ray")):
+    if group == "hydra/launcher" and option in ("joblib", "submitit_local", "submitit_slurm", "ray"):
         package = f"hydra-{option.partition('_')[0]}-launcher"
         return f"hydra/launcher={option}: {package} is not installed here; pip install {package}"
     if group in _OF_OWN and re.search(r"[/.]", option):

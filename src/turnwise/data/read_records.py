@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 
 from turnwise.errors import InputError
-from turnwise.files import STRICT, whole_characters
+from turnwise.files import STRICT, expanded, whole_characters
 
 _JSON = (".jsonl", ".ndjson", ".json")
 
@@ -48,11 +48,12 @@ def read_records(name: Path, on_bytes: OnBytes | None = None) -> Iterator[tuple[
         raise InputError(
             f"{name}: files that end in {name.suffix!r} cannot be read; use {', '.join(_JSON)} (JSON) or .parquet"
         )
+    path = expanded(name)
     try:
         if name.suffix == ".parquet":
-            records = _rows(name.expanduser(), count)
+            records = _rows(path, count)
         else:
-            records = _json_records(name.expanduser(), count)
+            records = _json_records(path, count)
         for number, record in enumerate(records, start=1):
             yield f"{name}:{number}", record
     except FileNotFoundError as error:

@@ -49,7 +49,7 @@ class _Model(BaseModel):
 class _Message(_Model):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Annotated[list[dict[str, Any]] | None, BeforeValidator(lambda calls: calls or None)] = None
     name: str | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
@@ -60,7 +60,7 @@ class _Message(_Model):
 class _Task(_Model):
     env: Annotated[str, MinLen(1)]
     id: Annotated[str, MinLen(1)]
-    split: Literal["train", "seen", "unseen"] | None = None
+    split: Annotated[Literal["train", "seen", "unseen"] | None, BeforeValidator(lambda split: split or None)] = None
     data: Annotated[dict[str, Any] | None, BeforeValidator(lambda data: parse_field(data, "task.data"))] = None
     subset: str | None = None
 

@@ -70,6 +70,7 @@ class Cache:
     def __init__(self, path: str | Path | None) -> None:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._told = False
         if path is None:
             return
         try:
@@ -107,7 +108,9 @@ class Cache:
             with self._lock:
                 return self._connection and self._connection.execute(statement, values).fetchone()
         except sqlite3.Error as error:
-            logger.warning("the cache cannot be used now (%s); answers are used but not cached", error)
+            if not self._told:  # once, not at each question
+                logger.warning("the cache cannot be used now (%s); answers are used but not cached", error)
+            self._told = True
             return None
 
     def close(self) -> None:

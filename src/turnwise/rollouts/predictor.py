@@ -429,7 +429,8 @@ def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device
     backbone, own = load_backbone(source, settings.dtype, settings.layers)
     if own.get_vocab() != tokenizer.get_vocab():
         raise PolicyError(
-            f"predictor.model={settings.model}: it must have the policy's vocabulary; choose a model of the policy's family"
+            f"predictor.model={settings.model}: it must have the policy's vocabulary; set predictor=qwen3_0_6b for a policy "
+            "of the Qwen3 family, or predictor.model=... to a model of the policy's family"
         )
     critic = Critic(backbone, settings.learning_rate, settings.weight_decay, settings.autocast).to(device)
     names = ("epochs", "prefix_share", "batch", "clip_norm", "reward_max", "batch_tokens")

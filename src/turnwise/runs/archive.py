@@ -31,7 +31,7 @@ def opened(place: Path | str) -> Path:
     """Returns ``place`` as a path, after unpacking the archive that stands for one of its parents and those inside it.
 
     Raises:
-        InputError: an archive is damaged, or its folder holds something else.
+        InputError: an archive is damaged, its folder holds something else, or it cannot be written.
     """
     path = Path(place)
     for folder in (path, *path.parents):
@@ -43,26 +43,45 @@ def opened(place: Path | str) -> Path:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    state, stamp = archive.stat(), folder / _STAMP
-    version = f"{state.st_size} {state.st_mtime_ns}"
-    if stamp.is_file() and stamp.read_text() == version:
+    if _is_unpacked(archive, folder):
         return
-    with archive.open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes, one unpacks and the others wait
-        if stamp.is_file() and stamp.read_text() == version:
-            return
-        if folder.exists() and not stamp.is_file():
-            raise InputError(f"{folder}: {archive} stands for this folder; rename the folder or the archive")
-        part = folder.with_name(f".{folder.name}.tmp")
-        shutil.rmtree(part, ignore_errors=True)
-        for name, content in _contents(archive).items():
-            file = part / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
-            os.utime(file, ns=(state.st_mtime_ns, state.st_mtime_ns))  # of two runs, reports use the newer one
-        (part / _STAMP).write_text(version)
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
+    try:
+        with folder.with_name(f".{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes, one unpacks and the others wait
+            if not _is_unpacked(archive, folder):
+                _replace(archive, folder)
+    except OSError as error:
+        remedy = f"make {folder.parent} writable, or copy the archive into a folder that is"
+        raise InputError(f"{archive}: it cannot be unpacked beside itself ({error}); {remedy}") from error
+
+
+def _is_unpacked(archive: Path, folder: Path) -> bool:
+    stamp = folder / _STAMP
+    return stamp.is_file() and stamp.read_text() == _version(archive)
+
+
+def _version(archive: Path) -> str:
+    return f"{(state := archive.stat()).st_size} {state.st_mtime_ns}"
+
+
+def _replace(archive: Path, folder: Path) -> None:
+    if folder.exists() and not (folder / _STAMP).is_file():
+        raise InputError(f"{folder}: {archive} stands for this folder; rename the folder or the archive")
+    part, old = (folder.with_name(f".{folder.name}.{kind}.tmp") for kind in ("new", "old"))
+    for rest in (part, old):  # of a process that was killed here
+        shutil.rmtree(rest, ignore_errors=True)
+    part.mkdir()
+    version, time = _version(archive), archive.stat().st_mtime_ns
+    for name, content in _contents(archive).items():
+        file = part / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        os.utime(file, ns=(time, time))  # of two runs, reports use the newer one
+    (part / _STAMP).write_text(version)
+    if folder.exists():
+        folder.rename(old)  # at once, because a folder that is only half deleted would have lost its stamp
+    part.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _contents(archive: Path) -> dict[str, bytes]:
@@ -70,7 +89,10 @@ def _contents(archive: Path) -> dict[str, bytes]:
 
     try:
         table = pq.read_table(archive)
-        return dict(zip(table["path"].to_pylist(), table["content"].to_pylist(), strict=True))
+        names = [PurePosixPath(name) for name in table["path"].to_pylist()]
+        if outside := [name for name in names if name.is_absolute() or ".." in name.parts]:
+            raise ValueError(f"it holds {outside[0]}, which is a file outside its folder")
+        return dict(zip(map(str, names), table["content"].to_pylist(), strict=True))
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{archive}: this archive is damaged ({error}); restore it from git") from error
 

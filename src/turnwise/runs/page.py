@@ -317,13 +317,14 @@ def replies_said(folder: Path, most: int = 12) -> list[dict[str, Any]]:
     rows = [
         {
             "reply": name,
-            "expert": row["expert"],
-            "base": base[name]["said"],
+            "expert": row.get("expert"),
+            "base": before["said"],
             "after": row["said"],
-            "marks": [bool(one["greedy"][0][0]) for one in (base[name], row)],
+            "marks": [bool(one["greedy"][0][0]) for one in (before, row)],
         }
         for name, row in after.items()
-        if name in base and row.get("said") is not None and row["greedy"] and base[name]["greedy"]
+        if (before := base.get(name, {}))
+        and all(one.get("said") is not None and one.get("greedy") for one in (before, row))
     ]
     return sorted(rows, key=lambda row: row["marks"][0] == row["marks"][1])[:most]
 

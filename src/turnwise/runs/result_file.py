@@ -22,16 +22,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, read_yaml
 from turnwise.methods.gate import symbol
 from turnwise.runs.archive import checked_lines, opened, write_archive
 
+
+def _ordered(interval: tuple[float, float]) -> tuple[float, float]:
+    if interval[0] > interval[1]:
+        raise ValueError("an interval [low, high] must not have low above high")
+    return interval
+
+
 Points = Annotated[float, Field(ge=0, le=100)]
 Change = Annotated[float, Field(ge=-100, le=100)]
-Interval = tuple[Change, Change]
+Interval = Annotated[tuple[Change, Change], AfterValidator(_ordered)]
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -60,6 +67,8 @@ class Comparison(_Part):
     def _delta_is_the_difference(self) -> Comparison:
         if self.delta is None and self.base is not None and self.after is not None:
             self.delta = self.after - self.base
+        if None not in (self.base, self.after) and abs(self.after - self.base - self.delta) > 0.11:  # type: ignore[operator]
+            raise ValueError(f"delta is {self.delta}, but after - base is not")  # each may be rounded to one decimal
         return self
 
 
@@ -136,7 +145,9 @@ class Result(_Part):
     profile_cpu_seconds: Seconds | None = None
     faults: dict[str, Count] = {}  # failures of the environment: ``lost``, ``retries``, ``evaluations``
     seconds: dict[str, Seconds] = {}  # time of each phase
-    wall_seconds: Seconds | None = None  # time of all starts of the run; None in older results
+    wall_seconds: Seconds | None = (
+        None  # time of all starts of the run, of an interrupted one up to its last checkpoint; None in older results
+    )
     judge: dict[str, float] = {}  # report of the judge (docs/judges.md); empty without a judge
     gate: dict[str, float] = {}  # number of stopped groups, and the estimated savings; empty without a gate
     warnings: list[str] = []  # problems during training, with the likely cause

@@ -193,6 +193,12 @@ class UserFile:
             told.append("are pivot rows, in which only the last reply is a candidate")
         if lost:
             told.append(f"are shown with their tools in the system turn and calls as text, because {lost}")
+        if (
+            not played
+            and dialect.lost_system
+            and (trajectory.messages[0]["role"] == "system" or (lost and trajectory.tools))
+        ):
+            told.append(f"have their system message in the first user message, because {dialect.lost_system}")
         if named and not played:
             told.append(f"name the environment {named!r}, which this run does not play; set env={named} to play it")
         self.told.update(told)
@@ -244,7 +250,7 @@ class UserFile:
         position among all trajectories of the file, from 0.
 
         Raises:
-            InputError: no dialogue would be left to train on, because all dialogues begin alike.
+            InputError: too many dialogues begin alike, so that none or only a minority would be left to train on.
         """
         draws = {number: draw for number, draw in enumerate(self.draws) if draw is not None}
         if not self.data.held_out or not draws:
@@ -262,6 +268,11 @@ class UserFile:
             raise InputError(
                 f"{self.data.file}: its dialogues all begin alike and cannot be both trained on and held out; add other "
                 "dialogues, or set data.held_out=0"
+            )
+        if end > max(wanted, len(draws) // 2):
+            raise InputError(
+                f"{self.data.file}: so many dialogues begin alike that data.held_out={self.data.held_out} would hold out "
+                f"{end} of {len(draws)}; set data.held_out=0, or add other dialogues"
             )
         return order[:end]
 
@@ -380,6 +391,11 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
             f"{len(numbers)} dialogues are held out; the run is evaluated on {len(held_out.states)} replies of "
             f"{dialogues} of them"
         )
+        if sampled and held_out.longest > rollout.sampling.max_tokens:
+            phases.log(
+                f"some of these demonstrated replies are longer than the {rollout.sampling.max_tokens} tokens that the policy "
+                f"may write; raise rollout.sampling.max_tokens to {held_out.longest}"
+            )
     left_out = set(numbers)
     trained = [state for number, states in enumerate(by_trajectory) if number not in left_out for state in states]
     name = Path(data.file or "").name if own.only_dialogues else None

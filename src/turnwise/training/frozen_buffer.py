@@ -117,9 +117,15 @@ def write_buffer(path: Path, frozen: Frozen) -> None:
     """
     bare = Task("", "", "")
     trees = [replace(tree, state=State(tree.state.id, bare, tree.state.ids)) for tree in frozen.trees.values()]
-    rows = json.dumps([asdict(tree) for tree in trees], default=sorted)  # ``invalid`` is a set
+    rows = json.dumps([asdict(tree) for tree in trees], default=_listed)
     with atomic_write(path) as part, gzip.open(part, "wt", encoding="utf-8") as stream:
         stream.write(f"{json.dumps(frozen.cost)}\n{rows}")
+
+
+def _listed(value: object) -> list[int]:
+    if not isinstance(value, set | frozenset):  # ``invalid`` of a turn is a set
+        raise TypeError(f"a rollout tree holds {value!r}, which JSON does not know")
+    return sorted(value)
 
 
 def read_buffer(path: Path, states: Sequence[State], distributed: DistributedContext) -> Frozen | None:

@@ -31,7 +31,7 @@ from turnwise.env import environments_of
 from turnwise.errors import Checked, Interrupted, Stopped
 from turnwise.runs.page import print_summary, write_pages
 from turnwise.runs.result_file import read_result, write_result
-from turnwise.shipped import BASES, unknown_to
+from turnwise.shipped import unknown_to
 from turnwise.training.candidates import read_candidates
 from turnwise.training.collection import Collection, Rollouts
 from turnwise.training.diagnostics import Health
@@ -175,11 +175,6 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
         f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: {cfg.trainer.max_epochs} "
         f"iterations of {cfg.rollout.states} states at most; evaluation on {held_out}"
     ]
-    if cfg.predictor is not None and cfg.predictor.model in BASES and cfg.policy.model not in BASES:
-        lines.append(
-            f"warning: the predictor is the shipped model {cfg.predictor.model}, which knows only environments at "
-            f"level=tiny; set predictor=qwen3_0_6b or predictor.model=... for policy {cfg.policy.model}."
-        )
     parts = environments_of(environment).values() if file is None else ()
     warned = (unknown_to(cfg.policy.model, part.name, getattr(part, "level", None)) for part in parts)
     return [*lines, *filter(None, warned)]

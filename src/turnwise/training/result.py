@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +80,17 @@ def result_of(
         "config_hash": config_hash(cfg),
         "command": shlex.join(["python", sys.argv[0], *typed(sys.argv[1:])]),
         "commit": commit(),
-        "versions": {name: version(name) for name in LIBRARIES},
+        "versions": {name: _installed(name) for name in LIBRARIES},
         "machine": machine(),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _installed(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:  # Turnwise itself, if PYTHONPATH=src leads to it
+        return ""
 
 
 # -- success on tasks --------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.config.machine import check_machine
+from turnwise.config.machine import check_machine, opening
 from turnwise.config.schema import ConfigError
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -36,6 +36,12 @@ def test_a_gpu_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"trainer.accelerator={accelerator}.*trainer=cpu"):
             check_machine(config(tmp_path, trainer__accelerator=accelerator))
     check_machine(config(tmp_path, trainer__accelerator="auto"))
+
+
+def test_a_run_says_early_that_it_waits_for_its_server(tmp_path: Path) -> None:
+    cfg = config(tmp_path, method="grpo", engine__url="http://127.0.0.1:9", engine__wait_limit=900.0)
+    check_machine(cfg)
+    assert "\nengine.url=http://127.0.0.1:9: nothing answers there; the run will wait" in opening(cfg)
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
@@ -82,6 +88,7 @@ def test_the_cache_of_all_runs_lies_in_no_run(tmp_path: Path) -> None:
 
 INPUTS = [  # command line, what the message names: the key and the remedy
     ("method=sft data.file=none.jsonl", "data.file=none.jsonl"),
+    ("method=sft data.file='~nobody.here/x.jsonl'", "data.file=~nobody.here/x.jsonl"),
     ("method=sft data.file=sharegpt.jsonl", "sharegpt.jsonl:1 scripts/prepare_data.py"),
     ("method=sft data.file=alpaca.jsonl", "alpaca.jsonl:1 prepare_data"),
     ("method=sft data.file=broken.jsonl", "broken.jsonl:1"),

@@ -95,6 +95,9 @@ VALUES = [  # values of a wrong type or out of range: command line, key
     ("policy.lora.r=100000", "policy.lora.r"),
     ("policy.lora=null", "policy.lora"),
     ("policy.model=", "policy.model"),
+    ("method=grpo engine=vllm engine.url=http://host:80000", "engine.url"),
+    ("method=awpo judge=endpoint judge.client.url='http://[::1'", "judge.client.url"),
+    ("method=awpo judge=endpoint judge.client.url=http:localhost", "judge.client"),
     ("data.file=", "data.file"),
     ("eval.tasks=1000000000000", "eval.tasks"),
     ("eval.tasks=???", "eval.tasks"),
@@ -132,6 +135,8 @@ VALUES = [  # values of a wrong type or out of range: command line, key
 CONFLICTS = [  # command line, keys
     ("rollout.trajectories=99", "rollout.trajectories"),
     ("trainer.max_epochs=3", "trainer.max_epochs"),
+    ("check=true fresh=true", "check"),
+    ("update.offload=true", "update.offload"),
     ("rollout.max_length=24", "rollout.max_length"),
     ("policy.lora.dropout=0.1", "policy.lora.dropout"),
     ("method=local reward=outcome", "rollout.turns"),
@@ -234,10 +239,19 @@ def test_the_ways_out_are_open(line: str) -> None:
     assert mistakes(line) == []
 
 
+def test_values_of_several_runs_are_no_mistake() -> None:
+    error = MissingConfigException("", missing_cfg_file="method/pivtorl")
+    (mistake,) = explain(error, ["-m", "seed=0,1", "method=pivtorl"], CONF).mistakes
+    assert "did you mean 'pivotrl'" in mistake
+
+
 def test_a_launcher_that_is_not_installed_says_what_to_install() -> None:
     error = MissingConfigException("", missing_cfg_file="hydra/launcher/submitit_slurm")
     (mistake,) = explain(error, ["-m", "seed=0,1", "hydra/launcher=slurm_8gpu"], CONF).mistakes
     assert "pip install hydra-submitit-launcher" in mistake
+    error = MissingConfigException("", missing_cfg_file="hydra/launcher/joblib_3")
+    (mistake,) = explain(error, ["-m", "seed=0,1", "hydra/launcher=joblib_3"], CONF).mistakes
+    assert "did you mean 'joblib_2'" in mistake
 
 
 @pytest.mark.parametrize(("argument", "key"), SECRETS)

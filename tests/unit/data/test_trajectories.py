@@ -125,6 +125,13 @@ def test_a_full_record(tmp_path):
     assert trajectory.messages[2] == {"role": "assistant", "content": "", "tool_calls": calls({"q": "a"}, {"q": "b"})}
 
 
+def test_empty_values_are_absent(tmp_path):
+    task = {"env": "household", "id": "train/1", "split": ""}
+    lines = [record(str(i), [says("user"), says("assistant", tool_calls=e)], task=task) for i, e in enumerate(("", {}))]
+    for trajectory in read_trajectories(write(tmp_path / "x.jsonl", *lines), strict=True).trajectories:
+        assert trajectory.task.split == "train" and "tool_calls" not in trajectory.messages[1]
+
+
 TALKS = {  # messages that are no dialogue
     "no list": "hello",
     "none": [],

@@ -72,7 +72,7 @@ def kept(run: Path) -> Path:
 def test_a_kept_run_says_what_the_run_says(tmp_path: Path) -> None:
     run = save(tmp_path / "r" / "seed0", 30)
     place = kept(run)
-    assert {path.name for path in (tmp_path / "results").iterdir()} == {"r.runs.parquet", "r"}
+    assert {path.name for path in (tmp_path / "results").iterdir()} == {"r.runs.parquet", "r", ".r.lock"}
     before, after = RunMetrics(run, read_result(run)), RunMetrics(place, read_result(place))
     for metric in ("in_domain.after", "train/reward_std", "late train/reward_std"):
         assert before.value(metric) == after.value(metric) is not None
@@ -136,6 +136,39 @@ def test_a_damaged_archive_is_refused_with_its_name(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"r\.runs\.parquet"):
             write_archive(tmp_path / "results" / "r", {"a": b""})
         assert archive.read_bytes() == damaged
+    for outside in ("/abs", "../up", "a/../../up"):
+        archive.unlink()
+        write_archive(tmp_path / "results" / "r", {outside: b"x"})
+        with pytest.raises(InputError, match=r"r\.runs\.parquet.*outside"):
+            opened(place)
+    archive.unlink()
+    write_archive(tmp_path / "results" / "r", {})
+    assert [path.name for path in opened(tmp_path / "results" / "r").iterdir()] == [".unpacked"]
+
+
+def test_an_archive_that_cannot_be_unpacked_is_one_message(tmp_path: Path) -> None:
+    write_archive(tmp_path / "r", {"a": b"x"})
+    (tmp_path / ".r.lock").mkdir()
+    with pytest.raises(InputError, match=r"r\.runs\.parquet: .*writable"):
+        opened(tmp_path / "r")
+
+
+def test_a_killed_replacement_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_archive(tmp_path / "r", {"a": b"old"})
+    opened(tmp_path / "r")
+    write_archive(tmp_path / "r", {"a": b"new", "b": b"new"})
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        if target.name == "r":  # between the two renames
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            opened(tmp_path / "r")
+    assert (opened(tmp_path / "r") / "a").read_bytes() == b"new"
 
 
 def test_an_archive_unpacks_to_the_folder_that_it_stands_for(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ def test_a_missing_delta_is_worked_out(make):
     [
         ({"in_domain": {"base": 140.0}}, ["in_domain.base", "less than or equal to 100", "140.0"]),
         ({"in_domain": {"base": float("nan")}}, ["in_domain.base", "finite"]),
+        ({"in_domain": {"base": 30.0, "after": 50.0, "delta": 5.0}}, ["in_domain", "delta is 5.0"]),
+        ({"in_domain": {"delta_ci95": [5.0, -1.0]}}, ["in_domain.delta_ci95", "low above high"]),
         ({"seconds": {"rollout": -1}}, ["seconds.rollout", "greater than or equal to 0"]),
         ({"ood": {"base": {"algebra": "high"}}}, ["ood.base.algebra", "valid number"]),
         ({"seed": "abc", "rollout_turns": -3}, ["seed", "rollout_turns"]),

@@ -155,6 +155,10 @@ def test_copies_of_a_dialogue_stand_on_one_side(tmp_path: Path) -> None:
     same, _ = read(bookings.write(tmp_path / "same.jsonl", [records[0] | {"id": str(copy)} for copy in range(9)]))
     with pytest.raises(InputError, match=r"data\.held_out"):
         same.held_out()
+    most = [*records[:5], *(records[6] | {"id": str(copy)} for copy in range(95))]
+    alike, _ = read(bookings.write(tmp_path / "alike.jsonl", most))
+    with pytest.raises(InputError, match=r"alike\.jsonl.* of 100; set data\.held_out=0"):
+        alike.held_out()
 
 
 def test_nothing_is_held_out_where_that_was_asked_for_and_one_dialogue_is_refused(tmp_path: Path) -> None:
@@ -168,7 +172,7 @@ def test_nothing_is_held_out_where_that_was_asked_for_and_one_dialogue_is_refuse
 def test_a_template_without_tools_is_told_or_refused(tmp_path: Path) -> None:
     file = bookings_file(tmp_path, 4)
     own, problems = read(file, "gemma")
-    assert not problems and list(own.told.values()) == [4]
+    assert not problems and list(own.told.values()) == [4, 4]
     with pytest.raises(InputError, match=r"data\.tools_as_text"):
         read(file, "gemma", tools_as_text=False)
     calls, problems = read(file, "llama")  # parallel calls are refused by its template
