@@ -6,14 +6,15 @@ turns, after an idea of VinePPO (arXiv:2410.01679). conf/advantage explains the 
 from __future__ import annotations
 
 import math
+import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 
-from turnwise.types import Credit, Rewards, RolloutTree
+from turnwise.types import Credit, Rewards, RolloutTree, State
 
 
 class Advantage(Protocol):
@@ -261,6 +262,56 @@ class Gdpo(BatchAdvantage):
             for leaf, value in (normalised(known, self.eps, self.tolerance) or {}).items():
                 totals[leaf] += weight * value
         return totals if any(totals.values()) or self.zero_variance == "keep" else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Greso(BatchAdvantage):
+    """The group advantage, and GRESO's filter of states before their rollouts (arXiv:2506.02177): a state whose last z
+    groups each had equal rewards is passed over with probability 1 - p^z, at most 99 %. The exploration probability p is
+    one for easy states (the equal rewards are above 0) and one for hard ones. In each update p falls by ``step`` where
+    the share of such groups is at least its target, and rises otherwise, from the first update with a known state on and
+    within [0.05, 0.95], as in the authors' code. A state whose groups were equal, but not equal in the same way, counts
+    from the change on. With ``zero_variance="refill"`` further states take the places, as in the paper.
+    """
+
+    targets: tuple[float, float] = (1 / 12, 1 / 6)  # shares of easy and of hard groups
+    start: Annotated[float, Interval(gt=0, lt=1)] = 0.5
+    step: Annotated[float, Interval(ge=0, lt=1)] = 0.01
+    eps: Annotated[float, Ge(0)] = 1e-6
+    tolerance: Annotated[float, Ge(0)] = 1e-6
+    zero_variance: ZeroVariance = "refill"
+
+    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
+        group = GroupAdvantage(self.eps, self.tolerance, zero_variance=self.zero_variance)
+        credits = [group(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
+        after, kinds = dict(memory), []
+        for tree, rewarded in zip(trees, rewards, strict=True):
+            total = finite_rewards(tree, rewarded, "total")
+            if len(total) < 2:
+                continue  # nothing is known of a group that was stopped or failed
+            equal = std(total.values()) <= self.tolerance
+            kinds.append((mean(total.values()) > self.tolerance) - 0.5 if equal else 0.0)
+            z = memory.get(f"z/{tree.state.id}", 0.0)  # above 0: so many easy groups in a row, below 0: hard ones
+            same = z if z * kinds[-1] > 0 else 0.0
+            after[f"z/{tree.state.id}"] = same + 2 * kinds[-1]
+        moves = any(f"z/{tree.state.id}" in memory for tree in trees) and kinds
+        for name, sign, target in zip(("p_easy", "p_hard"), (1, -1), self.targets, strict=True):
+            p = memory.get(name, self.start)
+            if moves:
+                many = sum(kind * sign > 0 for kind in kinds) / len(kinds) >= target
+                p = min(0.95, max(0.05, p - self.step if many else p + self.step))
+            after[name] = p
+        return Credited(credits, after, {name: after[name] for name in ("p_easy", "p_hard")})
+
+    def chosen(self, states: Sequence[State], memory: Mapping[str, float], seed: int) -> list[State]:
+        """The states that are played: all of them if the draws would leave none."""
+        kept = []
+        for state in states:
+            z = memory.get(f"z/{state.id}", 0.0)
+            p = memory.get("p_easy" if z > 0 else "p_hard", self.start)
+            if random.Random(f"{seed}/{state.id}").random() < max(p ** abs(z), 0.01):
+                kept.append(state)
+        return kept or list(states)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -14,7 +16,7 @@ import turnwise as tw
 from turnwise.env import Environment
 from turnwise.errors import InputError
 from turnwise.methods.allocate import Entropy
-from turnwise.methods.credit import Gdpo, GroupAdvantage
+from turnwise.methods.credit import Gdpo, Greso, GroupAdvantage
 from turnwise.methods.loss import Cispo, Clipped
 from turnwise.methods.states import Profile, SignalToNoise
 from turnwise.methods.turn_credit import Igpo, TurnGae
@@ -60,6 +62,31 @@ def test_gdpo_normalises_each_reward_and_then_the_update() -> None:
     norm = math.sqrt((4 + 4 + 1 + 1) / 6)
     assert credits[0].advantage == pytest.approx([2 / norm, 0, -2 / norm, 0])
     assert credits[1].advantage == pytest.approx([1 / norm, -1 / norm])
+
+
+def test_greso_passes_over_states_whose_groups_were_equal() -> None:
+    """Two easy groups, a hard one and a mixed one of four states; targets 1/12 and 1/6 are passed by 1/2 and 1/4."""
+    names = ["a", "b", "c", "d"]
+    trees = [replace(flat(1, 1), state=replace(flat(1, 1).state, id=name)) for name in names]
+    rewards = [{"total": list(pair)} for pair in ([1.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0])]
+    first = Greso().over(trees, rewards, {})
+    known = {"z/a": 1, "z/b": 1, "z/c": -1, "z/d": 0, "p_easy": 0.5, "p_hard": 0.5}  # no state was known before
+    assert first.memory == known
+    assert [any(credit.weight) for credit in first.credits] == [False, False, False, True]
+    # again: a is easy twice in a row, b has become hard, c is mixed, d is easy; easy 1/2 and hard 1/4 lower both p
+    again = [{"total": list(pair)} for pair in ([1.0, 1.0], [0.0, 0.0], [0.0, 1.0], [1.0, 1.0])]
+    second = Greso().over(trees, again, first.memory).memory
+    assert second == pytest.approx({"z/a": 2, "z/b": -1, "z/c": 0, "z/d": 1, "p_easy": 0.49, "p_hard": 0.49})
+    # only mixed groups: both rise
+    mixed = Greso().over(trees, [{"total": [0.0, 1.0]}] * 4, second).memory
+    assert mixed["p_easy"] == mixed["p_hard"] == pytest.approx(0.5)
+    states = [tree.state for tree in trees]
+    counts = Counter(state.id for seed in range(4000) for state in Greso().chosen(states, second, seed))
+    assert counts["c"] == 4000
+    for name, share in (("a", 0.49**2), ("b", 0.49), ("d", 0.49)):
+        assert counts[name] / 4000 == pytest.approx(share, abs=0.03)
+    far = {"z/a": 50.0, "p_easy": 0.5}
+    assert 10 < sum(len(Greso().chosen([*states[:2]], far, seed)) - 1 for seed in range(4000)) < 90  # 1 % of 4000
 
 
 def test_gdpo_without_a_verdict_or_a_difference() -> None:
