@@ -206,6 +206,10 @@ def _receptacle(world: World, state: State, r: int) -> Kind:
     return *(bool(mask >> r & 1) for mask in roles), *holds, inside
 
 
+def _world(task: Task) -> World:  # a function with a name, because processes send environments to each other
+    return World(task.data)
+
+
 class HouseholdEnv(GameEnv[HouseholdSession]):
     """Household tasks of six kinds, played in text (conf/env/household.yaml explains the arguments)."""
 
@@ -222,7 +226,7 @@ class HouseholdEnv(GameEnv[HouseholdSession]):
     ) -> None:
         self.horizon, self.mistakes = check_horizon(horizon), mistakes or Mistakes()
         self.verifier, self.prompt = verifier, prompt
-        self._worlds = LastTasks(lambda task: World(task.data), worlds)
+        self._worlds = LastTasks(_world, worlds)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         return [make_task(split, seed, index) for index in range(count)]
