@@ -5,7 +5,8 @@ answers to general questions.
 
 SFT on demonstrations alone makes a small model forget what it knew before it solves a task: it answers every question with a
 call. Its own answers, rehearsed beside the demonstrations, prevent that. The questions are of other kinds than the questions by
-which forgetting is measured (turnwise/evaluation/general.py, turnwise_worlds/facts.py).
+which forgetting is measured (turnwise/evaluation/general.py, turnwise_worlds/facts.py). Sampled answers depend on rounding, and
+so on the number of threads: the kept runs rehearse the 89 answers that end with two threads.
 """
 
 from __future__ import annotations
