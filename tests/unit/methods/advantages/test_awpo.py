@@ -286,3 +286,17 @@ def test_bad_rewards_are_named(rewards: Rewards, message: str) -> None:
 def test_a_lower_setting_above_its_upper_one_is_named(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         Awpo(**options)
+
+
+def test_the_peak_counts_this_batch_before_any_group_is_weighed() -> None:
+    """Means 1/2 and 3/2 after a peak of 1/4: the first is above the old peak and below the new one."""
+    better = {name: [value + 1 for value in values] for name, values in AGREES.items()}
+    found = over(Awpo(difficulty=False, **EXACT), AGREES, better, memory={PEAK: 0.25})
+    assert found.memory == {PEAK: 1.5}
+    assert found.metrics["gate_open"] == 1 / 2  # rho is 0.6 in both, and the second group is the peak
+    assert found.metrics["mix_weight"] == pytest.approx(0.6 / 2)
+
+
+def test_a_judge_who_agrees_never_gets_through_at_one_half() -> None:
+    assert over(Awpo(**EXACT, epsilon_mix=0.5), AGREES, memory={PEAK: 2.0}).metrics["mix_weight"] == 0
+    assert over(Awpo(**EXACT), AGREES, memory={PEAK: 2.0}).metrics["mix_weight"] == pytest.approx(0.6)
