@@ -30,6 +30,7 @@ TARGETS: tuple[tuple[str, str, str, str, float], ...] = (
     ("rollout", "x_continuous", "transformers continuous batching", "at least", 5),
     ("rollout", "x_vllm_cpu", "vLLM's CPU build", "at least", 1.2),
     ("rollout", "x_generate", "transformers generate, the player's loop", "", 0),
+    ("rollout", "floor_ratio", "seconds over the floor", "at most", 3),
     ("update", "x_padded", "the padded update", "at least", 6),
     ("update", "x_trl", "TRL's update", "at least", 5),
     ("update", "memory_ratio", "peak memory of the padded update over ours", "at least", 3),
@@ -131,6 +132,12 @@ def contenders(result: Result) -> str:
         for name, c in result["contenders"].items()
     ]
     lines = [markdown(["", "seconds", f"{result['unit']} a second", "rounds", ""], rows)]
+    if floor := result.get("floor"):
+        lines.append(
+            f"Floor: {rounded(floor['seconds'])} s. {floor['bytes'] / 1e9:.2f} GB at {floor['bandwidth'] / 1e9:.1f} GB/s and "
+            f"{floor['operations'] / 1e9:.1f} GFLOP at {floor['operations_per_second'] / 1e9:.1f} GFLOP/s; {floor['binds']} "
+            f"is the limit; {floor['steps']} decoding steps follow one another."
+        )
     if peaks := result.get("peak_bytes"):
         lines.append(
             "Peak memory: " + ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in peaks.items()) + "."

@@ -9,6 +9,7 @@ python benchmarks/rollout.py --device cuda --dtype bfloat16 --shape qwen3-0.6b -
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -37,10 +38,12 @@ from common import (
     timed,
     tokenizer_of,
 )
+from floor import Counted, ModelSize, calibrate, count
 from peers import Continuous, GenerateEngine, Vllm, serve, vllm_absent
 from turnwise.engines.lanes import Lanes
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.gate import Never
+from turnwise.types import RolloutTree
 from work import Work
 
 MEMORY_GB = 4.0  # limit in 10^9 bytes for the keys and values of the tree engine (conf/engine/tree.yaml)
@@ -57,6 +60,7 @@ class Rollouts:
         # two tasks, so that the warm-up uses the second lane too
         self.small = Work.of(self.tokenizer, 2, min(2, args.group), *sizes, args.seed + 1)
         self.peaks: list[int] = []
+        self.counted: list[Counted] = []  # the least work of each of our rounds
         self.closing: list[Callable[[], object]] = []
 
     def model(self) -> Any:
@@ -70,17 +74,19 @@ class Rollouts:
         """Measures the tree engine as a run uses it. The time includes loading the weights, as in every iteration."""
         engine = Lanes(self.work.chat.stop_ids, memory_gb=MEMORY_GB, lanes=self.args.lanes)
         model = self.model()
+        size, trees = ModelSize.of(model), list[RolloutTree]()
 
         def play(work: Work, number: int) -> float:
             engine.load_weights(model, number)
             player = work.player(engine)
-            player.play(work.states, Uniform(work.group), Never(), (self.args.seed, number))
+            trees[:] = player.play(work.states, Uniform(work.group), Never(), (self.args.seed, number))
             return player.tally.tokens
 
         def run(number: int) -> Round:
             before = begin_peak(self.device)
             done = timed(lambda: play(self.work, number), self.device)
             self.peaks.append(peak_since(before, self.device))
+            self.counted.append(count(trees, size))
             return done
 
         return Contender("turnwise", run, lambda: play(self.small, -1), "tree engine, with log-probs")
@@ -160,12 +166,35 @@ def report(rollouts: Rollouts, contenders: list[Contender], absent: dict[str, st
     args, work = rollouts.args, rollouts.work
     rate = {c.name: c.rate for c in contenders}
     ratios = {key: ratio(contenders[0].rate, rate[name]) if name in rate else None for name, key in KEYS.items()}
+    counted = rollouts.counted
+    rates = calibrate(statistics.median(c.step_bytes for c in counted), getattr(torch, args.dtype), rollouts.device)
+    floors = [c.seconds(rates) for c in counted]
+    ratios["floor_ratio"] = ratio(
+        statistics.median(r.seconds / f for r, f in zip(contenders[0].rounds, floors, strict=True)), 1.0
+    )
+    floor = {
+        "seconds": round(statistics.median(floors), 5),
+        "binds": counted[-1].binds(rates),
+        "bytes": counted[-1].bytes,
+        "operations": counted[-1].operations,
+        "steps": counted[-1].steps,
+        "bandwidth": round(rates.bandwidth),
+        "operations_per_second": round(rates.operations),
+    }
+    rows = contender_rows(contenders, "turnwise")
+    rows.append(["floor", f"{floor['seconds']:.3f}", "", "", f"{ratios['floor_ratio']:.2f} of ours / floor"])
     notes = [f"{c.name}: {c.note}" for c in contenders if c.note] + [f"not measured: {r}" for r in absent.values()]
     title = f"Rollouts: {len(work.states)} tasks, G = {work.group}, horizon {work.environment.horizon}, {args.shape}"
     header = ["", "seconds", "tokens/s", "slowest to fastest", "ours is"]
-    show(title, header, contender_rows(contenders, "turnwise"), notes)
+    show(title, header, rows, notes)
     peaks = {"turnwise": max(rollouts.peaks)} if args.device == "cuda" else {}
-    details = {"absent": absent, "unit": "generated tokens", "peak_bytes": peaks, **contender_details(contenders)}
+    details = {
+        "absent": absent,
+        "floor": floor,
+        "unit": "generated tokens",
+        "peak_bytes": peaks,
+        **contender_details(contenders),
+    }
     finish("rollout", args, ratios, details)
 
 

@@ -40,9 +40,10 @@ from common import (
     show,
     timed,
 )
+from floor import ModelSize, calibrate, update_operations
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree
-from updates import ModelSize, Ours, Padded, Trl, TrlTrie, difference, product_rate, update_operations
+from updates import Ours, Padded, Trl, TrlTrie, difference
 from work import branching_tree, by_turn, credit, flat_tree
 
 PEERS = ("padded", "trl", "trl_trie", "recompute", "offload")
@@ -84,7 +85,7 @@ def main() -> None:
     alternate(contenders, args.rounds, absent if args.keep_going else None)
     alternate(trees, args.tree_rounds, absent if args.keep_going else None)
     sizes = packed_sizes(args, flat, tree, ModelSize.of(parties["turnwise"].model.get_base_model()))
-    rate = product_rate(getattr(torch, args.dtype), device)
+    rate = calibrate(1 << 20, getattr(torch, args.dtype), device).operations
     sizes["utilisation"] = share(sizes["operations"], contenders[0].seconds, rate)
     sizes["mfu"] = {
         c.name: share(sizes[work], c.seconds, peak_operations(device))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from inspect import signature
-from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from common import policy_of, timed
+from common import policy_of
 from turnwise.config.settings import UpdateSettings
 from turnwise.methods.loss import Clipped, Counts, LossInputs, inputs
 from turnwise.models.attention import backbone
@@ -308,60 +307,6 @@ class TrlTrie(Padded):
             share_K=torch.ones_like(row.advantage_K),
             counts=counts,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    """Numbers of a model by which operations are counted."""
-
-    layers: int
-    attention: int  # number of query heads times head size
-    linear: int  # weights of the layers through which every token passes
-    head: int
-
-    @classmethod
-    def of(cls, model: Any) -> ModelSize:
-        config = model.config
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        embedding = model.get_input_embeddings().weight.numel()
-        head = model.get_output_embeddings().weight
-        tied = head.data_ptr() == model.get_input_embeddings().weight.data_ptr()
-        total = sum(p.numel() for name, p in model.named_parameters() if "lora_" not in name)
-        return cls(
-            layers=config.num_hidden_layers,
-            attention=config.num_attention_heads * head_dim,
-            linear=total - embedding - (0 if tied else head.numel()),
-            head=head.numel(),
-        )
-
-
-def update_operations(update: Update, size: ModelSize) -> float:
-    """Returns the operations of one packed LoRA update, forward and backward, without recomputation.
-
-    Frozen weights take two products per token (forward, and the gradient of their input), attention takes three times
-    its forward pass, and the head takes two products per predicted token. The adapter, with one or two percent of the
-    operations, is not counted.
-    """
-    total = 0.0
-    for batch in update.batches:
-        real = batch.end_BS > 0
-        total += 2 * 2.0 * size.linear * float(real.sum())
-        total += 3 * 4.0 * size.layers * size.attention * float((batch.position_BS[real] + 1).sum())
-        total += 2 * 2.0 * size.head * len(batch.target_U)
-    return total
-
-
-def product_rate(dtype: torch.dtype, device: torch.device) -> float:
-    """Returns the operations per second of a large matrix product with all threads, as the median of a few."""
-    side = 1024 if device.type == "cpu" else 8192
-    left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-
-    def product() -> float:
-        left @ right
-        return 2.0 * side**3
-
-    product()
-    return median(timed(product, device).rate for _ in range(9))
 
 
 def casting(device: torch.device, dtype: str) -> AbstractContextManager[Any]:

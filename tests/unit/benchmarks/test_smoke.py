@@ -25,7 +25,7 @@ SMALL = {
     "iteration": ["--states", "2", "--group", "2", "--trajectories", "2", "--keep", "all"],
 }  # fmt: skip
 RATIOS = {
-    "rollout": ["x_trl", "x_generate", "x_continuous", "x_vllm_cpu"],
+    "rollout": ["x_trl", "x_generate", "x_continuous", "x_vllm_cpu", "floor_ratio"],
     "update": ["x_padded", "x_trl", "x_tree_unshared", "memory_ratio", "grad_error"],
     "profiling": ["x_per_turn"],
     "iteration": ["x_trl"],
