@@ -267,11 +267,11 @@ class Gdpo(BatchAdvantage):
 @dataclass(frozen=True, slots=True)
 class Greso(BatchAdvantage):
     """The group advantage, and GRESO's filter of states before their rollouts (arXiv:2506.02177): a state whose last z
-    groups each had equal rewards is passed over with probability 1 - p^z, at most 99 %. The exploration probability p is
-    one for easy states (the equal rewards are above 0) and one for hard ones. In each update p falls by ``step`` where
-    the share of such groups is at least its target, and rises otherwise, from the first update with a known state on and
-    within [0.05, 0.95], as in the authors' code. A state whose groups were equal, but not equal in the same way, counts
-    from the change on. With ``zero_variance="refill"`` further states take the places, as in the paper.
+    groups were all easy (equal rewards above 0), or all hard (equal rewards of 0), is passed over with probability 1 - p^z,
+    at most 99 %. The exploration probability p of either kind falls by ``step`` in an update in which the share of such
+    groups is at least its target, and rises otherwise, within [0.05, 0.95] and only once a state has come back. The
+    bounds, the targets, the 99 % and the start follow the authors' code; with ``zero_variance="refill"`` further states
+    take the places, as in the paper. Its ``memory`` has p of both kinds and, for each state, z: below 0 for hard groups.
     """
 
     targets: tuple[float, float] = (1 / 12, 1 / 6)  # shares of easy and of hard groups
@@ -284,23 +284,21 @@ class Greso(BatchAdvantage):
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
         group = GroupAdvantage(self.eps, self.tolerance, zero_variance=self.zero_variance)
         credits = [group(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
-        after, kinds = dict(memory), []
+        kinds: dict[str, int] = {}  # key of a state -> 1: its group is easy, -1: hard, 0: mixed
         for tree, rewarded in zip(trees, rewards, strict=True):
-            total = finite_rewards(tree, rewarded, "total")
-            if len(total) < 2:
-                continue  # nothing is known of a group that was stopped or failed
-            equal = std(total.values()) <= self.tolerance
-            kinds.append((mean(total.values()) > self.tolerance) - 0.5 if equal else 0.0)
-            z = memory.get(f"z/{tree.state.id}", 0.0)  # above 0: so many easy groups in a row, below 0: hard ones
-            same = z if z * kinds[-1] > 0 else 0.0
-            after[f"z/{tree.state.id}"] = same + 2 * kinds[-1]
-        moves = any(f"z/{tree.state.id}" in memory for tree in trees) and kinds
-        for name, sign, target in zip(("p_easy", "p_hard"), (1, -1), self.targets, strict=True):
-            p = memory.get(name, self.start)
-            if moves:
-                many = sum(kind * sign > 0 for kind in kinds) / len(kinds) >= target
-                p = min(0.95, max(0.05, p - self.step if many else p + self.step))
-            after[name] = p
+            total = finite_rewards(tree, rewarded, "total").values()
+            if len(total) > 1:  # of a group that was stopped, or whose environment failed, nothing is known
+                equal = std(total) <= self.tolerance
+                kinds[f"z/{tree.state.id}"] = 0 if not equal else 1 if mean(total) > self.tolerance else -1
+        after = dict(memory)
+        for key, kind in kinds.items():
+            before = memory.get(key, 0.0)
+            after[key] = kind + (before if before * kind > 0 else 0.0)
+        for name, kind, target in zip(("p_easy", "p_hard"), (1, -1), self.targets, strict=True):
+            after[name] = memory.get(name, self.start)
+            if not memory.keys().isdisjoint(kinds):
+                share = [*kinds.values()].count(kind) / len(kinds)
+                after[name] = min(0.95, max(0.05, after[name] + (-self.step if share >= target else self.step)))
         return Credited(credits, after, {name: after[name] for name in ("p_easy", "p_hard")})
 
     def chosen(self, states: Sequence[State], memory: Mapping[str, float], seed: int) -> list[State]:
