@@ -269,9 +269,10 @@ class Greso(BatchAdvantage):
     """The group advantage, and GRESO's filter of states before their rollouts (arXiv:2506.02177): a state whose last z
     groups were all easy (equal rewards above 0), or all hard (equal rewards of 0), is passed over with probability 1 - p^z,
     at most 99 %. The exploration probability p of either kind falls by ``step`` in an update in which the share of such
-    groups is at least its target, and rises otherwise, within [0.05, 0.95] and only once a state has come back. The
-    bounds, the targets, the 99 % and the start follow the authors' code; with ``zero_variance="refill"`` further states
-    take the places, as in the paper. Its ``memory`` has p of both kinds and, for each state, z: below 0 for hard groups.
+    groups is at least its target, and rises otherwise, within [0.05, 0.95], once a state has come back (the authors: from
+    the second epoch on). The bounds, the targets, the 99 % and the start follow the authors' code; with
+    ``zero_variance="refill"`` further states take the places, as in the paper. Its ``memory`` has p of both kinds and,
+    for each state, z: below 0 for hard groups.
     """
 
     targets: tuple[float, float] = (1 / 12, 1 / 6)  # shares of easy and of hard groups
@@ -284,20 +285,20 @@ class Greso(BatchAdvantage):
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
         group = GroupAdvantage(self.eps, self.tolerance, zero_variance=self.zero_variance)
         credits = [group(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
-        kinds: dict[str, int] = {}  # key of a state -> 1: its group is easy, -1: hard, 0: mixed
+        after, kinds, known = dict(memory), list[int](), False
         for tree, rewarded in zip(trees, rewards, strict=True):
             total = finite_rewards(tree, rewarded, "total").values()
-            if len(total) > 1:  # of a group that was stopped, or whose environment failed, nothing is known
-                equal = std(total) <= self.tolerance
-                kinds[f"z/{tree.state.id}"] = 0 if not equal else 1 if mean(total) > self.tolerance else -1
-        after = dict(memory)
-        for key, kind in kinds.items():
-            before = memory.get(key, 0.0)
+            if len(total) < 2:
+                continue  # of a group that was stopped, or whose environment failed, nothing is known
+            equal, key = std(total) <= self.tolerance, f"z/{tree.state.id}"
+            kind = 0 if not equal else 1 if mean(total) > self.tolerance else -1  # mixed, easy, hard
+            before, known = after.get(key, 0.0), known or key in memory
             after[key] = kind + (before if before * kind > 0 else 0.0)
+            kinds.append(kind)
         for name, kind, target in zip(("p_easy", "p_hard"), (1, -1), self.targets, strict=True):
             after[name] = memory.get(name, self.start)
-            if not memory.keys().isdisjoint(kinds):
-                share = [*kinds.values()].count(kind) / len(kinds)
+            if known:
+                share = kinds.count(kind) / len(kinds)
                 after[name] = min(0.95, max(0.05, after[name] + (-self.step if share >= target else self.step)))
         return Credited(credits, after, {name: after[name] for name in ("p_easy", "p_hard")})
 

@@ -86,7 +86,9 @@ class Collector:
         """
         wanted = self.select(iteration)
         experience = Experience()
-        self._extend(experience, self._chosen(wanted, iteration, memory), (iteration, 0), memory)
+        chosen = self._chosen(wanted, iteration, memory)
+        experience.skipped = len(wanted) - len(chosen)
+        self._extend(experience, chosen, (iteration, 0), memory)
         if getattr(self.advantage, "zero_variance", None) != "refill":
             return experience
         for attempt in range(1, self.max_refills + 1):
@@ -98,7 +100,7 @@ class Collector:
                 break
             # The numbers of refills are above the numbers of all iterations, so that no iteration draws the same batch.
             number = REFILLS + iteration * self.max_refills + attempt
-            further = [s for s in self._chosen(self.select(number), number, memory) if s.id not in kept]
+            further = [s for s in self._chosen(self.select(number), number, experience.memory) if s.id not in kept]
             chosen = _some(further, missing, seed_of(self.seed, iteration, "refill", attempt))
             self._extend(experience, chosen, (iteration, attempt), memory)
         _drop_empty(experience)

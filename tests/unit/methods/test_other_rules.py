@@ -77,6 +77,8 @@ def test_greso_passes_over_states_whose_groups_were_equal() -> None:
     again = [{"total": list(pair)} for pair in ([1.0, 1.0], [0.0, 0.0], [0.0, 1.0], [1.0, 1.0])]
     second = Greso().over(trees, again, first.memory).memory
     assert second == pytest.approx({"z/a": 2, "z/b": -1, "z/c": 0, "z/d": 1, "p_easy": 0.49, "p_hard": 0.49})
+    # a state that a refill draws again counts twice
+    assert Greso().over([trees[0]] * 2, [{"total": [1.0, 1.0]}] * 2, {}).memory["z/a"] == 2
     # only mixed groups: both rise
     mixed = Greso().over(trees, [{"total": [0.0, 1.0]}] * 4, second).memory
     assert mixed["p_easy"] == mixed["p_hard"] == pytest.approx(0.5)
