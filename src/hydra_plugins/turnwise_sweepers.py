@@ -100,6 +100,12 @@ class _Reporting:
         return results
 
 
+def _names_values(sweep: Override) -> bool:
+    with suppress(ValueError):  # a range with steps of 0
+        return sweep.is_discrete_sweep() and any(sweep.sweep_string_iterator())
+    return False
+
+
 class RunsSweeper(BasicSweeper):
     """Hydra's own sweeper of ``-m``, one run for each combination of values, which starts at least one run, checks all
     runs before the first one, goes on after a run that fails, and leaves no file beside the runs.
@@ -115,8 +121,7 @@ class RunsSweeper(BasicSweeper):
                 ["hydra.sweeper.max_batch_size: all runs are checked and started as one batch; leave out this setting"]
             )
         sweeps = [one for one in overrides if one.is_sweep_override()]
-        values = {one.input_line: one.is_discrete_sweep() and any(one.sweep_string_iterator()) for one in sweeps}
-        if empty := [line for line, some in values.items() if not some]:
+        if empty := [one.input_line for one in sweeps if not _names_values(one)]:
             raise ConfigError([f"{line}: it names no values, so that no run would start" for line in empty])
         split: list[list[list[str]]] = BasicSweeper.split_arguments(overrides, None)
         return split

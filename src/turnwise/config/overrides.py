@@ -107,6 +107,9 @@ def _message(override: Override, error: Exception, cfg: DictConfig | None, folde
     holder = ".".join(parents[:depth])
     wrong = [*parents, last][depth]
     if wrong in (OmegaConf.select(cfg, holder) if holder else cfg):
+        if depth < len(parents):
+            place = ".".join(parents[: depth + 1])
+            return f"{line}: {place} is a single value and has no keys; set {place}=..."
         return f"{line}: {_line(error)}"  # for example +key=... for a key that exists already
     where = f"{holder} has no key '{wrong}'" if holder else f"there is no key '{wrong}'"
     elsewhere = last.lower() in HERE and wrong.lower() not in HERE
@@ -208,9 +211,15 @@ def _secrets_of(argument: str) -> Iterator[str]:
     place = key.lstrip("+~") if equals and re.fullmatch(r"[+~]*[\w./-]+", key) else "an argument"
     values = [value, *re.split(r"[\[\],'\" ]+", value)] if place != "an argument" else [argument]
     if place.endswith("key_variable"):
-        values = [one for one in values[1:] if one not in ("", "null", "???") and not one.startswith("${")]
+        values = [one for one in values[1:] if _given(one)]
     for one in values:
         yield from secrets_in(one, place)
+    for one in filter(_given, re.findall(r"key_variable['\"]?\s*[=:]\s*['\"]?([^\s,}'\"]*)", argument)):
+        yield from secrets_in(one, "key_variable")
+
+
+def _given(value: str) -> bool:
+    return value not in ("", "null", "???") and not value.startswith("${")
 
 
 def took_no_job(error: BaseException) -> bool:

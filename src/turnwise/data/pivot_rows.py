@@ -95,12 +95,14 @@ def _pass_rate(row: Mapping[str, Any]) -> dict[str, int]:
     counts = [row.get(f"pass_rate_{name}") for name in ("passed", "total")]
     if None in counts:
         return {}
-    whole = all(isinstance(count, int | float) and count == int(count) >= 0 for count in counts)
+    numbers = [count for count in counts if isinstance(count, int | float) and not isinstance(count, bool)]
+    whole = len(numbers) == 2 and all(count == int(count) for count in numbers) and 0 <= numbers[0] <= numbers[1]
     what = (
-        f"pass_rate_passed and pass_rate_total must be counts of samples, got {counts}; correct them, or leave both out"
+        "pass_rate_passed and pass_rate_total must be counts of samples, the first at most the second, got "
+        f"{counts}; correct them, or leave both out"
     )
     need(whole, "unusable pass rate", what)
-    return dict(zip(("passed", "total"), map(int, counts), strict=True))  # type: ignore[arg-type]
+    return dict(zip(("passed", "total"), map(int, numbers), strict=True))
 
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[Any, str], where: str) -> None:

@@ -334,13 +334,8 @@ def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _column(value: Any) -> Any:
-    if not isinstance(value, list | tuple):  # only tool calls are a list; their arguments become JSON text
-        return value
-    return [
-        {
-            "id": None,
-            **call,
-            "function": {**call["function"], "arguments": json.dumps(call["function"].get("arguments", {}))},
-        }
-        for call in value
-    ]
+    if isinstance(value, list | tuple):
+        return [_column(each) for each in value]
+    if isinstance(value, dict) and isinstance(call := value.get("function"), dict):  # a call's arguments become JSON text
+        return {"id": None, **value, "function": {**call, "arguments": json.dumps(call.get("arguments", {}))}}
+    return value

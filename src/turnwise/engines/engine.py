@@ -222,6 +222,8 @@ class Rounds(Schedule):
                 calls, self._later = self._later, []
                 for call in calls:
                     call()
+                if self._asked and not self._running:  # whoever asked in the same tick does not wait for another one
+                    self._idle.set()
             elif self._asked:
                 self._sample_all()
 

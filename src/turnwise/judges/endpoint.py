@@ -269,7 +269,8 @@ class EndpointJudge(CachedModel):
             self.close()
             raise InputError(
                 f"judge at {self.client.url}: the test question got no score ({self._why}); check judge.client.url, "
-                f"judge.model, judge.structured and the key in {self.client.key_variable}, or choose judge=offline"
+                f"judge.model, judge.structured and the key in {self.client.key_variable}, for a slow or thinking judge "
+                "judge.max_tokens and judge.client.attempt_limit, or choose judge=offline"
             )
 
     def report(self) -> dict[str, float]:
