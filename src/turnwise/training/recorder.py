@@ -78,7 +78,7 @@ class Recorder(Callback):
             "cpu_seconds": 0.0,
             "wall_seconds": 0.0,  # of earlier starts, up to their last checkpoint
         }
-        self.last: dict[str, float] = {}  # metrics of the rollouts of the current iteration
+        self.last: dict[str, float] = {}  # metrics of the current iteration, from its end on with those of its updates
         self._judge: dict[str, float] = {}  # the judge's last report since this process began
         self._update_began = self._cpu_began = self._update_cpu_began = 0.0
 
@@ -202,6 +202,7 @@ class Recorder(Callback):
             of_predictor = metrics["seconds/predictor_score"] + learned
             metrics["predictor/share"] = of_predictor / (metrics["seconds/rollout"] + learned + seconds)
         self.write(trainer.current_epoch, "train", metrics)
+        self.last = metrics
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Appends a line to ``metrics.jsonl`` and tells the loggers, unless an earlier start wrote this evaluation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +61,19 @@ def test_actions_that_never_parse_or_never_end_are_told(tmp_path: Path, told: li
     for iteration in range(IN_A_ROW):
         watch.check(iteration, GOOD | {"train/readable": 0.0, "train/truncated": 1.0})
     assert list(watch.warnings) == ["format", "truncated"]
+
+
+def test_a_correction_that_leaves_most_out_is_told_though_only_the_update_measures_it(
+    tmp_path: Path, told: list[str]
+) -> None:
+    watch = health(tmp_path, told)
+    module: Any = SimpleNamespace(last_metrics={"correction_masked": 0.6})
+    for iteration in range(IN_A_ROW):
+        trainer: Any = SimpleNamespace(current_epoch=iteration, max_epochs=9)
+        watch.recorder.last = dict(GOOD)  # as of the collection
+        watch.recorder.on_train_epoch_end(trainer, module)
+        watch.on_train_epoch_end(trainer, module)
+    assert list(watch.warnings) == ["masked"] and len(told) == 1
 
 
 @pytest.mark.parametrize(
