@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +132,9 @@ class Measure:
         before = self.distributed.broadcast(read_evaluation(path) if self.distributed.first else None)
         if before is not None:
             return before
-        acted = settings.tasks * self.candidates.plays + (len(held_out.states) if held_out else 0)
+        replies = (len(held_out.states) if held_out else 0) * (1 + settings.attempts)
         suites = len(SKILLS) * (settings.skills is not False) + len(settings.suites or {})
-        total = acted * (1 + settings.attempts) + suites * settings.items
+        total = self.planned + replies + suites * settings.items
         with self.phases.phase(f"evaluate {name}", total) as advance:
             found = self(lambda done: advance(done * (1 if self.distributed.served else self.distributed.world)))
         lost = self.lost(found)
@@ -151,22 +152,25 @@ class Measure:
     def attempts(self, task: Task) -> int:
         return (self.settings.eval.attempts_of or {}).get(task.subset, self.settings.eval.attempts)
 
+    @property
+    def planned(self) -> int:
+        """The number of episodes of an evaluation: of each task, a greedy one and the sampled attempts."""
+        return sum(1 + self.attempts(task) for task in self.tasks)
+
     def lost(self, found: Evaluation) -> int:
-        return sum(1 + self.attempts(task) for task in self.tasks) - len(found.episodes)
+        return self.planned - len(found.episodes)
 
     def base(self, cfg: DictConfig) -> Evaluation:
         """Returns the base policy's evaluation, which runs with equal :func:`base_key` share through a cache on disk."""
-        held_out = self.candidates.held_out
-        key = base_key(cfg, self.settings, self.policy.source, held_out.digest if held_out else "")
-        if key is None:
-            return self.named("base")
-        own = self.settings.folder / "evaluation" / "base.jsonl"
+        held_out, own = self.candidates.held_out, self.settings.folder / "evaluation" / "base.jsonl"
+        key = known = None
+        if self.distributed.first and not own.exists():  # otherwise the key, for which all weights are read, has no use
+            key = base_key(cfg, self.settings, self.policy.source, held_out.digest if held_out else "")
         shared = self.settings.cache / f"base-{key}.jsonl"
-        known = read_evaluation(shared) if self.distributed.first else None
-        if known is not None and not own.exists():
+        if key is not None and (known := read_evaluation(shared)) is not None:
             save_evaluation(own, known)
         found = self.named("base")
-        if self.distributed.first and known is None:
+        if key is not None and known is None:
             save_evaluation(shared, found)
         return found
 
@@ -189,17 +193,17 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
     if not code or code.endswith("+"):
         return None
     models = [path for path in (source, settings.policy.start) if path]
-    weights = hashlib.sha256()
-    for model in models:
-        for file in weight_files(model):
-            weights.update(file.read_bytes())
+    weights = []
+    for file in chain.from_iterable(map(weight_files, models)):
+        with file.open("rb") as stream:
+            weights.append(hashlib.file_digest(stream, "sha256").hexdigest())
     environment = OmegaConf.to_container(cfg.env, resolve=True)
     acting = {"env": environment, "engine": cfg.engine._target_}  # included because engines sample differently
     asked: Any = OmegaConf.to_container(cfg.eval, resolve=True)
     suites = {name: value for name, value in asked.items() if name != "every" and value is not None}
     rollout = settings.rollout
     playing = [asdict(rollout.sampling), rollout.max_length]
-    named = [*models, str(settings.policy), weights.hexdigest(), acting, suites, *playing, code]
+    named = [*models, str(settings.policy), weights, acting, suites, *playing, code]
     named += [dialogues] if dialogues else []
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
 

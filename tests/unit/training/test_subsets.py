@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,8 @@ from turnwise.evaluation.suites import Episode, Evaluation
 from turnwise.runs.result_file import write_result
 from turnwise.training import evaluate
 from turnwise.training.candidates import short_prompts
-from turnwise.training.evaluate import Measure
+from turnwise.training.distributed import DistributedContext
+from turnwise.training.evaluate import Measure, save_evaluation
 from turnwise.training.parts import Settings
 from turnwise.training.result import by_subset, in_domain, summary
 from turnwise.types import RolloutTree, State, Task, Turn
@@ -35,33 +37,46 @@ def played(**subsets):
     )
 
 
-def test_an_environments_score_counts_in_place_of_a_win_and_subsets_have_their_own_attempts(monkeypatch):
+def test_an_environments_score_counts_in_place_of_a_win_and_subsets_have_their_own_attempts(monkeypatch, tmp_path):
     """Two data sets: of sampled attempts, one has three and the other one; the score of each is 0.4."""
     tasks = [Task("e", f"{name}/{i}", "seen", {}, name) for name in ("aime24", "amc23") for i in range(2)]
 
     def play(states, allocator, gate, key, on_tree):
         for state in states:
             turns = [Turn(-1, [1], [0.0], "x", info={"won": False, "score": 0.4}) for _ in range(allocator.group_size)]
+            on_tree(RolloutTree(state, turns))
             yield RolloutTree(state, turns)
 
     player = SimpleNamespace(environment=None, sampling=Sampling(), engine=None, play=play, forget=lambda: None)
     player.using = lambda how, max_turns: player
     settings = EvaluationSettings(tasks=4, attempts=1, attempts_of={"aime24": 3}, items=0)
-    measure = object.__new__(Measure)
-    measure.settings = SimpleNamespace(eval=settings, device="cpu")
+    measure, phases = object.__new__(Measure), Phases()
+    measure.settings, measure.phases = SimpleNamespace(eval=settings, device="cpu", folder=tmp_path), phases
     measure.player, measure.candidates = player, SimpleNamespace(held_out=None, plays=True, opening=Opening())
-    measure.distributed = SimpleNamespace(share=list, gather=list)
+    measure.distributed = DistributedContext()
     measure.module = SimpleNamespace(to=lambda device: None, sync_weights=lambda engine: None)
     monkeypatch.setattr(evaluate, "is_sharded", lambda module: False)
     monkeypatch.setattr(
         evaluate, "fresh_tasks", lambda env, split, count, seed: tasks[:2] if split == "seen" else tasks[2:]
     )
-    found = measure()
+    found = measure.named("after")
     assert {task: len(scores) for task, scores in found.success("sampled").items()} == {
         "aime24/0": 3, "aime24/1": 3, "amc23/0": 1, "amc23/1": 1}  # fmt: skip
-    assert len(found.episodes) == 12 and measure.lost(found) == 0
+    assert len(found.episodes) == phases.total == phases.done == 12 and measure.lost(found) == 0
     assert found.success("greedy") == {task.id: [0.4] for task in tasks}
     assert summary(found)["eval/success/aime24"] == 40.0
+
+
+class Phases:
+    total = done = 0
+
+    @contextmanager
+    def phase(self, name, total):
+        self.total = total
+        yield self.advance
+
+    def advance(self, steps):
+        self.done += steps
 
 
 class Opening:
@@ -131,6 +146,24 @@ def test_whatever_changes_the_evaluation_changes_the_key(override: str) -> None:
 @pytest.mark.parametrize("override", ["eval.every=3", "update.learning_rate=0.5", "seed=9"])
 def test_what_does_not_change_it_leaves_the_key(override: str) -> None:
     assert key(override) == key()
+
+
+@pytest.mark.parametrize(("rank", "known"), [(1, ()), (0, ("own",)), (0, ("own", "shared")), (0, ("shared",)), (0, ())])
+def test_the_key_is_made_once_and_only_where_the_run_has_no_evaluation(monkeypatch, tmp_path, rank, known):
+    """Each process asks once for the evaluation, which the processes make together."""
+    measure, made, asked = object.__new__(Measure), [], []
+    measure.settings = SimpleNamespace(folder=tmp_path / "run", cache=tmp_path)
+    measure.distributed, measure.candidates = DistributedContext(rank, 2), SimpleNamespace(held_out=None)
+    measure.policy = SimpleNamespace(source="base")
+    monkeypatch.setattr(evaluate, "base_key", lambda *_: made.append(1) or "key")
+    evaluation, own, shared = played(x=[1]), tmp_path / "run/evaluation/base.jsonl", tmp_path / "base-key.jsonl"
+    for name, path in {"own": own, "shared": shared}.items():
+        if name in known:
+            save_evaluation(path, evaluation)
+    monkeypatch.setattr(Measure, "named", lambda self, name: asked.append(name) or evaluation)
+    assert measure.base(None) is evaluation and asked == ["base"]
+    assert len(made) == (rank == 0 and "own" not in known)
+    assert own.exists() == bool(known) and shared.exists() == (rank == 0 and known != ("own",))
 
 
 def test_changed_code_uses_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
