@@ -19,6 +19,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from hydra.utils import get_object
 from lightning import Callback
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.callbacks import LambdaCallback
@@ -45,8 +46,6 @@ from turnwise.training.progress import Phases, shown, started
 from turnwise.training.recorder import Recorder, gate_counts
 from turnwise.training.result import result_of, summary
 
-SERVED = {"turnwise.engines.vllm.VllmEngine"}  # engines that run in servers, outside the run's processes
-
 
 def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
     """Runs a configuration. Work that an earlier start of the run has finished is not repeated. ``began`` is the Unix time
@@ -57,7 +56,8 @@ def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
     prepare(int(cfg.seed))
     with ExitStack() as ends:
         ends.enter_context(explained_memory())
-        distributed = ends.enter_context(joined(cfg.trainer)).sampling(served=cfg.engine._target_ in SERVED)
+        served = getattr(get_object(cfg.engine._target_), "served", False)
+        distributed = ends.enter_context(joined(cfg.trainer)).sampling(served)
         first = distributed.first
         console = Terminal(stderr=True, quiet=not first)
         phases = ends.enter_context(Phases(console, label_of(cfg.name, cfg.seed)))
