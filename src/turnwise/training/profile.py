@@ -151,8 +151,9 @@ def why_none(table: pa.Table, profiles: Mapping[str, Profile]) -> str:
         return f"none of {samples} sampled replies was accepted, such as {shown}; train longer with method=sft first"
     if min(means) >= 1 - STD_TOLERANCE:
         return f"all {samples} sampled replies were accepted; give harder data, or keep this policy"
-    mixed = sum(profile.mixed for profile in profiles.values())
-    return f"at {mixed} turns the samples differ; raise states.lambda_diff or states.k, or give more data"
+    if mixed := sum(profile.mixed for profile in profiles.values()):
+        return f"{mixed} turns are mixed, but none is below states.lambda_diff; raise it, or set states.keep=mixed"
+    return "at each turn all samples have the same reward; raise states.k, or give more data"
 
 
 def _facts(path: Path) -> dict[str, float]:

@@ -241,6 +241,7 @@ def test_the_measure_by_hand() -> None:
         ([[0, 0], [0, 0]], 3, "raise rollout.sampling.max_tokens"),
         ([[1, 1], [1, 1]], 0, "harder data"),
         ([[1, 1], [0, 1]], 0, "states.lambda_diff"),
+        ([[1, 1], [0, 0]], 0, "raise states.k,"),
     ],
 )
 def test_the_remedy_is_of_what_happened(rewards: list[list[float]], cut: int, remedy: str) -> None:
