@@ -17,9 +17,10 @@ from torch import Tensor
 
 from turnwise.errors import Stopped
 from turnwise.methods.gate import Never
+from turnwise.methods.states import STD_TOLERANCE
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.module import PolicyModule
-from turnwise.training.recorder import TOLERANCE, Recorder, gate_result
+from turnwise.training.recorder import Recorder, gate_result
 from turnwise.types import Credit, RolloutTree
 
 logger = logging.getLogger(__name__)
@@ -171,7 +172,7 @@ IN_A_ROW = 3  # so many iterations in a row without a sample end the run; so man
 # kind of problem -> (metric, whether a value of this metric shows the problem, text of the warning)
 _PROBLEMS: Mapping[str, tuple[str, Callable[[float], bool], str]] = {
     "empty": ("train/samples", lambda x: x == 0, "no rollout can be trained on, so the weights do not change"),
-    "spread": ("train/reward_std", lambda x: x <= TOLERANCE, "all rollouts of each group earned the same reward"),
+    "spread": ("train/reward_std", lambda x: x <= STD_TOLERANCE, "all rollouts of each group earned the same reward"),
     "format": (
         "train/readable",
         lambda x: x == 0,

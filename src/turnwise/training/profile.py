@@ -8,7 +8,6 @@ A profile is one Parquet file, written when it is complete. The first profile, o
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from turnwise.env import Environment, environment_of
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
 from turnwise.methods.allocate import Uniform
+from turnwise.methods.credit import std
 from turnwise.methods.gate import Never
 from turnwise.methods.states import STD_TOLERANCE, Batches, Profile, Refresh
 from turnwise.rollouts.collect import Experience
@@ -337,7 +337,7 @@ def mixed_share(experience: Experience) -> float | None:
     """
     totals = [total for _, total in paid_groups(zip(experience.trees, experience.rewards, strict=True))]
     groups = len(totals) + len(experience.replaced)
-    return sum(statistics.pstdev(total) > STD_TOLERANCE for total in totals) / groups if groups else None
+    return sum(std(total) > STD_TOLERANCE for total in totals) / groups if groups else None
 
 
 # -- a summary of the first profile -----------------------------------------------------------------------------------

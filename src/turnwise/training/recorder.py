@@ -20,7 +20,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
 from turnwise.evaluation.suites import repeat_rate
-from turnwise.methods.states import Profile
+from turnwise.methods.states import STD_TOLERANCE, Profile
 from turnwise.rollouts.collect import Experience, Played
 from turnwise.rollouts.pack import Update
 from turnwise.runs.archive import append_lines, cut_lines, each_line
@@ -30,7 +30,6 @@ JUDGE = "judge/"  # prefix of the names of the judge's metrics and counters
 # Counters of sampling over the whole run:
 SAMPLED = ("turns", "tokens", "trajectories", "faults", "retries", "cancelled")
 _DIGITS = 6  # decimals of recorded log-probs and advantages; further digits may differ between processes
-TOLERANCE = 1e-6  # rewards that differ by at most this much count as equal
 DEPTHS = ((1, 1), (2, 3), (4, 7), (8, 15), (16, None))  # ranges of the number of turns before a branch; None: no limit
 QUARTERS = 4
 GATE, VERIFIER = "gate/", "verifier/"  # prefixes of the names of counters
@@ -282,7 +281,7 @@ def reward_metrics(experience: Experience, most: float | None = None) -> dict[st
     }
     if most is not None:
         played = [*paid, *paid_groups(experience.replaced)]
-        metrics["train/groups_solved"] = sum(min(total) >= most - TOLERANCE for _, total in played)
+        metrics["train/groups_solved"] = sum(min(total) >= most - STD_TOLERANCE for _, total in played)
     if paid:
         totals = [total for _, total in paid]
         means = [sum(total) / len(total) for total in totals]
@@ -291,7 +290,7 @@ def reward_metrics(experience: Experience, most: float | None = None) -> dict[st
         ]
         metrics["train/reward_mean"] = sum(means) / len(means)
         metrics["train/reward_std"] = sum(stds) / len(stds)
-        mixed = [len(total) for total, std in zip(totals, stds, strict=True) if std > TOLERANCE]
+        mixed = [len(total) for total, std in zip(totals, stds, strict=True) if std > STD_TOLERANCE]
         metrics["train/groups_mixed"], metrics["train/effective_groups"] = len(mixed), len(mixed) / len(stds)
         metrics["train/effective_leaves"] = sum(mixed) / sum(map(len, totals))
         domains = sorted({domain for domain, _ in paid})
@@ -389,7 +388,7 @@ def contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:
         for turn in () if leaf in tree.invalid else tree.path(leaf)[:-1]:
             if turn in below:
                 below[turn].append(reward)
-    mixed = [group for group in below.values() if group and max(group) - min(group) > TOLERANCE]
+    mixed = [group for group in below.values() if group and max(group) - min(group) > STD_TOLERANCE]
     return sum(map(len, below.values())), sum(map(len, mixed))
 
 
