@@ -195,7 +195,7 @@ class GroupAdvantage:
     std is at most ``tolerance`` or that has fewer than two valid leaves. A tree that a gate stopped is never trained
     on. A turn receives the sum of the advantages of the leaves below it (:func:`spread`). Dr.GRPO (arXiv:2503.20783)
     does not ``scale``; RLOO (arXiv:2402.14740) has the baseline ``leave_one_out``. A group of equal rewards counts in the
-    loss's mean and in its KL with ``zero_variance="keep"``, and leaves both with ``"drop"``, as most methods set it.
+    loss's mean and in its KL with ``zero_variance="keep"``, and leaves both with ``"drop"``.
     """
 
     eps: Annotated[float, Ge(0)] = 1e-6

@@ -324,7 +324,7 @@ class Candidates:
             return _playable(self.states, rollout, phases)
         ends = [len(state.ids) + len(state.expert_ids) for state in self.states]
         what = f"demonstrated turns end after more than {rollout.max_length} tokens (rollout.max_length"
-        return _within(rollout.max_length, self.states, ends, what, phases)
+        return _within(rollout.max_length, "rollout.max_length", self.states, ends, what, phases)
 
 
 def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: Phases) -> Candidates:
@@ -335,9 +335,10 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
     rule, data, env, rollout = parts.states, settings.data, parts.env, settings.rollout
     opening = Openings(env, chat, rollout.environment_threads, rollout.environment_seconds)
     if rule.source == "tasks":
-        tasks = env.tasks("train", rule.count, settings.seed)
-        if env.waits or rule.count > 1000:  # some milliseconds each
-            with phases.phase("read", rule.count) as advance:
+        count: int = rule.count  # type: ignore[attr-defined]  # only a rule of this source has a count
+        tasks = env.tasks("train", count, settings.seed)
+        if env.waits or count > 1000:  # some milliseconds each
+            with phases.phase("read", count) as advance:
                 opening.read(tasks, advance)
         else:
             opening.read(tasks)  # all in one event loop
@@ -414,22 +415,23 @@ def short_prompts(states: Sequence[State], most: int | None, phases: Phases) -> 
     if most is None:
         return states
     what = f"prompts have more than {most} tokens (data.prompt_tokens"
-    return _within(most, states, [len(state.ids) for state in states], what, phases)
+    return _within(most, "data.prompt_tokens", states, [len(state.ids) for state in states], what, phases)
 
 
 def _playable(states: Sequence[State], rollout: RolloutSettings, phases: Phases) -> Sequence[State]:
     limit = rollout.max_length - rollout.sampling.max_tokens
     what = f"states have a history of more than {limit} tokens (rollout.max_length minus rollout.sampling.max_tokens"
-    return _within(limit, states, [len(state.ids) for state in states], what, phases)
+    return _within(limit, "rollout.max_length", states, [len(state.ids) for state in states], what, phases)
 
 
-def _within(limit: int, states: Sequence[State], lengths: Sequence[int], what: str, phases: Phases) -> Sequence[State]:
+def _within(
+    limit: int, key: str, states: Sequence[State], lengths: Sequence[int], what: str, phases: Phases
+) -> Sequence[State]:
     fitting = [state for state, length in zip(states, lengths, strict=True) if length <= limit]
     if len(fitting) == len(states):
         return states
     why = f"{len(states) - len(fitting)} of {len(states)} {what}; the longest has {max(lengths)})"
     if not fitting:
-        key = what.rpartition("(")[2].split()[0]
         raise InputError(f"{key}: no state is left, because {why}; raise {key}")
     phases.log(f"left out: {why}")
     return fitting

@@ -123,7 +123,7 @@ def write_buffer(path: Path, frozen: Frozen) -> None:
 
 
 def _listed(value: object) -> list[int]:
-    if not isinstance(value, set | frozenset):  # ``invalid`` of a turn is a set
+    if not isinstance(value, set | frozenset):  # ``invalid`` of a tree is a set
         raise TypeError(f"a rollout tree holds {value!r}, which JSON does not know")
     return sorted(value)
 

@@ -33,6 +33,7 @@ from turnwise.methods.credit import Advantage
 from turnwise.methods.gate import Gate
 from turnwise.methods.loss import Loss
 from turnwise.methods.reward import Reward
+from turnwise.methods.states import StateRule
 from turnwise.models.attention import unwrapped
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
@@ -113,7 +114,7 @@ class Parts:
     """The parts of a method. A part that the method does not use is None."""
 
     env: Any  # the environment, or a mixture of environments
-    states: Any  # the rule that chooses the states at which rollouts start
+    states: StateRule  # chooses the states at which rollouts start
     reward: Reward | None
     judge: Any
     advantage: Advantage | None

@@ -71,7 +71,6 @@ class Recorder(Callback):
         self.trees, self.most, self.began = trees, most, began or time.time()
         self.counters: dict[str, float] = {
             **dict.fromkeys(SAMPLED, 0),
-            "trajectories": 0.0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
             "cpu_seconds": 0.0,
@@ -449,8 +448,8 @@ def gate_result(counters: Mapping[str, float]) -> dict[str, float]:
 
 
 # -- verdicts on single actions ----------------------------------------------------------------------------------------
-# An action is accepted if its verdict ``functional`` is 1. The miss rate is the fraction of accepted actions that an
-# exact comparison would reject, Pr[strict = 0 | functional = 1] (PivotRL, arXiv:2603.21383, section 2.2).
+# An action is accepted if its verdict ``functional`` is 1. The miss rate is the fraction of accepted actions that an exact
+# comparison would reject, Pr[strict = 0 | functional = 1] (PivotRL, arXiv:2603.21383, section 2, motivating observations).
 
 
 def count_verdicts(experience: Experience) -> Counter[str]:
