@@ -40,8 +40,9 @@ from turnwise.methods.reward import Outcome, Reward
 from turnwise.models.logprobs import score
 from turnwise.rollouts.pack import Update
 from turnwise.runs.figures import run_figures
-from turnwise.runs.page import print_summary, read_run
+from turnwise.runs.page import print_summary
 from turnwise.runs.result_file import Result, read_result
+from turnwise.runs.run_files import read_run
 from turnwise.runs.run_folder import claim
 from turnwise.training import loop
 from turnwise.training.candidates import read_candidates

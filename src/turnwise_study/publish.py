@@ -42,8 +42,7 @@ def card_of(run: Path, licence: str | None = None) -> ModelCard:
         license=licence, base_model=public if "/" in public else None, tags=["turnwise", result.method]
     )
     rows = "\n".join(f"| {name} | {value} |" for name, value in {"base": public, **summary(result)}.items())
-    title = f"{result.method} on {result.env}, seed {result.seed}"
-    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {title}\n\n| | |\n| --- | --- |\n{rows}\n")
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {result.title}\n\n| | |\n| --- | --- |\n{rows}\n")
 
 
 def push(run: Path, repository: str, card: ModelCard, token: str, private: bool = True) -> str:

@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from turnwise.runs.page import Profile, RunFiles
+from turnwise.runs.run_files import Profile, RunFiles
 
 INK = "#010101"  # stands for the text colour of the page
 MUTED, GRID = "#7d8590", "#8b949e"

@@ -9,9 +9,7 @@ import gzip
 import hashlib
 import json
 import shlex
-import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -24,110 +22,12 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.console import Terminal
-from turnwise.files import atomic_write, parse_yaml
-from turnwise.runs.archive import json_object, opened
+from turnwise.files import atomic_write
+from turnwise.runs.archive import json_object
 from turnwise.runs.figures import run_figures
-from turnwise.runs.result_file import (
-    Comparison,
-    InDomain,
-    Result,
-    ResultError,
-    read_result,
-)
+from turnwise.runs.result_file import Comparison, InDomain, Result
+from turnwise.runs.run_files import RunFiles, json_lines, lines, read_run
 from turnwise.text import count, duration, interval, nats, percent, plain, signed
-
-# -- what a run left ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """The profile of all demonstrated turns: rewards of the actions that the policy sampled at each turn."""
-
-    mean: np.ndarray  # (states,) mean reward
-    variance: np.ndarray  # (states,) population variance of the rewards
-    kept: np.ndarray  # (states,) bool: whether PivotRL's filter kept the turn
-    samples: int  # number of sampled actions at each state
-
-    @property
-    def mixed(self) -> np.ndarray:
-        """(states,) bool: whether the rewards at a turn differ. Turns with equal rewards give no gradient."""
-        return self.variance > 1e-12
-
-
-@dataclass(slots=True)
-class RunFiles:
-    """All data of one run folder that its page shows."""
-
-    folder: Path
-    result: Result | None = None
-    config: dict[str, Any] = field(default_factory=dict)
-    config_text: str = ""
-    metrics: dict[str, dict[int, float]] = field(default_factory=dict)  # key -> iteration -> value
-    profile: Profile | None = None
-    notes: list[str] = field(default_factory=list)  # what could not be read
-
-    def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """The sorted iterations and the values of a metric, both (n,); both empty if it was not logged."""
-        points = sorted(self.metrics.get(key, {}).items())
-        return np.array([i for i, _ in points], dtype=int), np.array([v for _, v in points], dtype=float)
-
-
-def read_run(folder: Path | str) -> RunFiles:
-    folder = opened(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: this folder does not exist; give the folder of a run")
-    run = RunFiles(folder)
-    try:
-        run.result = read_result(folder)
-    except ResultError as error:
-        run.notes.append(str(error).replace(f"{folder}/", ""))  # a page must not show paths of this machine
-    try:
-        run.config_text = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
-        run.config = dict(parse_yaml(run.config_text))
-    except (OSError, ValueError, TypeError) as error:
-        run.notes.append(f"config.yaml: the configuration cannot be read ({type(error).__name__}).")
-    for row in _json_lines(folder / "metrics.jsonl", run.notes):
-        iteration = row.get("iteration")
-        if not isinstance(iteration, int):
-            continue
-        for key, value in row.items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
-                run.metrics.setdefault(key, {})[iteration] = float(value)  # a later line replaces an earlier one
-    run.profile = _profile(folder / "profile.parquet", run.notes)
-    return run
-
-
-def _json_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields each record of a file. Unreadable lines are counted in a note."""
-    torn = 0
-    for line in _lines([path]) if path.is_file() else ():
-        row = json_object(line)
-        if row is not None:
-            yield row
-        torn += row is None and bool(line.strip())
-    if torn:
-        notes.append(
-            f"{path.name}: {torn} unreadable line{'s' * (torn > 1)} left out; an interrupted run may write such a line."
-        )
-
-
-def _profile(path: Path, notes: list[str]) -> Profile | None:
-    if not path.is_file():
-        return None
-    import pyarrow.parquet as pq  # slow to import, and only runs with a profile have such a file
-
-    try:
-        with pq.ParquetFile(path) as file:
-            table = file.read(columns=["mean", "variance", "kept"])
-            if not table.num_rows:
-                return None
-            first = next(file.iter_batches(64, columns=["rewards"]))
-    except (OSError, ValueError, KeyError) as error:
-        notes.append(f"{path.name}: this file cannot be read, so the report shows no profile ({error}).")
-        return None
-    mean, variance, kept = (table[name].to_numpy() for name in ("mean", "variance", "kept"))
-    return Profile(mean, variance, kept.astype(bool), max(len(r.as_py() or ()) for r in first["rewards"]))
-
 
 # -- the summary -------------------------------------------------------------------------------------------------------
 
@@ -198,7 +98,7 @@ def _counts(values: Mapping[str, Any]) -> str:
 
 def print_summary(result: Result, report: Path, console: Terminal) -> None:
     """Prints the summary of a run. The colour of the first line says whether the run became better or worse."""
-    console.print(Rule(plain(f"{result.method} on {result.env}, seed {result.seed}"), align="left"))
+    console.print(Rule(plain(result.title), align="left"))
     browser = report.with_name(BROWSER)
     rows = [*summary(result).items(), *(("warning", text) for text in result.warnings), ("report", str(report))]
     rows += [("every rollout", str(browser))] if browser.exists() else []
@@ -216,14 +116,15 @@ CONFIG_LIMIT = 120_000  # largest number of characters of the configuration on t
 
 def write_pages(folder: Path | str) -> Path:
     """Writes ``report.html`` and, if the run recorded rollout trees, ``rollouts.html``. Returns the path of the report."""
-    write_browser(folder)  # written first, because the report links to it
-    return write_report(folder)
+    run = read_run(folder)
+    write_browser(run)  # written first, because the report links to it
+    return write_report(run)
 
 
-def write_report(folder: Path | str) -> Path:
-    """Writes ``<folder>/report.html`` from the files in the run folder, and returns its path."""
-    path = Path(folder) / "report.html"
-    write_page(path, report(read_run(folder)))
+def write_report(run: RunFiles) -> Path:
+    """Writes ``report.html`` into the run's folder, and returns its path."""
+    path = run.folder / "report.html"
+    write_page(path, report(run))
     return path
 
 
@@ -244,7 +145,7 @@ def report(run: RunFiles) -> str:
         summary=summary(result) if result else {},
         rows=domain_rows(result) if result else [],
         dialogues=bool(result and judged_on_dialogues(result)),
-        said=replies_said(run.folder) if result and result.held_out else [],
+        said=replies_said(run) if result and result.held_out else [],
         figures=run_figures(run),
         command=_command(run),
         config=run.config_text[:CONFIG_LIMIT],
@@ -270,8 +171,8 @@ def render(template: str, package: str = "turnwise.runs", **values: object) -> s
 
 
 def title_of(run: RunFiles) -> str:
-    if result := run.result:
-        return f"{result.method} on {result.env}, seed {result.seed}"
+    if run.result:
+        return run.result.title
     named = run.config.get("method", run.folder.name)
     return f"{named}{f', seed {seed}' if (seed := run.config.get('seed')) is not None else ''} (unfinished)"
 
@@ -305,14 +206,12 @@ def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
     return in_domain_rows(result.environment) if result.environment else []
 
 
-def replies_said(folder: Path, most: int = 12) -> list[dict[str, Any]]:
+def replies_said(run: RunFiles, most: int = 12) -> list[dict[str, Any]]:
     """Held-out replies, first those that training changed: the demonstrated one, and the policy's greedy ones before and
     after, with whether each is accepted.
     """
-    files = [folder / "evaluation" / f"{name}.jsonl" for name in ("base", "after")]
-    if not all(file.is_file() for file in files):
-        return []
-    read = [[json_object(line) or {} for line in file.read_bytes().splitlines()] for file in files]
+    files = [run.folder / "evaluation" / f"{name}.jsonl" for name in ("base", "after")]
+    read = [json_lines(file, run.notes) for file in files]
     base, after = ({row["reply"]: row for row in rows if row.get("reply")} for rows in read)
     rows = [
         {
@@ -337,23 +236,17 @@ MESSAGE_LIMIT = 1_600  # largest number of characters of one message
 TURNS = 2_000  # largest number of turns of one tree in the browser
 
 
-def write_browser(folder: Path | str) -> Path | None:
-    """Writes ``<folder>/rollouts.html`` with all recorded trees, and returns its path, or None without a tree."""
-    folder = Path(folder)
-    trees, total = recorded_trees(folder)
+def write_browser(run: RunFiles) -> Path | None:
+    """Writes ``rollouts.html`` with all recorded trees into the run's folder, and returns its path, or None without a tree."""
+    trees, total = recorded_trees(run.folder)
     if not trees:
         return None
-    try:
-        result = read_result(folder)
-        title = f"Rollouts of {result.method} on {result.env}, seed {result.seed}"
-    except ResultError:
-        title = f"Rollouts of {folder.name} (unfinished)"
     data = gzip.compress(json.dumps(trees, separators=(",", ":"), allow_nan=False).encode(), mtime=0)
     script = (files("turnwise.runs") / "templates" / "rollouts.js").read_text(encoding="utf-8")
     page = render(
         "rollouts.html.jinja",
-        title=title,
-        folder=folder.name,
+        title=f"Rollouts of {title_of(run)}",
+        folder=run.folder.name,
         total=total,
         left_out=total - len(trees),
         data=base64.b64encode(data).decode(),
@@ -361,8 +254,8 @@ def write_browser(folder: Path | str) -> Path | None:
         # the page's security policy allows the script by its hash
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
     )
-    write_page(folder / BROWSER, page)
-    return folder / BROWSER
+    write_page(run.folder / BROWSER, page)
+    return run.folder / BROWSER
 
 
 def _messages(messages: object) -> list[tuple[str, str]]:
@@ -388,22 +281,16 @@ def recorded_trees(folder: Path) -> tuple[list[dict[str, Any]], int]:
     trees. Of too many trees, a part is returned, evenly spaced over training. Unreadable trees are left out.
     """
     paths = sorted((folder / "rollouts").glob("*.jsonl"))
-    size, total = sum(path.stat().st_size for path in paths), sum(1 for _ in _lines(paths))
+    size, total = sum(path.stat().st_size for path in paths), sum(1 for _ in lines(paths))
     wanted = set(_spread(total, total if size <= CHARACTERS else total * CHARACTERS // size))
     trees = []
-    for number, line in enumerate(_lines(paths)):
+    for number, line in enumerate(lines(paths)):
         if number in wanted:
             try:
                 trees.append(_tree(json_object(line) or {}))
             except (AttributeError, KeyError, TypeError):  # the tree does not have the form that a run records
                 continue
     return trees, total
-
-
-def _lines(paths: list[Path]) -> Iterator[bytes]:
-    for path in paths:
-        with path.open("rb") as stream:
-            yield from stream
 
 
 def _tree(tree: Mapping[str, Any]) -> dict[str, Any]:

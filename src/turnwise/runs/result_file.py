@@ -161,6 +161,10 @@ class Result(_Part):
     command: str | None = None
     machine: str | None = None
 
+    @property
+    def title(self) -> str:
+        return f"{self.method} on {self.env}, seed {self.seed}"
+
 
 def write_result(result: Result | dict[str, Any], folder: Path | str) -> Path:
     """Checks ``result`` (ResultError), writes ``<folder>/result.json`` atomically and returns its path."""

@@ -15,6 +15,7 @@ from tests.unit.reports.conftest import deep_tree, local_tree, write_run
 
 from turnwise.runs import page as run_page
 from turnwise.runs.page import recorded_trees, write_browser, write_pages
+from turnwise.runs.run_files import read_run
 
 pytestmark = pytest.mark.slow
 TREES = 1_250  # of eight rollouts
@@ -139,7 +140,7 @@ def test_a_page_holds_trees_evenly_spaced_where_they_are_too_many(tmp_path: Path
 
 def test_torn_lines_and_runs_without_trees(tmp_path: Path) -> None:
     run = write_run(tmp_path / "seed0")
-    assert write_browser(run) is not None
+    assert write_browser(read_run(run)) is not None
     trees, total = recorded_trees(run)
     with (run / "rollouts" / "0039.jsonl").open("a") as stream:
         stream.write('{"state": {"task": "t"}, "turns": [{"text": NaN}]}\n[1]\n')
@@ -147,4 +148,4 @@ def test_torn_lines_and_runs_without_trees(tmp_path: Path) -> None:
     again, more = recorded_trees(run)
     assert more == total + 5 and [tree["task"] for tree in again] == [tree["task"] for tree in trees] + ["t"]
     shutil.rmtree(run / "rollouts")
-    assert write_browser(run) is None
+    assert write_browser(read_run(run)) is None

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from turnwise.errors import InputError
 from turnwise.runs.figures import success
-from turnwise.runs.page import clip, read_run, report, write_report
+from turnwise.runs.page import clip, report, write_report
+from turnwise.runs.run_files import read_run
 from turnwise_study.publish import card_of, policy_folder, push
 
 # -- run report --------------------------------------------------------------------------------------------------------
@@ -60,7 +61,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page_text(run_folder):
-    return write_report(run_folder).read_text()
+    return write_report(read_run(run_folder)).read_text()
 
 
 def assert_self_contained(page: Page, text: str):
@@ -161,11 +162,14 @@ def test_the_curve_of_a_run_on_dialogues_is_that_of_its_held_out_replies(make, t
     result["in_domain"] = change | {"tasks": 1234, "decoding": "sampled"}
     result["held_out"] = replies | {"dialogues": 200}
     (folder / "result.json").write_text(json.dumps(result))
+    (folder / "evaluation").mkdir(exist_ok=True)
+    (folder / "evaluation" / "after.jsonl").write_text('{"reply": "torn')
     figure = success(read_run(folder))
     assert figure is not None
     for before, after in zip(HELD_OUT[0], HELD_OUT[16], strict=True):
         assert f"from {before} to {after}" in figure.alt
-    assert figure.svg in write_report(folder).read_text(encoding="utf-8")
+    text = write_report(read_run(folder)).read_text(encoding="utf-8")
+    assert figure.svg in text and "after.jsonl: 1 unreadable line left out" in text
 
 
 @given(st.text(max_size=300), st.integers(30, 200))
