@@ -18,7 +18,6 @@ the repository.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -39,6 +38,7 @@ from turnwise.methods.pivotrl import Functional
 from turnwise.methods.reward import Outcome, Reward
 from turnwise.models.logprobs import score
 from turnwise.rollouts.pack import Update
+from turnwise.runs.archive import checked_lines
 from turnwise.runs.figures import run_figures
 from turnwise.runs.page import print_summary
 from turnwise.runs.result_file import Result, read_result
@@ -170,13 +170,12 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl, such as ``{"iteration": 3, "phase": "train", "train/reward_mean": 0.4, ...}``."""
-        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        return [row for _, row in checked_lines(self.folder / "metrics.jsonl")]
 
     @property
     def trees(self) -> list[dict[str, Any]]:
         """The recorded rollouts, one tree an entry."""
-        path = self.folder / "rollouts" / "train.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [row for _, row in checked_lines(self.folder / "rollouts" / "train.jsonl")]
 
     def show(self) -> None:
         """Displays what the run reached and its curves; outside of a notebook, prints where its page is."""
