@@ -179,21 +179,3 @@ def cut_lines(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> None:
         return
     with atomic_write(path) as part, part.open("w", encoding="utf-8") as stream:
         stream.writelines(json.dumps(row) + "\n" for row in each_line(path) if keep(row))
-
-
-def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Returns, for each leaf of a recorded rollout tree, the indices of the turns from the root to the leaf.
-
-    Raises:
-        ValueError: a turn comes before its parent.
-    """
-    parents = [turn["parent"] for turn in turns]
-    if strange := [turn for turn, parent in enumerate(parents) if not parent < turn]:
-        raise ValueError(f"turn {strange[0]} comes before its parent")
-    paths = []
-    for leaf in sorted(set(range(len(turns))) - set(parents)):
-        path = [leaf]
-        while parents[path[-1]] >= 0:
-            path.append(parents[path[-1]])
-        paths.append(path[::-1])
-    return paths

@@ -13,7 +13,7 @@ import numpy as np
 from turnwise.errors import InputError
 from turnwise.methods.gate import mixed_probability, prefixes
 from turnwise.methods.selective import SIGNALS
-from turnwise.runs.archive import checked_lines, paths_of
+from turnwise.runs.archive import checked_lines
 from turnwise_study.gates.statistics import Row, counts, intervals
 
 LABELS = ("all_succeed", "mixed", "all_fail")
@@ -140,6 +140,24 @@ def _paths(row: Mapping[str, Any]) -> tuple[list[list[tuple[str, str]]], list[fl
         return "with fewer than two rewarded rollouts"
     rollouts = [[(turns[i]["text"], turns[i]["observation"]) for i in path] for path, _ in rewarded]
     return rollouts, [reward for _, reward in rewarded]
+
+
+def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Returns, for each leaf of a recorded rollout tree, the indices of the turns from the root to the leaf.
+
+    Raises:
+        ValueError: a turn comes before its parent.
+    """
+    parents = [turn["parent"] for turn in turns]
+    if strange := [turn for turn, parent in enumerate(parents) if not parent < turn]:
+        raise ValueError(f"turn {strange[0]} comes before its parent")
+    paths = []
+    for leaf in sorted(set(range(len(turns))) - set(parents)):
+        path = [leaf]
+        while parents[path[-1]] >= 0:
+            path.append(parents[path[-1]])
+        paths.append(path[::-1])
+    return paths
 
 
 def _group(
