@@ -250,7 +250,7 @@ def kept_files(run: Path) -> dict[str, bytes]:
     """Returns the files that are kept of a run, by their path in its folder. An InputError says if the run's code was not
     committed, or if its files are damaged.
     """
-    commit = read_result(run).commit or ""
+    commit = read_result(run).commit
     if not commit or commit.endswith("+"):
         raise InputError(
             f"{run}: the code of this run was not committed (result.json records {commit or 'no commit'}); commit the "

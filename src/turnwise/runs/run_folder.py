@@ -110,9 +110,6 @@ def flat(node: Any, prefix: str = "") -> dict[str, Any]:
     return {} if node is None else {prefix: node}
 
 
-# -- the folder --------------------------------------------------------------------------------------------------------
-
-
 logger = logging.getLogger(__name__)
 
 RECORD, RESULT = "config.yaml", "result.json"
