@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from aiohttp import web
-from pydantic import ConfigDict, Field, PositiveInt
+from pydantic import AfterValidator, ConfigDict, Field, PositiveInt
 
 from turnwise.data.tool_schema import arguments_of, check_tool, function_of
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
@@ -39,7 +39,7 @@ from turnwise.types import Message, Task
 from turnwise_worlds import data_files, workers
 from turnwise_worlds.boxed import Box, faults
 from turnwise_worlds.replayed import Opening, ReplayedEnv, ReplayedSession
-from turnwise_worlds.sandbox.folder_value import File, Tree, laid_over, read_folder, tree_of
+from turnwise_worlds.sandbox.folder_value import File, Tree, check_path, laid_over, read_folder, tree_of
 from turnwise_worlds.sandbox.sandbox import HOST, Bubblewrap, CallResult, Door
 from turnwise_worlds.tools import read_calls
 
@@ -279,7 +279,7 @@ async def _chat(request: web.Request) -> web.StreamResponse:
 TASK = "task.json"  # the file in which an agent program finds its task
 
 
-Files = Annotated[Mapping[str, str], Field(default_factory=dict)]
+Files = Annotated[Mapping[Annotated[str, AfterValidator(check_path)], str], Field(default_factory=dict)]
 
 
 class Row(data_files.Row):

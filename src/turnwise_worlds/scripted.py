@@ -143,8 +143,10 @@ class ScriptedEnv(Environment, Generic[S]):
             return self.begin(task)
         except InputError:
             raise
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"task {task.id}: its data is not a task of env={self.name} ({error!r})") from error
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(
+                f"task {task.id} cannot be opened by env={self.name}; is its data of this environment? ({error!r})"
+            ) from error
 
     def unknown(self, session: S) -> str:
         """Returns why the experts cannot demonstrate the task of ``session``, as a clause; empty if they can."""

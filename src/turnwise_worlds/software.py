@@ -277,12 +277,9 @@ class SoftwareSession(WorkspaceSession):
     """
 
     def __init__(self, task: Task, env: SoftwareEnv) -> None:
-        try:
-            tree = tree_of(task.data["files"])
-            self.cases = dict(task.data["cases"])
-            self.fault = {key: task.data["fault"][key] for key in ("path", "line", "function")}
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"task data: a software task needs files, cases and a fault ({error!r})") from None
+        tree = tree_of(task.data["files"])
+        self.cases = dict(task.data["cases"])
+        self.fault = {key: task.data["fault"][key] for key in ("path", "line", "function")}
         files = " ".join(path for path, entry in tree.items() if isinstance(entry, File))
         request = f"repair the code so that the tests pass\nfiles: {files}"
         super().__init__(task, env, tree, _RULES, request)

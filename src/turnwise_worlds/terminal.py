@@ -36,15 +36,12 @@ class Goal:
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        try:
-            self.chores: list[Mapping[str, Any]] = list(data["chores"])
-            self.start: Tree = {**dict.fromkeys(data["folders"]), **tree_of(data["files"])}
-            final = dict(data["files"])
-            for chore in self.chores:
-                final = after(chore, final)
-            texts = [chore["text"] for chore in self.chores]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"task data: a terminal task needs files, folders and chores ({error!r})") from None
+        self.chores: list[Mapping[str, Any]] = list(data["chores"])
+        self.start: Tree = {**dict.fromkeys(data["folders"]), **tree_of(data["files"])}
+        final = dict(data["files"])
+        for chore in self.chores:
+            final = after(chore, final)
+        texts = [chore["text"] for chore in self.chores]
         self.request = (
             texts[0] if len(texts) == 1 else "\n".join(f"{i}. {text}" for i, text in enumerate(texts, start=1))
         )

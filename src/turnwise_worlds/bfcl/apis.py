@@ -71,13 +71,18 @@ def announcement() -> str:
 def entries(subset: str) -> dict[str, dict[str, Any]]:
     """Returns the tasks of a subset of BFCL: id -> the benchmark's entry together with its ``ground_truth``."""
     name = f"BFCL_v4_multi_turn_{subset}.json"
+    if subset not in SUBSETS:
+        raise LookupError(f"BFCL has no file {name}")
     truths = {line["id"]: line["ground_truth"] for line in read_lines(root() / "data" / "possible_answer" / name)}
     return {line["id"]: {**line, "ground_truth": truths[line["id"]]} for line in read_lines(root() / "data" / name)}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file if line.strip()]
+    try:
+        with path.open(encoding="utf-8") as file:
+            return [json.loads(line) for line in file if line.strip()]
+    except OSError as error:
+        raise InputError(f"{path}: the installed bfcl-eval lacks this file ({error.strerror}); {INSTALL}") from error
 
 
 FAILED = "Error during execution: "

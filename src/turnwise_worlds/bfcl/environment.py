@@ -15,7 +15,6 @@ from turnwise.data.toolcalls import Format
 from turnwise.env import first_tasks
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.bfcl.apis import (
-    INSTALL,
     SUBSETS,
     Apis,
     announcement,
@@ -26,7 +25,7 @@ from turnwise_worlds.bfcl.apis import (
     tools_of_class,
 )
 from turnwise_worlds.bfcl.requests import TinyTasks
-from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, DialogueSession, UserTurn
+from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn
 
 NO_FUNCTION = "None of the functions that I have does this."
 NO_VALUE = "A value that this needs was not given. What is it?"
@@ -129,9 +128,3 @@ class BfclEnv(DialogueEnv):
 
     def ready(self) -> None:
         root()
-
-    def begin(self, task: Task) -> DialogueSession:
-        try:
-            return super().begin(task)
-        except OSError as error:  # a subset that bfcl-eval lacks, or an incomplete bfcl-eval
-            raise ValueError(f"{error}; {INSTALL}") from error

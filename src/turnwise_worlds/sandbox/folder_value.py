@@ -98,15 +98,20 @@ def acting_as(owner: int | None) -> Iterator[None]:
         _LIBRARY.setfsgid(0)
 
 
+def check_path(path: str) -> str:
+    """Returns a path, or raises ``ValueError`` if it leads out of a folder."""
+    if any(part in ("", ".", "..") or "\0" in part for part in path.split("/")):
+        raise ValueError(f"files: {path!r} must be a relative path without empty parts, '.' or '..'")
+    return path
+
+
 def write_tree(tree: Tree, folder: int) -> None:
     """Writes a tree into an empty folder, which no process may use meanwhile. Raises ``ValueError`` and writes nothing
     if a path leads out of the folder.
     """
     inside: dict[str, list[str]] = {}
     for path in tree:  # a path may come from a model
-        if any(part in ("", ".", "..") or "\0" in part for part in path.split("/")):
-            raise ValueError(f"files: {path!r} must be a relative path without empty parts, '.' or '..'")
-        above, _, name = path.rpartition("/")
+        above, _, name = check_path(path).rpartition("/")
         if above and tree.get(above, "missing") is not None:
             raise ValueError(f"files: {path!r} is in {above!r}, which is not a folder")
         inside.setdefault(above, []).append(name)

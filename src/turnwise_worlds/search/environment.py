@@ -15,6 +15,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from turnwise.data.tool_schema import make_tool
 from turnwise.env import Level, Step, Verifier, check_split, first_tasks
+from turnwise.errors import InputError
 from turnwise.types import Task
 from turnwise_worlds.scripted import Chances, Expert
 from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Pages, Question
@@ -147,9 +148,9 @@ class QuestionEnv(ToolEnv[Q]):
     def question(self, task: Task) -> Question:
         made = task.data.get("source")
         if made is not None and made != self.source:
-            raise ValueError(
-                f"the task was made with the pages {made!r}, but this run has the pages {self.source!r} (level, edition, "
-                "countries and hops, or a digest of files); use the settings of the task"
+            raise InputError(
+                f"task {task.id}: it was made with the pages {made!r}, but this run has the pages {self.source!r} (level, "
+                "edition, countries and hops, or a digest of files); use the settings of the task"
             )
         return Question.of(task.data)
 

@@ -12,7 +12,7 @@ from turnwise.types import Task, ToolCall
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl` does it")
 
 from turnwise_worlds.bfcl import BfclEnv
-from turnwise_worlds.bfcl.apis import SUBSETS, Apis, entries
+from turnwise_worlds.bfcl.apis import SUBSETS, Apis, entries, read_lines
 from turnwise_worlds.bfcl.environment import UNSEEN_PAIRS, read_truth, subset_of
 
 COUNTS = {"train": 640, "seen": 80, "unseen": 80}
@@ -64,6 +64,11 @@ def test_a_truth_is_read_not_evaluated():
 def test_a_task_of_an_unknown_subset_is_named(public):
     with pytest.raises(ValueError, match=r"multi_turn_other_1.*multi_turn_other\.json"):
         public.reset(entry_task("multi_turn_other_1"))
+
+
+def test_a_file_that_the_installed_package_lacks_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"lost\.json: .*make bfcl"):
+        read_lines(tmp_path / "lost.json")
 
 
 def test_the_precision_of_the_process_stays():
