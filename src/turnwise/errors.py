@@ -63,4 +63,4 @@ def first_mistake(error: ValidationError) -> tuple[str, str]:
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     what = re.sub(r"a valid dictionary or instance of \w+", "an object", first["msg"]).replace("Input should", "must")
-    return place, f"{place}: {what}, got {first['input']!r:.80}"
+    return place, f"{f'{place}: ' if place else ''}{what}, got {first['input']!r:.80}"

@@ -10,29 +10,35 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow
 import pyarrow.parquet
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
-from turnwise.errors import InputError
-from turnwise.files import parse_json
+from turnwise.data.read_records import UnusableError, read_records
+from turnwise.errors import InputError, first_mistake
+from turnwise.files import expanded
 
 _MARK = re.compile(r"<(?=\||/?(?:tool_call|tool_response|tools|think)\b)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
-ENDINGS = ".json, .jsonl, .parquet, .csv or .tsv"
+_JSON, ENDINGS = (".json", ".jsonl", ".ndjson"), ".json, .jsonl, .parquet, .csv or .tsv"
 
 
 def read_data_file(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("file:number", record)`` for every record of a JSON, JSON lines, Parquet, CSV or TSV file. ``key`` is
-    the configuration key that names the file, for messages.
+    """Yields ``("file:number", record)`` for every record of a JSON, JSON lines, Parquet, CSV or TSV file, without empty
+    lines. ``key`` is the configuration key that names the file, for messages.
     """
     path = Path(path)
     try:
-        for number, record in enumerate(_read(path), start=1):
-            if record is None:
-                continue
+        rows = ((f"{path}:{number}", row) for number, row in enumerate(_rows(path), start=1))
+        for place, record in read_records(path) if path.suffix in _JSON else rows:
+            if isinstance(record, UnusableError):
+                if record.reason == "empty line":
+                    continue
+                raise InputError(f"{place}: {record}")
             if not isinstance(record, dict):
-                raise InputError(f"{path}:{number}: the record must be a JSON object, got {type(record).__name__}")
-            yield f"{path}:{number}", record
+                raise InputError(f"{place}: the record must be a JSON object, got {type(record).__name__}")
+            yield place, record
+    except InputError as error:
+        raise InputError(f"{key}: {error}") from error
     except (OSError, UnicodeDecodeError, csv.Error, pyarrow.ArrowException) as error:
         raise InputError(f"{path}: the file cannot be read ({error}); set {key} to a {ENDINGS} file") from error
 
@@ -53,10 +59,10 @@ def read_tasks(path: str | Path, key: str, kind: type[R]) -> list[tuple[R, dict[
     for place, record in read_data_file(path, key):
         try:
             row = kind.model_validate(record)
-            if (row.split, row.id) in rows:
-                raise ValueError(f"the id {row.id!r} occurs twice in the split {row.split}; rename one")
-        except ValueError as error:  # pydantic's errors too
-            raise InputError(f"{place}: {error}") from None
+        except ValidationError as error:
+            raise InputError(f"{place}: {first_mistake(error)[1]}") from None
+        if (row.split, row.id) in rows:
+            raise InputError(f"{place}: the id {row.id!r} occurs twice in the split {row.split}; rename one")
         rows[row.split, row.id] = row, record
     if not rows:
         raise InputError(f"{path}: the file contains no task; set {key} to a file with one task per record")
@@ -70,24 +76,13 @@ def cleaned(text: str) -> str:
     return _MARK.sub("< ", _CONTROL.sub(" ", text))
 
 
-def _read(path: Path) -> Iterator[Any]:
-    ending = path.suffix.lower()
-    if ending == ".parquet":
-        with pyarrow.parquet.ParquetFile(path) as file:
+def _rows(path: Path) -> Iterator[Any]:
+    if path.suffix == ".parquet":
+        with pyarrow.parquet.ParquetFile(expanded(path)) as file:
             for batch in file.iter_batches(batch_size=256):
                 yield from batch.to_pylist()
-    elif ending in (".csv", ".tsv"):
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from csv.DictReader(file, delimiter="," if ending == ".csv" else "\t", strict=True)
-    elif ending in (".json", ".jsonl", ".ndjson"):
-        with path.open(encoding="utf-8") as file:
-            one_list = file.read(4096).lstrip().startswith("[")
-            file.seek(0)
-            for number, text in enumerate([file.read()] if one_list else file, start=1):
-                try:
-                    found: Any = parse_json(text) if text.strip() else None
-                except ValueError as error:
-                    raise InputError(f"{path}:{number}: {error}; write one object per line, or one list") from error
-                yield from found if one_list else (found,)
+    elif path.suffix in (".csv", ".tsv"):
+        with expanded(path).open(encoding="utf-8-sig", newline="") as file:
+            yield from csv.DictReader(file, delimiter="," if path.suffix == ".csv" else "\t", strict=True)
     else:
-        raise InputError(f"{path}: the file name has the unknown ending {ending!r}; use {ENDINGS}")
+        raise InputError(f"{path}: the file name has the unknown ending {path.suffix!r}; use {ENDINGS}")

@@ -36,7 +36,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 def test_records_of_every_format_stand_in_order_as_they_were(run: Run, tmp_path: Path) -> None:
     nested = {"question": "wo liegt Köln?", "context": {"title": ["a", "b"], "sentences": [["x"], []]}, "answer": None}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([nested, nested]), tmp_path / "a.parquet")
-    (tmp_path / "b.jsonl").write_text('{"problem": "1 + 1", "answer": 2.5}\n\n{"problem": "", "answer": true}\n')
+    (tmp_path / "b.jsonl").write_text(
+        '{"problem": "1 + 1", "answer": 2.5}\n\n{"problem": "", "answer": true}\n', encoding="utf-8-sig"
+    )
     (tmp_path / "c.json").write_text('[{"deep": [[1], {"k": "v"}]}]')
     (tmp_path / "d.csv").write_text('question,answer\n"one, two",3\n')
     files = [tmp_path / name for name in ("a.parquet", "b.jsonl", "c.json", "d.csv")]
@@ -57,10 +59,14 @@ def test_a_data_set_can_be_named(run: Run, tmp_path: Path) -> None:
     assert [problem.kind for problem in read_problems(tmp_path / "out.jsonl", "x")] == ["aime24", "sums"]
 
 
-@pytest.mark.parametrize("broken", ["absent.jsonl", "half.jsonl", "list.json", "text.txt"])
+@pytest.mark.parametrize(
+    "broken", ["absent.jsonl", "half.jsonl", "twice.jsonl", "lines.jsonl", "list.json", "text.txt"]
+)
 def test_a_file_that_cannot_be_read_leaves_what_was_there(run: Run, tmp_path: Path, broken: str) -> None:
     (tmp_path / "good.jsonl").write_text('{"a": 1}\n')
     (tmp_path / "half.jsonl").write_text('{"a": 1}\n{"a"')
+    (tmp_path / "twice.jsonl").write_text('{"a": 1, "a": 2}')
+    (tmp_path / "lines.jsonl").write_text('[{"a": 1}]')
     (tmp_path / "list.json").write_text("[[1]]")
     (tmp_path / "text.txt").write_text("a")
     out = tmp_path / "out.jsonl"
