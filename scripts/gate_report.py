@@ -26,7 +26,7 @@ import sys
 from pydantic import TypeAdapter, ValidationError
 
 from turnwise.console import sized
-from turnwise.errors import InputError, refuse_twice
+from turnwise.errors import InputError, first_mistake, refuse_twice
 from turnwise.programs import program
 from turnwise.runs.archive import opened
 from turnwise_study.gates.report import Settings, gate_report, gate_tables
@@ -48,8 +48,7 @@ def main(arguments: list[str]) -> int:
     try:
         settings = TypeAdapter(Settings).validate_python(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{first['loc'][0]}={given[str(first['loc'][0])]}: {first['msg']}") from error
+        raise InputError(first_mistake(error)[1]) from error
     report = gate_report(opened(data), settings, opened(gated) if gated else None)
     show(gate_tables(report), sized(120))
     print(json.dumps(dict(report), allow_nan=False))

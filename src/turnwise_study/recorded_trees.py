@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from turnwise.errors import InputError
+from turnwise.errors import InputError, first_mistake
 from turnwise.methods.credit import Advantage, credit_all
 from turnwise.runs.archive import checked_lines, opened
 from turnwise.types import Credit, Rewards, RolloutTree, State, Task, Turn
@@ -73,10 +73,7 @@ def read_trees(place: Path | str) -> list[Recorded]:
         try:
             found.append(tree_of(Record.model_validate(row)))
         except ValueError as error:
-            why = str(error)
-            if isinstance(error, ValidationError):
-                first = error.errors()[0]
-                why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            why = first_mistake(error)[1] if isinstance(error, ValidationError) else str(error)
             raise InputError(f"{line}: {why}; docs/methods/credit.md has the form of a tree") from error
     if not found:
         raise InputError(f"{path}: the file is empty")
