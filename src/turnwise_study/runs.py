@@ -120,14 +120,17 @@ def _read_scored(path: Path, known: object) -> dict[tuple[Any, ...], dict[str, l
     """
     found: dict[tuple[Any, ...], dict[str, list[float]]] = {}
     place: tuple[Any, ...]
-    for _, row in checked_lines(path):
-        if "success" in row:
-            place, name, score = (row["mode"], row["split"], row.get("subset")), row["task"], row["success"]
-        elif "score" in row:
-            place, name, score = (row["suite"],), row["item"], row["score"]
-        else:
-            continue
-        found.setdefault(place, {}).setdefault(str(name), []).append(float(score))
+    for line, row in checked_lines(path):
+        try:
+            if "success" in row:
+                place, name, score = (row["mode"], row["split"], row.get("subset")), row["task"], row["success"]
+            elif "score" in row:
+                place, name, score = (row["suite"],), row["item"], row["score"]
+            else:
+                continue
+            found.setdefault(place, {}).setdefault(str(name), []).append(float(score))
+        except (LookupError, TypeError, ValueError) as error:
+            raise InputError(f"{line}: not the outcome of an evaluation ({error!r}); repeat the run") from error
     return found
 
 
@@ -227,6 +230,9 @@ def values(runs: Runs, metric: str) -> dict[int, float]:
     return {seed: value for seed, value in found.items() if value is not None}
 
 
+_READ = ("result.json", "metrics.jsonl", "evaluation/base.jsonl", "evaluation/after.jsonl")
+
+
 def metrics_by_seed(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, RunMetrics]:
     """Seed -> run for the ``wanted`` runs that are finished and below ``place``. Notes name unreadable runs."""
     runs = {}
@@ -234,7 +240,7 @@ def metrics_by_seed(wanted: Sequence[Job], place: Path, notes: list[str]) -> dic
         folder = place / job.name / f"seed{job.seed}"
         if (folder / "result.json").exists():
             try:
-                files = (file for name in ("result.json", "metrics.jsonl") if (file := folder / name).exists())
+                files = (file for name in _READ if (file := folder / name).exists())
                 runs[job.seed] = _measured(folder, written(files))
             except (InputError, OSError) as error:
                 notes.append(f"left out: {error}")
@@ -244,7 +250,7 @@ def metrics_by_seed(wanted: Sequence[Job], place: Path, notes: list[str]) -> dic
 @lru_cache(maxsize=512)
 def _measured(folder: Path, known: object) -> RunMetrics:
     run = RunMetrics(folder, read_result(folder))
-    _ = run.rows  # the rows are read here, because a run with damaged rows does not count as finished
+    _ = run.rows, run._scored("base"), run._scored("after")  # a run with a damaged line does not count as finished
     return run
 
 

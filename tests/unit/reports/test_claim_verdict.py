@@ -323,14 +323,23 @@ def test_what_is_never_trained_needs_one_seed(tmp_path: Path, conf: Path) -> Non
     assert (found.decisions[0].verdict, found.decisions[0].one_seed) == ("holds", False)
 
 
-def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("metrics.jsonl", '{"split": "se'),
+        ("evaluation/after.jsonl", '{"split": "se'),
+        ("evaluation/base.jsonl", '{"split": "seen", "task": "t0", "success": true}'),
+        ("evaluation/after.jsonl", '{"suite": "math", "item": "1", "score": null}'),
+    ],
+)
+def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path, name: str, line: str) -> None:
     save_both(tmp_path / "outputs", (0, 1), 40)
     folder = tmp_path / "outputs/p/tab1/ours/seed0"
-    (folder / "metrics.jsonl").write_text('{"split": "se')
+    (folder / name).write_text(line)
     found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert sorted(found.rows["ours"]) == [1] and sorted(found.rows["base"]) == [0, 1]
     (note,) = found.notes
-    assert note.startswith(f"left out: {folder / 'metrics.jsonl'}")
+    assert note.startswith(f"left out: {folder / name}:1: ")
     assert (found.decisions[0].verdict, found.decisions[0].seeds) == ("holds", (1,))
     assert note in to_markdown(entry_tables(found))
 
