@@ -34,10 +34,18 @@ def policy_folder(run: Path) -> Path:
     raise InputError(f"{run}: there is neither adapter/ nor model/; give the folder of a finished run")
 
 
+_NAMES = ("_name_or_path", "base_model_name_or_path")  # keys of JSON files whose value may be a relative path
+
+
+def _public(name: str) -> str:
+    """Returns the id of a model as it is, and of a path on this machine the last component."""
+    local = name.startswith(("/", ".", "~")) or name.count("/") > 1 or Path(name).exists()
+    return Path(name).name if local else name
+
+
 def card_of(run: Path, licence: str | None = None) -> ModelCard:
     """The model card of a run: its base, and what it measured. The paths of this machine are not in it."""
-    result, base = read_result(run), str(read_record(run).get("policy.model") or "unknown")
-    public = base if not Path(base).is_absolute() and base.count("/") < 2 else Path(base).name
+    result, public = read_result(run), _public(str(read_record(run).get("policy.model") or "unknown"))
     data = ModelCardData(
         license=licence, base_model=public if "/" in public else None, tags=["turnwise", result.method]
     )
@@ -55,7 +63,8 @@ def push(run: Path, repository: str, card: ModelCard, token: str, private: bool 
             content = path.read_bytes()
             if path.name.endswith("config.json"):
                 settings = json.loads(content)
-                named = {key: Path(v).name for key, v in settings.items() if isinstance(v, str) and v.startswith("/")}
+                texts = {key: value for key, value in settings.items() if isinstance(value, str)}
+                named = {key: _public(value) for key, value in texts.items() if key in _NAMES or value.startswith("/")}
                 content = json.dumps(settings | named, indent=2).encode()
             (Path(place) / path.name).write_bytes(content)
         (Path(place) / "README.md").write_text(str(card), encoding="utf-8")

@@ -222,12 +222,14 @@ def test_an_unreadable_profile_is_a_note(tmp_path):
 # -- publish -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def run(tmp_path: Path, make: Any) -> Path:
+@pytest.fixture(params=["/home/someone/secret/base", "../someone/secret/base", "someone/base"])
+def run(request: pytest.FixtureRequest, tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "someone/base").mkdir(parents=True)
     folder = make.write_run(tmp_path / "outputs" / "pivotrl" / "seed0")
-    (folder / "config.yaml").write_text("policy: {model: /home/someone/secret/base}\nseed: 0\nmethod: pivotrl\n")
+    (folder / "config.yaml").write_text(f"policy: {{model: {request.param}}}\nseed: 0\nmethod: pivotrl\n")
     (folder / "adapter").mkdir()
-    named = {"base_model_name_or_path": "/home/someone/secret/base", "r": 16}
+    named = {"base_model_name_or_path": request.param, "r": 16}
     (folder / "adapter" / "adapter_config.json").write_text(json.dumps(named))
     (folder / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
     (folder / "adapter" / "optimizer.pt").write_bytes(b"not sent")
@@ -250,6 +252,8 @@ def test_the_policy_is_sent_with_a_card_and_without_paths(run: Path, monkeypatch
     assert json.loads(sent["adapter_config.json"]) == {"base_model_name_or_path": "base", "r": 16}
     assert not any(b"someone" in content for content in sent.values())
     assert card.data.license == "apache-2.0" and b"license: apache-2.0" in sent["README.md"]
+    (run / "config.yaml").write_text("policy: {model: Qwen/Qwen3-0.6B}\nseed: 0\nmethod: pivotrl\n")
+    assert card_of(run).data.base_model == "Qwen/Qwen3-0.6B"
 
 
 def test_a_run_without_a_policy_is_refused(tmp_path: Path) -> None:
