@@ -47,20 +47,17 @@ def main(arguments: list[str]) -> int:
         "after": evaluate(str(whole or base), adapter, *same),
     }
     points = {side: {task: headline(values) for task, values in tasks.items()} for side, tasks in found.items()}
-    shares = {task: value for task, value in points["base"].items() if value is not None}
-    general: dict[str, Any] = {
-        "base": shares,
-        "after": {task: points["after"][task] for task in shares},
-        "change": {task: round((points["after"][task] or 0) - value, 2) for task, value in shares.items()},
-        "metrics": found,
-        "command": shlex.join(["python", "scripts/evaluate_general.py", *arguments]),
+    changes = {
+        task: round(after - before, 2)
+        for task, before in points["base"].items()
+        if before is not None and (after := points["after"].get(task)) is not None
     }
-    raw = json.loads((args.run / "result.json").read_text(encoding="utf-8"))
-    earlier = raw.get("general", {})
-    for part in ("base", "after", "change"):
-        general[part] = earlier.get(part, {}) | general[part]
+    parts: dict[str, dict[str, Any]] = {side: {task: points[side][task] for task in changes} for side in found}
+    earlier = result.general
+    general = earlier | {part: earlier.get(part, {}) | scores for part, scores in (parts | {"change": changes}).items()}
     general["metrics"] = {side: earlier.get("metrics", {}).get(side, {}) | found[side] for side in found}
-    write_result(raw | {"general": general}, args.run)
+    general["command"] = shlex.join(["python", "scripts/evaluate_general.py", *arguments])
+    write_result(result.model_copy(update={"general": general}), args.run)
     for task, change in general["change"].items():
         print(f"{result.method}, {task}: {general['base'][task]} -> {general['after'][task]} ({change:+.2f} points)")
     print(json.dumps(found))
