@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from itertools import islice
 from math import ceil
 from pathlib import Path
 from statistics import fmean
@@ -35,6 +34,7 @@ from turnwise.engines.cache import GROW
 from turnwise.errors import InputError
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import at_once
+from turnwise.files import expanded
 from turnwise.models.policy import with_adapter
 from turnwise.rollouts.pack import row_limit
 from turnwise.runs.run_folder import flat
@@ -201,14 +201,11 @@ def lengths(cfg: DictConfig, folder: Path | None, given: Mapping[str, float | No
 def _demonstrated(file: str | None, env: str, good: float, folder: str) -> dict[str, float]:
     try:
         with TemporaryDirectory() as place:
-            path = Path(file) if file else expert_file(build_node(json.loads(env), "env"), SAMPLE, place, good)
-            if path.suffix in (".jsonl", ".ndjson"):  # the first records of a file that may be large
-                first = Path(place) / f"first-{path.stem}.jsonl"
-                with path.open(encoding="utf-8") as stream:
-                    first.write_text("".join(islice(stream, SAMPLE)), encoding="utf-8")
-                path = first
-            trajectories = read_trajectories(path).trajectories[:SAMPLE]
-    except (InputError, ValueError, OSError, RuntimeError):  # the environment is not installed, or a file is missing
+            path = file or expert_file(build_node(json.loads(env), "env"), SAMPLE, place, good)
+            trajectories = read_trajectories(path, most=SAMPLE).trajectories
+    except (ValueError, OSError, RuntimeError):  # the environment is not installed, or a file is missing
+        if file and expanded(file).is_file():
+            raise
         return {}
     chat = ChatTokens(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     dialect = dialect_of(chat)

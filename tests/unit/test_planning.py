@@ -12,6 +12,7 @@ from scripts.plan import main as plans
 
 from turnwise.config.schema import compose_config
 from turnwise.config.settings import LoraSettings
+from turnwise.errors import InputError
 from turnwise.models.policy import load_policy
 from turnwise.shipped import weights_of
 from turnwise_study.planning import GPUS, architecture, plan, shape_of
@@ -53,6 +54,14 @@ def test_recomputing_keeps_less_and_more_tokens_keep_more() -> None:
     kept = planned("update.recompute=false").memory["activations"]
     assert planned("update.recompute=true").memory["activations"] < kept
     assert planned("update.batch_tokens=8192").memory["activations"] > kept
+
+
+def test_a_file_that_is_there_and_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    broken = tmp_path / "own.jsonl"
+    broken.write_text('{"messages": [')
+    with pytest.raises(InputError, match=r"own\.jsonl"):
+        planned(f"data.file={broken}")
+    assert not planned(f"data.file={tmp_path / 'absent.jsonl'}").lengths.measured
 
 
 def test_an_unknown_model_is_planned_as_far_as_it_goes() -> None:
