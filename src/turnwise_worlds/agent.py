@@ -14,7 +14,6 @@ import json
 import logging
 import math
 import queue
-import random
 import secrets
 import shlex
 import socket
@@ -457,8 +456,7 @@ class AgentEnv(ReplayedEnv):
         check_tasks(split, count)
         rows = [(row, record) for row, record in self._rows if row.split == split]
         tasks = [Task(self.name, f"{split}/{row.id}", split, dict(record)) for row, record in rows]
-        random.Random(f"{split} {seed}").shuffle(tasks)
-        return first_tasks(tasks, count, f"split {split} of env.tasks_file")
+        return first_tasks(tasks, count, f"split {split} of env.tasks_file", f"{split} {seed}")
 
     def session(self, task: Task) -> ReplayedSession:
         """If the task's first request is known, the program starts only when the session takes an action."""

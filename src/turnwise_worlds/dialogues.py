@@ -10,7 +10,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar, cast
 
 from annotated_types import Interval
@@ -308,7 +308,7 @@ def replies(
         spare = session.horizon - session.turns - (len(whole) - place)
         room = spare > 0 and session.steps_made < session.steps - _ROOM and not session.problem.one_reply
         if mistakes and calls and room:
-            drawn = drawn_of(rng, mistakes)
+            drawn = mistakes.drawn(rng.random())
             made = mistake(session.world, session.problem.tools_at(session.turn), calls[0], last, rng, drawn)
             if made is not None:
                 yield [made], thought([made.name, *left[1:]]) if thinks else ""
@@ -320,14 +320,8 @@ def replies(
         last = calls[-1] if calls else None
 
 
-def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
-    names = [field.name for field in fields(mistakes)]
-    weights = [getattr(mistakes, name) for name in names]
-    return rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
-
-
 def mistake(
-    world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
+    world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str | None
 ) -> ToolCall | None:
     """Returns a wrong call of the kind ``drawn`` (a field of :class:`Mistakes`) in place of the correct call ``due`` after
     ``last``. It does not change the state. None if there is no such call, as for ``early``.

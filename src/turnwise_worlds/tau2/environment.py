@@ -16,7 +16,7 @@ from turnwise.data.tool_schema import check_call
 from turnwise.data.toolcalls import Format, ToolCallError
 from turnwise.env import Quality, first_tasks
 from turnwise.types import Task, ToolCall, Trajectory
-from turnwise_worlds.dialogues import Mistakes, Reply, drawn_of, mistake
+from turnwise_worlds.dialogues import Mistakes, Reply, mistake
 from turnwise_worlds.scripted import LastTasks, ScriptedEnv
 from turnwise_worlds.tau2.session import ENDING, EndpointUser, Reference, ScriptedUser, Tau2Session, User, asks, missing
 from turnwise_worlds.tau2.world import (
@@ -185,7 +185,7 @@ def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iter
     for calls, text in good(session):
         if calls and calls[0] != ENDING and session.horizon - session.turns - planned > _ROOM:
             last = session.made[-1] if session.made else None
-            made = mistake(session.world, tools, calls[0], last, rng, drawn_of(rng, mistakes))
+            made = mistake(session.world, tools, calls[0], last, rng, mistakes.drawn(rng.random()))
             if made is not None:
                 yield [made], ""
         yield calls, text
@@ -411,8 +411,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         """``train`` is the shipped split; the shipped test split belongs alternately to ``seen`` and ``unseen``."""
         found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
-        random.Random(f"{seed}/{NAME}").shuffle(found)
-        chosen = first_tasks(found, count, f"split {split} of tau2 ({', '.join(self.domains)})")
+        chosen = first_tasks(found, count, f"split {split} of tau2 ({', '.join(self.domains)})", f"{seed}/{NAME}")
         return [
             Task(NAME, f"{domain}/{name}", split, {"domain": domain, "task": name}, domain) for domain, name in chosen
         ]
