@@ -13,12 +13,12 @@ import numpy as np
 from turnwise.errors import InputError
 from turnwise.methods.gate import mixed_probability, prefixes
 from turnwise.methods.selective import SIGNALS
+from turnwise.methods.states import STD_TOLERANCE
 from turnwise.runs.archive import checked_lines
 from turnwise_study.gates.statistics import Row, counts, intervals
 
 LABELS = ("all_succeed", "mixed", "all_fail")
 KNOWN = "rewards_known"  # name of a baseline signal, which is computed only from the rewards of finished rollouts
-TOLERANCE = 1e-6  # rewards with at most this std count as equal, as in turnwise.methods.credit
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Group:
 
     @property
     def label(self) -> str:
-        if float(np.std(self.rewards)) > TOLERANCE:
+        if float(np.std(self.rewards)) > STD_TOLERANCE:
             return "mixed"
-        return "all_succeed" if float(np.mean(self.rewards)) > TOLERANCE else "all_fail"
+        return "all_succeed" if float(np.mean(self.rewards)) > STD_TOLERANCE else "all_fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Buffer:
     @property
     def uniform(self) -> np.ndarray:
         """(N,) bool: whether all rewards of a group are equal (zero variance). A gate should detect these groups."""
-        return np.sqrt(self.variances) <= TOLERANCE
+        return np.sqrt(self.variances) <= STD_TOLERANCE
 
     @property
     def variances(self) -> np.ndarray:
@@ -102,14 +102,14 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
             if isinstance(found, str):
                 left_out[found] += 1
             else:
-                usable.append((row, *found))
+                usable.append(found)
     if not usable:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "the file is empty"
         raise InputError(
             f"{', '.join(map(str, paths))}: no recorded group can be used ({reasons}); a usable group has at least two "
             "rollouts with rewards, branches only at its root, and was not stopped by a gate"
         )
-    longest = max(len(rollout) for _, rollouts, _ in usable for rollout in rollouts)
+    longest = max(len(rollout) for rollouts, *_ in usable for rollout in rollouts)
     horizon = horizon or longest
     if longest > horizon:
         raise InputError(
@@ -121,11 +121,16 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
             f"{paths[0]}: the longest rollout has {longest} turns, so a gate at step {min(steps)} or later saves no "
             "turns; give smaller values in steps=, or rollouts of whole episodes (method=grpo)"
         )
-    return Buffer(tuple(_group(*one, kept) for one in usable), horizon, kept, dict(left_out))
+    return Buffer(tuple(_group(one, kept) for one in usable), horizon, kept, dict(left_out))
 
 
-def _paths(row: Mapping[str, Any]) -> tuple[list[list[tuple[str, str]]], list[float]] | str:
-    """The rollouts as pairs (action, observation) of each turn with their rewards, or why the group is left out."""
+_Found = tuple[list[list[tuple[str, str]]], list[float], dict[int, dict[str, float]], str | None, int]
+
+
+def _paths(row: Mapping[str, Any]) -> _Found | str:
+    """The rollouts as pairs (action, observation) of each turn, their rewards, what a gate computed at each of its steps,
+    the task's kind and the iteration; or why the group is left out.
+    """
     turns = row["turns"]
     if row.get("stopped", False):
         return "stopped by a gate"
@@ -139,7 +144,9 @@ def _paths(row: Mapping[str, Any]) -> tuple[list[list[tuple[str, str]]], list[fl
     if len(rewarded) < 2:
         return "with fewer than two rewarded rollouts"
     rollouts = [[(turns[i]["text"], turns[i]["observation"]) for i in path] for path, _ in rewarded]
-    return rollouts, [reward for _, reward in rewarded]
+    looks = {int(look["step"]): dict(look["values"]) for look in row.get("looks", ())}
+    kind, iteration = row.get("state", {}).get("type"), int(row.get("iteration", 0))
+    return rollouts, [reward for _, reward in rewarded], looks, kind, iteration
 
 
 def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
@@ -160,9 +167,8 @@ def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return paths
 
 
-def _group(
-    row: Mapping[str, Any], rollouts: Sequence[Sequence[tuple[str, str]]], rewards: list[float], steps: Sequence[int]
-) -> Group:
+def _group(found: _Found, steps: Sequence[int]) -> Group:
+    rollouts, rewards, values, kind, iteration = found
     actions, observations = ([[turn[side] for turn in rollout] for rollout in rollouts] for side in (0, 1))
     lengths = np.array([len(rollout) for rollout in rollouts])
     signals = {}
@@ -170,12 +176,11 @@ def _group(
         at = prefixes(actions, observations, [bool(length <= step) for length in lengths], step)
         signals[step] = {name: signal(at) for name, signal in SIGNALS.items()}
     looks = {}
-    for look in row.get("looks", ()):
-        over = lengths <= look["step"]
-        known = mixed_probability([reward if ended else 0.5 for reward, ended in zip(rewards, over, strict=True)])
-        looks[look["step"]] = {**look["values"], KNOWN: known}
+    for step, known in values.items():
+        over = lengths <= step
+        mixed = mixed_probability([reward if ended else 0.5 for reward, ended in zip(rewards, over, strict=True)])
+        looks[step] = {**known, KNOWN: mixed}
     tail = {step: float(np.maximum(lengths - step, 0).sum()) for step in steps}
-    kind, iteration = row.get("state", {}).get("type"), int(row.get("iteration", 0))
     return Group(tuple(rewards), float(lengths.sum()), signals, tail, kind, iteration, looks)
 
 
@@ -217,7 +222,7 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> Row:
     rewards = [[reward for reward in free["rewards"].get("total", ()) if reward is not None] for free, _ in pairs]
     ended = [pair for pair, known in zip(pairs, rewards, strict=True) if len(known) > 1]
     cuts = np.array([bool(cut["stopped"]) for _, cut in ended])
-    uniform = np.array([float(np.std(known)) <= TOLERANCE for known in rewards if len(known) > 1])
+    uniform = np.array([float(np.std(known)) <= STD_TOLERANCE for known in rewards if len(known) > 1])
     row: Row = {"unit": "turns", "measured": True, "groups": len(ended), "left_out": len(pairs) - len(ended)}
     recorded = all("tokens" in turn for pair in ended for arm in pair for turn in arm["turns"])
     for unit in ("", "tokens_") if recorded else ("",):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.evaluation.stats import wilson
+from turnwise.methods.states import STD_TOLERANCE
 
 Row = dict[str, Any]
 """Name -> number, and ``<name>_ci95`` -> [low, high] or None."""
@@ -140,7 +141,10 @@ def places(variances: np.ndarray, *signals: np.ndarray) -> list[np.ndarray]:
     distinct values (-1 for NaN). Positions save sorting in resamples.
     """
     columns = [np.unique(column, return_inverse=True)[1].reshape(column.shape) for column in (variances, *signals)]
-    return [np.sqrt(variances) > 1e-6, *(np.where(np.isnan(v), -1, c) for c, v in zip(columns, (variances, *signals)))]
+    return [
+        np.sqrt(variances) > STD_TOLERANCE,
+        *(np.where(np.isnan(v), -1, c) for c, v in zip(columns, (variances, *signals))),
+    ]
 
 
 def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.ndarray) -> np.ndarray:

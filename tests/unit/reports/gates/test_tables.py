@@ -403,6 +403,15 @@ def test_what_is_refused(tree: Tree, written: Written, tmp_path: Path, rows: lis
         read_recorded([path], [2])
 
 
+@pytest.mark.parametrize("more", [{"looks": [{"values": {}}]}, {"looks": [{"step": 2}]}, {"state": "s0"}])
+def test_a_damaged_key_is_refused_with_its_line(
+    tree: Tree, written: Written, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    path = written(tmp_path, [tree(["abc", "abd"], [0, 1]) | more])
+    with pytest.raises(InputError, match=r"train.jsonl:1: "):
+        read_recorded([path], [2])
+
+
 def test_a_horizon_that_is_too_short(tree: Tree, written: Written, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"horizon=7: a rollout in .* has 8 turns"):
         read_recorded([written(tmp_path, [tree(["abcdefgh", "b"], [1, 0])])], [2], 7)
