@@ -300,5 +300,4 @@ def _of_groups(finding: Finding, pilots: Asked, places: Sequence[Path], notes: l
     if groups is None or value is None:
         return finding
     seeds = tuple(sorted({result.seed for result in groups.results}))
-    runs = groups.arms[0].folder.relative_to(groups.arms[0].place)
-    return replace(finding, values=(value[0],), seeds=seeds, runs=str(runs))
+    return replace(finding, values=(value[0],), seeds=seeds, runs=groups.arms[0].name)

@@ -116,9 +116,13 @@ class Arm:
     """The runs of one row that recorded groups. ``place`` is the folder of runs in which they were found."""
 
     row: str
-    folder: Path
+    name: str
     place: Path
     results: tuple[Result, ...]
+
+    @property
+    def folder(self) -> Path:
+        return self.place / self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +182,14 @@ def _arm(asked: Asked, row: str, places: Sequence[Path]) -> Arm | None:
     for place in places:
         results = tuple(map(read_result, finished([place / name])))
         if results and recordings(place / name):
-            return Arm(row, place / name, place, results)
+            return Arm(row, name, place, results)
     return None
 
 
 def _written(arms: Sequence[Arm]) -> object:
-    results = (run / "result.json" for arm in arms for run in finished([arm.folder]))
-    return written([*results, *(file for arm in arms for file in recordings(arm.folder))])
+    runs = [run for arm in arms for run in finished([arm.folder])]
+    read = [run / name for run in runs for name in ("result.json", "config.yaml") if (run / name).exists()]
+    return written([*read, *(file for arm in arms for file in recordings(arm.folder))])
 
 
 @lru_cache(maxsize=8)
