@@ -252,7 +252,7 @@ def gate_tables(report: Node) -> list[Table]:
 
 
 def tier_table(tier: Node) -> Table:
-    """The turns that a gate saved (T3, Table 3 of the paper)."""
+    """The turns that a gate saved; Table 3 of the paper has wall-clock time. Without a gated arm, an offline estimate."""
     how = "measured" if tier["measured"] else "replayed on the buffer"
     row = {**tier, "saved_pct_ci95": tier["ci95"], "tokens_saved_pct_ci95": tier.get("tokens_ci95")}
     names = ("saved_pct", "tokens_saved_pct", *_CUTS, "first_steps_pct", "matched_pct")
