@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
 
-from scipy.special import ndtr, stdtrit
+from scipy.special import ndtr, ndtri
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_difference, two_way_interval
@@ -55,7 +55,7 @@ class Decision:
         """The two-sided p-value of the difference against the margin, from the interval as that of a normal."""
         if self.difference is None or self.low is None or self.high is None:
             return None
-        error = (self.high - self.low) / (2 * stdtrit(1e9, 0.975))
+        error = (self.high - self.low) / (2 * ndtri(0.975))
         distance = abs(self.difference - self.claim.margin)
         return float(2 * ndtr(-distance / error)) if error else float(not distance)
 
