@@ -48,11 +48,10 @@ def main() -> None:
     args = parser.parse_args()
     tree = tree_of({f"folder/{i}.txt": "a line\n" * 20 for i in range(10)})
     sandbox = open_sandbox()
-    state = sandbox.python().run("x = list(range(1000))")[1]
     plain = ["/bin/bash", "-c", "cat folder/1.txt"]
     kinds: dict[str, Callable[[], object]] = {
         "shell": lambda: sandbox.shell("cat folder/1.txt", tree),
-        "python": lambda: state.run("sum(x)"),
+        "python": lambda: sandbox.python(("x = list(range(1000))",), "sum(x)"),
         "unsandboxed": lambda: subprocess.run(plain, check=False, capture_output=True),
     }
     taken = {name: costs(run, args.calls) for name, run in kinds.items()}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnwise_worlds.sandbox.folder_value import Tree, tree_of
-from turnwise_worlds.sandbox.sandbox import NOBODY, Bubblewrap, CallResult, Limits, PythonState
+from turnwise_worlds.sandbox.sandbox import NOBODY, Bubblewrap, CallResult, Limits
 from turnwise_worlds.sandbox.seccomp import NUMBERS
 
 LIMITS = Limits(seconds=15, memory_mib=160, processes=16, file_mib=2, folder_mib=4, files=200, output_kib=16)
@@ -57,10 +57,9 @@ class Ground:
         """Run a Python program as a command, after another command."""
         return self.shell(f"{before}\npython3 probe.py", tree_of({"probe.py": kit() + code}))
 
-    def branches(self, code: str) -> tuple[PythonState, PythonState]:
-        """One state, twice: whatever one of them is given, the other one must not find."""
-        state = self.sandbox.python().run(kit() + code)[1]
-        return state, state
+    def snippet(self, code: str, before: str = "") -> CallResult:
+        """Run a snippet after another one, which begins as every program does."""
+        return self.sandbox.python((kit() + before,), code)
 
     def answers(self) -> bool:
         """Whether a server was reached; what was waiting is gone then."""

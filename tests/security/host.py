@@ -14,7 +14,7 @@ _TRY = "import socket\ndef attempt(act):\n    try:\n        act()\n        print
 
 def _reaches(ground: Ground, code: str) -> bool:
     """Whether a program, or the same as a snippet, gets to a server or says that it got out."""
-    said = ground.program(_TRY + code).output + ground.branches(_TRY + code)[0].run(_TRY + code)[0].output
+    said = ground.program(_TRY + code).output + ground.snippet(_TRY + code, _TRY + code).output
     return ground.answers() or "reached" in said
 
 
@@ -66,14 +66,14 @@ def reading_the_host(ground: Ground) -> Probes:
     for place in (ground.outside / "secret", "/etc/passwd", "/etc/shadow", "/root", "/home", "/var"):
         outcome = ground.shell(f"cat {place} || ls {place}/ 2> /dev/null")
         yield str(place).rpartition("/")[2], ground.secret in outcome.output or outcome.status == 0
-    said = ground.sandbox.python().run(f"print(open({str(ground.outside / 'secret')!r}).read())")[0].output
+    said = ground.sandbox.python((), f"print(open({str(ground.outside / 'secret')!r}).read())").output
     yield "snippet", ground.secret in said
 
 
 def writing_the_host(ground: Ground) -> Probes:
     for place in (ground.outside / "new", "/new", "/usr/new", "/etc/new", "/dev/new", "/proc/new"):
         ground.shell(f"touch {place}; echo x > {place}")
-        ground.sandbox.python().run(f"open({str(place)!r}, 'w').write('x')")
+        ground.sandbox.python((), f"open({str(place)!r}, 'w').write('x')")
         yield str(place), os.path.exists(place)  # noqa: PTH110 (of either kind)
     ground.shell(f"echo changed > {ground.outside}/open; rm -rf {ground.outside}/*")
     yield "content", (ground.outside / "open").read_text() != "open\n"
@@ -90,7 +90,7 @@ for act in (lambda: os.chmod(place, 0), lambda: os.utime(place, (0, 0)), lambda:
     quietly(act)
 """
     ground.program(code)
-    ground.branches(code)
+    ground.snippet(code)
     after = place.stat()
     yield "modes", before.st_mode != after.st_mode
     yield "owner", (before.st_uid, before.st_gid) != (after.st_uid, after.st_gid)
@@ -201,9 +201,9 @@ works('clone3', ctypes.create_string_buffer(88), 88)
 
 def signals(ground: Ground) -> Probes:
     ground.shell(f"kill -9 {ground.victim.pid} $PPID; kill -9 1; kill -9 -1")
-    ground.branches(f"for p in ({ground.victim.pid}, -1, 0, 1, os.getppid()):\n    quietly(os.kill, p, 9)")
+    ground.snippet(f"for p in ({ground.victim.pid}, -1, 0, 1, os.getppid()):\n    quietly(os.kill, p, 9)")
     yield "victim", ground.victim.poll() is not None
-    yield "states", ground.sandbox.python().run("1")[0].output != "1\n"
+    yield "states", ground.sandbox.python((), "1").output != "1\n"
 
 
 def limits_of_others(ground: Ground) -> Probes:
@@ -222,7 +222,7 @@ quietly(os.setpriority, os.PRIO_USER, 0, 19)
 call('ioprio_set', 3, 1000, 3 << 13)
 """
     ground.program(code)
-    ground.branches(code)
+    ground.snippet(code)
     yield "victim", _shown(place) != before or ground.victim.poll() is not None
 
 
@@ -258,7 +258,7 @@ def outliving(ground: Ground) -> Probes:
 def environment(ground: Ground) -> Probes:
     os.environ["TURNWISE_ESCAPE"] = ground.secret
     said = ground.shell("env; cat /proc/*/environ 2>&1 | tr '\\0' '\\n'").output
-    said += ground.branches("")[0].run("import os; print(os.environ)")[0].output
+    said += ground.snippet("import os; print(os.environ)").output
     del os.environ["TURNWISE_ESCAPE"]
     yield "variables", ground.secret in said
 
@@ -266,7 +266,7 @@ def environment(ground: Ground) -> Probes:
 def descriptors(ground: Ground) -> Probes:
     code = "print([d for d in range(3, 256) if quietly(os.fstat, d)])"
     yield "of a program", ground.program(code).output != "[]\n"
-    yield "of a snippet", ground.branches("")[0].run(code)[0].output != "[]\n"
+    yield "of a snippet", ground.snippet(code).output != "[]\n"
 
 
 def terminals(ground: Ground) -> Probes:

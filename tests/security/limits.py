@@ -27,7 +27,7 @@ def _kept(tree: Tree) -> int:
 def memory_of_one_process(ground: Ground) -> Probes:
     yield "program", ground.program("x = bytearray(2 << 30)").ok
     yield "pipe", ground.shell("set -o pipefail; head -c 3G /dev/zero | tail").ok
-    yield "snippet", ground.branches("")[0].run("x = bytearray(2 << 30)")[0].ok
+    yield "snippet", ground.snippet("x = bytearray(2 << 30)").ok
 
 
 def memory_of_many_processes(ground: Ground) -> Probes:
@@ -190,9 +190,8 @@ def fork_bombs(ground: Ground) -> Probes:
     began = time.monotonic()
     ground.shell(f"f() {{ f | f & }}; f; sleep 2 # {mark}")
     yield "outlives", alive(mark)
-    state = ground.branches("")[0]
-    state.run("import os\nfor _ in range(2000):\n    try: os.fork()\n    except OSError: pass")
-    yield "states", state.run("1 + 1")[0].output != "2\n"
+    ground.snippet("import os\nfor _ in range(2000):\n    try: os.fork()\n    except OSError: pass")
+    yield "states", ground.snippet("1 + 1").output != "2\n"
     yield "time", time.monotonic() - began > 4 * LIMITS.seconds
 
 
@@ -218,7 +217,7 @@ def raised_limits(ground: Ground) -> Probes:
         yield key, before != after
     yield "cores", "reached" in ground.shell("ulimit -c unlimited && echo reached").output
     code = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))"
-    yield "snippet", ground.sandbox.python().run(code)[0].ok
+    yield "snippet", ground.sandbox.python((), code).ok
 
 
 def endless_output(ground: Ground) -> Probes:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
@@ -55,8 +55,8 @@ def test_an_escape_is_counted(ground: Ground) -> None:
             run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
             return CallResult(run.stdout, run.returncode), {}
 
-        def python(self) -> object:
-            return inside.python()
+        def python(self, before: Sequence[str], code: str) -> CallResult:
+            return inside.python(before, code)
 
     inside = ground.sandbox
     ground.sandbox = Leaky()  # type: ignore[assignment]

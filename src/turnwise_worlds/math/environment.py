@@ -42,16 +42,18 @@ class Interpreter(Sandboxed):
         """Runs the snippet ``code`` in the Python state after the snippets in ``before``."""
 
         def snippet() -> CallResult:
-            state = self.open().python(self._changing(before))
+            sandbox = self.open()
             with faults():
-                return state.run(code)[0]
+                return sandbox.python(self._changing(before), code)
 
         key = (*before, code)
         return self._once(key, snippet, lambda outcome: len(outcome.output) + sum(map(len, key)))
 
     def _changing(self, snippets: tuple[str, ...]) -> list[str]:
         outcomes = [self._known(snippets[: n + 1]) for n in range(len(snippets))]
-        return [code for code, known in zip(snippets, outcomes, strict=True) if known is None or not known.stopped]
+        return [
+            code for code, known in zip(snippets, outcomes, strict=True) if known is None or known.status is not None
+        ]
 
     def open(self) -> Bubblewrap:
         try:

@@ -1,8 +1,8 @@
 """Runs model-written code in bubblewrap: shell commands in folders, and Python snippets. Never runs it on the host.
 
 Each command and each snippet has a sandbox of its own. A command maps a tree (the content of a work folder) to a new
-tree; a snippet maps a :class:`PythonState` to a new state. The old value stays unchanged, so several rollouts can start
-from it.
+tree; a snippet repeats the earlier ones of its episode. Both change nothing outside, so several rollouts can start from
+one tree or from the same snippets.
 
 The kernel limits each process (``ulimit``). It does not limit the total memory of several processes or the number of
 files in a file system, so the host compares these with the limits about forty times per second, from outside.
@@ -88,7 +88,7 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class CallResult:
     output: str  # standard output and standard error in the order in which they were written
-    status: int | None  # exit status; None if a limit ended the call
+    status: int | None  # exit status; None if a limit ended the call, or a snippet its interpreter
     stopped: Stop = ""
 
     @property
@@ -179,26 +179,28 @@ class Bubblewrap:
             return CallResult(output, None, "disk"), left
         return CallResult(output, None if stopped else status[0], stopped), left
 
-    def python(self, snippets: Sequence[str] = ()) -> PythonState:
-        """Returns the Python state after the given snippets, which run when the state is used."""
-        return PythonState(self, tuple(snippets))
-
-    def _snippets(self, snippets: Sequence[str]) -> tuple[CallResult, int]:
-        """Runs snippets in one interpreter. Returns the result of the last one, and how many have come to their end."""
+    def python(self, before: Sequence[str], code: str) -> CallResult:
+        """Runs a snippet of Python code with the names that the snippets in ``before`` define, which are repeated first.
+        ``random`` starts from one seed; what depends on the time may differ when it is repeated. The output is what the
+        snippet printed, then the ``repr`` of its last expression or a traceback (status 1).
+        """
+        snippets = [*before, code]
         words = shlex.join([self.python_path, "-s", "-c", _PROGRAM, str(self.limits.seconds)])
         # Bash stays process 1, which would ignore the signal of its own timer, and says nothing about the signal.
         command = f"exec 3>&1 2> /dev/null; {words} 2>&3 3>&-; exit $?"
-        # a timer ends each snippet; all together, with the start, have a limit in case one stops the timer
-        limits = replace(self.limits, seconds=self.limits.seconds * (len(snippets) + 1))
-        result, left = self._run(command, {"snippets": File(json.dumps(snippets).encode())}, limits, "snippet")
-        entry = left.get("ended")
-        text = entry.content if isinstance(entry, File) else b""  # the snippet may have written anything
-        ended = min(int(text), len(snippets)) if text.isdigit() and len(text) < 10 else len(snippets) - 1
+        while True:
+            # a timer ends each snippet; all together, with the start, have a limit in case one stops the timer
+            limits = replace(self.limits, seconds=self.limits.seconds * (len(snippets) + 1))
+            result, left = self._run(command, {"snippets": File(json.dumps(snippets).encode())}, limits, "snippet")
+            entry = left.get("ended")
+            text = entry.content if isinstance(entry, File) else b""  # a snippet may have written anything
+            ended = int(text) if text.isdigit() and len(text) < 10 else len(snippets) - 1
+            if ended >= len(snippets) - 1 or result.stopped == "time":
+                break
+            del snippets[ended]  # it ended the interpreter, as at first, so it has changed nothing
         if result.status == 128 + signal.SIGALRM:
-            result = replace(result, status=None, stopped="time")
-        elif result.ok and ended < len(snippets):  # the interpreter ended in the snippet
-            result = replace(result, status=1)
-        return result, ended
+            return replace(result, status=None, stopped="time")
+        return result if ended >= len(snippets) else replace(result, status=None)
 
     def close(self) -> None:
         """Ends the small program of :meth:`_guard`. Calls have ended their processes."""
@@ -269,28 +271,6 @@ class Bubblewrap:
                 self._cleaner = subprocess.Popen(
                     cleaner, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
                 )
-
-
-@dataclass(frozen=True, slots=True)
-class PythonState:
-    """The names that ``snippets`` have defined. A use repeats the snippets in a fresh sandbox, so branches share nothing.
-    ``random`` starts from one seed; what depends on the time may differ when it is repeated.
-    """
-
-    sandbox: Bubblewrap
-    snippets: tuple[str, ...] = ()
-
-    def run(self, code: str) -> tuple[CallResult, PythonState]:
-        """Runs a snippet. The output is what it printed, then the ``repr`` of its last expression or a traceback
-        (status 1). If it exceeded a limit or its process died, the returned state is this one.
-        """
-        snippets = [*self.snippets, code]
-        result, ended = self.sandbox._snippets(snippets)
-        while ended < len(snippets) - 1:
-            del snippets[ended]  # it ended the interpreter, as at first, so it has changed nothing
-            result, ended = self.sandbox._snippets(snippets)
-        goes_on = ended >= len(snippets) and not result.stopped
-        return result, PythonState(self.sandbox, (*self.snippets, code)) if goes_on else self
 
 
 def open_sandbox(limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()) -> Bubblewrap:

@@ -17,6 +17,7 @@ from turnwise_worlds.sandbox import sandbox as sandboxes
 from turnwise_worlds.sandbox.folder_value import File, tree_of
 from turnwise_worlds.sandbox.sandbox import (
     Bubblewrap,
+    CallResult,
     Limits,
     NoSandboxError,
     SandboxFault,
@@ -45,29 +46,28 @@ def test_odd_commands_are_outcomes(sandbox: Bubblewrap, command: str) -> None:
 
 
 def test_a_snippet_continues_a_state_and_shows_its_last_value(sandbox: Bubblewrap) -> None:
-    outcome, state = sandbox.python().run("import math\nx = [1]\nprint('said')\nmath.floor(2.5)")
+    code = "import math\nx = [1]\nprint('said')\nmath.floor(2.5)"
+    outcome = sandbox.python((), code)
     assert (outcome.output, outcome.status) == ("said\n2\n", 0)
-    assert state.run("x = x + [2]; x")[0].output == "[1, 2]\n"
-    assert state.run("None")[0].output == ""
+    assert sandbox.python((code,), "x = x + [2]; x").output == "[1, 2]\n"
+    assert sandbox.python((code,), "None").output == ""
 
 
 def test_branches_of_a_state_are_independent(sandbox: Bubblewrap) -> None:
-    _, root = sandbox.python().run("x = [0]")
-    _, left = root.run("x.append(1)")
-    _, right = root.run("x.append(2); y = 5")
-    _, leaf = left.run("x.append(3)")
-    shown = [state.run("x")[0].output for state in (root, left, right, leaf)]
+    root = ("x = [0]",)
+    left, right = (*root, "x.append(1)"), (*root, "x.append(2); y = 5")
+    leaf = (*left, "x.append(3)")
+    shown = [sandbox.python(before, "x").output for before in (root, left, right, leaf)]
     assert shown == ["[0]\n", "[0, 1]\n", "[0, 2]\n", "[0, 1, 3]\n"]
-    assert "NameError" in leaf.run("y")[0].output
+    assert "NameError" in sandbox.python(leaf, "y").output
 
 
 @pytest.mark.parametrize(
     "code", ["def", "\0", "\ud800", "(" * 500, "import sys; sys.exit(4)", "raise KeyboardInterrupt"]
 )
 def test_odd_snippets_are_outcomes(sandbox: Bubblewrap, code: str) -> None:
-    outcome, state = sandbox.python().run(code)
-    assert outcome.status not in (0, None)
-    assert state.run("1")[0].ok
+    assert sandbox.python((), code).status not in (0, None)
+    assert sandbox.python((code,), "1").ok
 
 
 def test_a_failing_bwrap_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,21 +113,19 @@ def _bubblewrap(limits: Limits) -> Bubblewrap:
 
 
 def test_a_snippet_that_hits_a_limit_spoils_no_later_one(hasty: Bubblewrap) -> None:
-    state = hasty.python().run("x = 7")[1]
-    for code in ("x", "while True: pass", "x", "b = bytearray(1 << 30)", "x", "print('y' * (1 << 20))", "x"):
-        outcome, _ = state.run(code)
-        if code == "x":
-            assert (outcome.output, outcome.status) == ("7\n", 0)
-        else:
-            assert outcome.status != 0
+    for code in ("while True: pass", "b = bytearray(1 << 30)", "print('y' * (1 << 20))"):
+        assert hasty.python(("x = 7",), code).status != 0
+        outcome = hasty.python(("x = 7", code), "x")
+        assert (outcome.output, outcome.status) == ("7\n", 0)
 
 
 def test_a_snippet_that_raises_keeps_what_came_before(sandbox: Bubblewrap) -> None:
-    outcome, state = sandbox.python().run("x = 1\nraise ValueError('no')\nx = 2")
+    code = "x = 1\nraise ValueError('no')\nx = 2"
+    outcome = sandbox.python((), code)
     assert outcome.status == 1
     assert outcome.output.splitlines()[-1] == "ValueError: no"
     assert "<string>" not in outcome.output  # the program's own frame
-    assert state.run("x")[0].output == "1\n"
+    assert sandbox.python((code,), "x").output == "1\n"
 
 
 def processes(sandbox: Bubblewrap) -> int:
@@ -147,39 +145,45 @@ def alive(mark: str) -> list[int]:
 
 def test_interpreters_end_with_their_snippets() -> None:
     sandbox = _bubblewrap(Limits(seconds=20))
-    states = [sandbox.python().run(f"x = {i}")[1] for i in range(2)]
+    assert [sandbox.python((), f"{i}").output for i in range(2)] == ["0\n", "1\n"]
     assert processes(sandbox) == 1  # the program that ends the sandboxes of a killed trainer
     sandbox.close()
-    assert [state.run("x")[0].output for state in states] == ["0\n", "1\n"]  # a closed sandbox can be used again
+    assert sandbox.python(("x = 1",), "x").output == "1\n"  # a closed sandbox can be used again
     sandbox.close()
 
 
 def test_a_repeated_state_is_the_same(sandbox: Bubblewrap) -> None:
     code = "import random\nx = random.random()\nprint({'north', 'east', 'south', 'west'}, x)"
-    first, state = sandbox.python().run(code)
-    again, other = sandbox.python((code,)).run("x")
-    assert state.run("x")[0] == again and sandbox.python().run(code)[0] == first
-    assert other.snippets == (code, "x")
-    stopped = sandbox.python(("y = 1", "import os; os._exit(3)"))  # the second one ends its interpreter, as at first
-    assert stopped.run("y")[0].output == "1\n"
+    first, again = sandbox.python((), code), sandbox.python((code,), "x")
+    assert sandbox.python((code,), "x") == again and sandbox.python((), code) == first
+    stopped = ("y = 1", "import os; os._exit(3)")  # the second one ends its interpreter, as at first
+    assert sandbox.python(stopped, "y").output == "1\n"
 
 
 def test_an_interpreter_that_dies_is_an_outcome_and_its_state_goes_on(sandbox: Bubblewrap) -> None:
-    state = sandbox.python().run("x = 1")[1]
-    outcome, after = state.run("print('said', flush=True); import os; os._exit(3)")
-    assert (outcome.output, outcome.ok, after) == ("said\n", False, state)
-    assert after.run("x = x + 1")[1].run("x")[0].output == "2\n"
+    code = "print('said', flush=True); import os; os._exit(3)"
+    assert sandbox.python(("x = 1",), code) == CallResult("said\n", None)
+    assert sandbox.python(("x = 1", code, "x = x + 1"), "x").output == "2\n"
+
+
+def test_a_snippet_that_the_host_has_to_end_is_not_repeated(hasty: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stops its timer, and says that the first snippet ended the interpreter."""
+    runs: list[str] = []
+    run = hasty._run
+    monkeypatch.setattr(hasty, "_run", lambda command, *rest: runs.append(command) or run(command, *rest))
+    code = "import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nopen('ended', 'w').write('0')\nwhile True: pass"
+    assert hasty.python(("x = 1", "y = 2"), code) == CallResult("", None, "time") and len(runs) == 1
 
 
 def test_what_a_snippet_started_prints_into_no_later_one(sandbox: Bubblewrap) -> None:
-    state = sandbox.python().run("import subprocess\nsubprocess.Popen('while :; do echo late; done', shell=True)")[1]
-    assert state.run("import time; time.sleep(0.3)")[0].output == ""
+    before = "import subprocess\nsubprocess.Popen('while :; do echo late; done', shell=True)"
+    assert sandbox.python((before,), "import time; time.sleep(0.3)").output == ""
 
 
 def test_a_fork_bomb_spoils_no_later_snippet(hasty: Bubblewrap) -> None:
-    state = hasty.python()
-    assert not state.run("import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass")[0].ok
-    assert state.run("1 + 1")[0].output == "2\n"
+    code = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
+    assert not hasty.python((), code).ok
+    assert hasty.python((), "1 + 1").output == "2\n"
 
 
 def test_the_largest_tree_that_is_kept_fits_again() -> None:
@@ -207,7 +211,7 @@ from turnwise_worlds.sandbox.sandbox import Bubblewrap, Limits
 sandbox = Bubblewrap(Limits(seconds=60))
 for _ in range(3):
     threading.Thread(target=sandbox.shell, args=("sleep 60", {}), daemon=True).start()
-threading.Thread(target=sandbox.python().run, args=("import time; time.sleep(60)",), daemon=True).start()
+threading.Thread(target=sandbox.python, args=((), "import time; time.sleep(60)"), daemon=True).start()
 while not sandbox._mark:
     time.sleep(0.01)
 time.sleep(1)
