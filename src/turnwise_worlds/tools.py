@@ -18,6 +18,7 @@ from turnwise_worlds.scripted import S, ScriptedEnv, trajectory_of
 
 Style = Literal["short", "hermes", "boxed"]
 _SHOWN = 160  # maximum length of an error message that the policy sees, in characters
+ANSWERED = "The answer was noted."
 REFUSED = "Error: "  # how the observation after a reply without a valid call begins
 _DIGITS = 6  # maximum number of digits of a number in the short format
 

@@ -17,8 +17,7 @@ from turnwise_worlds.math.equality import Equality
 from turnwise_worlds.math.problems import MathProblem, make_problems, read_problems
 from turnwise_worlds.sandbox.sandbox import Bubblewrap, CallResult, NoSandboxError
 from turnwise_worlds.scripted import Chances, Expert
-from turnwise_worlds.search.environment import ANSWERED
-from turnwise_worlds.tools import Boxed, Shown, Style, TextSession, ToolEnv
+from turnwise_worlds.tools import ANSWERED, Boxed, Shown, Style, TextSession, ToolEnv
 
 PYTHON = make_tool(
     "python", "Run Python code. Returns what it prints. Names are kept from call to call.", code=("string", "the code")
@@ -78,22 +77,25 @@ class MathSession(TextSession):
 
     def value(self, code: str) -> str | None:
         """Returns the last line that the snippet would print now; None if it would fail or print no text."""
-        outcome = self.interpreter.run(self.snippets, code)
-        lines = outcome.output.strip().splitlines()
-        return lines[-1].strip() if outcome.ok and lines else None
+        return _value(self.interpreter.run(self.snippets, code))
 
     def use(self, name: str, argument: str) -> Step:
         if name == "answer":
             right = self.equal(argument, self.problem.answer)
             return Step(ANSWERED, float(right), True, right)
         outcome = self.interpreter.run(self.snippets, argument)
-        value = self.value(argument)
+        value = _value(outcome)
         self.snippets += (argument,)
         self.values += (value,) if value is not None else ()
         text = cut(outcome.output.strip(), self.shown)
         if outcome.stopped:
             text = f"{text}\n[{STOPPED[outcome.stopped]}]".strip()
         return Step(text or SILENT, info={"ran": float(outcome.ok)})
+
+
+def _value(outcome: CallResult) -> str | None:
+    lines = outcome.output.strip().splitlines()
+    return lines[-1].strip() if outcome.ok and lines else None
 
 
 @dataclass(frozen=True, slots=True)

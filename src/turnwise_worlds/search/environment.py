@@ -30,14 +30,13 @@ from turnwise_worlds.search.retrieval import (
     read_pages,
     read_questions,
 )
-from turnwise_worlds.tools import Hermes, Style, TextSession, ToolEnv
+from turnwise_worlds.tools import ANSWERED, Hermes, Style, TextSession, ToolEnv
 
 ANSWER = make_tool(
     "answer",
     "Give the final answer: a name, a number, a date, yes or no. This ends the episode.",
     text=("string", "the answer"),
 )
-ANSWERED = "The answer was noted."
 NOTHING = "Nothing found."
 _ASKED = "Answer the question with facts that you find."
 
