@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from turnwise.data.tool_schema import arguments_of, check_call, function_of, name_of, parameters_of, signature
+from turnwise.data.tool_schema import check_call, name_of, parameters_of, signature
 from turnwise.data.toolcalls import CLOSE, OPEN, PARSERS, Format, ToolCallError, hermes, split_thinking, write_calls
 from turnwise.env import Level, Quality, Session, Step, check_open, tools_of
 from turnwise.types import Message, Task, ToolCall, Trajectory
@@ -182,14 +182,6 @@ def said(
         return {"role": "assistant", "content": thought + write_calls(calls, form)}
     made = [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]
     return {"role": "assistant", "content": "", "tool_calls": made}
-
-
-def as_written(message: Message, form: Format) -> str:
-    """Returns an assistant message as the text that the policy would write. The inverse of :func:`said`."""
-    calls = [function_of(call) for call in message.get("tool_calls") or ()]
-    if not calls:
-        return str(message["content"])
-    return write_calls([ToolCall(str(call["name"]), arguments_of(call)) for call in calls], form)
 
 
 def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:

@@ -6,10 +6,18 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnwise.data.toolcalls import Format
+from turnwise.data.tool_schema import arguments_of, function_of
+from turnwise.data.toolcalls import Format, write_calls
 from turnwise.env import Environment, Session
-from turnwise.types import Message, Task
-from turnwise_worlds.tools import as_written
+from turnwise.types import Message, Task, ToolCall
+
+
+def as_written(message: Message, form: Format) -> str:
+    """Returns an assistant message as the text that the policy would write. The inverse of ``said`` of the tools."""
+    calls = [function_of(call) for call in message.get("tool_calls") or ()]
+    if not calls:
+        return str(message["content"])
+    return write_calls([ToolCall(str(call["name"]), arguments_of(call)) for call in calls], form)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turnwise_worlds.tools import as_written
+from tests.unit.envs.demonstrations import as_written
 
 
 def actions(trajectory, env):

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 import pytest
+from tests.unit.envs.demonstrations import as_written
 from transformers import AutoTokenizer
 
 from turnwise.data.chat_tokens import ChatTokens
@@ -17,7 +18,6 @@ from turnwise_worlds.tau2 import Tau2Env
 from turnwise_worlds.tau2 import world as package
 from turnwise_worlds.tau2.session import Reference
 from turnwise_worlds.tau2.world import problem_of
-from turnwise_worlds.tools import as_written
 
 ASK = "Could you tell me who you are, and everything else that I should know?"
 CANCEL = "cancel_pending_order(order_id='#W8268610', reason='no longer needed')"
