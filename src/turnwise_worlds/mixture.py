@@ -16,8 +16,9 @@ from turnwise.types import Task, Trajectory
 
 
 class Mixture(Environment):
-    """Mixes the tasks of several environments by weight (PivotRL, arXiv:2603.21383, Table 5). A task names its
-    environment in ``env``, in ``subset``, so that success is reported for each, and in its id. None leaves one out.
+    """Mixes the tasks of several environments by weight, as the RL stage of PivotRL's Table 5 (arXiv:2603.21383) mixes
+    environments, whose shares the paper does not give. A task names its environment in ``env``, in ``subset``, so that
+    success is reported for each, and in its id. None leaves one out.
     """
 
     name = "mixture"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# no library is imported here: the example of env=agent plays this environment in a sandbox without any
+# Only the standard library and PyYAML: the example of env=agent imports this in a sandbox.
 from turnwise.env import Verifier, check_horizon
 from turnwise.types import Task
 from turnwise_worlds.household.state import NOWHERE, HouseholdSession, State, distance, full_aim, known_aim
