@@ -52,6 +52,8 @@ class Case(BaseModel):
         for action in self.after:
             session.step(action)
             assert not session.done, f"{self.about}: the action {action!r} in 'after' ends the episode"
+        both = {self.expert, *self.accepts} & {*self.refuses}
+        assert not both, f"{self.about}: {both} cannot be both accepted and refused"
         expected = dict.fromkeys((self.expert, *self.accepts), True) | dict.fromkeys(self.refuses, False)
         return [
             f"{self.about}: {action!r} is {'refused' if right else 'accepted'}"

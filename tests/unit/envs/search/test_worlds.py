@@ -10,6 +10,7 @@ from turnwise.env import Environment, Quality
 from turnwise.types import Task
 from turnwise_worlds.browse import BrowseEnv, distance
 from turnwise_worlds.search import Mistakes, SearchEnv
+from turnwise_worlds.search.retrieval import f1
 
 
 def actions(env: Environment, task: Task, quality: Quality, seed: int = 0) -> list[str]:
@@ -76,11 +77,14 @@ def test_only_the_exact_answer_wins_and_a_near_one_is_paid_by_its_f1_from_the_fl
     task = next(t for t in world.tasks("train", 50) if " " in t.data["answers"][0])
     first, last = task.data["answers"][0].split()
     task.data["answers"].insert(0, "Nobody Else")  # the best of several answers counts
-    strict = SearchEnv("tiny", countries=10, floor=0.67)
+    exactly, strict = (SearchEnv("tiny", countries=10, floor=floor) for floor in (f1(first, f"{first} {last}"), 0.67))
     for env, answer, reward, won in (
         (world, f"the {first} {last}!", 1.0, True),
         (world, first, 2 / 3, False),
+        (exactly, first, 2 / 3, False),
         (strict, first, 0.0, False),
+        (world, f"{first} or some other", 1 / 3, False),
+        (world, f"{first} or some other one", 0.0, False),  # 2/7, and the paper's floor is 0.3
         (world, "nothing", 0.0, False),
     ):
         session = env.reset(task)
