@@ -212,6 +212,28 @@ def test_a_torn_last_line_is_counted_and_a_repeated_iteration_counts_once(tmp_pa
     assert any("metrics.jsonl: 1 unreadable line left out" in note for note in run.notes)
 
 
+def test_replies_of_held_out_dialogues_are_paired_and_the_changed_ones_shown_first(make, tmp_path):
+    folder = make.write_run(tmp_path / "run", states=20)
+    result = json.loads((folder / "result.json").read_text())
+    change = {"base": 50.0, "after": 50.0, "delta": 0.0, "delta_ci95": [-9.5, 9.5]}
+    result["held_out"] = dict.fromkeys(("functional", "strict", "nll"), change) | {"replies": 4, "dialogues": 4}
+    (folder / "result.json").write_text(json.dumps(result))
+    assert 'id="said"' not in report(read_run(folder))  # no replies were saved
+
+    def reply(name, said, accepted):
+        return {"reply": name, "expert": f"shown {name}", "said": said, "greedy": [[accepted, 0.0]]}
+
+    base = [reply("d1", "yes", 1.0), reply("d2", "no idea", 0.0), reply("d3", "hm", 0.0), reply("d4", "go", 1.0)]
+    after = [reply("d4", "stay", 0.0), reply("d3", "ah", 0.0), reply("d2", "book it", 1.0), reply("d1", "yes", 1.0)]
+    unpaired = [reply("unsaid", None, 0.0), {"reply": "bare"}, {"task": "a", "success": 1}]
+    write_lines(folder / "evaluation" / "base.jsonl", [*unpaired, *base, reply("before", "x", 0.0)])
+    write_lines(folder / "evaluation" / "after.jsonl", [reply("unsaid", "x", 1.0), *unpaired[1:], *after])
+    said = Page(report(read_run(folder))).said
+    changed = "d4 shown d4 accepted go not accepted stay d2 shown d2 not accepted no idea accepted book it"
+    assert f"{changed} d3 shown d3 not accepted hm not accepted ah d1 shown d1 accepted yes accepted yes" in said
+    assert not any(f"shown {name}" in said for name in ("unsaid", "before"))
+
+
 def test_an_unreadable_profile_is_a_note(tmp_path):
     (tmp_path / "profile.parquet").write_bytes(b"PAR1 torn")
     run = read_run(tmp_path)
