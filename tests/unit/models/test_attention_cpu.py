@@ -60,7 +60,7 @@ def test_no_mask_over_the_whole_sequence_stands_in_memory() -> None:
 
 # -- rules -------------------------------------------------------------------------------------------------------------
 
-H, H_KV, D, SCALING = 4, 2, 8, 0.3
+D, SCALING = 8, 0.3
 
 
 def trees(seed: int, rows: int = 2) -> Tensor:
@@ -83,19 +83,27 @@ def written_out(end_BS: Tensor, q: Tensor, k: Tensor, v: Tensor, rules: Rules) -
     for b, ends in enumerate(end_BS.tolist()):
         for i in range(sum(end > 0 for end in ends)):
             path = [j for j in range(i + 1) if ends[j] > i][-(rules.window or len(ends)) :]
-            for h in range(H):
-                scores = SCALING * (k[b, h // (H // H_KV), path] @ q[b, h, i])
+            for h in range(q.shape[1]):
+                shared = h // (q.shape[1] // k.shape[1])
+                scores = SCALING * (k[b, shared, path] @ q[b, h, i])
                 if rules.softcap is not None:
                     scores = rules.softcap * torch.tanh(scores / rules.softcap)
                 if rules.sinks is not None:
                     scores = torch.cat([scores, rules.sinks[h : h + 1]])
-                out[b, h, i] = scores.softmax(0)[: len(path)] @ v[b, h // (H // H_KV), path]
+                out[b, h, i] = scores.softmax(0)[: len(path)] @ v[b, shared, path]
     return out
 
 
-@pytest.mark.parametrize("window", [None, 1, 7, 130, 10_000])
-def test_every_plan_is_attention_over_the_path_within_the_window(window: int | None) -> None:
-    end_BS, rules = trees(window or 0), Rules(window=window)
+@pytest.mark.parametrize("heads", [(4, 2), (3, 3), (4, 1)])
+@pytest.mark.parametrize("seed", range(2))
+def test_every_plan_is_attention_over_the_path(seed: int, heads: tuple[int, int]) -> None:
+    end_BS = trees(seed)
+    compare(end_BS, Rules(), (PackedTree(end_BS), RunTree(end_BS), BlockTree(end_BS)), heads, seed)
+
+
+@pytest.mark.parametrize("window", [1, 7, 130, 10_000])
+def test_every_plan_is_attention_over_the_path_within_the_window(window: int) -> None:
+    end_BS, rules = trees(window), Rules(window=window)
     compare(end_BS, rules, (PackedTree(end_BS), RunTree(end_BS), BlockTree(end_BS)))
 
 
@@ -112,11 +120,17 @@ def test_scores_are_capped_under_a_window_and_with_sinks() -> None:
     compare(end_BS, Rules(9, 0.5, sinks), (PackedTree(end_BS), RunTree(end_BS), BlockTree(end_BS)))
 
 
-def compare(end_BS: Tensor, rules: Rules, plans: tuple[PackedTree | RunTree | BlockTree, ...]) -> None:
+def compare(
+    end_BS: Tensor,
+    rules: Rules,
+    plans: tuple[PackedTree | RunTree | BlockTree, ...],
+    heads: tuple[int, int] = (4, 2),
+    seed: int = 0,
+) -> None:
     real = (end_BS > 0)[:, None, :, None]
-    torch.manual_seed(0)
-    shape = (len(end_BS), end_BS.shape[1], D)
-    q, k, v = (torch.randn(shape[0], h, *shape[1:], dtype=torch.float64, requires_grad=True) for h in (H, H_KV, H_KV))
+    torch.manual_seed(seed)
+    B, S = end_BS.shape
+    q, k, v = (torch.randn(B, h, S, D, dtype=torch.float64, requires_grad=True) for h in (*heads, heads[1]))
     pull = torch.randn(q.shape, dtype=torch.float64) * real
     learned = [q, k, v] + ([] if rules.sinks is None else [rules.sinks])
     wanted = written_out(end_BS, q, k, v, rules)
@@ -125,11 +139,11 @@ def compare(end_BS: Tensor, rules: Rules, plans: tuple[PackedTree | RunTree | Bl
         with torch.set_grad_enabled(not isinstance(plan, BlockTree)):  # whose kernel has no gradients on a CPU
             given = [x.detach() for x in (q, k, v)] if isinstance(plan, BlockTree) else [q, k, v]
             found = plan.attend(0, *given, SCALING, rules)
-        torch.testing.assert_close(found * real, wanted * real, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(found * real, wanted * real, rtol=1e-9, atol=1e-9)
         if isinstance(plan, BlockTree):
             continue
         for mine, own in zip(torch.autograd.grad(found, learned, pull), wanted_gradients, strict=True):
-            torch.testing.assert_close(mine, own, rtol=1e-7, atol=1e-7)
+            torch.testing.assert_close(mine, own, rtol=1e-9, atol=1e-9)
 
 
 # -- rope --------------------------------------------------------------------------------------------------------------
