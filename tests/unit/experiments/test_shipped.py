@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
@@ -62,13 +63,31 @@ def test_a_sweeps_metrics_are_explained(name: str) -> None:
     explained = set(re.findall(r"`([^`]+)`", METRICS))
     run = RunMetrics(CONF, Result(method="m", env="e", scale="tiny", seed=0, in_domain={}))  # type: ignore[arg-type]
     metrics = {*filter(None, sweep.columns.values()), *sweep.directions}
-    for metric in sorted(one for one in metrics if not one.startswith("config ")):  # settings need no explanation
+    for metric in sorted(one for one in metrics if not one.startswith("config ")):  # settings: below
         run.value(metric)  # a number that no run could have is refused
         for part in metric.split(" / "):
             key = part.rpartition(" ")[2]
             if "/" in key:
                 key = re.sub(r"mse_depth/.*", "mse_depth/<depth>", key)
                 assert key in explained, f"{key} is in no table of docs/metrics.md"
+
+
+SETTING = re.compile(r"\bconfig ([\w.]+)")  # the key of a setting that stands as a metric
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", [name for name in NAMES if SETTING.search(str(find_sweep(name, CONF)))])
+def test_a_setting_in_a_table_is_a_number_of_its_rows_or_none(name: str, scale: str) -> None:
+    sweep = find_sweep(name, CONF).of_scale(scale)  # type: ignore[arg-type]
+    keys = {row: SETTING.findall(str(sweep.columns)) + SETTING.findall(str(sweep.directions)) for row in sweep.rows}
+    for one in sweep.preconditions.values():
+        if one.row:
+            keys[one.row] += SETTING.findall(one.metric)
+    assert any(keys.values())
+    for row, named in keys.items():
+        cfg = compose_config(job_of(Asked(sweep, CONF, scale), row, 0).overrides, CONF, read=READ) if named else {}  # type: ignore[arg-type]
+        for key in named:
+            assert isinstance(OmegaConf.select(cfg, key, default="absent"), int | float | None), (row, key)
 
 
 EXTRAS = {"turnwise_reasoning": "reasoning_gym"}  # sweeps whose environment needs an extra package

@@ -91,6 +91,8 @@ def test_a_wrong_name_is_told_with_the_right_one(conf: Path) -> None:
         ({"rows": {"a": {"overrides": "x=1", "same": "p_tab1/base"}}}, "leave out `overrides`, `at` and `starts`"),
         ({"rows": {"a": {"numbers": {"nothing": 1}}}}, "rows.a.numbers: there is no 'nothing'"),
         ({"rows": {"a": {"numbers": {"score": float("nan")}}}}, "rows.a.numbers.score"),
+        ({"rows": {"a": {"numbers": {"score": "high"}}}}, "rows.a.numbers.score"),
+        ({"colums": {"score": "in_domain.after"}}, "colums"),
         ({"rows": {"a": {"need": {}}}}, "rows.a.need"),
         ({"seeds": [0, 0]}, "each seed only once"),
         ({"seeds": []}, "at least one"),
