@@ -67,6 +67,12 @@ def test_what_fails_is_reported_and_the_rest_goes_on(
     assert made("again=true", good=DONE)[0] == 0 and made("parts=none", good=DONE)[0] == 2
 
 
+def test_a_part_ends_at_its_limit(made: Callable[..., Any]) -> None:
+    status, folder = made(limit=1, slow="import time; time.sleep(60)")
+    assert status == 1 and statuses(folder) == {"slow": ("out of time", "its limit of 1 s was reached")}
+    assert json.loads((folder / "results.json").read_text())[0]["seconds"] < 30  # its process was ended
+
+
 @pytest.mark.slow
 def test_a_dry_run_measures_the_same_parts_on_a_cpu(tmp_path: Path) -> None:
     words = ["dry=cpu", "parts=tests,attention,rollout_0_6b,runs", f"out={tmp_path}"]

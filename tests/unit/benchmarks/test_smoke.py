@@ -89,7 +89,11 @@ def test_last_line_without_peers(name, monkeypatch, capsys, tmp_path) -> None:
     runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last == json.loads(saved.read_text())
-    assert last["optimal"] is True if name == "allocate" else last["shell_ms"] > 0 and last["python_ms"] > 0
+    if name == "allocate":
+        assert last["optimal"] is True and last["setting"]["prompts"] == 8
+        assert {"root_ms", "prefix_ms", "x_dynamic_programme", "million_s", "machine"} <= last.keys()
+    else:
+        assert last["shell_ms"] > 0 and last["python_ms"] > 0
 
 
 def test_results_fill_the_page(tmp_path) -> None:
