@@ -112,16 +112,20 @@ def test_what_no_commit_holds_is_not_kept(tmp_path: Path, commit: str) -> None:
         ("evaluation/after.jsonl", "[1]\n", "after.jsonl:1: "),
         ("rollouts/train.jsonl", '{"turns": ', "train.jsonl:1: "),
         ("rollouts/train.jsonl", '{"turns": [{"parent": -1}], "state": {}}', "train.jsonl:1: "),
+        ("rollouts/train.jsonl", "{}", "train.jsonl:1: "),
         ("config.yaml", "rollout: {recorded: x, states: 1}", "config.yaml"),
+        ("config.yaml", "rollout: 3", "config.yaml"),
+        ("config.yaml", "[1]", "config.yaml"),
+        ("metrics.jsonl", None, "metrics.jsonl"),  # is missing
     ],
 )
-def test_of_a_damaged_run_nothing_is_kept(tmp_path: Path, file: str, content: str, named: str) -> None:
+def test_of_a_damaged_run_nothing_is_kept(tmp_path: Path, file: str, content: str | None, named: str) -> None:
     run = save(tmp_path / "r" / "seed0", 30)
     (run / "rollouts").mkdir()
     (run / "config.yaml").write_text("rollout: {recorded: 1, states: 1}\n")
     (run / "rollouts" / "train.jsonl").write_text(groups("a"))
-    (run / file).write_text(content)
-    with pytest.raises(InputError, match=named):
+    (run / file).write_text(content) if content is not None else (run / file).unlink()
+    with pytest.raises((InputError, FileNotFoundError), match=named):
         kept(run)
     assert not (tmp_path / "results").exists()
 

@@ -59,7 +59,7 @@ def test_the_first_run_records_itself_and_the_same_one_resumes(tmp_path: Path) -
     with claim(config(out)) as first:
         assert (first.resumed, first.finished) == (False, False)
         (out / "checkpoint").write_text("kept")
-    with claim(config(out)) as second:
+    with claim(config(out, eval__every=5)) as second:  # a run that is looked at more often is no other one
         assert (second.resumed, second.finished) == (True, False)
         assert (out / "checkpoint").read_text() == "kept"
         (out / "result.json").write_text(RESULT)
@@ -106,7 +106,7 @@ def test_names_paths_and_loggers_are_no_other_configuration(tmp_path: Path) -> N
         "fresh": True,
     }
     assert config_hash(config(tmp_path / "elsewhere", **shown)) == config_hash(config(tmp_path))
-    for change in ({"seed": 1}, {"loss__clip_high": 0.3}, {"trainer__max_epochs": 5}):
+    for change in ({"seed": 1}, {"loss__clip_high": 0.3}, {"trainer__max_epochs": 5}, {"eval__tasks": 8}):
         assert config_hash(config(tmp_path, **change)) != config_hash(config(tmp_path))
 
 
