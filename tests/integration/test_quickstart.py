@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -45,11 +46,14 @@ def test_the_pages_commands_lead_to_pivotrls_report(tmp_path: Path) -> None:
     (tmp_path / "my_raw.json").write_text(json.dumps(bookings.dialogues(16)))
     commands = [shlex.split(line) for block in blocks("bash") for line in block.splitlines()]
     assert [Path(command[1]).name for command in commands] == ["prepare_data.py", "train.py", "train.py", "report.py"]
+    began: dict[str, float] = {}
     for python, script, *words in commands:
         assert python == "python"
         small = [*SMALL, *(ACTS if "method=pivotrl" in words else [])] if script == "train.py" else []
+        late = ["sh", "-c", 'sleep 3; exec "$@"', "sh"] if script == "train.py" else []
+        began[script] = time.time()
         done = subprocess.run(
-            [sys.executable, str(ROOT / script), *words, *small],
+            [*late, sys.executable, str(ROOT / script), *words, *small],
             cwd=tmp_path,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
@@ -58,5 +62,7 @@ def test_the_pages_commands_lead_to_pivotrls_report(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stdout + done.stderr
     result = read_result(tmp_path / "outputs/mine/pivotrl/seed0")
+    whole = (tmp_path / "outputs/mine/pivotrl/seed0/result.json").stat().st_mtime - began["train.py"]
+    assert result.wall_seconds == pytest.approx(whole, abs=2.5)  # from the start of the process, which slept at first
     assert result.held_out is not None and result.held_out.dialogues == 4
     assert "Held-out dialogues" in (tmp_path / "outputs/mine/pivotrl/seed0/report.html").read_text()
