@@ -82,6 +82,9 @@ def _folders(cfg: DictConfig) -> Iterator[str]:
         if not folder.strip():
             yield f"{key}: the value is empty; name a folder to write to"
             continue
+        if "\0" in folder:  # which no call below takes
+            yield f"{key}: a folder's name has no zero byte; name another folder"
+            return
         if any(len(os.fsencode(part)) > _LONGEST for part in Path(folder).parts):
             yield f"{key}: a folder's name may have at most {_LONGEST} bytes; give another name=..."
             continue

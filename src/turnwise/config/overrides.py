@@ -164,7 +164,9 @@ def _misused(argument: str, groups: Mapping[str, Sequence[str]]) -> Iterator[str
     key, equals, value = argument.lstrip("+").partition("=")
     without, key = key.startswith("~"), key.removeprefix("~")  # the arguments ~GROUP and ~GROUP=OPTION remove a group
     is_group = key in groups
-    if key in _OF_HYDRA and equals:
+    if re.search(r"([\[{][^][{}]*){50}", argument):  # Hydra's parser is recursive
+        yield f"{argument[:40]}...: this argument is nested too deeply; flatten it, or write it into a file"
+    elif key in _OF_HYDRA and equals:
         yield f"{key}: {_OF_HYDRA[key]}"
     elif key == "data.file" and value.startswith("["):
         yield f"{key}: a run reads one file; join several: python scripts/prepare_data.py A B --out all.jsonl"
