@@ -34,6 +34,6 @@ def random_trees(states: Sequence[int], actions: Sequence[int] = (3, 5), seed: i
     for number, length in enumerate(states):
         state, *turns = ([rng.randrange(6, 97) for _ in range(count)] for count in (length, *actions))
         tree = RolloutTree(State(str(number), Task("toy", str(number), "train"), tuple(state)))
-        tree.turns = [Turn(-1, action, [-4.5] * len(action)) for action in turns]
+        tree.turns = [Turn(-1, action, [-rng.uniform(1, 6) for _ in action]) for action in turns]
         trees.append(tree)
     return trees

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from scripts.plan import main as plans
 
 from turnwise.config.schema import compose_config
@@ -54,6 +55,7 @@ def test_recomputing_keeps_less_and_more_tokens_keep_more() -> None:
     kept = planned("update.recompute=false").memory["activations"]
     assert planned("update.recompute=true").memory["activations"] < kept
     assert planned("update.batch_tokens=8192").memory["activations"] > kept
+    assert not torch.cuda.is_initialized()
 
 
 def test_a_file_that_is_there_and_cannot_be_used_is_refused(tmp_path: Path) -> None:

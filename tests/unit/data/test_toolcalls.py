@@ -253,9 +253,18 @@ PYTHON = "f( a= ) , ' f'{ ( * ** := lambda: \t \n # é"
 pieces = st.sampled_from([*TAGS.split(" "), *JSON.split(" "), *PYTHON.split(" "), "\ud800", "\x00"])
 
 
+@st.composite
+def damaged(draw: st.DrawFn) -> str:
+    """The example of a format, with up to six characters replaced."""
+    example = draw(st.sampled_from(sorted(EXAMPLES.values())))
+    start = draw(st.integers(0, len(example)))
+    stop = draw(st.integers(start, min(len(example), start + 6)))
+    return example[:start] + draw(st.text(max_size=4)) + example[stop:]
+
+
 @EACH_FORMAT
-@given(text=st.lists(pieces | st.text(max_size=3), max_size=24).map("".join))
-@patient(60)
+@given(text=st.lists(pieces | st.text(max_size=3), max_size=24).map("".join) | damaged())
+@patient(120)
 def test_nothing_but_the_documented_error(name: str, text: str) -> None:
     for reply in (text, f"f(a={text})", f"<tool_call>{text}", '{"name": ' + text):
         try:

@@ -11,6 +11,7 @@ from tests.unit.random_models import small_config, small_model
 
 from turnwise.engines.cache import SideBySide
 from turnwise.engines.engine import Sample, Sampling
+from turnwise.engines.lanes import Lanes
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import use_tree_attention
 
@@ -43,7 +44,7 @@ def plain(model: Any, history: list[int], action: list[int]) -> list[float]:
     return found
 
 
-def played(engine: TreeEngine, seed: int = 1) -> list[tuple[list[int], Sample]]:
+def played(engine: TreeEngine | Lanes, seed: int = 1) -> list[tuple[list[int], Sample]]:
     """Each sample of four turns and what stood before it: shared spines, forks, observations, nodes that close on the way."""
     rng = random.Random(seed)
     spine = ids(rng, 90)
@@ -64,6 +65,12 @@ def played(engine: TreeEngine, seed: int = 1) -> list[tuple[list[int], Sample]]:
         engine.close([again, nodes.pop(1)])
         histories.pop(1)
     return found
+
+
+def assert_same(got: list[tuple[list[int], Sample]], want: list[tuple[list[int], Sample]]) -> None:
+    assert [sample.ids for _, sample in got] == [sample.ids for _, sample in want]
+    for (_, one), (_, two) in zip(got, want, strict=True):
+        assert one.logprobs == pytest.approx(two.logprobs, abs=2e-5)
 
 
 @pytest.mark.parametrize("side_by_side", [False, True])
@@ -115,9 +122,16 @@ def test_a_memory_budget_costs_time_and_changes_nothing(model: Any, rows: int) -
         most = max(most, tight._store.bytes + states * store.state_bytes)
 
     tight._prefill = watched  # type: ignore[method-assign]
-    got = played(tight)
-    assert [sample.ids for _, sample in got] == [sample.ids for _, sample in want]
-    for (_, one), (_, two) in zip(got, want, strict=True):
-        assert one.logprobs == pytest.approx(two.logprobs, abs=2e-5)
+    assert_same(played(tight), want)
     assert tight.computed_tokens > free.computed_tokens
     assert most <= budget
+
+
+def test_lanes_draw_what_one_engine_draws(model: Any) -> None:
+    lanes = Lanes([END], lanes=2)
+    lanes.load_weights(model, 0)
+    try:
+        got = played(lanes)
+    finally:
+        lanes.shutdown()
+    assert_same(got, played(engine_of(model)))

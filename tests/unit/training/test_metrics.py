@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +15,7 @@ from turnwise.methods.reward import ToolCalls
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.verdicts import Episodes, Verdicts
+from turnwise.runs.archive import each_line
 from turnwise.training.recorder import (
     GATE,
     Gathered,
@@ -98,6 +101,16 @@ def test_metrics_of_a_collection() -> None:
     )
     assert [metrics[f"branch/quarter_{n}"] for n in (1, 2, 3, 4)] == pytest.approx([0, 1 / 3, 2 / 3, 0])
     assert "branch/depth" not in branch_metrics(Experience([flat], rewards[1:], []))
+
+
+def test_a_predictors_share_of_an_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(tmp_path, None)
+    monkeypatch.setattr(time, "monotonic", lambda: recorder._update_began + 3.0)  # of the updates
+    predicting = {"predictor_score": 1.0, "predictor_learn": 2.0}  # the first lies in the rollouts' time
+    for seconds in ({"rollout": 5.0} | predicting, {"rollout": 5.0}):
+        recorder.last = {f"seconds/{name}": value for name, value in seconds.items()}
+        recorder.on_train_epoch_end(SimpleNamespace(current_epoch=0), SimpleNamespace(last_metrics={}))
+    assert [row.get("predictor/share") for row in each_line(tmp_path / "metrics.jsonl")] == [3 / 10, None]
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------

@@ -185,11 +185,13 @@ def test_a_closed_tool_can_be_used_again(tool: Interpreter) -> None:
 
 
 @needs_sandbox
-def test_equal_snippets_at_the_same_time_run_once(tool: Interpreter) -> None:
-    code = "import os\nprint(os.urandom(8))"
+def test_equal_snippets_at_the_same_time_run_once(tool: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[str] = []
+    unwatched = tool.open
+    monkeypatch.setattr(tool, "open", lambda: [runs.append(DRAWN), unwatched()][1])
     with ThreadPoolExecutor(6) as pool:
-        outcomes = set(pool.map(lambda _: tool.run((), code), range(6)))
-    assert outcomes == {tool.run((), code)}
+        outcomes = set(pool.map(lambda _: tool.run((), DRAWN), range(6)))
+    assert outcomes == {tool.run((), DRAWN)} and len(runs) == 1
 
 
 @needs_sandbox
