@@ -14,10 +14,12 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
+
+from tests.quiet_server import QuietHandler, QuietServer
 
 Fence = Literal["read", "ignored"]
 Fault = str
@@ -68,11 +70,8 @@ def _words(text: str) -> set[str]:
     return set(_WORD.findall(text.lower()))
 
 
-class Server(ThreadingHTTPServer):
+class Server(QuietServer):
     """A server that counts its requests. ``fault(body, nth)`` returns the fault of the nth request with ``body``."""
-
-    daemon_threads = True
-    request_queue_size = 256
 
     def __init__(
         self,
@@ -81,7 +80,7 @@ class Server(ThreadingHTTPServer):
         delay: float = 0.0,
         usage: bool = True,
     ) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.fault, self.answer, self.delay, self.usage = fault, answer, delay, usage
         self.seen: Counter[str] = Counter()  # question -> number of requests
         self.faults: Counter[str] = Counter()
@@ -90,7 +89,6 @@ class Server(ThreadingHTTPServer):
         self.times: list[float] = []
         self.most = self.now = 0  # requests at the same time: the most so far, and now
         self.lock = threading.Lock()
-        self.stopping = threading.Event()
 
     @property
     def url(self) -> str:
@@ -100,9 +98,6 @@ class Server(ThreadingHTTPServer):
     def calls(self) -> int:
         return sum(self.seen.values())
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores a client that has closed its connection."""
-
 
 def question_of(body: dict[str, Any]) -> str:
     """Returns a name for the question, independent of the code of its fence and of the number of repairs."""
@@ -110,13 +105,8 @@ def question_of(body: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(QuietHandler, BaseHTTPRequestHandler):
     server: Server
-
-    def log_message(self, *args: Any) -> None:
-        """Prints nothing."""
 
     def do_POST(self) -> None:
         server = self.server
@@ -204,16 +194,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
 
 
-@contextmanager
-def serve(*args: Any, **settings: Any) -> Iterator[Server]:
-    """Yields a running server, which is stopped at the end of the ``with`` block."""
-    server = Server(*args, **settings)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.stopping.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+def serve(*args: Any, **settings: Any) -> AbstractContextManager[Server]:
+    """A running server, which is stopped at the end of the ``with`` block."""
+    return Server(*args, **settings).running()

@@ -173,8 +173,8 @@ def test_the_job_script_requeues_itself_and_goes_on(cluster: Cluster, tmp_path: 
 
 def test_the_job_script_starts_a_server_and_trains_beside_it(cluster: Cluster, tmp_path: Path) -> None:
     stand_in = tmp_path / "vllm"  # plays vLLM: nodes that have it are few
-    served = ROOT / "tests" / "unit" / "engines" / "vllm" / "served.py"
-    stand_in.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S {shlex.quote(str(served))} "$@"\n')
+    python = f"env {shlex.quote(f'PYTHONPATH={ROOT}')} {shlex.quote(sys.executable)}"
+    stand_in.write_text(f'#!/bin/sh\nexec {python} -S -m tests.unit.engines.vllm.served "$@"\n')
     stand_in.chmod(stand_in.stat().st_mode | stat.S_IXUSR)
     port = 20000 + os.getpid() % 10000
     variables = {

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import DictConfig
+from tests import judge_server
 
 from turnwise.runs.result_file import read_result
 from turnwise.runs.run_folder import claim
@@ -19,7 +18,6 @@ from turnwise.training.loop import run
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]
-SERVER = Path(__file__).parents[1] / "judge_server.py"
 KEY = "sk-only-the-server-may-see-this"
 SMALL = [
     "policy.model=tiny",
@@ -29,15 +27,6 @@ SMALL = [
     "eval.attempts=0",
     "update.learning_rate=1e-5",
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Any:
-    spec = importlib.util.spec_from_file_location("judge_server", SERVER)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["judge_server"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -75,14 +64,13 @@ def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_
     small: Overrides,
     composed: Compose,
     dialogues: Path,
-    server: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("TURNWISE_JUDGE_KEY", KEY)
     out = tmp_path / "run"
-    with server.serve(after_the_first()) as endpoint:
+    with judge_server.serve(after_the_first()) as endpoint:
         cfg = composed(
             small(
                 "awpo",

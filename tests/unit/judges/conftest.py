@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from tests import judge_server as server
 
 from turnwise.judges.endpoint import ChatClient, EndpointJudge
 from turnwise.judges.judge import Candidate
 from turnwise.types import ToolCall
 
-ROOT = Path(__file__).parents[3]
-
-
-def _load() -> ModuleType:
-    name = "judge_server"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "tests" / "judge_server.py")
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
 
 @pytest.fixture(scope="session")
 def judge_server() -> ModuleType:
-    return _load()
+    return server
 
 
 def make_candidate(n: int = 0, **changes: Any) -> Candidate:

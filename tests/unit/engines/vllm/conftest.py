@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.unit.engines.vllm import served as server
 
 from turnwise.engines.vllm import VllmEngine
 
@@ -18,13 +17,7 @@ QUICK: dict[str, Any] = {"attempts": 3, "attempt_limit": 20.0, "backoff": 0.01, 
 
 @pytest.fixture(scope="session")
 def served() -> ModuleType:
-    name = "vllm_served"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("served.py"))
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+    return server
 
 
 @pytest.fixture

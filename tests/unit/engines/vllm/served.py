@@ -17,9 +17,11 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import pairwise
 from typing import Any
+
+from tests.quiet_server import QuietHandler, QuietServer
 
 END = 2
 
@@ -35,16 +37,13 @@ def written(model: str, prompt: list[int], seed: int, most: int) -> tuple[list[i
     return ids, [-math.log(1 + token) for token in ids]
 
 
-class Server(ThreadingHTTPServer):
+class Server(QuietServer):
     """``fault(path, nth)`` names what goes wrong with the nth request for a path, from 1, or None. ``write(name, body)`` returns
     the tokens of an action and their log-probs under the weights of that name; without it, a rule does (:func:`written`).
     """
 
-    daemon_threads = True
-    request_queue_size = 256
-
     def __init__(self, port: int = 0, key: str | None = None, host: str = "127.0.0.1", **settings: Any) -> None:
-        super().__init__((host, port), _Handler)
+        super().__init__(_Handler, host, port)
         self.key = key
         self.fault: Callable[[str, int], str | None] = settings.get("fault", lambda path, nth: None)
         self.mode = settings.get("mode", "processed_logprobs")
@@ -59,7 +58,6 @@ class Server(ThreadingHTTPServer):
         self.dropped: list[dict[str, Any]] = []  # requests whose client went away before the answer
         self.lock = threading.Lock()
         self.connections: list[socket.socket] = []
-        self.stopping = threading.Event()
 
     def _rule(self, name: str, body: dict[str, Any]) -> tuple[list[int], list[float]]:
         return written(name, body["prompt"], body["seed"], body["max_tokens"])
@@ -78,17 +76,9 @@ class Server(ThreadingHTTPServer):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone away is none of the server's errors."""
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(QuietHandler, BaseHTTPRequestHandler):
     server: Server
-
-    def log_message(self, *args: Any) -> None:
-        """Quiet."""
 
     def do_GET(self) -> None:
         self._serve({})
@@ -231,16 +221,11 @@ class _Handler(BaseHTTPRequestHandler):
 def serve(**settings: Any) -> Iterator[Server]:
     """A running server; it ends with the block."""
     server = Server(**settings)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
     try:
-        yield server
+        with server.running():
+            yield server
     finally:
-        server.stopping.set()
-        server.shutdown()
-        server.server_close()
         server.drop()
-        thread.join()
 
 
 def main(arguments: list[str]) -> None:
