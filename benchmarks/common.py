@@ -105,7 +105,14 @@ def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
     add("--threads", type=positive, default=None, help="threads of every contender (default: the choice of torch)")
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--dtype", choices=["float32", "bfloat16"], default="float32")
-    add("--shape", choices=["tiny", *SHAPES], default="tiny", help="tiny: the shipped policy; others: random weights")
+    add(
+        "--shape",
+        "--model",
+        type=shape_or_folder,
+        default="tiny",
+        metavar="NAME",
+        help=f"tiny: the shipped policy; {', '.join(SHAPES)}: random weights; or a model's folder",
+    )
     add("--seed", type=int, default=0)
     add("--peers", nargs="*", default=None, metavar="NAME", help="measure only these peers (default: all installed)")
     add("--keep-going", action="store_true", help="list peers that fail under `absent`, and measure the others")
@@ -118,6 +125,13 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
     return value
+
+
+def shape_or_folder(text: str) -> str:
+    """Parses the name of a shape or the folder of a model, for argparse."""
+    if text == "tiny" or text in SHAPES or (Path(text) / "config.json").is_file():
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is no folder of a model, and none of tiny, {', '.join(SHAPES)}")
 
 
 def prepare(args: argparse.Namespace) -> torch.device:
@@ -180,24 +194,29 @@ def peak_operations(device: torch.device) -> float | None:
 # -- models ------------------------------------------------------------------------------------------------------------
 
 
+def folder_of(shape: str) -> str | None:
+    """Returns the folder with the weights of ``shape``, or None if they are random."""
+    return None if shape in SHAPES else str(tiny_path()) if shape == "tiny" else shape
+
+
 def config_of(shape: str) -> Any:
-    """Returns the configuration of a shape, with the special tokens of the shipped tokenizer."""
-    if shape == "tiny":
-        return AutoConfig.from_pretrained(tiny_path())
+    """Returns the configuration of a shape; random weights have the special tokens of the shipped tokenizer."""
+    if folder := folder_of(shape):
+        return AutoConfig.from_pretrained(folder)
     ids = {"eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None, "tie_word_embeddings": True}
     return AutoConfig.for_model("qwen3", **{**SHARED_SHAPE, **SHAPES[shape], **ids})
 
 
-def tokenizer_of() -> Any:
-    """Returns the shipped tokenizer. Larger shapes use it too, because random weights read no text."""
-    return AutoTokenizer.from_pretrained(tiny_path())
+def tokenizer_of(shape: str) -> Any:
+    """Returns the tokenizer of a model, and the shipped one for random weights, which read no text."""
+    return AutoTokenizer.from_pretrained(folder_of(shape) or tiny_path())
 
 
 def model_of(shape: str, dtype: str, device: torch.device, attention: str = "sdpa") -> Any:
     """Returns a plain causal LM under transformers' own attention."""
     wanted = getattr(torch, dtype)
-    if shape == "tiny":
-        model = AutoModelForCausalLM.from_pretrained(tiny_path(), dtype=wanted, attn_implementation=attention)
+    if folder := folder_of(shape):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=wanted, attn_implementation=attention)
     else:
         config = config_of(shape)
         config._attn_implementation = attention
@@ -214,8 +233,8 @@ def policy_of(shape: str, dtype: str, device: torch.device, rank: int, alpha: fl
     PEFT initialises one factor with zeros, with which half of the gradients are zero. Small random numbers, equal for
     all copies of a model, replace the zeros, as a few updates would.
     """
-    if shape == "tiny":
-        model, _ = load_policy(tiny_path(), dtype, rank, alpha, seed=0)
+    if folder := folder_of(shape):
+        model, _ = load_policy(folder, dtype, rank, alpha, seed=0)
     else:
         plain = use_tree_attention(model_of(shape, dtype, device))
         with torch.random.fork_rng(devices=[]):
@@ -416,8 +435,9 @@ def contender_details(contenders: Sequence[Contender]) -> dict[str, Any]:
 
 def finish(name: str, args: argparse.Namespace, ratios: Mapping[str, Any], details: Mapping[str, Any]) -> None:
     """Prints the last line, one JSON object, and saves it if ``--json`` is given."""
-    skipped = {"json", "vllm_python", "peers", "memory_of", "keep_going"}
+    skipped = {"json", "vllm_python", "llama_server", "peers", "memory_of", "keep_going"}
     setting = {k: v for k, v in sorted(vars(args).items()) if k not in skipped}
+    setting |= {k: Path(setting[k]).name for k in ("shape", "gguf") if setting.get(k)}  # not where the folder lies
     line = json.dumps({"benchmark": name, **ratios, **details, "setting": setting, "machine": machine()}, default=str)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)

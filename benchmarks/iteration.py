@@ -193,7 +193,7 @@ def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig,
     """Measures GRPOTrainer on the states ``tasks``: one optimiser step from states x group samples of one call."""
     from peers_trl import single_turn_trainer
 
-    tokenizer, work = tokenizer_of(), Work.of(tokenizer_of(), 1, 1, 30, 24, 4096, args.seed)
+    tokenizer, work = tokenizer_of(args.shape), Work.of(tokenizer_of(args.shape), 1, 1, 30, 24, 4096, args.seed)
     prompts = [tokenizer.decode(list(state.ids)) for state in tasks]
     for state, prompt in zip(tasks, prompts, strict=True):
         if tuple(tokenizer(prompt)["input_ids"]) != state.ids:

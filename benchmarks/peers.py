@@ -1,10 +1,10 @@
-"""Defines the peers of rollouts: transformers' ``generate`` and its continuous batching, and vLLM.
+"""Defines the peers of rollouts: transformers' ``generate`` and its continuous batching, vLLM, and llama.cpp's server.
 
 ``generate`` gets the whole history again at every turn, from the same player as Turnwise's engine. All live rollouts are
 in one left-padded batch, keys and values are kept within a call, and finished rollouts leave the batch. It returns no
 log-probs, which saves it some work.
 
-The two others accept requests at any time, with prefix sharing: as soon as a request is finished, its environment takes a
+The others accept requests at any time, with prefix sharing: as soon as a request is finished, its environment takes a
 step and the longer history is sent, so no request waits for the others of its turn.
 """
 
@@ -13,11 +13,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import subprocess
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
+from urllib.request import Request, urlopen
 
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
@@ -103,7 +108,7 @@ class GenerateEngine:
         return samples
 
 
-def serve(server: Continuous | Vllm, work: Work) -> int:
+def serve(server: Continuous | Vllm | Llama, work: Work) -> int:
     """Plays all groups to their end by the rules of ``rollouts.player``. Returns the number of sampled tokens."""
     chat, sampling = work.chat, work.sampling
     sessions = [work.environment.reset(state.task) for state in work.states for _ in range(work.group)]
@@ -187,6 +192,9 @@ class Vllm:
             name: getattr(work.sampling, name) for name in ("max_tokens", "temperature", "top_p", "top_k", "min_p")
         }
         setting = {"model": str(model), "dtype": dtype, "max_length": work.max_length, "rows": rows, "memory": memory}
+        setting["block"] = (
+            16 if torch.cuda.is_available() else 32
+        )  # short, because prefixes are; the CPU's default is 128
         self._say(setting | sampling | {"stop": sorted(work.chat.stop_ids)})
         self.version = self._hear()["version"]
         self._ready: list[tuple[int, list[int]]] = []
@@ -224,6 +232,80 @@ class Vllm:
             raise RuntimeError(f"vLLM's worker ended with status {self._process.wait()}; its own message is above")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+class Llama:
+    """llama.cpp's server with one slot a rollout and one buffer of keys and values for all.
+
+    Equal histories that come together are one request with several answers, so their tokens are computed once. A
+    rollout stays in its slot, whose keys and values of earlier turns are used again.
+    """
+
+    def __init__(self, program: Path, gguf: Path, work: Work, rows: int) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        threads = str(torch.get_num_threads())
+        command = [str(program), "--model", str(gguf), "--port", str(self._port), "--parallel", str(rows)]
+        command += ["--ctx-size", str(rows * work.max_length), "--kv-unified", "--cache-ram", "0", "--no-webui"]
+        command += ["--threads", threads, "--threads-batch", threads, "--log-disable"]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        chosen = {name: getattr(work.sampling, name) for name in ("temperature", "top_p", "top_k", "min_p")}
+        self._setting = chosen | {"n_predict": work.sampling.max_tokens, "return_tokens": True, "n_probs": 1}
+        self._threads = ThreadPoolExecutor(rows)
+        self._asked: dict[tuple[int, ...], list[int]] = {}
+        self._slots: dict[int, int] = {}
+        self._done: SimpleQueue[tuple[int, list[int]] | BaseException] = SimpleQueue()
+        while not self._ready():
+            time.sleep(0.1)
+
+    def fresh(self) -> None:
+        """Forgets all slots, so that prompts are computed again, as after an update of the weights."""
+        self._slots.clear()
+
+    def add(self, number: int, ids: list[int]) -> None:
+        self._asked.setdefault(tuple(ids), []).append(number)
+
+    def next(self) -> tuple[int, list[int]]:
+        for ids, numbers in self._asked.items():
+            self._threads.submit(self._complete, ids, numbers)
+        self._asked = {}
+        done = self._done.get()
+        if isinstance(done, BaseException):
+            raise RuntimeError(f"llama.cpp failed a request: {done}") from done
+        return done
+
+    def _complete(self, ids: Sequence[int], numbers: list[int]) -> None:
+        asked: dict[str, Any] = {"prompt": ids, "n_cmpl": len(numbers), "cache_prompt": numbers[0] in self._slots}
+        if asked["cache_prompt"] and len(numbers) == 1:
+            asked["id_slot"] = self._slots[numbers[0]]
+        try:
+            answers = self._post("completion", self._setting | asked)
+            for number, answer in zip(numbers, answers if isinstance(answers, list) else [answers], strict=True):
+                self._slots[number] = answer["id_slot"]
+                self._done.put((number, answer["tokens"]))
+        except Exception as error:  # next() raises it in the caller's thread
+            self._done.put(error)
+
+    def _post(self, path: str, body: Any) -> Any:
+        data = json.dumps(body).encode()
+        request = Request(f"http://127.0.0.1:{self._port}/{path}", data, {"Content-Type": "application/json"})
+        with urlopen(request) as answer:
+            return json.load(answer)
+
+    def _ready(self) -> bool:
+        if self._process.poll() is not None:
+            raise RuntimeError(f"llama.cpp's server ended with status {self._process.returncode}")
+        try:
+            with urlopen(f"http://127.0.0.1:{self._port}/health"):
+                return True
+        except OSError:  # not listening yet, or still loading
+            return False
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        self._process.terminate()
+        self._process.wait(timeout=60)
 
 
 def vllm_absent(python: Path | None) -> str | None:

@@ -37,7 +37,7 @@ from work import Work, long_trajectories, states_by_turn
 def main() -> None:
     args = parser().parse_args()
     device = prepare(args)
-    work = Work.of(tokenizer_of(), 1, 1, max(30, args.turns), args.max_tokens, args.max_length, args.seed)
+    work = Work.of(tokenizer_of(args.shape), 1, 1, max(30, args.turns), args.max_tokens, args.max_length, args.seed)
     trajectories = long_trajectories(work.environment, args.trajectories, args.turns, args.seed)
     states, turns = states_by_turn(trajectories, work.chat)
     model = model_of(args.shape, args.dtype, device)

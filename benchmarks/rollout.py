@@ -3,6 +3,7 @@
 python benchmarks/rollout.py
 python benchmarks/rollout.py --tasks 1 --group 4 --horizon 3 --rounds 1 --peers trl generate
 python benchmarks/rollout.py --vllm-python ~/vllm/bin/python
+python benchmarks/rollout.py --model outputs/models/SmolLM2-135M-Instruct --llama-server llama-server --gguf SmolLM2.gguf
 python benchmarks/rollout.py --device cuda --dtype bfloat16 --shape qwen3-0.6b --keep-going
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from common import (
+    SHAPES,
     Contender,
     Round,
     alternate,
@@ -39,7 +41,7 @@ from common import (
     tokenizer_of,
 )
 from floor import Counted, ModelSize, calibrate, count
-from peers import Continuous, GenerateEngine, Vllm, serve, vllm_absent
+from peers import Continuous, GenerateEngine, Llama, Vllm, serve, vllm_absent
 from turnwise.engines.lanes import Lanes
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.gate import Never
@@ -47,7 +49,13 @@ from turnwise.types import RolloutTree
 from work import Work
 
 MEMORY_GB = 4.0  # limit in 10^9 bytes for the keys and values of the tree engine (conf/engine/tree.yaml)
-KEYS = {"trl": "x_trl", "generate": "x_generate", "continuous": "x_continuous", "vllm": "x_vllm_cpu"}
+KEYS = {
+    "trl": "x_trl",
+    "generate": "x_generate",
+    "continuous": "x_continuous",
+    "vllm": "x_vllm_cpu",
+    "llama": "x_llama_cpp",
+}
 
 
 class Rollouts:
@@ -55,7 +63,7 @@ class Rollouts:
 
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         sizes = args.horizon, args.max_tokens, args.max_length
-        self.args, self.device, self.tokenizer = args, device, tokenizer_of()
+        self.args, self.device, self.tokenizer = args, device, tokenizer_of(args.shape)
         self.work = Work.of(self.tokenizer, args.tasks, args.group, *sizes, args.seed)
         # two tasks, so that the warm-up uses the second lane too
         self.small = Work.of(self.tokenizer, 2, min(2, args.group), *sizes, args.seed + 1)
@@ -131,10 +139,25 @@ class Rollouts:
 
         return self.contender("vllm", play, f"vLLM {server.version}")
 
+    def llama(self) -> Contender:
+        rows = len(self.work.states) * self.work.group
+        server = Llama(self.args.llama_server, self.args.gguf, self.work, rows)
+        self.closing.append(server.close)
+
+        def play(work: Work, number: int) -> float:
+            server.fresh()
+            return serve(server, work)
+
+        return self.contender("llama", play, f"llama.cpp's server, {self.args.gguf.name}, with log-probs")
+
     def missing(self, name: str) -> str | None:
         """Returns the reason why a peer is not measured, or None."""
         if name == "trl" and find_spec("trl") is None:
             return "trl: not installed; `make test` installs it"
+        if name == "trl" and self.args.shape not in ("tiny", *SHAPES):
+            return "trl: its loop plays with the shipped tokenizer only"
+        if name == "llama" and not (self.args.llama_server and self.args.gguf):
+            return "llama.cpp: give its server with --llama-server and the model's file with --gguf"
         return vllm_absent(self.args.vllm_python) if name == "vllm" else None
 
 
@@ -209,6 +232,8 @@ def parser() -> argparse.ArgumentParser:
     add("--max-length", type=positive, default=4096, help="maximum number of tokens of a history")
     add("--vllm-python", type=Path, default=None, metavar="FILE", help="Python interpreter that has vllm-cpu")
     add("--vllm-memory", type=float, default=0.3, metavar="SHARE", help="share of GPU memory that vLLM can use (0.3)")
+    add("--llama-server", type=Path, default=None, metavar="FILE", help="llama.cpp's llama-server")
+    add("--gguf", type=Path, default=None, metavar="FILE", help="the same model as llama.cpp reads it")
     add("--continuous-rows", type=positive, default=16, help="requests of one pass of continuous batching")
     add("--continuous-tokens", type=positive, default=256, help="tokens of one pass of continuous batching")
     add("--continuous-block", type=positive, default=16, help="tokens of one cache block of continuous batching")

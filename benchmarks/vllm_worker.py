@@ -28,6 +28,7 @@ def main() -> None:
             max_num_seqs=setting["rows"],
             gpu_memory_utilization=setting.get("memory", 0.9),  # on a CPU, VLLM_CPU_KVCACHE_SPACE sets the size instead
             enable_prefix_caching=True,
+            block_size=setting["block"],
             disable_log_stats=True,
         )
     )

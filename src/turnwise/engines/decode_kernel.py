@@ -1,4 +1,4 @@
-"""Computes the attention of decoding steps on a CPU, in one call per layer.
+"""Computes the attention of decoding steps on a CPU, in one call per layer, and draws tokens.
 
 torch's attention kernel first prepares keys and values for matrix products. For the few queries of a decoding step,
 this takes longer than reading the keys and values once, as :func:`attend` does.
@@ -6,6 +6,7 @@ this takes longer than reading the keys and values once, as :func:`attend` does.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,28 @@ def attend(
                 result /= total
 
 
+@partial(kernels_cpu.compiled, fastmath=False)  # sums in the order of the vocabulary
+def drawn(probs: Any, of: Any, uniform: Any, token: Any) -> None:
+    """Writes for each request n the first token at which the sum of its probabilities ``probs[of[n]]`` reaches the
+    share ``uniform[n]`` of their total. Sums are in double precision, because a float32 sum over a large vocabulary can
+    stay below 1. torch's ``cumsum`` would write a double for each token of the vocabulary.
+    """
+    total, last = 0.0, -1
+    for n in range(len(of)):
+        row = probs[of[n]]
+        if of[n] != last:
+            total, last = 0.0, of[n]
+            for p in row:
+                total += p
+        target, reached = uniform[n] * total, 0.0
+        token[n] = len(row) - 1
+        for v in range(len(row)):
+            reached += row[v]
+            if reached >= target:
+                token[n] = v
+                break
+
+
 def prepare() -> None:
     """Compiles all numba functions that sampling uses, or reads them from numba's cache, so that no iteration or forked
     process waits for this.
@@ -130,6 +153,8 @@ def prepare() -> None:
     trunk, twigs, new = ([torch.zeros(1, 1, 1, 1)] for _ in range(3))
     streamed = Streamed(trunk, trunk, torch.tensor([0]), torch.tensor([1]))
     streamed.attend(0, torch.zeros(1, 1, 1), (new[0][0], new[0][0]), (twigs[0], twigs[0]), 0)
+    one = np.zeros(1, np.int64)
+    drawn(np.ones((1, 1), np.float32), one, np.ones(1), one)
 
 
 class Streamed:

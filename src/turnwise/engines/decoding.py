@@ -19,7 +19,6 @@ from turnwise.engines.cache import CLOSE, Kept, Store, StoredRow, steps
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.attention_cpu import merge, seen
-from turnwise.models.fast_llama import uses_compiled_kernels
 from turnwise.models.logprobs import Head
 from turnwise.models.recurrence import States, pick, stack
 
@@ -72,7 +71,8 @@ def draw(
         context_N: for each request, its row of ``logits_U``; None: row i belongs to request i.
     """
     logits_U = logits_U.float()
-    of = torch.from_numpy(np.arange(len(logits_U)) if context_N is None else context_N).to(logits_U.device)
+    context_N = np.arange(len(logits_U)) if context_N is None else context_N
+    of = torch.from_numpy(context_N).to(logits_U.device)
     if sampling.temperature == 0:
         tokens = logits_U.argmax(-1)[of]
         return tokens, logits_U.log_softmax(-1)[of, tokens]
@@ -82,9 +82,15 @@ def draw(
     if keep is not None:
         logp_U = logp_U.masked_fill(~keep, -torch.inf).log_softmax(-1)
         probs = logp_U.exp()
-    # The sum is in double precision, because a float32 sum over a large vocabulary can stay below 1.
+    uniform_N = uniforms(seeds_N, step)
+    if probs.device.type == "cpu":
+        from turnwise.engines.decode_kernel import drawn
+
+        tokens = torch.empty(len(of), dtype=torch.long)
+        drawn(probs.numpy(), context_N, uniform_N, tokens.numpy())
+        return tokens, logp_U[of, tokens]
     ladder = probs.double().cumsum(-1)[of]
-    target = torch.from_numpy(uniforms(seeds_N, step)).to(ladder.device) * ladder[:, -1]
+    target = torch.from_numpy(uniform_N).to(ladder.device) * ladder[:, -1]
     tokens = torch.searchsorted(ladder, target[:, None]).squeeze(1).clamp_(max=ladder.shape[1] - 1)
     return tokens, logp_U[of, tokens]
 
@@ -174,7 +180,8 @@ class DecodeAttention:
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         self.alone = len(row_N) == R and self.width == 1  # every row has exactly one twig
         self._streamed: Any = None  # decode_kernel.Streamed, if it is faster than matrix products
-        if self.width <= NARROW and uses_compiled_kernels(self.trunk.keys[0]):
+        few = torch.get_num_threads() <= 2  # the kernel uses one
+        if self.width <= NARROW and few and self.trunk.keys[0].device.type == "cpu":
             from turnwise.engines.decode_kernel import Streamed
 
             self._streamed = Streamed(self.trunk.keys, self.trunk.values, row_N, seen_N)

@@ -36,7 +36,7 @@ from turnwise.engines.cache import (
 from turnwise.engines.decoding import Decoder, Node
 from turnwise.engines.engine import Engine, Named, Sample, Sampling, Told
 from turnwise.models.attention import unwrapped, use_tree_attention
-from turnwise.models.fast_llama import FastLlama, forward_of, uses_compiled_kernels
+from turnwise.models.fast_llama import FastLlama, forward_of
 from turnwise.models.logprobs import Head
 from turnwise.models.policy import plain_copy
 
@@ -73,7 +73,8 @@ class TreeEngine:
         self.version = -1
         self.computed_tokens = 0  # number of prefilled tokens since the engine was created
         self.model: Any = None
-        self._forward: Any = None  # the forward pass, which may hold packed weights
+        self._forward: Any = None  # the forward pass, which may hold packed weights, as the head may
+        self._head: Any = None
         self._sizes: Any = None  # key-value heads per layer, and bytes of recurrent states
         self._shape: tuple[Any, ...] | None = None  # the store's constructor arguments
         self._store: Store
@@ -88,7 +89,7 @@ class TreeEngine:
     @property
     def compiled(self) -> bool:
         assert self._shape is not None, "no weights have been loaded"
-        return uses_compiled_kernels(torch.empty(0, dtype=self._shape[1], device=self._shape[2]))
+        return bool(self._shape[2].type == "cpu")
 
     def twin(self) -> TreeEngine:
         """A second engine with the same weights and an empty store. When the weights change, :meth:`renew` it too."""
@@ -98,12 +99,13 @@ class TreeEngine:
 
     def release(self) -> None:
         """Frees packed weights. The engine cannot sample until :meth:`load_weights` or :meth:`renew` is called."""
-        self._forward = None
+        self._forward = self._head = None
 
     def renew(self, version: int) -> None:
         """Prepares for weights that were changed in place. Open nodes and all keys and values are dropped."""
         self.release()
-        self._forward, self._head = forward_of(self.model, self.packing if self.copy else 0), Head(self.model)
+        packing = self.packing if self.copy else 0
+        self._forward, self._head = forward_of(self.model, packing), Head(self.model, packing)
         self.version = version
         if self._sizes is None:
             self._sizes = sizes_of(self.model)

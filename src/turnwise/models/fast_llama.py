@@ -71,8 +71,7 @@ class FastLlama:
         if copies:
             linear = [part for part in body.layers.modules() if isinstance(part, nn.Linear)]
             if should_pack([part.weight for part in linear], copies):
-                with torch.inference_mode():
-                    self._packed = {part: torch.ops.mkldnn._reorder_linear_weight(part.weight, ROWS) for part in linear}
+                self._packed = {part: packed(part.weight) for part in linear}
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
@@ -107,8 +106,7 @@ class FastLlama:
 
     def _linear(self, x: Tensor, module: Any) -> Tensor:
         if module in self._packed:
-            out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed[module], module.bias, "none", [], "")
-            return out
+            return times_packed(x, self._packed[module], module.bias)
         return F.linear(x, module.weight, module.bias)
 
     def _add_linear(self, x: Tensor, h: Tensor, module: Any) -> None:
@@ -136,6 +134,17 @@ def should_pack(weights: Sequence[Tensor], copies: int) -> bool:
     dtypes = {torch.float32, torch.bfloat16} if torch.ops.mkldnn._is_mkldnn_bf16_supported() else {torch.float32}
     on_cpu = all(weight.dtype in dtypes and weight.device.type == "cpu" for weight in weights)
     return on_cpu and low < size <= copies * size <= high
+
+
+@torch.inference_mode()
+def packed(weight: Tensor) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
+    return out
+
+
+def times_packed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return out
 
 
 def turned(q: Tensor, k: Tensor, norms: tuple[Any, Any] | None, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:

@@ -17,15 +17,16 @@ from torch import Tensor
 _options: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any], fastmath: bool = True) -> Any:
     """Returns ``function`` as a function that numba compiles at its first call.
 
     The compiled code is kept on disk if numba finds a folder that it can write to.
     """
+    options = _options | {"fastmath": fastmath}
     try:
-        return njit(cache=True, **_options)(function)
+        return njit(cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache folder can be written
-        return njit(**_options)(function)
+        return njit(**options)(function)
 
 
 # A function inside a compiled one. Left to the compiler, it is inlined when the outer function is compiled but not in the

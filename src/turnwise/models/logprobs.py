@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from turnwise.models.attention import PackedTree, Plan, backbone, unwrapped
 from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree
+from turnwise.models.fast_llama import packed, should_pack, times_packed
 
 # -- a product of hidden states and output embedding -------------------------------------------------------------------
 
@@ -132,13 +133,14 @@ class Head:
     hidden states and output embedding, only this product is computed (``plain``).
 
     Args:
-        model: a causal LM, with or without adapters. Its weights are read at every call and not copied.
+        model: a causal LM, with or without adapters. Its weights are read at every call and not copied,
+            unless ``copies`` asks for a packed copy of the output embedding, as :class:`FastLlama` has one.
 
     Raises:
         ValueError: the model has no output embedding, or its forward pass fails when its transformer is replaced.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, copies: int = 0) -> None:
         self.base = unwrapped(model)
         if self.base.get_output_embeddings() is None:
             raise ValueError(
@@ -147,6 +149,7 @@ class Head:
         if self.base not in _is_product:
             _is_product[self.base] = self._is_product()
         self.plain = _is_product[self.base]
+        self._packed = packed(self.weight) if copies and self.plain and should_pack([self.weight], copies) else None
 
     @property
     def weight(self) -> Tensor:
@@ -156,6 +159,8 @@ class Head:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Returns the logits (N, V) for hidden states (N, D)."""
+        if self._packed is not None:
+            return times_packed(hidden, self._packed)
         return hidden @ self.weight.T if self.plain else self._own(hidden)
 
     def logprobs(
