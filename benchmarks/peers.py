@@ -171,7 +171,9 @@ class Continuous:
 
 
 class Vllm:
-    """vLLM in a Python environment of its own, with JSON lines as its interface (``vllm_worker.py``)."""
+    """vLLM in a Python environment of its own, with JSON lines as its interface (``vllm_worker.py``). It computes the
+    log-probs of the sampled tokens, as training needs them.
+    """
 
     def __init__(self, python: Path, model: Path, work: Work, dtype: str, rows: int, memory: float = 0.3) -> None:
         threads = torch.get_num_threads()

@@ -3,8 +3,8 @@
 python benchmarks/report.py outputs/benchmarks/*.json
 python benchmarks/report.py outputs/benchmarks/overlap.json          fills the table of docs/scaling.md
 
-Results at a benchmark's own default size on a CPU fill its table. All its other results fill the table of growth, named
-by the settings in which they differ.
+Results at a benchmark's own default size on a CPU fill its table. Rollouts with a model's folder (--model) fill the table
+of a real model, and all other results the table of growth, named by the settings in which they differ.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common import SHAPES
 from turnwise.errors import InputError
 from turnwise_study.tables import write_section
 
@@ -66,6 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
             if found := [r for r in results if r["benchmark"] == name]:
                 write(make(found), name)
         results = [r for r in results if r["benchmark"] in BENCHMARKS]
+        if found := [r for r in results if r["setting"].get("shape", "tiny") not in ("tiny", *SHAPES)]:
+            write(real(found), "real")
+            results = [r for r in results if r not in found]
         mains = {
             name: standing(found) for name in BENCHMARKS if (found := [r for r in results if r["benchmark"] == name])
         }
@@ -145,6 +149,21 @@ def contenders(result: Result) -> str:
     if reasons := result.get("absent"):
         lines.append("Not measured: " + "; ".join(reasons.values()) + ".")
     return "\n\n".join([*lines, machines([result])])
+
+
+def real(results: Sequence[Result]) -> str:
+    """Returns one row for each contender of rollouts with a model's own weights."""
+    rows = []
+    for result in results:
+        ours = next(iter(result["contenders"].values()))
+        for name, c in result["contenders"].items():
+            lead = "" if c is ours else rounded(ours["rate"] / c["rate"])
+            told = [rounded(c["seconds"]), rounded(c["rate"]), lead, c.get("note", "")]
+            rows.append([result["setting"]["dtype"], name, *told])
+        floor = result["floor"]["seconds"]
+        rows.append([result["setting"]["dtype"], "floor", rounded(floor), "", f"{rounded(result['floor_ratio'])} times", ""])
+    header = ["number format", "", "seconds", "generated tokens a second", "ours is", ""]
+    return markdown(header, rows) + "\n\n" + machines(results)
 
 
 def allocated(result: Result) -> str:

@@ -137,7 +137,7 @@ class Rollouts:
             server.fresh()
             return serve(server, work)
 
-        return self.contender("vllm", play, f"vLLM {server.version}")
+        return self.contender("vllm", play, f"vLLM {server.version}, with log-probs")
 
     def llama(self) -> Contender:
         rows = len(self.work.states) * self.work.group

@@ -41,6 +41,7 @@ def main() -> None:
         max_tokens=setting["max_tokens"],
         stop_token_ids=setting["stop"],
         detokenize=False,
+        logprobs=0,  # those of the sampled tokens, which training needs
         ignore_eos=False,
     )
 

@@ -61,6 +61,20 @@ def test_an_eager_batch_waits_for_no_environment() -> None:
     assert played(Eager) == ([[10, 11, 12], [11, 12], [12], [10]], [3, 2, 1, 1])
 
 
+def test_an_action_does_not_wait_for_a_group_that_asks_in_the_same_tick() -> None:
+    async def play() -> list[str]:
+        order: list[str] = []
+        schedule = Eager(Noting(), Sampling(), lambda _: None)
+        running = asyncio.create_task(schedule.run())
+        schedule.when_idle(lambda: order.append("expanded"))
+        asked = asyncio.create_task(schedule.sample(Request(0, 7, 7)))
+        await asyncio.wait_for(asked, 5)
+        running.cancel()
+        return [*order, "sampled"]
+
+    assert asyncio.run(play()) == ["expanded", "sampled"]
+
+
 # -- draw tokens -------------------------------------------------------------------------------------------------------
 
 
@@ -88,6 +102,17 @@ def test_frequencies_follow_the_distribution() -> None:
     tokens, _ = draw(probs.log().expand(40_000, 4), Sampling(), np.arange(40_000, dtype=np.uint64), 0)
     found = torch.bincount(tokens, minlength=4) / 40_000
     assert (found - probs).abs().max() < 0.01
+
+
+def test_tokens_are_where_the_sums_reach_their_shares() -> None:
+    seeds, context = np.arange(12, dtype=np.uint64), np.array([0, 0, 0, 2, 1, 1, 0, 3, 3, 3, 3, 4])
+    logits = 3 * torch.randn(5, 5_000, generator=torch.Generator().manual_seed(0))
+    tokens, logps = draw(logits, Sampling(temperature=0.7), seeds, 4, context)
+    logp = (logits / 0.7).log_softmax(-1)
+    sums = logp.exp().double().cumsum(-1)[torch.from_numpy(context)]
+    shares = torch.from_numpy(uniforms(seeds, 4)) * sums[:, -1]
+    assert tokens.tolist() == (sums < shares[:, None]).sum(-1).tolist()
+    assert logps.tolist() == logp[torch.from_numpy(context), tokens].tolist()
 
 
 def test_steps_and_seeds_give_unrelated_numbers() -> None:
