@@ -211,13 +211,17 @@ def refuse_misuse(arguments: Sequence[str]) -> None:
 def _secrets_of(argument: str) -> Iterator[str]:
     key, equals, value = argument.partition("=")
     place = key.lstrip("+~") if equals and re.fullmatch(r"[+~]*[\w./-]+", key) else "an argument"
-    values = [value, *re.split(r"[\[\],'\" ]+", value)] if place != "an argument" else [argument]
+    text = value if place != "an argument" else argument
+    parts = re.split(r"[\[\],'\" ]+", text)
     if place.endswith("key_variable"):
-        values = [one for one in values[1:] if _given(one)]
-    for one in values:
+        for one in filter(_given, parts):
+            yield from secrets_in(one, place)
+        return
+    for one in [text, *parts] if place != "an argument" else [text]:
         yield from secrets_in(one, place)
-    for one in filter(_given, re.findall(r"key_variable['\"]?\s*[=:]\s*['\"]?([^\s,}'\"]*)", argument)):
-        yield from secrets_in(one, "key_variable")
+    named = "key_variable" if place == "an argument" else f"{place}.key_variable"
+    for one in filter(_given, re.findall(r"key_variable['\"]?\s*[=:]\s*['\"]?([^\s,}'\"]*)", text)):
+        yield from secrets_in(one, named)
 
 
 def _given(value: str) -> bool:

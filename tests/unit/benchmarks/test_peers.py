@@ -116,7 +116,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def work() -> Work:
-    found = Work.of(tokenizer_of(), tasks=2, group=2, horizon=3, max_tokens=24, max_length=4096, seed=0)
+    found = Work.of(tokenizer_of("tiny"), tasks=2, group=2, horizon=3, max_tokens=24, max_length=4096, seed=0)
     return replace(found, sampling=Sampling(temperature=0.0, max_tokens=24))
 
 

@@ -256,6 +256,7 @@ SECRETS = [  # argument, key
     (f"http://u:{SECRET}@host", "an argument"),
     (f"judge.client.key_variable=TURNWISE_KEY,sk-{SECRET}", "judge.client.key_variable"),
     (f"judge.client={{url:http://h/v1,key_variable:'{SECRET}'}}", "judge.client.key_variable"),
+    (f"judge.clientt={{key_variable:sk-{SECRET}}}", "judge.clientt.key_variable"),
 ]
 
 
