@@ -161,7 +161,9 @@ def real(results: Sequence[Result]) -> str:
             told = [rounded(c["seconds"]), rounded(c["rate"]), lead, c.get("note", "")]
             rows.append([result["setting"]["dtype"], name, *told])
         floor = result["floor"]["seconds"]
-        rows.append([result["setting"]["dtype"], "floor", rounded(floor), "", f"{rounded(result['floor_ratio'])} times", ""])
+        rows.append(
+            [result["setting"]["dtype"], "floor", rounded(floor), "", f"{rounded(result['floor_ratio'])} times", ""]
+        )
     header = ["number format", "", "seconds", "generated tokens a second", "ours is", ""]
     return markdown(header, rows) + "\n\n" + machines(results)
 

@@ -91,9 +91,14 @@ class Session(Protocol):
     def fork(self) -> Self:
         """Returns an independent copy of this session.
 
-        A shallow copy is independent if all attributes hold values that never change in place, or that are only read.
+        Lists, dictionaries and sets are copied with what they hold. A session that changes other values in place copies
+        them itself.
         """
-        return copy.copy(self)
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, list | dict | set | bytearray):
+                setattr(twin, name, copy.deepcopy(value))
+        return twin
 
     def admissible(self) -> list[str]:
         """Actions that have an effect in the present state; empty if they cannot be listed."""

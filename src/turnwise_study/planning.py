@@ -297,15 +297,19 @@ def _around(cfg: DictConfig, known: Lengths) -> Tokens:
     spine = known.opening + known.demonstrated * (known.spoken + known.observation)
     epochs, every = int(cfg.trainer.max_epochs), int(cfg.eval.every)
     times = 2 + (max(epochs - 1, 0) // every if every else 0)
-    episodes = int(cfg.eval.tasks) * (int(cfg.eval.attempts) + 1)
+    plays = not cfg.data.file if cfg.eval.environment is None else cfg.eval.environment
+    attempts = int(cfg.eval.attempts) + 1
+    episodes = int(cfg.eval.tasks) * attempts if plays else 0
+    held = number * float(cfg.data.held_out) if cfg.data.file else 0.0
     items = (len(SKILLS) + len(cfg.eval.suites or {})) * int(cfg.eval["items"])
     history = known.opening + known.episode * (known.reply + known.observation)
     return {
         "states": int(cfg.rollout.states),
         "profiled": profiles * k * number * known.demonstrated * known.reply,
         "profiled_prefill": profiles * number * spine if k else 0.0,
-        "evaluated": times * (episodes * known.episode * known.reply + items * ANSWER),
-        "evaluated_prefill": times * episodes * (known.opening + known.episode * known.observation),
+        "evaluated": times
+        * ((episodes * known.episode + held * attempts * known.demonstrated) * known.reply + items * ANSWER),
+        "evaluated_prefill": times * (episodes * (known.opening + known.episode * known.observation) + held * spine),
         "evaluated_context": (known.opening + history) / 2,
         "evaluated_history": history,
     }

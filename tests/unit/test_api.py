@@ -89,6 +89,11 @@ def test_what_is_no_part_is_refused(parts: dict, policy: tw.Policy, world: tw.Wo
     assert not (tmp_path / "run").exists()
 
 
+def test_play_refuses_words_that_it_would_not_read(policy: tw.Policy, world: tw.World) -> None:
+    with pytest.raises(InputError, match=r"allocator=\.\.\."):
+        tw.play(policy, world, [], "allocator=treepo")
+
+
 def test_nothing_slow_is_imported_until_it_is_used() -> None:
     code = "import sys, turnwise; print('torch' in sys.modules); turnwise.PivotRL(k=8); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -165,7 +165,8 @@ def _iterations(run: _Run, shipped: Any) -> tuple[Any, str]:
         drawn = run["rollout.trajectories"] or drawn
     needed = ceil(PASSES * count / drawn)
     number = max(FEWEST, needed if run.imitates else min(MOST, needed))
-    return number, f"{number * drawn / max(1, count):.2g} passes over {count:.0f} {what}"
+    passes = number * drawn / max(1, count)
+    return number, f"{passes:.{'2g' if passes < 10 else '0f'}} passes over {count:.0f} {what}"
 
 
 def _dtype(run: _Run, shipped: Any) -> tuple[Any, str]:

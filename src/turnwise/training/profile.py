@@ -139,13 +139,17 @@ def read_profile(path: Path, version: int) -> pa.Table | None:
     return None
 
 
-def why_none(table: pa.Table, profiles: Mapping[str, Profile]) -> str:
-    """Returns why no state of a first profile is left to train on, and what to do."""
+def why_none(table: pa.Table, profiles: Mapping[str, Profile], longest: int, limit: int) -> str:
+    """Returns why no state of a first profile is left to train on, and what to do. ``longest`` is the number of tokens of
+    the longest demonstrated reply, and ``limit`` that of the longest reply that the policy may write.
+    """
     samples = sum(len(profile.functional) for profile in profiles.values())
     cut = json.loads((table.schema.metadata or {}).get(_KEY, b"{}")).get("cut", 0)
     means = [profile.mean for profile in profiles.values()]
     if 2 * cut > samples:
-        return f"{cut} of {samples} sampled replies are cut off; raise rollout.sampling.max_tokens"
+        remedy = f"the longest demonstrated reply has {longest} tokens and the limit is {limit}; "
+        remedy += "raise rollout.sampling.max_tokens" if longest > limit else "train longer with method=sft first"
+        return f"{cut} of {samples} sampled replies are cut off; {remedy}"
     if max(means, default=0.0) <= 0:
         shown = "; ".join(repr(text[:80]) for actions in table["actions"].to_pylist()[:3] for text in actions[:1])
         return f"none of {samples} sampled replies was accepted, such as {shown}; train longer with method=sft first"
@@ -246,7 +250,9 @@ class Choice:
             f"the same reward; {len(kept)} turns are kept; an exact match would miss {missed} of the acceptable actions"
         )
         if not kept and not number:
-            raise InputError(f"no state is left to train on: {why_none(table, profiles)}")
+            longest = max((len(state.expert_ids) for state in self.candidates), default=0)
+            why = why_none(table, profiles, longest, settings.rollout.sampling.max_tokens)
+            raise InputError(f"no state is left to train on: {why}")
         return profiles, kept, entries | {"kept": len(kept)}
 
 

@@ -235,16 +235,18 @@ def test_the_measure_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rewards", "cut", "remedy"),
+    ("rewards", "cut", "longest", "remedy"),
     [
-        ([[0, 0], [0, 0]], 0, "method=sft"),
-        ([[0, 0], [0, 0]], 3, "raise rollout.sampling.max_tokens"),
-        ([[1, 1], [1, 1]], 0, "harder data"),
-        ([[1, 1], [0, 1]], 0, "states.lambda_diff"),
-        ([[1, 1], [0, 0]], 0, "raise states.k,"),
+        ([[0, 0], [0, 0]], 0, 9, "method=sft"),
+        ([[0, 0], [0, 0]], 3, 9, "raise rollout.sampling.max_tokens"),
+        ([[0, 0], [0, 0]], 3, 8, "method=sft"),  # demonstrated replies fit, so the policy does not end its own
+        ([[1, 1], [1, 1]], 0, 9, "harder data"),
+        ([[1, 1], [0, 1]], 0, 9, "states.lambda_diff"),
+        ([[1, 1], [0, 0]], 0, 9, "raise states.k,"),
     ],
 )
-def test_the_remedy_is_of_what_happened(rewards: list[list[float]], cut: int, remedy: str) -> None:
+def test_the_remedy_is_of_what_happened(rewards: list[list[float]], cut: int, longest: int, remedy: str) -> None:
     profiles = {str(n): Profile(tuple(row), tuple(row)) for n, row in enumerate(rewards)}
     table = pa.table({"actions": [["a", "b"] for _ in rewards]})
-    assert remedy in why_none(table.replace_schema_metadata({b"turnwise": json.dumps({"cut": cut}).encode()}), profiles)
+    table = table.replace_schema_metadata({b"turnwise": json.dumps({"cut": cut}).encode()})
+    assert remedy in why_none(table, profiles, longest, 8)
