@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -35,7 +36,9 @@ def tried(ground: Ground, name: str) -> dict[str, bool]:
 def as_ordinary_user(*words: str) -> list[str]:
     """The command that tries all families as an ordinary user, with an interpreter that this one may read."""
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    paths = os.pathsep.join(
+        [str(ROOT), str(ROOT / "src"), sysconfig.get_path("purelib")]
+    )  # the last for annotated-types
     return [*drop, "env", f"PYTHONPATH={paths}", "/usr/bin/python3", "-m", "tests.security.escapes", *words]
 
 
