@@ -19,6 +19,7 @@ from turnwise.engines.cache import CLOSE, Kept, Store, StoredRow, steps
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.attention_cpu import merge, seen
+from turnwise.models.fast_llama import uses_compiled_kernels
 from turnwise.models.logprobs import Head
 from turnwise.models.recurrence import States, pick, stack
 
@@ -180,8 +181,7 @@ class DecodeAttention:
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         self.alone = len(row_N) == R and self.width == 1  # every row has exactly one twig
         self._streamed: Any = None  # decode_kernel.Streamed, if it is faster than matrix products
-        few = torch.get_num_threads() <= 2  # the kernel uses one
-        if self.width <= NARROW and few and self.trunk.keys[0].device.type == "cpu":
+        if self.width <= NARROW and uses_compiled_kernels(self.trunk.keys[0], threads=2):
             from turnwise.engines.decode_kernel import Streamed
 
             self._streamed = Streamed(self.trunk.keys, self.trunk.values, row_N, seen_N)

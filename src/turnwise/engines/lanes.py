@@ -252,11 +252,10 @@ class Lanes:
             engine.load_weights(model, version)
             if count > 1:
                 share(engine.model)
-            with _threads(1 if count > 1 else None):
-                if engine.compiled:
-                    from turnwise.engines.decode_kernel import prepare
+            if next(engine.model.parameters()).device.type == "cpu":
+                from turnwise.engines.decode_kernel import prepare
 
-                    prepare()
+                prepare()
             self._workers = [Worker(engine) for _ in range(count - 1)]
         else:
             engine.load_weights(model, version)

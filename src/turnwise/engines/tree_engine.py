@@ -86,11 +86,6 @@ class TreeEngine:
         use_tree_attention(unwrapped(self.model))
         self.renew(version)
 
-    @property
-    def compiled(self) -> bool:
-        assert self._shape is not None, "no weights have been loaded"
-        return bool(self._shape[2].type == "cpu")
-
     def twin(self) -> TreeEngine:
         """A second engine with the same weights and an empty store. When the weights change, :meth:`renew` it too."""
         other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)

@@ -168,9 +168,11 @@ def turned(q: Tensor, k: Tensor, norms: tuple[Any, Any] | None, cos: Tensor, sin
     return both[:, :H], both[:, H:]
 
 
-def uses_compiled_kernels(x: Tensor) -> bool:
-    """Whether functions that numba compiles may replace torch's operations on ``x``."""
-    return x.dtype == torch.float32 and x.device.type == "cpu" and torch.get_num_threads() == 1
+def uses_compiled_kernels(x: Tensor, threads: int = 1) -> bool:
+    """Whether functions that numba compiles, which use one thread, may replace torch's operations on ``x``, which are
+    faster with more than ``threads`` threads.
+    """
+    return x.dtype == torch.float32 and x.device.type == "cpu" and torch.get_num_threads() <= threads
 
 
 def norm(x: Tensor, module: Any) -> Tensor:

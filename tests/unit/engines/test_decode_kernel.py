@@ -11,10 +11,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.random_models import small_config, small_model
 from torch import Tensor
 
 from turnwise.engines.decode_kernel import Streamed
 from turnwise.engines.decoding import DecodeAttention, Trunk
+from turnwise.engines.engine import Sampling
+from turnwise.engines.tree_engine import TreeEngine
 
 
 def by_torch(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -80,12 +83,13 @@ def test_plan_gives_the_same_attention_with_and_without_the_kernel(threads: int)
     before = torch.get_num_threads()
     outs = []
     try:
-        for count in (1, threads):
+        for count in (threads, 3):  # with three threads, matrix products are faster
             torch.set_num_threads(count)
             generator.manual_seed(0)
             keys, values = ([torch.randn(4, 2, 30, 16, generator=generator)] for _ in range(2))
             row_N, seen_N = torch.tensor([0, 0, 2, 3]), torch.tensor([12, 30, 7, 1])
             plan = DecodeAttention(Trunk(keys, values, row_N), row_N, seen_N, 3)
+            assert (plan._streamed is None) == (count == 3)
             for _ in range(3):
                 q, k, v = (torch.randn(4, n, 1, 16, generator=generator) for n in (4, 2, 2))
                 outs.append(plan.attend(0, q, k, v, 0.25))
@@ -93,6 +97,13 @@ def test_plan_gives_the_same_attention_with_and_without_the_kernel(threads: int)
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(torch.stack(outs[:3]), torch.stack(outs[3:]), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_in_bfloat16_whose_layers_are_not_llamas_is_sampled() -> None:
+    engine = TreeEngine([1])
+    engine.load_weights(small_model(small_config("gpt2")).to(torch.bfloat16), 0)
+    (sample,) = engine.sample([engine.open([5, 6, 7])], Sampling(max_tokens=4), [3])
+    assert 1 <= len(sample.ids) == len(sample.logprobs) <= 4
 
 
 OUTPUT = """
