@@ -91,13 +91,14 @@ class Session(Protocol):
     def fork(self) -> Self:
         """Returns an independent copy of this session.
 
-        Lists, dictionaries and sets are copied with what they hold. A session that changes other values in place copies
-        them itself.
+        Lists, dictionaries and sets are copied with what they hold. A session that changes other values in place, or
+        has ``__slots__``, copies them itself.
         """
         twin = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, list | dict | set | bytearray):
-                setattr(twin, name, copy.deepcopy(value))
+        changing = {
+            name: value for name, value in vars(self).items() if isinstance(value, list | dict | set | bytearray)
+        }
+        vars(twin).update(copy.deepcopy(changing))  # together, so that what two of them share stays shared
         return twin
 
     def admissible(self) -> list[str]:

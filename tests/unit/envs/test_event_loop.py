@@ -1,4 +1,4 @@
-"""Coroutines that ordinary threads wait for: a late one is cancelled, and so is one whose caller is interrupted."""
+"""Coroutines that ordinary threads wait for (a late one is cancelled, and so is one whose caller is interrupted), and forks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from turnwise.env import EnvironmentFault
+from turnwise.env import EnvironmentFault, Session, Step
 from turnwise.rollouts.environment_steps import guarded
 from turnwise_worlds import workers
 
@@ -41,3 +41,23 @@ def test_the_message_tells_a_loop_that_is_blocked() -> None:
     finally:
         until.set()
     assert workers.run(asyncio.sleep(0, 3), 20, "here") == 3
+
+
+# -- forks -------------------------------------------------------------------------------------------------------------
+
+
+class Notes(Session):
+    def __init__(self) -> None:
+        self.all: list[list[str]] = [["a"]]
+        self.last = self.all[0]
+
+    def step(self, action: str) -> Step:
+        self.last.append(action)
+        return Step("", False)
+
+
+def test_a_fork_shares_no_list_and_its_own_lists_stay_one() -> None:
+    session = Notes()
+    fork = session.fork()
+    fork.step("b")
+    assert (session.all, fork.all, fork.last) == ([["a"]], [["a", "b"]], ["a", "b"])
