@@ -150,6 +150,7 @@ def check(name: str, kills: int, folder: Path, seed: int = 0, each: int = 3) -> 
     assert any(rewards), f"{name}: no update has changed a weight, so that a kill could lose nothing"
     while done < kills:
         number += 1
+        assert number <= 3 * kills + 3, f"{name}: {number - 1} runs ended before their kills"
         again = folder / f"killed-{number}"
         kills_of_run, whole = killed(overrides, again, min(each, kills - done), ready, whole, draw)
         done += kills_of_run
