@@ -194,9 +194,7 @@ class Vllm:
             name: getattr(work.sampling, name) for name in ("max_tokens", "temperature", "top_p", "top_k", "min_p")
         }
         setting = {"model": str(model), "dtype": dtype, "max_length": work.max_length, "rows": rows, "memory": memory}
-        setting["block"] = (
-            16 if torch.cuda.is_available() else 32
-        )  # short, because prefixes are; the CPU's default is 128
+        setting["block"] = 16 if torch.cuda.is_available() else 32  # shared prefixes are short; a CPU's default is 128
         self._say(setting | sampling | {"stop": sorted(work.chat.stop_ids)})
         self.version = self._hear()["version"]
         self._ready: list[tuple[int, list[int]]] = []

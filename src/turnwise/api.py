@@ -18,7 +18,6 @@ the repository.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -135,9 +134,9 @@ def play(
         gate: stops groups early. None: no group.
         seed: names the draws. The same call with the same seed samples the same rollouts.
     """
-    if unread := [word for word in settings if re.split(r"[.=]", word)[0] in ("allocator", "gate")]:
-        name = re.split(r"[.=]", unread[0])[0]
-        raise InputError(f"{unread[0]}: play gets the {name} as an argument, {name}=..., not as a word")
+    for word in settings:
+        if (name := word.replace("=", ".").partition(".")[0]) in ("allocator", "gate"):
+            raise InputError(f"{word}: play gets the {name} as an argument, {name}=..., not as a word")
     words = [f"rollout.sampling.temperature={temperature}", f"rollout.turns={'null' if turns is None else turns}"]
     prepared, parts, cfg = _parts(policy, world, *words, *settings)
     player = player_of(cfg, prepared, parts, policy.base, lambda line: None)

@@ -58,6 +58,19 @@ def test_recomputing_keeps_less_and_more_tokens_keep_more() -> None:
     assert not torch.cuda.is_initialized()
 
 
+def test_a_file_of_dialogues_is_evaluated_on_held_out_replies(tmp_path: Path) -> None:
+    dialogue = [("user", "hello"), ("assistant", "hi"), ("user", "and now"), ("assistant", "bye")]
+    lines = [
+        json.dumps({"id": str(i), "messages": [{"role": role, "content": f"{text} {i}"} for role, text in dialogue]})
+        for i in range(20)
+    ]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    own = f"data.file={tmp_path / 'own.jsonl'}", "eval.items=0", "eval.every=0", "eval.attempts=1", "data.held_out=0.1"
+    # before and after: 2 of 20 dialogues with 2 replies of 20 tokens, once greedily and once sampled
+    assert planned(*own, reply=20).tokens["evaluated"] == 2 * 2 * 2 * 20 * 2
+    assert planned(*own, "eval.environment=true", reply=20).tokens["evaluated"] > 2 * 2 * 2 * 20 * 2
+
+
 def test_a_file_that_is_there_and_cannot_be_used_is_refused(tmp_path: Path) -> None:
     broken = tmp_path / "own.jsonl"
     broken.write_text('{"messages": [')

@@ -210,22 +210,19 @@ def refuse_misuse(arguments: Sequence[str]) -> None:
 
 def _secrets_of(argument: str) -> Iterator[str]:
     key, equals, value = argument.partition("=")
-    place = key.lstrip("+~") if equals and re.fullmatch(r"[+~]*[\w./-]+", key) else "an argument"
-    text = value if place != "an argument" else argument
+    has_key = bool(equals and re.fullmatch(r"[+~]*[\w./-]+", key))
+    place, text = (key.lstrip("+~"), value) if has_key else ("an argument", argument)
     parts = re.split(r"[\[\],'\" ]+", text)
     if place.endswith("key_variable"):
-        for one in filter(_given, parts):
-            yield from secrets_in(one, place)
-        return
-    for one in [text, *parts] if place != "an argument" else [text]:
-        yield from secrets_in(one, place)
-    named = "key_variable" if place == "an argument" else f"{place}.key_variable"
-    for one in filter(_given, re.findall(r"key_variable['\"]?\s*[=:]\s*['\"]?([^\s,}'\"]*)", text)):
-        yield from secrets_in(one, named)
-
-
-def _given(value: str) -> bool:
-    return value not in ("", "null", "???") and not value.startswith("${")
+        variables = parts
+    else:
+        for part in [text, *parts] if has_key else [text]:
+            yield from secrets_in(part, place)
+        variables = re.findall(r"key_variable['\"]?\s*[=:]\s*['\"]?([^\s,}'\"]*)", text)  # in a dictionary
+        place = f"{place}.key_variable" if has_key else "key_variable"
+    for variable in variables:
+        if variable not in ("", "null", "???") and not variable.startswith("${"):
+            yield from secrets_in(variable, place)
 
 
 def took_no_job(error: BaseException) -> bool:

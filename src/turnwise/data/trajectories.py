@@ -336,8 +336,7 @@ def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
 def _column(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_column(each) for each in value]
-    if isinstance(value, dict) and isinstance(
-        call := value.get("function"), dict
-    ):  # a call's arguments become JSON text
+    call = value.get("function") if isinstance(value, dict) else None
+    if isinstance(call, dict):  # the arguments of a call become JSON text
         return {"id": None, **value, "function": {**call, "arguments": json.dumps(call.get("arguments", {}))}}
     return value
