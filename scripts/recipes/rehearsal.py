@@ -1,12 +1,13 @@
 """Writes the conversations of a gentle warm start: demonstrations of API-Bank's generated world, and the instruct model's own
 answers to general questions.
 
-    python -m scripts.recipes.rehearsal    # part of `make real`; two minutes on two cores
+    python -m scripts.recipes.rehearsal    # part of `make real`; a second
+    python -m scripts.recipes.rehearsal --policy MODEL --answers FILE --out FILE    # another model's; minutes
 
 SFT on demonstrations alone makes a small model forget what it knew before it solves a task: it answers every question with a
 call. Its own answers, rehearsed beside the demonstrations, prevent that. The questions are of other kinds than the questions by
-which forgetting is measured (turnwise/evaluation/general.py, turnwise_worlds/facts.py). Sampled answers depend on rounding, and
-so on the number of threads: the kept runs rehearse the 89 answers that end with two threads.
+which forgetting is measured (turnwise/evaluation/general.py, turnwise_worlds/facts.py). Sampled answers depend on the rounding
+of the machine, so SmolLM2's are kept in answers.jsonl: one sample, on one thread, less the answers that did not end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.trajectories import write_trajectories
+from turnwise.data.trajectories import read_trajectories, write_trajectories
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
@@ -23,6 +24,7 @@ from turnwise.shipped import FETCHED, weights_of
 from turnwise.types import Trajectory
 from turnwise_worlds.apibank import ApiBankEnv
 
+ANSWERS = Path(__file__).with_name("answers.jsonl")
 TOGETHER = 16  # answers that are sampled in one batch
 SAMPLING = Sampling(temperature=1.0, max_tokens=96)
 TOPICS = [
@@ -48,15 +50,26 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--policy", default="smollm2", help="a name, a Hugging Face id or a folder (default: %(default)s)"
     )
+    parser.add_argument(
+        "--answers",
+        type=Path,
+        default=ANSWERS,
+        help="the model's own answers, sampled and kept there if the file is missing",
+    )
     parser.add_argument("--demonstrations", type=int, default=300, help="their number (default: %(default)s)")
+    parser.add_argument("--thinks", action="store_true", help="demonstrations that think before each reply")
     out = FETCHED["smollm2"].parent / "warm_start.jsonl"
     parser.add_argument("--out", type=Path, default=out, help="file to write (default: %(default)s)")
     given = parser.parse_args(arguments)
+    if given.answers == ANSWERS and given.policy != "smollm2":
+        parser.error(f"--policy {given.policy}: {ANSWERS.name} has SmolLM2's answers; name another file with --answers")
     if given.out.is_file():
         print(f"{given.out} is complete; remove it to write it again")
         return 0
-    answers = rehearsed(given.policy)
-    world = ApiBankEnv()
+    if not given.answers.is_file():
+        write_trajectories(given.answers, rehearsed(given.policy))
+    answers = read_trajectories(given.answers).trajectories
+    world = ApiBankEnv(thinks=given.thinks)
     tasks = world.tasks("train", given.demonstrations, seed=0)
     demonstrations = [world.demonstrate(task, "good", 0) for task in tasks]
     given.out.parent.mkdir(parents=True, exist_ok=True)
