@@ -16,6 +16,8 @@ how recurrent states pass through the segments (None without recurrent layers).
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,7 +33,15 @@ from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.recurrence import Flow, States, pick, stack
 
 CLOSE = 1.5  # a range of rows is read without a copy if it has at most CLOSE times as many rows as are wanted
+LARGE = 1 << 28  # bytes from which a store grows only as far as it must, and is freed when no node is open
 GROW = 128  # a row's capacity in tokens is a multiple of this; large steps, because each increase copies all rows
+
+
+def give_back() -> None:
+    """Returns freed memory to the system, which glibc does not do with the gaps that a growing store leaves."""
+    gc.collect()  # modules refer to each other
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def sizes_of(model: Any) -> tuple[list[tuple[int, int]], int]:
@@ -117,6 +127,11 @@ class Store:
     def clear(self) -> None:
         self._show(0, 0)
 
+    def free(self) -> None:
+        self._memory = [memory.new_zeros(0, memory.shape[1], 0, memory.shape[3]) for memory in self._memory]
+        self._show(0, 0)
+        give_back()
+
     @torch.inference_mode()
     def resize(self, keep: Sequence[int], rows: int, tokens: int) -> None:
         """Makes room for ``rows`` rows of at least ``tokens`` tokens. The contents of the rows ``keep`` become the
@@ -128,7 +143,7 @@ class Store:
         there, _, long, _ = self._memory[0].shape
         fits = rows <= there and capacity <= long and not self._over(there, long)
         ample = max(rows, there), max(capacity, min(2 * long, 2 * capacity))  # more than needed if the budget allows
-        size = (there, long) if fits else (rows, capacity) if self._over(*ample) else ample
+        size = (there, long) if fits else (rows, capacity) if self.large or self._over(*ample) else ample
         for i, (memory, slab) in enumerate(zip(self._memory, (*self.keys, *self.values), strict=True)):
             if not fits:
                 # zeros, because numbers must be finite even where attention masks them
@@ -138,6 +153,12 @@ class Store:
             elif moved:
                 memory[: len(keep), :, :held] = slab[index]
         self._show(rows, capacity)
+        if not fits and self.large:
+            give_back()
+
+    @property
+    def large(self) -> bool:
+        return sum(memory.nbytes for memory in self._memory) > LARGE
 
     def row_bytes(self, tokens: int) -> int:
         return tokens * self.token_bytes + self.states * self.state_bytes

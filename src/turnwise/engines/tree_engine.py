@@ -112,7 +112,11 @@ class TreeEngine:
     def report(self) -> dict[str, float]:
         return {"computed_tokens": self.computed_tokens}
 
-    def shutdown(self) -> None: ...
+    def shutdown(self) -> None:
+        self.release()
+        self.model = None
+        if self._shape is not None:
+            self._store.free()
 
     def _forget(self, shape: tuple[Any, ...]) -> None:
         """Empties the store, so that rows get the same slots in a resumed run as in an uninterrupted run. If its
@@ -150,6 +154,9 @@ class TreeEngine:
     def close(self, nodes: Sequence[int]) -> None:
         for node in nodes:
             self._nodes.pop(node).row.users -= 1
+        if not self._nodes and self._store.large:
+            self._store.free()  # an update needs the memory
+            self._rows = Rows(self._store)
 
     def _add(self, node: Node) -> int:
         node.row.users += 1

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from turnwise.data.chat_tokens import ChatTokens
+from turnwise.engines.cache import give_back
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.files import atomic_write
@@ -126,6 +127,8 @@ def general_answers(source: str, dtype: str, cache: Path, count: int) -> General
     with torch.no_grad():
         hidden_UC = last_hidden(model, general)
     general = General(general.ids_BS, general.length_B, general.begin_B, hidden_UC)
+    del model
+    give_back()
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as part:
         save_file({name: getattr(general, name).contiguous() for name in General.__slots__}, part)
