@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnwise.text import plain
@@ -52,6 +55,18 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number)
         self.number = number
+
+
+def in_own_code(error: BaseException) -> str | None:
+    """``KeyError: 'price' (mine/shop.py:12)`` if the error comes from a file of the user, else None."""
+    main = getattr(sys.modules["__main__"], "__file__", None) or ""
+    others = (*{sys.prefix, sys.base_prefix, str(Path(__file__).parents[1])}, str(Path(main).absolute()), "<")
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno))
+    own = [place for place in places if not str(place[0]).startswith(others)]
+    said = error.msg if isinstance(error, SyntaxError) else first_line(error)
+    return f"{type(error).__name__}: {said} ({own[-1][0]}:{own[-1][1]})" if own else None
 
 
 def first_line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
@@ -23,7 +23,7 @@ from yaml import YAMLError
 
 from turnwise.config.overrides import explain, took_no_job
 from turnwise.env import EnvironmentFault
-from turnwise.errors import Checked, InputError, RowsFailed, Stopped
+from turnwise.errors import Checked, InputError, RowsFailed, Stopped, in_own_code
 from turnwise.files import no_room, out_of_reach
 from turnwise.runs.run_folder import is_first, rank
 
@@ -58,6 +58,11 @@ def of_run(cfg: DictConfig) -> Iterator[None]:
         if message is None or developer() or in_a_sweep():
             raise
         stop(message, 1, own=True)
+    except Exception as error:
+        fault = in_own_code(error)
+        if fault is None or developer() or in_a_sweep():
+            raise
+        stop(f"{fault}; correct it, and repeat this command (HYDRA_FULL_ERROR=1 shows the traceback)", 1, own=True)
 
 
 @contextmanager
@@ -67,6 +72,10 @@ def of_command(folder: Path) -> Iterator[None]:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors instead of printing them
     # Hydra would compose the configuration once more, only to read hydra.mode from it. Only -m starts several runs here.
     Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]
+    listed: Any = Hydra.format_config_groups  # of --help, without the groups at/..., which scale= sets
+    Hydra.format_config_groups = lambda hydra, wanted: listed(  # type: ignore[method-assign]
+        hydra, lambda group: wanted(group) and not group.startswith("at/")
+    )
     try:
         yield
     except BrokenPipeError:  # the reader of --help, such as head, has read enough

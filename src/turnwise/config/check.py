@@ -20,7 +20,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
-from hydra.utils import get_object
+from hydra._internal.utils import _locate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -28,7 +28,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from turnwise.config.conflicts import Settings, conflicts
 from turnwise.config.schema import ConfigError, RunConfig, build_node
 from turnwise.config.settings import CheckpointSettings, TrainerSettings
-from turnwise.errors import first_line
+from turnwise.errors import first_line, in_own_code
 
 _NEEDED = ("env", "data", "states", "gate", "rollout", "loss", "update", "policy", "engine", "trainer", "eval")
 _OF_TORCH = ("lightning", "turnwise.engines", "turnwise.models", "turnwise.training")  # modules that import torch
@@ -113,10 +113,7 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
     if slow and not target.startswith(_LIGHT) and target not in _IN_PLACE_OF:
         return
     try:
-        module = target.partition(".")[0]
-        if module not in sys.modules and find_spec(module) is None:  # Hydra's message would not name the remedy
-            raise ImportError(f"there is no module '{module}'; for one of your own, start with PYTHONPATH=its folder")
-        part = _IN_PLACE_OF.get(target) or get_object(target)
+        part = _IN_PLACE_OF.get(target) or _located(target)
         parameters = inspect.signature(part).parameters
     except Exception as error:  # whatever the import of a module may raise
         yield f"{path}._target_: {first_line(error)}"
@@ -146,6 +143,21 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
             build_node(node, path)
         except ConfigError as error:
             yield from error.mistakes
+
+
+def _located(target: str) -> Any:
+    """The class or function of this name. An ImportError says why there is none."""
+    package, module, name = target.partition(".")[0], *target.rpartition(".")[::2]
+    if package not in sys.modules and find_spec(package) is None:  # Hydra's message would not name the remedy
+        raise ImportError(f"there is no module '{package}'; for one of your own, start with PYTHONPATH=its folder")
+    try:
+        return _locate(target)  # get_object of hydra.utils would also print its error
+    except ImportError as error:
+        if module in sys.modules:
+            known = [each for each, value in vars(sys.modules[module]).items() if callable(value)]
+            raise ImportError(f"{module} has no '{name}'{suggest(name, known)}") from None
+        cause = error.__cause__ or error
+        raise ImportError(in_own_code(cause) or first_line(cause)) from cause
 
 
 def _annotations(part: Any) -> dict[str, Any]:
@@ -198,28 +210,41 @@ def _holds_part(value: Any) -> bool:
 
 # key of Turnwise -> names of the same setting in TRL, verl, transformers and other libraries
 _ELSEWHERE = {
-    "update.learning_rate": "lr actor_lr",
-    "update.clip_norm": "max_grad_norm grad_clip gradient_clip_val",
-    "update.batch_tokens": "per_device_train_batch_size micro_batch_size gradient_accumulation_steps",
+    "update.learning_rate": "lr",
+    "update.clip_norm": "max_grad_norm grad_clip",
+    "update.batch_tokens": "per_device_train_batch_size gradient_accumulation_steps",
     "update.recompute": "gradient_checkpointing",
-    "iterations": "max_epochs epochs num_epochs num_train_epochs total_epochs steps max_steps",
-    "trainer.devices": "gpus n_gpus num_gpus num_processes nproc_per_node",
-    "rollout.states": "batch_size train_batch_size num_prompts",
-    "rollout.max_length": "max_seq_length max_model_len max_prompt_length",
+    "iterations": "epochs num_train_epochs total_epochs max_steps",
+    "trainer.devices": "num_processes n_gpus_per_node",
+    "rollout.states": "batch_size train_batch_size",
+    "rollout.max_length": "max_prompt_length max_seq_length",
     "rollout.sampling.max_tokens": "max_new_tokens max_completion_length max_response_length",
-    "allocator.group_size": "num_generations num_return_sequences num_rollouts n_samples num_samples n",
-    "loss.kl_beta": "beta kl_coef",
-    "loss.clip_high": "epsilon eps cliprange clip_ratio",
-    "policy.model": "model model_name model_name_or_path",
-    "data.file": "dataset dataset_name train_file",
+    "allocator.group_size": "num_generations n",
+    "advantage.scale": "scale_rewards",
+    "loss.kl_beta": "beta kl_coef kl_loss_coef",
+    "loss.clip_high": "epsilon clip_ratio",
+    "policy.model": "model model_name_or_path",
+    "policy.dtype": "bf16",
+    "policy.lora.r": "lora_r lora_rank",
+    "data.file": "dataset dataset_name train_files",
+    "eval.every": "eval_steps",
     "eval.items": "ood",
+    "engine": "use_vllm",
+    "logger": "report_to",
+    "callbacks.checkpoint": "save_steps save_freq",
     "paths.out": "output_dir",
     "method": "algorithm algo",
-    "env": "environment env_name",
+    "env": "environment",
     "advantage": "adv_estimator",
     "check": "dry_run",
 }
 HERE = {word: key for key, words in _ELSEWHERE.items() for word in words.split()}
+NOTES = {
+    "iterations": " It counts iterations, not passes over the data.",
+    "engine": " engine=vllm samples from a vLLM server that you start (docs/engines.md).",
+    "logger": " Every run logs to W&B, offline at first: logger.wandb.offline=false sends it, ~logger leaves it out.",
+    "callbacks.checkpoint": " A run saves itself after each iteration, and the same command resumes it.",
+}
 
 
 def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
@@ -228,12 +253,12 @@ def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
     for.
     """
     plain = word.lower().replace("-", "_")
-    known = HERE.get(plain, "")
-    if known and (not holder or "." not in known or known.startswith(f"{holder}.")):
+    if known := HERE.get(plain, ""):
         above, _, last = known.rpartition(".")
+        if holder and last in _at(tree, holder):  # such as predictor.lr
+            return f"; did you mean '{holder}.{last}'?"
         if last in _at(tree, above):
-            counts = " It counts iterations, not passes over the data." if known == "iterations" else ""
-            return f"; did you mean '{known}'?{counts}"
+            return f"; did you mean '{known}'?{NOTES.get(known, '')}"
         return f"; this setting is called '{known}' here and belongs to a part that this run does not use"
     names = [str(name) for name in _at(tree, holder) if not str(name).startswith("_")]
     if not get_close_matches(word, names, n=1, cutoff=0.6):
@@ -255,8 +280,9 @@ def _at(tree: Mapping[str, Any], dotted: str) -> Mapping[str, Any]:
 def suggest(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` with the known name closest to ``name``, or a list of all if none is similar."""
     names = sorted(known)
-    if near := get_close_matches(name, names, n=1, cutoff=0.6):
-        return f"; did you mean '{near[0]}'?"
+    in_lower_case = {each.lower(): each for each in names}
+    if near := get_close_matches(name.lower(), in_lower_case, n=1, cutoff=0.6):
+        return f"; did you mean '{in_lower_case[near[0]]}'?"
     return f"; choose one of {', '.join(names)}" if names else "; leave out this key"
 
 

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException, ValidationError
 from yaml import YAMLError
 
-from turnwise.config.check import HERE, check_config, meant, secrets_in, suggest
+from turnwise.config.check import HERE, NOTES, check_config, meant, secrets_in, suggest
 from turnwise.config.schema import ConfigError, build, compose_config, small_options
 
 _OF_HYDRA = {  # settings of Hydra -> what to do instead
@@ -112,7 +112,7 @@ def _message(override: Override, error: Exception, cfg: DictConfig | None, folde
             return f"{line}: {place} is a single value and has no keys; set {place}=..."
         return f"{line}: {_line(error)}"  # for example +key=... for a key that exists already
     where = f"{holder} has no key '{wrong}'" if holder else f"there is no key '{wrong}'"
-    elsewhere = last.lower() in HERE and wrong.lower() not in HERE
+    elsewhere = wrong != last and last.lower() in HERE  # such as actor_rollout_ref.rollout.n
     near = meant(last if elsewhere else wrong, OmegaConf.to_container(cfg), "" if elsewhere else holder)  # type: ignore[arg-type]
     return f"{line}: {where}{near}"
 
@@ -129,9 +129,14 @@ def _no_option(group: str, option: str, folder: Path) -> str:
     if group == "hydra/launcher" and option in ("joblib", "submitit_local", "submitit_slurm", "ray"):
         package = f"hydra-{option.partition('_')[0]}-launcher"
         return f"hydra/launcher={option}: {package} is not installed here; pip install {package}"
-    if group in _OF_OWN and re.search(r"[/.]", option):
-        return f"{group} has no '{option}'; set {_OF_OWN[group]}={option} for one of your own"
-    return f"{group} has no '{option}'{suggest(option, group_options(folder).get(group, []))}"
+    if group == "logger":
+        return f"logger has no '{option}'.{NOTES[group]}"
+    own = f"'hydra.searchpath=[file://FOLDER]' finds one of your own, FOLDER/{group}/{option}.yaml"
+    near = suggest(option, group_options(folder).get(group, []))
+    if group in _OF_OWN:
+        own = f"set {_OF_OWN[group]}={option} for one of your own"
+        near = near if not re.search(r"[/.]", option) else ""
+    return f"{group} has no '{option}'{near}{'' if 'did you mean' in near else f'; {own}'}"
 
 
 def group_options(folder: Path) -> dict[str, list[str]]:

@@ -5,8 +5,9 @@ ones.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from turnwise.data.match_calls import equivalent, identical
 from turnwise.data.toolcalls import Format, ToolCallError, parser_of
@@ -22,6 +23,17 @@ class Reward(Protocol):
     """
 
     def __call__(self, tree: RolloutTree) -> Rewards: ...
+
+
+def check_rewards(rewards: Any, tree: RolloutTree, rule: str) -> Rewards:
+    """Returns what a reward has returned. An InputError says if it has not the form of rewards."""
+    with suppress(AttributeError, TypeError):
+        if "total" in rewards and {len(values) for values in rewards.values()} == {len(tree.leaves())}:
+            return rewards  # type: ignore[no-any-return]
+    raise InputError(
+        f"reward: {rule} must return a dictionary with a list 'total', whose lists have one number for each of the "
+        f"{len(tree.leaves())} leaves of the tree (docs/extending.md), got {rewards!r:.200}"
+    )
 
 
 def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:

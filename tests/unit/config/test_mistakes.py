@@ -36,6 +36,10 @@ def mistakes(line: str) -> list[str]:
 
 NAMES = [  # command line, key, near miss
     ("method=pivtorl", "method=pivtorl", "pivotrl"),
+    ("method=PivotRL", "method=PivotRL", "'pivotrl'"),
+    ("env=mine", "env=mine", "hydra.searchpath"),
+    ("policy=mine", "policy=mine", "policy.model=mine"),
+    ("env._target_=turnwise_worlds.household.HouseholdEnvv", "env._target_", "'HouseholdEnv'"),
     ("engine=qqq", "engine=qqq", "tree"),
     ("sed=3", "sed=3", "seed"),
     ("los.clip_high=.3", "los.clip_high=.3", "loss"),
@@ -51,6 +55,11 @@ NAMES = [  # command line, key, near miss
     ("engine.lane=3", "engine.lane=3", "lanes"),
     ("lr=1e-4", "lr=1e-4", "update.learning_rate"),
     ("update.lr=1e-4", "update.lr=1e-4", "update.learning_rate"),
+    ("predictor=tiny predictor.lr=1e-4", "predictor.lr=1e-4", "predictor.learning_rate"),
+    ("algorithm.kl_ctrl.kl_coef=0.1", "algorithm.kl_ctrl.kl_coef=0.1", "loss.kl_beta"),
+    ("data.train_batch_size=8", "data.train_batch_size=8", "rollout.states"),
+    ("scale_rewards=false", "scale_rewards=false", "advantage.scale"),
+    ("use_vllm=true", "use_vllm=true", "engine=vllm"),
     ("num_generations=8", "num_generations=8", "allocator.group_size"),
     ("actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.n=8", "allocator.group_size"),
     ("max_completion_length=8", "max_completion_length=8", "rollout.sampling.max_tokens"),
