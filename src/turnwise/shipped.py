@@ -55,11 +55,12 @@ def weights_of(model: str) -> str:
 
 
 def unknown_to(model: str, world: str, level: str | None) -> str | None:
-    """Returns a warning if a tiny base policy was not trained on environment ``world`` at ``level``, or None."""
+    """Returns a warning if a tiny base policy was not trained on ``world`` (an environment, a file) at ``level``, or None."""
     if model not in WORLDS or (world in WORLDS[model] and level in (None, "tiny")):
         return None
-    if world in WORLDS[model]:
-        return f"base={model} was trained on {world} only at level=tiny; set policy.model to use a model of your own"
-    better = [name for name, worlds in WORLDS.items() if world in worlds]
-    remedy = f"base={better[0]} was trained on {world}" if better else "set policy.model to use a model of your own"
-    return f"base={model} was never trained on {world} and will solve few or no tasks of this environment; {remedy}"
+    better = [
+        f"base={name} knows {world}" for name, worlds in WORLDS.items() if world in worlds and level in (None, "tiny")
+    ]
+    remedy = next(iter(better), "policy.model=... takes a model of your own")
+    known = ", ".join(WORLDS[model])
+    return f"base={model} is a toy that knows only level tiny of {known}: here it will hardly ever succeed; {remedy}"

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, Node, OmegaConf
 
+from turnwise.models.hub import positions, read_config
 from turnwise.shipped import BASES, FETCHED
 
 OWN = "own"  # the scale of a run whose settings follow the model
@@ -40,11 +41,10 @@ def size_of(model: str) -> tuple[float, str]:
     """The number of a model's parameters, also in words, from the files of a folder or from the model's name."""
     parameters, words = 0.0, ""
     if Path(model).is_dir():
-        with suppress(OSError, ValueError, AttributeError):
-            config = json.loads((Path(model) / "config.json").read_bytes())
-            width = 4 if "32" in str(config.get("dtype") or config.get("torch_dtype") or "float32") else 2
-            parameters = sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) / width
-            words = f"{parameters / 1e9:.2g}B" if parameters >= 1e8 else f"{parameters / 1e6:.2g}M"
+        config = read_config(model)
+        width = 4 if "32" in str(config.get("dtype") or config.get("torch_dtype") or "float32") else 2
+        parameters = sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) / width
+        words = f"{parameters / 1e9:.2g}B" if parameters >= 1e8 else f"{parameters / 1e6:.2g}M"
     if not parameters and (found := _SIZE.search(model.rpartition("/")[2].lower())):
         many, number, unit = found.groups()
         parameters, words = int(many or 1) * float(number) * (1e9 if unit == "b" else 1e6), found[0].upper()
@@ -92,7 +92,9 @@ class _Run:
     def __init__(self, root: DictConfig) -> None:
         self.root = root
         self.model = str(self["policy.model"])
-        self.parameters, self.size = size_of(str(FETCHED.get(self.model, self.model)))
+        folder = str(FETCHED.get(self.model, self.model))
+        self.parameters, self.size = size_of(folder)
+        self.positions = positions(read_config(folder))
         self.tiny = self.parameters < TINY
         self.gpu = self["trainer.accelerator"] in ("gpu", "cuda")
         self.lora = bool(self["policy.lora.r"])
@@ -138,17 +140,21 @@ def _reply(run: _Run, shipped: Any) -> tuple[Any, str]:
         room, why = 256, "a chat model's action"
     if own and (demonstrated := min(8192, _power(2 * own.reply + 16))) >= (room if run.thinks else 0):
         room, why = demonstrated, f"twice the replies of up to {own.reply} tokens, a power of two"
-    given = run.root.rollout._get_node("max_length")
-    if not _follows(given) and (most := int(run["rollout.max_length"])) <= room:
+    follows = _follows(run.root.rollout._get_node("max_length"))
+    most = run.positions if follows else int(run["rollout.max_length"])
+    if most is not None and most <= room:
         return max(1, most // 2), "half of rollout.max_length"
     return room, why
 
 
 def _history(run: _Run, shipped: Any) -> tuple[Any, str]:
     if own := run.own:
-        room = own.dialogue * 1.2 + run["rollout.sampling.max_tokens"]
-        return min(32768, max(2048, _power(room))), "the longest dialogue, and a reply"
-    return (shipped, "a tiny model") if run.tiny else (8192, "a chat model's dialogue")
+        needed = own.dialogue * 1.2 + run["rollout.sampling.max_tokens"]
+        room, why = min(32768, max(2048, _power(needed))), "the longest dialogue, and a reply"
+    else:
+        room, why = (shipped, "a tiny model") if run.tiny else (8192, "a chat model's dialogue")
+    most = run.positions
+    return (most, "the model's positions") if most is not None and most < room else (room, why)
 
 
 def _iterations(run: _Run, shipped: Any) -> tuple[Any, str]:
@@ -166,7 +172,7 @@ def _iterations(run: _Run, shipped: Any) -> tuple[Any, str]:
     needed = ceil(PASSES * count / drawn)
     number = max(FEWEST, needed if run.imitates else min(MOST, needed))
     passes = number * drawn / max(1, count)
-    return number, f"{passes:.{'2g' if passes < 10 else '0f'}} passes over {count:.0f} {what}"
+    return number, f"about {passes:.{'2g' if passes < 10 else '0f'}} passes over the {what}"
 
 
 def _dtype(run: _Run, shipped: Any) -> tuple[Any, str]:

@@ -19,11 +19,10 @@ from turnwise.config.schema import ConfigError, build
 from turnwise.env import check_ready
 from turnwise.errors import InputError
 from turnwise.files import expanded
-from turnwise.models.hub import at_hand, check_adapter
+from turnwise.models.hub import at_hand, check_adapter, check_length, read_config
 from turnwise.shipped import BASES, weights_of
 
 _ON_GPU = ("gpu", "cuda")
-_LONGEST = 255  # largest length of a file name in bytes
 _LOOKED_AT = 2000  # number of records of a file that are checked before the run reads all of them
 
 
@@ -32,6 +31,8 @@ def check_machine(cfg: DictConfig) -> None:
     on another machine, so this check is made when a run starts.
     """
     mistakes = [*_gpus(cfg), *_folders(cfg), *missing_files(cfg), *_models(cfg)]
+    if cfg.get("check") and cfg.policy.lora.r and (away := _away(cfg)):
+        mistakes.append(f"{away}; start the server first")
     if mistakes:
         raise ConfigError(mistakes)
 
@@ -42,7 +43,9 @@ def opening(cfg: DictConfig) -> str:
     shared = ""
     if cfg.trainer.accelerator == "cpu" and isinstance(devices, int) and devices > cores:
         shared = f" in {devices} processes that share {cores} cores, which is slower than trainer.devices={cores}"
-    return f"{cfg.method}: the settings are fine; checking files and models, then loading PyTorch{shared}{_server(cfg)}"
+    away = "" if cfg.get("check") else _away(cfg)
+    wait = away and f"\n{away}; the run will wait for it up to engine.wait_limit={cfg.engine.wait_limit} s"
+    return f"{cfg.method}: the settings are fine; checking files and models, then loading PyTorch{shared}{wait}"
 
 
 def check_inputs(cfg: DictConfig) -> Any:
@@ -82,12 +85,6 @@ def _folders(cfg: DictConfig) -> Iterator[str]:
         if not folder.strip():
             yield f"{key}: the value is empty; name a folder to write to"
             continue
-        if "\0" in folder:  # which no call below takes
-            yield f"{key}: a folder's name has no zero byte; name another folder"
-            return
-        if any(len(os.fsencode(part)) > _LONGEST for part in Path(folder).parts):
-            yield f"{key}: a folder's name may have at most {_LONGEST} bytes; give another name=..."
-            continue
         path = next(path for path in (Path(folder), *Path(folder).absolute().parents) if os.path.lexists(path))
         if not path.is_dir():
             yield f"{key}={folder}: {path} is not a folder; remove {path}, or name another folder"
@@ -107,15 +104,14 @@ def missing_files(cfg: DictConfig) -> Iterator[str]:
             yield f"{key}={file}: no such file; correct {key} (the current folder is {Path.cwd()})"
 
 
-def _server(cfg: DictConfig) -> str:
-    """Says that the run will wait for its server. One that loads whole weights starts after the run has written them."""
+def _away(cfg: DictConfig) -> str:
+    """That the run's server does not answer. One that loads whole weights starts only when the run has written them."""
     url = urlsplit(str(OmegaConf.select(cfg, "engine.url") or ""))
     if url.hostname:
         try:
             socket.create_connection((url.hostname, url.port or (443 if url.scheme == "https" else 80)), 4).close()
         except ConnectionRefusedError:
-            wait = f"the run will wait for it up to engine.wait_limit={cfg.engine.wait_limit} s"
-            return f"\nengine.url={url.geturl()}: nothing answers there; {wait} (docs/engines.md has the command)"
+            return f"engine.url={url.geturl()}: nothing answers there (docs/engines.md has the server's command)"
         except OSError:  # such as a proxy's address: the run itself says more
             pass
     return ""
@@ -128,7 +124,11 @@ def _models(cfg: DictConfig) -> Iterator[str]:
         try:
             if isinstance(model, str) and model not in BASES:
                 at_hand(weights_of(model), key)
-            if start and key == "policy.model":
-                check_adapter(Path(start), weights_of(model))
+            if key == "policy.model":
+                check_length(
+                    read_config(weights_of(model)), OmegaConf.select(cfg, "rollout.max_length") or 0, f"{key}={model}"
+                )
+                if start:
+                    check_adapter(Path(start), weights_of(model))
         except InputError as error:
             yield str(error)

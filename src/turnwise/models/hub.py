@@ -5,8 +5,10 @@ Without internet, this takes only seconds.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from turnwise.errors import InputError
 
@@ -84,6 +86,51 @@ def check_model(model: str | Path, key: str) -> None:
         raise InputError(f"{named}: this is an adapter; set policy.start to it and {key} to its base model")
     if path.is_dir() and not (path / "config.json").is_file():
         raise InputError(f"{named}: there is no config.json in this folder; {_inside(path)}")
+    for file in sorted(path.glob("*.safetensors")):
+        check_whole(file, named)
+
+
+def check_whole(file: Path, named: str) -> None:
+    """Raises an InputError if a safetensors file ends before its header says, or has no header."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        header = int.from_bytes(stream.read(8), "little")
+        try:
+            tensors = dict(json.loads(stream.read(min(header, size))))
+            ends = [one["data_offsets"][1] for key, one in tensors.items() if key != "__metadata__"]
+            needed = 8 + header + max(ends, default=0)
+        except (ValueError, TypeError, LookupError):
+            needed = 0
+    if size != needed:
+        why = f"it has {size:,} of {needed:,} bytes" if needed else "it does not begin as a safetensors file does"
+        raise InputError(f"{named}: {file.name} is damaged or cut off ({why}); download it, or copy it here, again")
+
+
+def check_length(config: Mapping[str, Any], length: int, named: str) -> None:
+    """Raises an InputError if a model with this ``config.json`` knows fewer than ``length`` positions."""
+    most = positions(config)
+    if most is not None and length > most:
+        raise InputError(
+            f"rollout.max_length={length}: {named} knows only {most} positions; set rollout.max_length={most}"
+        )
+
+
+def positions(config: Mapping[str, Any]) -> int | None:
+    """The tokens of the longest text that a model was made for. None: unknown, or its rotary frequencies are scaled."""
+    about = config.get("text_config") or config
+    scaling = about.get("rope_parameters") or about.get("rope_scaling") or {}
+    most = about.get("max_position_embeddings")
+    return (
+        most if isinstance(most, int) and scaling.get("rope_type", scaling.get("type")) in (None, "default") else None
+    )
+
+
+def read_config(model: str) -> dict[str, Any]:
+    """The ``config.json`` in a model's folder; empty if there is none, or it cannot be read."""
+    try:
+        return dict(json.loads((Path(model) / "config.json").read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def check_adapter(adapter: Path, base: str | Path) -> None:
@@ -95,6 +142,7 @@ def check_adapter(adapter: Path, base: str | Path) -> None:
         if not adapter.exists() and (adapter.parent / "config.yaml").is_file():
             raise InputError(f"{named}: the run in {adapter.parent} has not ended; its command resumes it")
         raise InputError(f"{named}: there is no {ADAPTER}; {_inside(adapter)}")
+    check_whole(adapter / ADAPTER, named)
     try:
         about = dict(json.loads((adapter / ADAPTER_CONFIG).read_bytes()))
     except (OSError, ValueError, TypeError) as error:
@@ -117,9 +165,11 @@ def check_adapter(adapter: Path, base: str | Path) -> None:
 
 def _inside(folder: Path) -> str:
     """What to set instead of the folder, such as the folder of a run."""
-    if (folder / "adapter" / ADAPTER).is_file():
-        return f"set policy.start={folder / 'adapter'}"
-    if whole := next((path for path in (folder, folder / "model") if (path / "config.json").is_file()), None):
+    below = [each for seed in ("", "seed*/") for each in sorted(folder.glob(f"{seed}adapter"))]
+    if adapter := next((path for path in below if (path / ADAPTER).is_file()), None):
+        return f"set policy.start={adapter}, and policy.model to its base model"
+    models = [folder, *folder.glob("model"), *sorted(folder.glob("seed*/model"))]
+    if whole := next((path for path in models if (path / "config.json").is_file()), None):
         return f"this is a whole model: set policy.model={whole} and leave out policy.start"
     return "name the folder of a Hugging Face model (policy.model), or the adapter of a finished run (policy.start)"
 

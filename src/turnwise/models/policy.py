@@ -20,7 +20,7 @@ from transformers.utils import logging as hf_logging
 
 from turnwise.errors import InputError
 from turnwise.models.attention import unwrapped, use_tree_attention
-from turnwise.models.hub import ADAPTER, ADAPTER_CONFIG, check_adapter, check_model
+from turnwise.models.hub import ADAPTER, ADAPTER_CONFIG, check_adapter, check_length, check_model
 from turnwise.models.logprobs import Head
 
 logger = logging.getLogger(__name__)
@@ -132,6 +132,7 @@ def load_policy(
         PolicyError: the model or adapter does not exist or cannot be used.
     """
     policy, tokenizer = _load(AutoModelForCausalLM, model, dtype, "policy.model")
+    check_length(policy.config.to_dict(), longest or 0, f"policy.model={model}")
     if start is not None:
         policy = _merged(policy, model, Path(start))
     _under_tree_attention(policy, f"policy.model={model}", longest)
