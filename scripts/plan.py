@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from math import ceil
@@ -31,6 +31,15 @@ LENGTHS = {
     "observation": "mean tokens of the environment's answer to a turn",
     "episode": "mean turns of an episode of the policy",
 }
+WIDTH = 100  # of the page, in characters
+OF_THE_MODEL = (
+    "weights",
+    "earlier",
+    "gradients",
+    "optimiser",
+    "copy",
+    "predictor",
+)  # parts that do not depend on lengths
 REMEDIES = {  # largest part of the memory -> what makes it smaller
     "drawing": "lower rollout.states, allocator.group_size or rollout.sampling.max_tokens, or sample with engine=vllm",
     "cache": "lower engine.memory_gb or rollout.max_length",
@@ -80,21 +89,43 @@ def main(arguments: list[str]) -> int:
             cells.append([name, f"{runs[name]}", f"{one.gpus}", figure(hours), f"{jobs}", figure(every)])
             total += every
     count = sum(runs[cell[0]] for cell in cells)
-    title = f"{count} runs in all: about {figure(total)} GPU-hours on {args.gpu}, computed and not measured"
-    jobs_of = f"jobs of {JOB_HOURS} h for a run"
-    heads = ["row", "runs", "GPUs of a run", "hours of a run", jobs_of, "GPU-hours of all runs"]
-    show([*tables, Table(title, heads, cells)], sized(220))
+    title = f"all runs ({count}): about {figure(total)} GPU-hours on {args.gpu}, computed and not measured"
+    heads = ["row", "runs", "GPUs of_a run", "hours of_a run", f"jobs of_{JOB_HOURS} h each", "GPU-hours_of all runs"]
+    show([part for table in [*tables, Table(title, heads, cells)] for part in narrow(table)], sized(WIDTH))
     for name, one in plans.items():
         source = "measured on demonstrations" if one.lengths.measured else "at most what the configuration allows"
         print(f"{name}: lengths that are not given are {source}")
         if one.unknown or name in cannot:
             print(f"{name}: {one.unknown or cannot[name]}")
         if one.memory and one.memory["peak"] > gpu.memory_gb * 1e9:
-            largest = max(list(one.memory)[:-1], key=one.memory.__getitem__)
-            remedy = REMEDIES.get(largest, "take more GPUs, or a larger one")
-            print(f"{name}: does not fit; the largest part is {largest}: {remedy}")
+            print(f"{name}: does not fit; {remedy(one.memory, gpu.memory_gb * 1e9)}")
     print(json.dumps({"command": args.overrides, "gpu": args.gpu, "cannot": cannot, "runs": runs, "rows": whole}))
     return 0
+
+
+def remedy(memory: Mapping[str, float], most: float) -> str:
+    model = sum(memory[part] for part in OF_THE_MODEL)
+    if model > most:
+        return (
+            f"the weights and what belongs to them need {figure(model / 1e9)} GB before anything is sampled: set "
+            "policy.dtype=bfloat16 (as trainer=gpu does), shard them over more GPUs (trainer=fsdp), or take a smaller model"
+        )
+    largest = max(set(memory) - {"peak", *OF_THE_MODEL}, key=memory.__getitem__)
+    return f"beside the weights, the largest part is {largest}: {REMEDIES.get(largest, 'take a larger GPU')}"
+
+
+def narrow(table: Any) -> Iterator[Any]:
+    """The columns that have a value other than 0, as tables that fit on the page with headings of several lines."""
+    heads = [head.replace("_", "\n") for head in table.headers]
+    cells = [[*row, *[""] * (len(heads) - len(row))] for row in table.rows]
+    widths = [max(map(len, "\n".join(column).splitlines())) + 3 for column in zip(heads, *cells, strict=True)]
+    left, part = [i for i in range(1, len(heads)) if any(row[i] not in ("0", "") for row in cells)], 0
+    while left:
+        fitting = [n for n in range(1, len(left) + 1) if sum(widths[i] for i in (0, *left[:n])) <= WIDTH - 4]
+        columns, left = [0, *left[: max(fitting, default=1)]], left[max(fitting, default=1) :]
+        part += 1
+        title = f"{table.title} ({part})" if left or part > 1 else table.title
+        yield type(table)(title, [heads[i] for i in columns], [[row[i] for i in columns] for row in cells])
 
 
 def figure(number: float) -> str:
