@@ -50,11 +50,16 @@ def verdict(change: Comparison) -> Literal["better", "worse", "unclear", "unfini
 def summary(result: Result) -> dict[str, str]:
     """Name -> value as text of what a run measured, with the change of its main number first."""
     main, ood, held_out, dialogues = result.in_domain, result.ood, result.held_out, judged_on_dialogues(result)
-    rows = {"accepted replies" if dialogues else "held-out success": f"{_moved(main)}: {verdict(main)}"}
+    first = "accepted replies" if dialogues else "held-out success"
+    rows = {first: f"{_moved(main, 'replies' if dialogues else 'tasks')}: {verdict(main)}"}
+    if not main.after and not main.base and main.after is not None:
+        longer = "train longer (a larger iterations=, another name=), or all weights (policy.lora.r=0)"
+        start = "start from the adapter of a run of method=sft that has some success (policy.start=)"
+        rows["what to do"] = f"nothing succeeded yet: {start if result.rollout_turns else longer}"
     if held_out is not None:
         nll = held_out.nll
         rows["held-out replies"] = (
-            f"{count(held_out.replies)} of {count(held_out.dialogues)} dialogues; {nats(nll.base)} to {nats(nll.after)} "
+            f"{count(held_out.replies)} (dialogues: {count(held_out.dialogues)}); {nats(nll.base)} to {nats(nll.after)} "
             f"nats a token {interval(nll.delta_ci95, lambda x: nats(x, True))}; equal {_moved(held_out.strict)}"
         )
     if ood.mean_change is not None:
@@ -80,8 +85,8 @@ def summary(result: Result) -> dict[str, str]:
     return rows | {"scale": result.scale}
 
 
-def _moved(change: Comparison) -> str:
-    over = f", {count(change.tasks)} tasks" if change.tasks else ""
+def _moved(change: Comparison, what: str = "") -> str:
+    over = f", {count(change.tasks)} {what}" if change.tasks else ""
     points = f"{signed(change.delta)} points {interval(change.delta_ci95)}"
     return f"{percent(change.base)} to {percent(change.after)} ({points}{over})"
 

@@ -31,6 +31,7 @@ from turnwise.env import Environment, Quality, demonstrated, environment_of, env
 from turnwise.errors import InputError
 from turnwise.methods.states import expert_turns, task_starts
 from turnwise.rollouts.environment_steps import Openings, guarded
+from turnwise.shipped import unknown_to
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.progress import Phases
 from turnwise.types import Message, State, Task, Trajectory
@@ -232,9 +233,9 @@ class UserFile:
     def lines(self) -> list[str]:
         verifier = f"data.verifier={self.data.verifier or 'null'} (docs/data.md)"
         return [
-            f"{self.dialogues} dialogues without an environment are judged against their demonstrated replies: calls are "
-            f"read as {self.dialect.format}, {verifier}",
-            *(f"{count} of these dialogues {text}" for text, count in self.told.items()),
+            f"dialogues without an environment: {self.dialogues}, judged by their demonstrated replies, whose calls are read "
+            f"as {self.dialect.format}, {verifier}",
+            *(f"of these dialogues, {count} {text}" for text, count in self.told.items()),
         ]
 
     @property
@@ -380,7 +381,7 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
             "rollout.turns=1"
         )
     numbers = own.held_out()
-    for line in own.lines():
+    for line in filter(None, [*own.lines(), unknown_to(settings.policy.model, Path(data.file or "").name, None)]):
         phases.log(line)
     held_out = None
     if numbers:
@@ -389,8 +390,7 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
         held_out = own.measured(list(_playable(fitting, rollout, phases)), steps)
         dialogues = len({state.trajectory for state in held_out.states})
         phases.log(
-            f"{len(numbers)} dialogues are held out; the run is evaluated on {len(held_out.states)} replies of "
-            f"{dialogues} of them"
+            f"dialogues held out: {len(numbers)}; replies evaluated: {len(held_out.states)}, of {dialogues} of them"
         )
         if sampled and held_out.longest > rollout.sampling.max_tokens:
             phases.log(
@@ -432,7 +432,7 @@ def _within(
         return states
     why = f"{len(states) - len(fitting)} of {len(states)} {what}; the longest has {max(lengths)})"
     if not fitting:
-        raise InputError(f"{key}: no state is left, because {why}; raise {key}")
+        raise InputError(f"{key}: no state is left, because {why}; raise {key}, or give shorter data")
     phases.log(f"left out: {why}")
     return fitting
 
@@ -452,7 +452,7 @@ def check_readable(reward: Any, candidates: Sequence[State]) -> None:
     remedy = (
         f"set reward.format={better[0]}, which reads these actions"
         if better
-        else "choose an environment whose actions are tool calls (env=apibank, bfcl or tau2), or reward=functional"
+        else "it grades only calls: choose an environment with tools (env=apibank, bfcl or tau2), or method=pivotrl"
     )
     raise InputError(
         f"reward.format={form}: none of {count} demonstrated actions has a call in this format, such as "

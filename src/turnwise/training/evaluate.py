@@ -279,7 +279,7 @@ def sampled_replies(
     for mode, sampling, count in (("sampled", player.sampling, attempts), ("greedy", Sampling(0), 1)):
         for limit, part in by_reply_limit(states, most, player.max_length, served) if count else ():
             acting = player.using(replace(sampling, max_tokens=limit), max_turns=1)
-            for tree in acting.play(part, Uniform(count), Never(), "held-out", on_turns=advance):
+            for tree in acting.play(part, Uniform(count), Never(), "held-out", on_reply=lambda *_: advance(1)):
                 turns[mode][tree.state.id] = tree.turns
             acting.forget()
 

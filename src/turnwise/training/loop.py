@@ -170,10 +170,9 @@ def give_back() -> None:
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
     file = cfg.data.file
     domain = Path(file).name if file is not None else environment.name
-    held_out = f"at most {cfg.eval.tasks} held-out dialogues or tasks" if file else f"{cfg.eval.tasks} held-out tasks"
     lines = [
         f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: {cfg.trainer.max_epochs} "
-        f"iterations of {cfg.rollout.states} states at most; evaluation on {held_out}"
+        f"iterations of at most {cfg.rollout.states} states" + ("" if file else f", {cfg.eval.tasks} held-out tasks")
     ]
     parts = environments_of(environment).values() if file is None else ()
     warned = (unknown_to(cfg.policy.model, part.name, getattr(part, "level", None)) for part in parts)

@@ -59,7 +59,7 @@ def profile(
     states: Sequence[State],
     k: int,
     key: object,
-    on_done: Callable[[int], None] = lambda count: None,
+    on_done: Callable[[float], None] = lambda count: None,
     distributed: DistributedContext | None = None,
     afresh: Callable[[], None] | None = None,
     rated: bool = False,
@@ -70,7 +70,7 @@ def profile(
     Args:
         player: samples single actions, with the policy that is profiled.
         states: the states, in the order of their trajectories.
-        on_done: is called with the number of states that have just been profiled.
+        on_done: is called with numbers of states; a sample counts as 1 / k of a state.
         afresh: empties the engine's cache, after each ``TOGETHER`` samples.
         rated: whether the pass rate of a state (:class:`turnwise.types.Pivot`) is used as its profile, without samples.
     """
@@ -83,20 +83,20 @@ def profile(
         else:
             sampled.append(state)
     on_done(len(rows))
-    step = max(1, TOGETHER // k)
+    step, of_sample = max(1, TOGETHER // k), distributed.world / k
     for start in range(0, len(sampled), step):
         if start and afresh is not None:
             afresh()
         part = sampled[start : start + step]
         fresh = []
-        for tree in player.play(distributed.share(part), Uniform(k), Never(), key):
+        mine = distributed.share(part)
+        for tree in player.play(mine, Uniform(k), Never(), key, on_reply=lambda *_: on_done(of_sample)):
             if turns := [turn for i, turn in enumerate(tree.turns) if i not in tree.invalid]:
                 cut += sum(turn.truncated for turn in turns)
                 functional, strict = ([turn.info[name] for turn in turns] for name in ("functional", "strict"))
                 fresh.append(_row(tree.state, functional, strict, [turn.text for turn in turns]))
         rows += distributed.gather(fresh)
         player.forget()  # the states of a trajectory are neighbours, so later states do not need the cached episodes
-        on_done(len(part))
     tally = player.tally
     cost = distributed.add({"turns": tally.turns - turns_before, "tokens": tally.tokens - tokens_before, "cut": cut})
     # The version tells a run that was killed, and profiles again at another iteration, that the file is not its own.

@@ -152,8 +152,8 @@ class Wandb(WandbLogger):
         except (wandb.errors.Error, ValueError) as error:  # ValueError: the key is malformed
             wandb.teardown()
             raise InputError(
-                f"W&B refused the run: {' '.join(str(error).split())[:400]}. To keep the run on this machine, set "
-                "logger.wandb.offline=true and WANDB_MODE=offline; `wandb sync` uploads it later"
+                f"W&B refused the run: {' '.join(str(error).split())[:400]}. With logger.wandb.offline=true (and without "
+                "WANDB_MODE=online) the run stays on this machine, and `wandb sync` uploads it later"
             ) from error
         if mode not in LOCAL:
             known.write_text(f"{run.id}\n")
