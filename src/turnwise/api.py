@@ -27,7 +27,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from turnwise.config.check import check_config
-from turnwise.config.schema import build, compose_config
+from turnwise.config.overrides import composed
+from turnwise.config.schema import build
 from turnwise.console import Terminal
 from turnwise.env import Environment, check_ready
 from turnwise.errors import InputError
@@ -94,6 +95,10 @@ def load_policy(name: str = "tiny", *settings: str) -> Policy:
 
 def make_env(name: str = "household", *settings: str) -> World:
     """Builds an environment by an option of ``env=``; ``settings`` are words such as ``env.level=full``."""
+    if not isinstance(name, str):
+        raise InputError(
+            f"make_env: needs a name, got {name!r:.80}; docs/extending.md shows how one of your own gets one"
+        )
     words = (f"env={name}", *settings)
     env = build(_config(words), "env")
     check_ready(env)
@@ -236,7 +241,7 @@ def train(
 def _config(words: Sequence[str]) -> DictConfig:
     if not CONF.is_dir():
         raise InputError(f"{CONF}: there is no such folder; install the repository in place (make setup)")
-    return compose_config(words, CONF)
+    return composed(words, CONF)
 
 
 def _parts(policy: Policy, world: World, *words: str) -> tuple[Settings, Parts, DictConfig]:
