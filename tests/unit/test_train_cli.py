@@ -137,10 +137,20 @@ def test_a_dry_run_names_the_files_that_are_missing(tmp_path: Path) -> None:
     assert run.returncode == 2 and "row sft: data.file=none.jsonl" in run.stderr
 
 
+def test_a_fault_in_a_file_of_the_user_is_one_line_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from turnwise_worlds.household import *\n\n\nclass Env(HouseholdEnv):\n"
+                                      "    def tasks(self, split, count, seed=0):\n        return self.nothing\n")  # fmt: skip
+    run = train("method=grpo", "env._target_=mine.Env", "name=x", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert run.returncode == 1 and f"{tmp_path / 'mine.py'}:6" in run.stderr and "Traceback" not in run.stderr
+    (tmp_path / "mine.py").write_text("\nnothing()\n")
+    run = train("method=grpo", "env._target_=mine.Env", "name=x", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert run.returncode == 2 and f"{tmp_path / 'mine.py'}:2" in run.stderr and "Traceback" not in run.stderr
+
+
 def test_help_says_what_can_be_chosen(tmp_path: Path) -> None:
     run = train("--help", cwd=tmp_path)
     assert run.returncode == 0
-    assert "loss: cispo, clipped, corrected, nll" in run.stdout
+    assert "loss: cispo, clipped, corrected, nll" in run.stdout and "at/" not in run.stdout
     assert "python train.py method=pivotrl" in run.stdout
 
 

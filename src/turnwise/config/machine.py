@@ -85,6 +85,9 @@ def _folders(cfg: DictConfig) -> Iterator[str]:
         if not folder.strip():
             yield f"{key}: the value is empty; name a folder to write to"
             continue
+        if any(len(os.fsencode(part)) > 255 for part in Path(folder).parts):  # of any file system
+            yield f"{key}: a folder's name may have at most 255 bytes; give another name=..."
+            continue
         path = next(path for path in (Path(folder), *Path(folder).absolute().parents) if os.path.lexists(path))
         if not path.is_dir():
             yield f"{key}={folder}: {path} is not a folder; remove {path}, or name another folder"

@@ -53,7 +53,7 @@ def summary(result: Result) -> dict[str, str]:
     first = "accepted replies" if dialogues else "held-out success"
     rows = {first: f"{_moved(main, 'replies' if dialogues else 'tasks')}: {verdict(main)}"}
     if not main.after and not main.base and main.after is not None:
-        longer = "train longer (a larger iterations=, another name=), or all weights (policy.lora.r=0)"
+        longer = "train on from this run's adapter (policy.start=, another name=), or all weights (policy.lora.r=0)"
         start = "start from the adapter of a run of method=sft that has some success (policy.start=)"
         rows["what to do"] = f"nothing succeeded yet: {start if result.rollout_turns else longer}"
     if held_out is not None:

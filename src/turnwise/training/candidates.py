@@ -345,7 +345,7 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
             opening.read(tasks)  # all in one event loop
         return Candidates(task_starts(tasks, lambda task: opening(task)[1]), opening)
     demonstrations, own = Demonstrations(chat), None
-    with phases.phase("read", data.trajectories) as advance:
+    with phases.phase("read", 0 if data.file else data.trajectories) as advance:
         if data.file is not None and parts.dialect is not None:
             own = UserFile(demonstrations, parts.dialect, data, environments_of(env))
             problems = each_trajectory(own, data.file, strict=data.strict)
@@ -389,9 +389,7 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
         fitting = [state for number in sorted(numbers[:most]) for state in by_trajectory[number]]
         held_out = own.measured(list(_playable(fitting, rollout, phases)), steps)
         dialogues = len({state.trajectory for state in held_out.states})
-        phases.log(
-            f"dialogues held out: {len(numbers)}; replies evaluated: {len(held_out.states)}, of {dialogues} of them"
-        )
+        phases.log(f"dialogues held out: {len(numbers)}; evaluated: {dialogues} (replies: {len(held_out.states)})")
         if sampled and held_out.longest > rollout.sampling.max_tokens:
             phases.log(
                 f"some of these demonstrated replies are longer than the {rollout.sampling.max_tokens} tokens that the policy "

@@ -65,10 +65,10 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
-        """Shows the progress of a phase of ``total`` steps while the ``with`` block runs, which gets a function
+        """Shows the progress of a phase of ``total`` steps (0: unknown) while the ``with`` block runs, which gets a function
         ``advance(steps, note="", already=False)``. ``already``: an earlier start of the run did these steps.
         """
-        task = self._bar.add_task(plain(name), total=total, note="")
+        task = self._bar.add_task(plain(name), total=total, note="", visible=total > 0)
         began, done, resumed = time.monotonic(), 0.0, 0.0
 
         def advance(steps: float, note: str = "", already: bool = False) -> None:
@@ -85,6 +85,7 @@ class Phases:
 
         try:
             yield advance
+            self._bar.update(task, completed=total)  # steps that an earlier run had done, such as demonstrations
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
 

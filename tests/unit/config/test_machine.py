@@ -54,7 +54,7 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     check_machine(config(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     for key in ("paths.out", "paths.cache"):
-        for given in ("", "  ", f"{tmp_path}/file", f"{tmp_path}/file/below/it"):
+        for given in ("", "  ", f"{tmp_path}/file", f"{tmp_path}/file/below/it", str(tmp_path / ("a" * 300))):
             with pytest.raises(ConfigError) as refused:
                 check_machine(config(tmp_path, **{key.replace(".", "__"): given}))
             assert [mistake.partition(":")[0].partition("=")[0] for mistake in refused.value.mistakes] == [key]

@@ -13,7 +13,7 @@ from turnwise.data.match_calls import same_value
 from turnwise.errors import InputError
 from turnwise.methods.awpo import Graded, execution_score
 from turnwise.methods.pivotrl import Exact, Functional
-from turnwise.methods.reward import Outcome, ToolCalls
+from turnwise.methods.reward import Outcome, ToolCalls, check_rewards
 from turnwise.types import RolloutTree, State, Task, ToolCall, Turn
 
 # -- rewards -----------------------------------------------------------------------------------------------------------
@@ -30,6 +30,22 @@ def turn(parent: int = -1, reward: float = 0.0, **info) -> Turn:
 def test_outcome_reads_the_leaf() -> None:
     tree = tree_of(turn(won=False), turn(won=False), turn(0, won=True), turn(1, won=False))
     assert Outcome()(tree) == {"outcome": [1.0, 0.0], "total": [1.0, 0.0]}
+
+
+def test_a_reward_of_a_wrong_form_is_refused() -> None:
+    tree = tree_of(turn(), turn(), turn(0))
+    for wrong in (
+        None,
+        [0.0, 0.0],
+        {"won": [1.0, 0.0]},
+        {"total": [1.0]},
+        {"total": [1.0, 0.0], "won": [1.0]},
+        {"total": 1.0},
+    ):
+        with pytest.raises(InputError, match=r"Mine.*2 leaves"):
+            check_rewards(wrong, tree, "Mine")
+    right = {"total": [1.0, math.nan], "won": (True, False)}
+    assert check_rewards(right, tree, "Mine") is right
 
 
 def test_return_sums_the_path_and_shares_prefixes() -> None:
