@@ -66,9 +66,12 @@ class Engine:
     def fork(self, node: int) -> int:
         return 0
 
-    def sample(self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Any = None) -> Any:
+    def sample(self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Any) -> Any:
         self.asked += len(nodes)
-        return [Sample([random.Random(seed).randrange(len(ACTIONS))], [0.0]) for seed in seeds]
+        samples = [Sample([random.Random(seed).randrange(len(ACTIONS))], [0.0]) for seed in seeds]
+        for told in enumerate(samples):
+            on_sample(*told)
+        return samples
 
     def close(self, nodes: Sequence[int]) -> None: ...
 
