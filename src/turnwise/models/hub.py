@@ -126,9 +126,14 @@ def positions(config: Mapping[str, Any]) -> int | None:
 
 
 def read_config(model: str) -> dict[str, Any]:
-    """The ``config.json`` in a model's folder; empty if there is none, or it cannot be read."""
+    """The ``config.json`` in a model's folder, or in the cache of the hub; empty if there is none, or it cannot be read."""
+    file: Any = Path(model) / "config.json"
     try:
-        return dict(json.loads((Path(model) / "config.json").read_bytes()))
+        if model.count("/") == 1 and not Path(model).exists():
+            from huggingface_hub import try_to_load_from_cache
+
+            file = try_to_load_from_cache(model, "config.json")
+        return dict(json.loads(Path(file).read_bytes()))
     except (OSError, ValueError, TypeError):
         return {}
 
