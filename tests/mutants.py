@@ -52,9 +52,6 @@ class Mutant(NamedTuple):
 # fmt: off
 MUTANTS = [
     # -- losses, corrections and KL
-    Mutant("cispo_gradient", "CISPO's weight has a gradient",
-           "clipped_ratio(ratio_K, low_K, high_K).detach() * advantage_K",
-           "clipped_ratio(ratio_K, low_K, high_K) * advantage_K", "unit/methods/test_other_rules.py"),
     Mutant("kl_sign", "the KL to the reference is rewarded",
            "loss_K = loss_K + self.kl_beta * self._kl(", "loss_K = loss_K - self.kl_beta * self._kl(",
            LOSS + "test_clipped.py"),
@@ -92,12 +89,6 @@ MUTANTS = [
     Mutant("advantage_sign", "leaves below the mean are rewarded",
            "return [(reward - centre) * factor for", "return [(centre - reward) * factor for",
            ADVANTAGE + "test_group.py"),
-    Mutant("gdpo_batch", "GDPO does not normalise over the update",
-           "sums = [{leaf: (value - centre) / norm for leaf,", "sums = [{leaf: value - centre for leaf,",
-           "unit/methods/test_other_rules.py"),
-    Mutant("gae_shift", "the critic's value after a turn is that before it",
-           "v = [values[0], *(values[turn + 1] for turn in path[:-1]), 0.0]",
-           "v = [values[0], values[0], *(values[turn + 1] for turn in path[:-1])]", "unit/methods/test_other_rules.py"),
     Mutant("igpo_last", "IGPO pays the gain of the last turn in place of the outcome",
            "for before, after in pairwise(seen)), reward]",
            "for before, after in pairwise(seen)), level[tree.path(leaf)[-1] + 1] - seen[-1]]",

@@ -111,12 +111,8 @@ def test_batch_k_is_sampled_from_policy_k_at_its_temperature(
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("grpo", ["advantage=turn_gae", "predictor=tiny", "loss=cispo", "env.horizon=4"]),
         ("grpo", ["advantage=igpo", "env=search", "env.horizon=4"]),
-        ("awpo", ["advantage=gdpo"]),
-        ("grpo", ["advantage=greso", "env.horizon=4"]),
-        ("grpo", ["allocator=entropy", "advantage=monte_carlo", "env.horizon=20", "rollout.sampling.max_tokens=24"]),
-        ("pivotrl", ["states=snr", "states.k=4"]),
+        ("grpo", ["allocator=treepo", "advantage=monte_carlo", "env.horizon=20", "rollout.sampling.max_tokens=24"]),
     ],
     ids=lambda part: part if isinstance(part, str) else part[0],
 )

@@ -33,7 +33,6 @@ WITH = {
     "reward/graded": ["states=expert_turns", "rollout.turns=1"],
     "reward/toolcalls": ["states=expert_turns", "rollout.turns=1"],
     "advantage/awpo": ["method=awpo"],
-    "advantage/gdpo": ["method=awpo"],
     "judge/offline": ["method=awpo"],
     "judge/endpoint": ["method=awpo"],
     "loss/nll": ["method=sft"],
@@ -41,7 +40,6 @@ WITH = {
     "allocator/trace": ["predictor=tiny"],
     "allocator/pcl": ["predictor=tiny", "rollout.states=128"],
     "gate/predicted": ["predictor=tiny"],
-    "advantage/turn_gae": ["predictor=tiny"],
     "reward/none": ["method=sft"],
     "advantage/none": ["method=sft"],
 }

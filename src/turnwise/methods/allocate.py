@@ -163,44 +163,6 @@ def probabilities(values: object, name: str) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Entropy:
-    """Starts ``roots`` rollouts at each state, then ``branches`` continuations for each of them, where the policy became
-    most uncertain after an observation (after ARPO, arXiv:2507.19849).
-
-    The uncertainty of a turn is the mean of -log p over its first ``tokens`` sampled tokens, an unbiased estimate of
-    their entropy from one sample, because a rollout keeps no distributions. A continuation starts before the turn whose
-    uncertainty exceeds that of the rollout's first turn most. ARPO branches while the rollout runs, where alpha + beta
-    times this difference passes a threshold; here the number of branches is fixed, as for the other allocators, so that
-    the cost is equal. If no turn is more uncertain than the first, the continuations start at the root.
-    """
-
-    roots: Annotated[int, Interval(ge=1, le=2**16)] = 4
-    branches: Annotated[int, Interval(ge=0, le=2**16)] = 2
-    tokens: Annotated[int, Interval(ge=1, le=2**16)] = 20
-
-    def __call__(self, states: Sequence[State]) -> list[int]:
-        return [self.roots] * len(states)
-
-    def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
-        return [self._expand(tree) for tree in trees]
-
-    def _expand(self, tree: RolloutTree) -> Mapping[int, int]:
-        places: Counter[int] = Counter()
-        for leaf in tree.valid_leaves():
-            path = tree.path(leaf)
-            first, *later = (self._surprise(tree.turns[turn].logprobs) for turn in path)
-            rises = {path[place]: value - first for place, value in enumerate(later) if value > first}
-            chosen = sorted(rises, key=lambda turn: (-rises[turn], turn))[: self.branches]
-            for number in range(self.branches):
-                places[chosen[number % len(chosen)] if chosen else -1] += 1
-        return places
-
-    def _surprise(self, logprobs: Sequence[float]) -> float:
-        head = logprobs[: self.tokens]
-        return -sum(head) / max(1, len(head))
-
-
-@dataclass(frozen=True, slots=True)
 class Pcl:
     """Gives ``group_size`` rollouts to each of the ``prompts`` states whose predicted success is nearest to 1/2."""
 

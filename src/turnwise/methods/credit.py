@@ -6,15 +6,14 @@ turns, after an idea of VinePPO (arXiv:2410.01679). conf/advantage explains the 
 from __future__ import annotations
 
 import math
-import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from annotated_types import Ge, Interval
+from annotated_types import Ge
 
-from turnwise.types import Credit, Rewards, RolloutTree, State
+from turnwise.types import Credit, Rewards, RolloutTree
 
 
 class Advantage(Protocol):
@@ -227,90 +226,6 @@ def group_advantages(
 def group(tree: RolloutTree, rewards: Rewards, **options: Any) -> Credit:
     """The credit of one tree by ``GroupAdvantage(**options)``, for a notebook."""
     return GroupAdvantage(**options)(tree, rewards)
-
-
-@dataclass(frozen=True, slots=True)
-class Gdpo(BatchAdvantage):
-    """Normalises each reward apart before adding (GDPO, arXiv:2601.05242), instead of adding rewards first:
-
-    A_k = (r_k - mean) / (std + eps) within the group for each reward k, A = sum of weight_k A_k, and the update's
-    advantages are (A - mean) / (std + eps) over the rollouts of its groups with a weight. A reward without spread in a
-    group adds 0 there. A leaf without one of the rewards (NaN: the judge failed) gets 0 for it, and is left out of
-    that reward's statistics. Without ``batch_norm`` the last step is left out.
-    """
-
-    rewards: Mapping[str, float] = field(default_factory=lambda: {"outcome": 1.0, "reasoning": 1.0})
-    batch_norm: bool = True
-    eps: Annotated[float, Ge(0)] = 1e-6
-    tolerance: Annotated[float, Ge(0)] = 1e-6
-    zero_variance: ZeroVariance = "drop"
-
-    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        sums = [self._sums(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
-        every = [value for of_tree in sums for value in of_tree.values()]
-        if self.batch_norm and every:
-            centre, norm = mean(every), std(every) + self.eps
-            sums = [{leaf: (value - centre) / norm for leaf, value in of_tree.items()} for of_tree in sums]
-        return Credited([spread(tree, of_tree) for tree, of_tree in zip(trees, sums, strict=True)], memory)
-
-    def _sums(self, tree: RolloutTree, rewards: Rewards) -> dict[int, float]:
-        if tree.stopped:
-            return {}
-        totals = dict.fromkeys(tree.valid_leaves(), 0.0)
-        for name, weight in self.rewards.items():
-            known = {leaf: r for leaf, r in leaf_rewards(tree, rewards, name).items() if not math.isnan(r)}
-            for leaf, value in (normalised(known, self.eps, self.tolerance) or {}).items():
-                totals[leaf] += weight * value
-        return totals if any(totals.values()) or self.zero_variance == "keep" else {}
-
-
-@dataclass(frozen=True, slots=True)
-class Greso(BatchAdvantage):
-    """The group advantage, and GRESO's filter of states before their rollouts (arXiv:2506.02177): a state whose last z
-    groups were all easy (equal rewards above 0), or all hard (equal rewards of 0), is passed over with probability 1 - p^z,
-    at most 99 %. The exploration probability p of either kind falls by ``step`` in an update in which the share of such
-    groups is at least its target, and rises otherwise, within [0.05, 0.95], once a state has come back (the authors: from
-    the second epoch on). The bounds, the targets, the 99 % and the start follow the authors' code; with
-    ``zero_variance="refill"`` further states take the places, as in the paper. Its ``memory`` has p of both kinds and,
-    for each state, z: below 0 for hard groups.
-    """
-
-    targets: tuple[float, float] = (1 / 12, 1 / 6)  # shares of easy and of hard groups
-    start: Annotated[float, Interval(gt=0, lt=1)] = 0.5
-    step: Annotated[float, Interval(ge=0, lt=1)] = 0.01
-    eps: Annotated[float, Ge(0)] = 1e-6
-    tolerance: Annotated[float, Ge(0)] = 1e-6
-    zero_variance: ZeroVariance = "refill"
-
-    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        group = GroupAdvantage(self.eps, self.tolerance, zero_variance=self.zero_variance)
-        credits = [group(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
-        after, kinds, known = dict(memory), list[int](), False
-        for tree, rewarded in zip(trees, rewards, strict=True):
-            total = finite_rewards(tree, rewarded, "total").values()
-            if len(total) < 2:
-                continue  # of a group that was stopped, or whose environment failed, nothing is known
-            equal, key = std(total) <= self.tolerance, f"z/{tree.state.id}"
-            kind = 0 if not equal else 1 if mean(total) > self.tolerance else -1  # mixed, easy, hard
-            before, known = after.get(key, 0.0), known or key in memory
-            after[key] = kind + (before if before * kind > 0 else 0.0)
-            kinds.append(kind)
-        for name, kind, target in zip(("p_easy", "p_hard"), (1, -1), self.targets, strict=True):
-            after[name] = memory.get(name, self.start)
-            if known:
-                share = kinds.count(kind) / len(kinds)
-                after[name] = min(0.95, max(0.05, after[name] + (-self.step if share >= target else self.step)))
-        return Credited(credits, after, {name: after[name] for name in ("p_easy", "p_hard")})
-
-    def chosen(self, states: Sequence[State], memory: Mapping[str, float], seed: int) -> list[State]:
-        """The states that are played: all of them if the draws would leave none."""
-        kept = []
-        for state in states:
-            z = memory.get(f"z/{state.id}", 0.0)
-            p = memory.get("p_easy" if z > 0 else "p_hard", self.start)
-            if random.Random(f"{seed}/{state.id}").random() < max(p ** abs(z), 0.01):
-                kept.append(state)
-        return kept or list(states)
 
 
 @dataclass(frozen=True, slots=True)

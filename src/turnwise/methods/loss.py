@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from annotated_types import Ge, Gt, Interval
 
@@ -313,8 +313,6 @@ class Clipped:
     The metrics, over tokens, are in docs/metrics.md.
     """
 
-    cut: ClassVar[str] = "clip_fraction"  # name of the metric
-
     clip_low: Annotated[float, Interval(ge=0, le=1)] = 0.2
     clip_high: Annotated[float, Interval(ge=0, le=1000)] = 0.2
     ratio: Level = "token"
@@ -357,7 +355,8 @@ class Clipped:
         low_K = _override(batch.clip_low_K, self.clip_low, ratio_K)
         high_K = _override(batch.clip_high_K, self.clip_high, ratio_K)
 
-        loss_K, cut_low_K, cut_high_K = self._surrogate(batch, ratio_K, advantage_K, low_K, high_K)
+        loss_K = surrogate(ratio_K, advantage_K, low_K, high_K)
+        cut_low_K, cut_high_K = (ratio_K < 1 - low_K) & (advantage_K < 0), (ratio_K > 1 + high_K) & (advantage_K > 0)
         if weights is not None:
             loss_K, ratio_K, token_ratio_K = (x * weights.weight_K for x in (loss_K, ratio_K, token_ratio_K))
         if self.needs_reference:
@@ -375,15 +374,7 @@ class Clipped:
         loss = (loss_K * token_scale(batch, self.aggregation, self.constant_length)).sum()
         if weights is not None:
             ratio_K = self._ratio(batch, old_K)
-        cuts = {self.cut: cut_low_K | cut_high_K, f"{self.cut}_low": cut_low_K, f"{self.cut}_high": cut_high_K}
-        return LossOutput(loss, _metrics(batch, old_K, ratio_K, cuts, weights))
-
-    def _surrogate(
-        self, batch: LossInputs, ratio_K: Tensor, advantage_K: Tensor, low_K: Tensor, high_K: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss of each token, and whether the lower and the upper end of the clip range cut something of it."""
-        below_K, above_K = (ratio_K < 1 - low_K) & (advantage_K < 0), (ratio_K > 1 + high_K) & (advantage_K > 0)
-        return surrogate(ratio_K, advantage_K, low_K, high_K), below_K, above_K
+        return LossOutput(loss, _metrics(batch, old_K, ratio_K, cut_low_K, cut_high_K, weights))
 
     def _ratio(self, batch: LossInputs, old_K: Tensor) -> Tensor:
         log_ratio_K = batch.logprobs_K - (batch.logprobs_K.detach() if self.ratio == "none" else old_K)
@@ -402,25 +393,6 @@ class Clipped:
             # a length-normalised ratio is not an importance weight, so with sequences each token's own ratio is used
             kl_K = kl_K * (ratio_K if self.ratio == "action" else token_ratio_K)
         return kl_K
-
-
-@dataclass(frozen=True, slots=True)
-class Cispo(Clipped):
-    """CISPO (arXiv:2506.13585): -sg(clip(w, 1 - e_low, 1 + e_high)) A log pi, where sg stops the gradient, with all other
-    terms and options of :class:`Clipped`. Unlike there, a token whose ratio is clipped keeps its gradient, so the metric
-    is ``weight_cut_fraction``. With the default ``clip_low`` nothing is clipped below, as in the paper.
-    """
-
-    cut: ClassVar[str] = "weight_cut_fraction"
-
-    clip_low: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    aggregation: Aggregation = "token_mean"
-
-    def _surrogate(
-        self, batch: LossInputs, ratio_K: Tensor, advantage_K: Tensor, low_K: Tensor, high_K: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        loss_K = -clipped_ratio(ratio_K, low_K, high_K).detach() * advantage_K * batch.logprobs_K
-        return loss_K, ratio_K < 1 - low_K, ratio_K > 1 + high_K
 
 
 def _k3(x: Tensor) -> Tensor:
@@ -443,7 +415,7 @@ def _override(given_K: Tensor | None, default: float, like_K: Tensor) -> Tensor:
 
 
 def _metrics(
-    batch: LossInputs, old_K: Tensor, ratio_K: Tensor, cuts: Mapping[str, Tensor], weights: Weights | None
+    batch: LossInputs, old_K: Tensor, ratio_K: Tensor, cut_low_K: Tensor, cut_high_K: Tensor, weights: Weights | None
 ) -> Metrics:
     import torch  # see above
 
@@ -451,7 +423,9 @@ def _metrics(
         tokens = ratio_K.numel()
         mismatch_K = (batch.logprobs_K - old_K).abs()
         sums = {
-            **{name: cut_K.sum() for name, cut_K in cuts.items()},
+            "clip_fraction": (cut_low_K | cut_high_K).sum(),
+            "clip_fraction_low": cut_low_K.sum(),
+            "clip_fraction_high": cut_high_K.sum(),
             "ratio_mean": ratio_K.sum(),
             "kl_sampler": _k3(batch.logprobs_K - old_K).sum(),
             "mismatch_mean": mismatch_K.sum(),

@@ -46,7 +46,7 @@ from typing import Annotated, ClassVar, NamedTuple, TypeVar
 from annotated_types import Ge, Interval
 from rapidfuzz.distance import Levenshtein, Prefix
 
-from turnwise.methods.gate import AtStep, Prefixes, draw, noted, symbol
+from turnwise.methods.gate import AtStep, Prefixes, noted, symbol
 from turnwise.methods.method import Method, key
 from turnwise.types import GateDecision, RolloutTree
 
@@ -222,23 +222,6 @@ class Either(AtStep):
         distance, ended = prefix_edit_distance(group), termination_fraction(group)
         stop = distance < self.threshold or ended >= self.ended
         return GateDecision(self.k, {DISTANCE: distance, TERMINATION: ended}, stop)
-
-
-@dataclass(frozen=True, slots=True)
-class RandomCut(AtStep):
-    """Stops a tree at step K (after ``k`` turns) with probability ``share`` (arXiv:2605.05802, App. E.1), whatever its
-    rollouts do. The default stops about as many trees (20 %) as the divergence gate with d_10 < 0.12.
-
-    The random draw depends only on the seed, the state and the policy version. So a run stops the same groups with any
-    batch size, and also after an interruption.
-    """
-
-    share: Annotated[float, Interval(ge=0, le=1)] = 0.2
-    k: Annotated[int, Ge(1)] = 10
-    seed: int = 0
-
-    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
-        return GateDecision(self.k, {}, draw(self.seed, tree) < self.share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,30 +183,6 @@ def task_starts(tasks: Iterable[Task], opening: Callable[[Task], Sequence[int]])
 
 
 @dataclass(frozen=True, slots=True)
-class SignalToNoise:
-    """Keeps the expert turns with the greatest variance of sampled rewards, as few as make up ``top_p`` of the sum of all
-    variances: RAGEN-2's filter (arXiv:2604.06268), which takes the variance of a prompt's rewards for its signal. There
-    the groups of each update are filtered; here the candidates, once, by their profiles of ``k`` actions.
-    """
-
-    source: ClassVar[Literal["expert"]] = "expert"
-    reprofile: ClassVar[None] = None
-
-    k: Annotated[int, Interval(ge=2, le=2**16)] = 8
-    top_p: Annotated[float, Interval(gt=0, le=1)] = 0.9
-
-    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        variances = {state.id: profiles[state.id].variance for state in states if profiles[state.id].mixed}
-        left, kept = self.top_p * sum(variances.values()), set()
-        for name in sorted(variances, key=lambda name: -variances[name]):
-            if left <= 1e-12:
-                break
-            kept.add(name)
-            left -= variances[name]
-        return [state for state in states if state.id in kept]
-
-
-@dataclass(frozen=True, slots=True)
 class TaskStarts:
     """Selects the first prompts of the first ``count`` training tasks as the states to train on."""
 

@@ -20,7 +20,6 @@ from annotated_types import Ge, Interval
 
 from turnwise.errors import InputError
 from turnwise.methods.credit import (
-    BatchAdvantage,
     Credited,
     ZeroVariance,
     finite_rewards,
@@ -28,7 +27,6 @@ from turnwise.methods.credit import (
     normalised,
     spread,
     spread_turns,
-    std,
 )
 from turnwise.types import Credit, Rewards, RolloutTree, Value
 
@@ -320,51 +318,6 @@ class GiGPO(_TurnRule):
         for place, value in returns.items():
             groups[shown[tree.turns[place].parent]][place] = value
         return {turn: value for group in groups.values() for turn, value in self._relative(group, self.scale).items()}
-
-
-@dataclass(frozen=True, slots=True)
-class TurnGae(BatchAdvantage):
-    """Generalised advantages (arXiv:1506.02438) over turns as the steps, with the run's predictor as the critic
-    (Turn-PPO, arXiv:2512.17008):
-
-    delta_t = r_t + gamma V(s_t+1) - V(s_t), A_t = sum over l of (gamma lam)^l delta_t+l.
-
-    V of a history is its predicted success, and 0 after the last turn. The rewards of a rollout's turns add up to its
-    total (:func:`payments`), which must lie in [0, 1] like V. With ``lam`` at 1 the critic is only a baseline, with 0
-    its values alone give credit to all turns but the last. ``whiten`` brings the advantages of the update's turns to
-    mean 0 and std 1, as PPO does; each turn of each rollout has the same weight.
-    """
-
-    value: Value
-    gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    lam: Annotated[float, Interval(ge=0, le=1)] = 0.95
-    whiten: bool = True
-    eps: Annotated[float, Ge(0)] = 1e-6
-
-    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        every = [
-            self._paths(tree, rewarded, values)
-            for tree, rewarded, values in zip(trees, rewards, self.value(trees), strict=True)
-        ]
-        numbers = [number for paths in every for path in paths.values() for number in path]
-        if self.whiten and numbers:
-            centre, norm = mean(numbers), std(numbers) + self.eps
-            every = [{leaf: [(a - centre) / norm for a in path] for leaf, path in paths.items()} for paths in every]
-        return Credited([spread_turns(tree, paths) for tree, paths in zip(trees, every, strict=True)], memory)
-
-    def _paths(self, tree: RolloutTree, rewards: Rewards, values: Sequence[float]) -> _Paths:
-        found = {}
-        for leaf, total in finite_rewards(tree, rewards, "total").items():
-            if not 0 <= total <= 1:
-                raise InputError(
-                    f"advantage=turn_gae: state {tree.state.id!r} has a reward of {total:g}, but the predictor's values lie "
-                    "in [0, 1]; choose a reward in this range, such as reward=outcome"
-                )
-            path = tree.path(leaf)
-            v = [values[0], *(values[turn + 1] for turn in path[:-1]), 0.0]
-            deltas = [r + self.gamma * v[t + 1] - v[t] for t, r in enumerate(payments(tree, leaf, total))]
-            found[leaf] = to_go(deltas, self.gamma * self.lam)
-        return found
 
 
 @dataclass(frozen=True, slots=True)

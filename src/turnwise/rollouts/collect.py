@@ -86,9 +86,7 @@ class Collector:
         """
         wanted = self.select(iteration)
         experience = Experience()
-        chosen = self._chosen(wanted, iteration, memory)
-        experience.skipped = len(wanted) - len(chosen)
-        self._extend(experience, chosen, (iteration, 0), memory)
+        self._extend(experience, wanted, (iteration, 0), memory)
         if getattr(self.advantage, "zero_variance", None) != "refill":
             return experience
         for attempt in range(1, self.max_refills + 1):
@@ -100,16 +98,11 @@ class Collector:
                 break
             # The numbers of refills are above the numbers of all iterations, so that no iteration draws the same batch.
             number = REFILLS + iteration * self.max_refills + attempt
-            further = [s for s in self._chosen(self.select(number), number, experience.memory) if s.id not in kept]
+            further = [s for s in self.select(number) if s.id not in kept]
             chosen = _some(further, missing, seed_of(self.seed, iteration, "refill", attempt))
             self._extend(experience, chosen, (iteration, attempt), memory)
         _drop_empty(experience)
         return experience
-
-    def _chosen(self, states: list[State], number: int, memory: Mapping[str, float]) -> list[State]:
-        """The states that the advantage rule does not pass over (GRESO)."""
-        chosen = getattr(self.advantage, "chosen", None)
-        return chosen(states, memory, seed_of(self.seed, number, "chosen")) if chosen else states
 
     def updates(self, experience: Experience) -> list[Update]:
         """Returns one packed update for each optimiser step: the trees are divided, in order, into parts whose sizes

@@ -113,7 +113,6 @@ VALUES = [  # values of a wrong type or out of range: command line, key
     ("method=selective gate.k=0", "gate.k"),
     ("method=selective gate.threshold=1.2", "gate.threshold"),
     ("method=grpo gate=either gate.ended=2", "gate.ended"),
-    ("method=grpo gate=random_cut gate.share=-0.1", "gate.share"),
     ("method=grpo gate=signal gate.signal=mood", "gate"),
     ("states.k=1", "states.k"),
     ("states.lambda_diff=7", "states.lambda_diff"),

@@ -7,20 +7,15 @@ import re
 import shutil
 from collections import Counter
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from huggingface_hub import HfApi
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.errors import InputError
 from turnwise.runs.figures import success
 from turnwise.runs.page import clip, report, write_report
 from turnwise.runs.run_files import read_run
-from turnwise_study.publish import card_of, policy_folder, push
 
 # -- run report --------------------------------------------------------------------------------------------------------
 
@@ -239,45 +234,3 @@ def test_an_unreadable_profile_is_a_note(tmp_path):
     run = read_run(tmp_path)
     assert run.profile is None
     assert any("profile.parquet: this file cannot be read" in note for note in run.notes)
-
-
-# -- publish -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["/home/someone/secret/base", "../someone/secret/base", "someone/base"])
-def run(request: pytest.FixtureRequest, tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "someone/base").mkdir(parents=True)
-    folder = make.write_run(tmp_path / "outputs" / "pivotrl" / "seed0")
-    (folder / "config.yaml").write_text(f"policy: {{model: {request.param}}}\nseed: 0\nmethod: pivotrl\n")
-    (folder / "adapter").mkdir()
-    named = {"base_model_name_or_path": request.param, "r": 16}
-    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(named))
-    (folder / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
-    (folder / "adapter" / "optimizer.pt").write_bytes(b"not sent")
-    (folder / "adapter" / "stolen_config.json").symlink_to(folder / "config.yaml")
-    return folder
-
-
-def test_the_policy_is_sent_with_a_card_and_without_paths(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: dict[str, bytes] = {}
-
-    def upload(api: HfApi, *, repo_id: str, folder_path: str, commit_message: str) -> str:
-        sent.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()})
-        return f"https://hub/{repo_id}"
-
-    monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: None)
-    monkeypatch.setattr(HfApi, "upload_folder", upload)
-    card = card_of(run, "apache-2.0")
-    assert push(run, "me/policy", card, "token") == "https://hub/me/policy"
-    assert set(sent) == {"README.md", "adapter_config.json", "adapter_model.safetensors"}
-    assert json.loads(sent["adapter_config.json"]) == {"base_model_name_or_path": "base", "r": 16}
-    assert not any(b"someone" in content for content in sent.values())
-    assert card.data.license == "apache-2.0" and b"license: apache-2.0" in sent["README.md"]
-    (run / "config.yaml").write_text("policy: {model: Qwen/Qwen3-0.6B}\nseed: 0\nmethod: pivotrl\n")
-    assert card_of(run).data.base_model == "Qwen/Qwen3-0.6B"
-
-
-def test_a_run_without_a_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError):
-        policy_folder(tmp_path)

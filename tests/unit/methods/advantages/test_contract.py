@@ -15,7 +15,7 @@ from tests.unit.methods.advantages.trees import flat, mirrored, trees
 from turnwise.methods.awpo import Awpo
 from turnwise.methods.credit import GroupAdvantage, MonteCarlo, TreeGRPO
 from turnwise.methods.trace import TreeRPO
-from turnwise.methods.turn_credit import MTGRPO, GiGPO, Igpo, TurnCredit, TurnGae
+from turnwise.methods.turn_credit import MTGRPO, GiGPO, Igpo, TurnCredit
 from turnwise.types import RolloutTree
 
 Make = Callable[..., Any]
@@ -39,7 +39,7 @@ RULES: dict[str, Make] = {
     "smeared": TurnCredit,
     "to_go": partial(TurnCredit, form="to_go"),
 }
-CRITICS: dict[str, Make] = {"turn_gae": partial(TurnGae, by_depth), "igpo": partial(Igpo, by_depth)}
+CRITICS: dict[str, Make] = {"igpo": partial(Igpo, by_depth)}
 every = pytest.mark.parametrize("make", (RULES | CRITICS).values(), ids=RULES | CRITICS)
 by_outcome = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
 SCALELESS = ("group", "monte_carlo", "treerpo", "tree_grpo", "mt_grpo")  # outcomes count only by their z-scores

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 
 from turnwise.methods.gate import MIXED, Never, Predicted, mixed_probability
-from turnwise.methods.selective import Divergence, Either, RandomCut, Signal, Taken, certain, distance_bounds
+from turnwise.methods.selective import Divergence, Either, Signal, Taken, certain, distance_bounds
 from turnwise.training.frozen_buffer import Shadow
 from turnwise.types import RolloutTree, State, Task, Turn
 
@@ -117,19 +117,6 @@ def test_the_second_clause_stops_no_group_of_less_than_ten_at_its_default(
     grow: Grow, rollouts: list[str], k: int
 ) -> None:
     assert Either(k=k)(grow(rollouts, k), k) == Divergence(k=k)(grow(rollouts, k), k)
-
-
-def test_random_cuts_are_named_by_seed_state_and_version(grow: Grow) -> None:
-    gate = RandomCut(share=0.3, k=3)
-
-    def cuts(gate: RandomCut, version: int) -> list[bool]:
-        return [gate(grow(APART, 3, f"s{i}", version), 3) for i in range(400)]
-
-    first = cuts(gate, 0)
-    assert first == cuts(gate, 0)
-    assert 90 < sum(first) < 150
-    assert first != cuts(gate, 1) != cuts(RandomCut(share=0.3, k=3, seed=1), 1)
-    assert not any(cuts(RandomCut(share=0, k=3), 0)) and all(cuts(RandomCut(share=1, k=3), 0))
 
 
 # -- predicted ---------------------------------------------------------------------------------------------------------
