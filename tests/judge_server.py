@@ -100,7 +100,7 @@ class Server(QuietServer):
 
 
 def question_of(body: dict[str, Any]) -> str:
-    """Returns a name for the question, independent of the code of its fence and of the number of repairs."""
+    """Returns a name for the question, independent of the code of its fence."""
     text = re.sub(r"\b[0-9a-f]{16}\b", "", json.dumps(body["messages"][:2]))
     return hashlib.sha256(text.encode()).hexdigest()
 

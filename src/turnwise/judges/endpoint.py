@@ -26,16 +26,14 @@ from turnwise.endpoints import Connection, Fault, Retries, check_url, key_from
 from turnwise.errors import InputError
 from turnwise.files import parse_json
 from turnwise.judges.judge import (
+    RESPONSE_FORMAT,
     AnswerError,
     Candidate,
     Rubric,
-    Structured,
     load_rubric,
     new_code,
     question,
     read_score,
-    repair,
-    response_format,
     snap,
 )
 from turnwise.text import said
@@ -240,15 +238,12 @@ class CachedModel:
 class EndpointJudge(CachedModel):
     """Gets scores from a judging model (AWPO, arXiv:2512.19126, App. B.2) and caches them by the question's content.
 
-    Questions run in a separate thread while the caller continues. If an answer contains no valid score, the model is
-    asked once more with a note about the error. If the second answer contains no valid score either, the score is None.
-    Failures are counted by their reason and are not cached.
+    Questions run in a separate thread while the caller continues. If an answer contains no valid score, the score is
+    None. Failures are counted by their reason and are not cached.
     """
 
     what: ClassVar[str] = "judge"
-    ours: ClassVar[tuple[str, ...]] = (*CachedModel.ours, "response_format")
     rubric: str = "tool_use_v1"  # the name of one in judges/rubrics
-    structured: Structured = "json_schema"  # how the server is asked for JSON; none: it refuses response_format
     _rubric: Rubric = field(init=False, repr=False)
     _why: str = field(default="", init=False, repr=False)  # reason of the last question that got no score
 
@@ -269,22 +264,12 @@ class EndpointJudge(CachedModel):
             self.close()
             raise InputError(
                 f"judge at {self.client.url}: the test question got no score ({self._why}); check judge.client.url, "
-                f"judge.model, judge.structured and the key in {self.client.key_variable}, for a slow or thinking judge "
+                f"judge.model and the key in {self.client.key_variable}, for a slow or thinking judge "
                 "judge.max_tokens and judge.client.attempt_limit, or choose judge=offline"
             )
 
     def report(self) -> dict[str, float]:
-        names = (
-            "asked",
-            "scored",
-            "failed",
-            "cached",
-            "repaired",
-            "calls",
-            "answered",
-            "prompt_tokens",
-            "completion_tokens",
-        )
+        names = ("asked", "scored", "failed", "cached", "calls", "answered", "prompt_tokens", "completion_tokens")
         return {**dict.fromkeys(names, 0), **dict(sorted(self._counts.items())), **self.client.tally}
 
     async def _judge(self, candidate: Candidate) -> float | None:
@@ -308,12 +293,7 @@ class EndpointJudge(CachedModel):
         messages = question(self._rubric, candidate, new_code())
         try:
             reply = await self.client.ask(self._request(messages))
-            try:
-                raw = read_score(reply.text)
-            except AnswerError as error:
-                self._counts["repaired"] += 1
-                reply = await self.client.ask(self._request(repair(messages, reply.text, error)))
-                raw = read_score(reply.text)
+            raw = read_score(reply.text)
         except Fault as fault:
             self._why = fault.whole
             return None, fault.kind
@@ -325,4 +305,4 @@ class EndpointJudge(CachedModel):
         return snap(self._store.put(key, f"{self.model} {self._rubric.version}", {"score": raw})["score"]), ""
 
     def _request(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        return {**CachedModel._request(self, messages), **response_format(self.structured)}
+        return {"response_format": RESPONSE_FORMAT, **CachedModel._request(self, messages)}

@@ -15,7 +15,7 @@ import math
 import re
 import secrets
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
@@ -91,17 +91,12 @@ def snap(score: float) -> float:
 # -- the prompt of a judging model, and its answer ---------------------------------------------------------------------
 
 
-Structured = Literal["json_schema", "json_object", "none"]
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"score": {"type": "number", "minimum": 0, "maximum": 1}},
-    "required": ["score"],
-    "additionalProperties": False,
-}
+_SCORE = {"type": "number", "minimum": 0, "maximum": 1}
+_SCHEMA = {"type": "object", "properties": {"score": _SCORE}, "required": ["score"], "additionalProperties": False}
+# of a request, unless ``judge.extra`` has another, such as {type: json_object} for a server that knows no schemas
+RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "verdict", "strict": True, "schema": _SCHEMA}}
 # has only one repetition, because several would take cubic time on blank text
 _CODE_BLOCK = re.compile(r"\A```(?:json)?(.*)```\Z", re.DOTALL)
-_QUOTED = 500  # maximum number of characters that the second question quotes from the unusable first answer
 PREFIX = "| "
 _LINE_ENDS = re.compile("\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")
 # control tokens of chat templates, and the markers of this module
@@ -164,19 +159,6 @@ def question(
         {"role": "system", "content": rubric.text},
         {"role": "user", "content": f"The code of this request is {code}.\n\n{body}\n\n{ask}"},
     ]
-
-
-def repair(messages: Sequence[dict[str, str]], answer: str, error: AnswerError) -> list[dict[str, str]]:
-    ask = f'That is not an answer: {error}. Reply with one JSON object and nothing else: {{"score": ...}}'
-    shown = answer.strip()[:_QUOTED] or "(empty)"
-    return [*messages, {"role": "assistant", "content": shown}, {"role": "user", "content": ask}]
-
-
-def response_format(structured: Structured) -> dict[str, Any]:
-    if structured == "json_schema":
-        schema = {"name": "verdict", "strict": True, "schema": SCHEMA}
-        return {"response_format": {"type": "json_schema", "json_schema": schema}}
-    return {"response_format": {"type": "json_object"}} if structured == "json_object" else {}
 
 
 def read_score(answer: str) -> float:

@@ -30,8 +30,6 @@ JUDGE = "judge/"  # prefix of the names of the judge's metrics and counters
 # Counters of sampling over the whole run:
 SAMPLED = ("turns", "tokens", "trajectories", "faults", "retries", "cancelled")
 _DIGITS = 6  # decimals of recorded log-probs and advantages; further digits may differ between processes
-DEPTHS = ((1, 1), (2, 3), (4, 7), (8, 15), (16, None))  # ranges of the number of turns before a branch; None: no limit
-QUARTERS = 4
 GATE, VERIFIER = "gate/", "verifier/"  # prefixes of the names of counters
 _GATE_COUNTS = ("groups", "cut", "looked", "unstopped", "open", "passed", "turns", "tokens")
 _VERDICT_COUNTS = ("judged", "accepted", "exact", "missed", "truncated")
@@ -343,12 +341,6 @@ def branch_metrics(experience: Experience) -> dict[str, float]:
         return metrics
     metrics["branch/depth"] = sum(depth for depth, _ in placed) / len(placed)
     metrics["branch/position"] = sum(position for _, position in placed) / len(placed)
-    for low, high in DEPTHS:
-        name = f"{low}+" if high is None else str(low) if low == high else f"{low}-{high}"
-        within = sum(low <= depth and (high is None or depth <= high) for depth, _ in placed)
-        metrics[f"branch/depth_{name}"] = within / len(placed)
-    quarters = Counter(min(int(position * QUARTERS), QUARTERS - 1) + 1 for _, position in placed)
-    metrics |= {f"branch/quarter_{n}": quarters[n] / len(placed) for n in range(1, QUARTERS + 1)}
     counts = [contrast(tree, rewards["total"]) for tree, rewards in zip(trees, experience.rewards, strict=True)]
     leaves = sum(below for below, _ in counts)
     if leaves:

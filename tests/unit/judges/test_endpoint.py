@@ -108,7 +108,7 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, cont
 Make = Callable[..., Candidate]
 MakeJudge = Callable[..., EndpointJudge]
 
-# what each fault is counted as, and how many requests two attempts and one repair make of it
+# what each fault is counted as, and how many requests two attempts make of it
 KINDS = {
     "refuse": ("unreachable", 2),
     "hang": ("timeout", 2),
@@ -120,10 +120,10 @@ KINDS = {
     "garbage": ("garbage", 2),
     "stream": ("garbage", 2),
     "cut": ("unreachable", 2),
-    "out_of_range": ("out_of_range", 2),
-    "out_of_range:-1": ("out_of_range", 2),
-    "prose": ("invalid", 2),
-    "empty": ("invalid", 2),
+    "out_of_range": ("out_of_range", 1),
+    "out_of_range:-1": ("out_of_range", 1),
+    "prose": ("invalid", 1),
+    "empty": ("invalid", 1),
 }
 
 
@@ -176,9 +176,7 @@ def test_a_fault_that_stays_is_no_score_and_is_counted(
         report = judge.report()
         assert (report["scored"], report["failed"], report[f"failed/{kind}"]) == (2, 1, 1)
         assert server.faults[fault] == requests
-        if kind in ("invalid", "out_of_range"):
-            assert report["repaired"] == 1
-        else:
+        if kind not in ("invalid", "out_of_range"):
             assert report[f"faults/{kind}"] == requests
         server.fault = lambda body, nth: None
         assert make_judge(server.url, cache=path)([candidate(1)]) == [0.5], "a failure must not be stored"

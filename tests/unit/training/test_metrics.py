@@ -96,10 +96,6 @@ def test_metrics_of_a_collection() -> None:
     assert metrics["train/effective_prefixes"] == pytest.approx(4 / 7)
     assert metrics["branch/depth"] == pytest.approx(5 / 3)
     assert metrics["branch/position"] == pytest.approx(5 / 9)
-    assert [metrics[f"branch/depth_{name}"] for name in ("1", "2-3", "4-7", "8-15", "16+")] == pytest.approx(
-        [1 / 3, 2 / 3, 0, 0, 0]
-    )
-    assert [metrics[f"branch/quarter_{n}"] for n in (1, 2, 3, 4)] == pytest.approx([0, 1 / 3, 2 / 3, 0])
     assert "branch/depth" not in branch_metrics(Experience([flat], rewards[1:], []))
 
 
