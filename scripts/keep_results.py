@@ -15,7 +15,7 @@ from pathlib import Path
 
 from turnwise.errors import InputError
 from turnwise.programs import options, program
-from turnwise.runs.result_file import finished, keep
+from turnwise.runs.kept_runs import finished, keep
 
 
 @program()

@@ -39,8 +39,8 @@ from turnwise.methods.pivotrl import Functional
 from turnwise.methods.reward import Outcome, Reward
 from turnwise.models.logprobs import score
 from turnwise.rollouts.pack import Update
-from turnwise.runs.archive import checked_lines
 from turnwise.runs.figures import run_figures
+from turnwise.runs.json_lines import checked_lines
 from turnwise.runs.page import print_summary
 from turnwise.runs.result_file import Result, read_result
 from turnwise.runs.run_files import read_run

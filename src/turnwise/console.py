@@ -1,10 +1,11 @@
-"""Terminal output, numeric options and Ctrl-C, for all command-line programs of this project."""
+"""Terminal output, numeric options, the arguments that a user typed, and Ctrl-C, for all command-line programs."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -55,3 +56,16 @@ def sized(width: int) -> Terminal:
     """A console on standard output, which has this width where the output is a file or a pipe."""
     console = Terminal()
     return console if console.is_terminal else Terminal(width=width)
+
+
+HELD = "hydra.sweeper.arguments=["  # begins the argument in which a sweep holds what the user typed
+
+
+def typed_arguments(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments that the user typed from those that Hydra got for a sweep, with Hydra's own ones last."""
+    held = next((a for a in arguments if a.startswith(HELD)), None)
+    if held is None:
+        return list(arguments)
+    own = [re.sub(r"\\(['$])", r"\1", part) for part in re.findall(r"'((?:\\.|[^'\\])*)'", held)]
+    made = ("--multirun", "hydra/sweeper=", "hydra.sweeper.")
+    return [*own, *(a for a in arguments if not a.startswith(made))]

@@ -12,7 +12,7 @@ from scipy.special import ndtr, ndtri
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_difference, two_way_interval
-from turnwise_study.gates.report import sweep_report
+from turnwise_study.gates.report import number_in, sweep_report
 from turnwise_study.gates.statistics import Bounded, difference
 from turnwise_study.runs import Runs, is_change, metrics_by_seed, values
 from turnwise_study.sweeps.jobs import Asked, job_of, of_pilots
@@ -164,20 +164,7 @@ def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None
 def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Bounded | None:
     if not isinstance(side, str):
         return side, side, side
-    return recorded(report, metric.replace("{}", side))
-
-
-def recorded(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
-    """The number at a path of the gate report, such as ``tier1/saved_pct``, with the ends of its interval, or None."""
-    *heads, last = path.split("/")
-    node: Any = report
-    for head in heads:
-        node = node.get(head) if isinstance(node, Mapping) else None
-    value = node.get(last) if isinstance(node, Mapping) else None
-    if not isinstance(value, int | float):
-        return None
-    bounds = node.get(f"{last}_ci95", node.get("ci95") if last == "saved_pct" else None)
-    return (float(value), None, None) if not bounds else (float(value), float(bounds[0]), float(bounds[1]))
+    return number_in(report, metric.replace("{}", side))
 
 
 def _over_tasks(above: Runs, below: Runs | None, number: float, metric: str, seeds: Sequence[int]) -> Estimate | None:
@@ -296,7 +283,7 @@ def _of_groups(finding: Finding, pilots: Asked, places: Sequence[Path], notes: l
     except InputError as error:
         notes.append(f"left out: {error}")
         return finding
-    value = recorded(groups.report, finding.bound.metric.replace("{}", finding.bound.row)) if groups else None
+    value = number_in(groups.report, finding.bound.metric.replace("{}", finding.bound.row)) if groups else None
     if groups is None or value is None:
         return finding
     seeds = tuple(sorted({result.seed for result in groups.results}))

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from turnwise.evaluation.stats import kept_by_corrections, mean_interval
 from turnwise.files import parse_yaml
 from turnwise.text import interval, signed
-from turnwise_study.claims import VERDICTS, Decision, recorded
+from turnwise_study.claims import VERDICTS, Decision
 from turnwise_study.comparison import hashes_note
 from turnwise_study.entries import Changed, Entry, counted, distinct_claims, runs_of, untrained
-from turnwise_study.gates.report import tier_table
+from turnwise_study.gates.report import number_in, tier_table
 from turnwise_study.runs import Runs, all_on_dialogues, is_change, values, words
 from turnwise_study.sweeps.jobs import job_of
 from turnwise_study.tables import Table, estimate_text, plain
@@ -121,7 +121,7 @@ def entry_tables(entry: Entry) -> list[Table]:
 
 def _cell(entry: Entry, row: str, metric: str) -> str:
     if entry.asked.sweep.gate_report:
-        number = recorded(entry.gates, metric.replace("{}", row))
+        number = number_in(entry.gates, metric.replace("{}", row))
         return "-" if number is None else plain(number[0])
     seeds = entry.by_seed(row, metric)
     return estimate_text(mean_interval(list(seeds.values())), signed if is_change(metric) else plain) if seeds else "-"

@@ -13,8 +13,8 @@ from turnwise.evaluation.stats import mean_interval
 from turnwise.runs.figures import MUTED, SERIES, STROKES, Figure, canvas, drawn, label, whole_numbers
 from turnwise.runs.page import judged_on_dialogues
 from turnwise.text import interval
-from turnwise_study.claims import recorded
 from turnwise_study.entries import Entry
+from turnwise_study.gates.report import number_in
 from turnwise_study.runs import RunMetrics, Runs, all_on_dialogues, is_change, words
 from turnwise_study.tables import plain
 
@@ -134,7 +134,7 @@ def _figure(entry: Entry, metric: str, number: int) -> Figure | None:
 def _point(entry: Entry, name: str, metric: str) -> Point | None:
     row = entry.asked.sweep.labels[name]
     if entry.asked.sweep.gate_report:
-        number = recorded(entry.gates, metric.replace("{}", name))
+        number = number_in(entry.gates, metric.replace("{}", name))
         return None if number is None else Point(row, *number)
     seeds = entry.by_seed(name, metric)
     if not seeds:

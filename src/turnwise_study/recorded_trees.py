@@ -15,7 +15,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from turnwise.errors import InputError, first_mistake
 from turnwise.methods.credit import Advantage, credit_all
-from turnwise.runs.archive import checked_lines, opened
+from turnwise.runs.archive import opened
+from turnwise.runs.json_lines import checked_lines
 from turnwise.types import Credit, Rewards, RolloutTree, State, Task, Turn
 from turnwise_study.credit_audit import credit_of
 

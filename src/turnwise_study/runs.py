@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 
 from turnwise.errors import InputError
 from turnwise.files import read_yaml, written
-from turnwise.runs.archive import checked_lines, opened
+from turnwise.runs.archive import opened
 from turnwise.runs.figures import LABELS
+from turnwise.runs.json_lines import checked_lines
 from turnwise.runs.page import judged_on_dialogues
 from turnwise.runs.result_file import Result, read_result
 from turnwise_study.sweeps.jobs import Job

@@ -18,7 +18,7 @@ from tests.conformance.alfworld_games import GeneratedAlfworld, problem, scene
 
 from turnwise.env import Environment, EnvironmentFault
 from turnwise_worlds.alfworld import AlfworldEnvironment
-from turnwise_worlds.alfworld.environment import Pool
+from turnwise_worlds.alfworld.workers import Pool
 
 pytestmark = [pytest.mark.alfworld, pytest.mark.timeout(900)]
 
@@ -78,7 +78,7 @@ def test_dead_worker_is_a_fault_and_the_next_episode_lives(python):
 
 def test_worker_ends_with_its_parent(python):
     code = (
-        "import os, sys; from turnwise_worlds.alfworld.environment import Pool; "
+        "import os, sys; from turnwise_worlds.alfworld.workers import Pool; "
         "print(Pool(python=sys.argv[1]).worker().pid, flush=True); os.kill(os.getpid(), 9)"
     )
     path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from turnwise.data.pivot_rows import is_row, name_of
-from turnwise.data.read_records import UnusableError, need
+from turnwise.data.pivot_rows import is_row
+from turnwise.data.read_records import UnusableError, need, record_id
 from turnwise.data.tool_schema import check_tool, function_of, json_type
 from turnwise.data.toolcalls import (
     OPEN,
@@ -66,7 +66,7 @@ def converted(record: Any, source: str) -> Trajectory:
             messages = list(_structured(messages, tools, form))
     identity = record.get("id", record.get("conversation_id"))
     kept = {key: record.get(key) for key in ("task", "success")}
-    ours = {"id": name_of(source) if identity is None else str(identity), "messages": messages, "tools": tools}
+    ours = {"id": record_id(source) if identity is None else str(identity), "messages": messages, "tools": tools}
     return parse_trajectory(ours | kept, source)
 
 

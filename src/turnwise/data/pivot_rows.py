@@ -8,10 +8,9 @@ resource server that verifies single steps of tool use.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from turnwise.data.read_records import UnusableError, need
+from turnwise.data.read_records import UnusableError, need, record_id
 from turnwise.files import parse_json
 
 PARAMS, ACTION = "responses_create_params", "expected_action"
@@ -21,12 +20,6 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 def is_row(record: Any) -> bool:
     return isinstance(record, Mapping) and PARAMS in record
-
-
-def name_of(source: str) -> str:
-    """Returns the id of the row at ``source``. For example, ``data/rows.jsonl:3`` gives ``rows:3``."""
-    path, _, line = source.rpartition(":")
-    return f"{Path(path).stem}:{line}"
 
 
 def record_of(row: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -57,7 +50,7 @@ def record_of(row: Mapping[str, Any], source: str) -> dict[str, Any]:
     for place, item in enumerate(items):
         _add(messages, item, names, f"{PARAMS}.input[{place}]")
     return {
-        "id": name_of(source),
+        "id": record_id(source),
         "messages": [*messages, _reply(row.get(ACTION))],
         "tools": [_nested(tool) for tool in tools],
         "pivot": _pass_rate(row),

@@ -113,3 +113,9 @@ def _writable(record: Any) -> Any:
         return UnusableError(
             "no JSON value", f"the record has a value that JSON cannot represent ({error}); correct it"
         )
+
+
+def record_id(source: str) -> str:
+    """Returns the id of the row at ``source``. For example, ``data/rows.jsonl:3`` gives ``rows:3``."""
+    path, _, line = source.rpartition(":")
+    return f"{Path(path).stem}:{line}"

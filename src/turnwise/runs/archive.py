@@ -1,4 +1,4 @@
-"""Archives of kept runs, and the JSON-lines files of runs.
+"""Packs kept runs into archives, one Parquet file for the runs of a paper, and unpacks them for reports.
 
 The archive ``results/pivotrl.runs.parquet`` has a row for each file of the runs in ``results/pivotrl``: its path in that
 folder and its content. All files of one name form a row group, because equal and similar contents then compress well.
@@ -8,23 +8,18 @@ folder and its content. All files of one name form a row group, because equal an
 from __future__ import annotations
 
 import fcntl
-import json
-import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.files import append, atomic_write
+from turnwise.files import atomic_write
 
 SUFFIX = ".runs.parquet"  # a run has tables of its own, which are no archives
 _STAMP = ".unpacked"  # file in an unpacked folder: size and modification time of the archive
 _LEVEL = 22  # of zstd: slow to write, but equally fast to read, and git keeps every version of an archive
 _WHOLE = 1 << 30  # bytes of a page and of its dictionary: one page holds a row group, so that it is compressed at once
-
-logger = logging.getLogger(__name__)
 
 
 def opened(place: Path | str) -> Path:
@@ -120,62 +115,3 @@ def write_archive(folder: Path, files: Mapping[str, bytes]) -> Path:
             names = sorted(name for name in whole if PurePosixPath(name).name == kind)
             writer.write_table(pa.table([names, [whole[name] for name in names]], schema=schema))
     return path
-
-
-# -- JSON lines --------------------------------------------------------------------------------------------------------
-
-
-def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    append(path, "".join(json.dumps(row) + "\n" for row in rows))
-
-
-def json_object(line: str | bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
-
-
-def each_line(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records of a JSON-lines file. Lines that are not JSON objects or lack the key ``iteration`` are skipped
-    with a warning; a killed run may leave its last line incomplete.
-    """
-    if not path.exists():
-        return
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            row = json_object(line)
-            if row is not None and "iteration" in row:
-                yield row
-            elif line.endswith(b"\n"):
-                logger.warning("%s:%d: this line is damaged and is left out", path, number)
-
-
-def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields, for each line of a JSON-lines file that exists, its position as ``file:line`` and its record. Blank lines
-    are skipped.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not a JSON object.
-    """
-    if not path.exists():
-        return
-    try:
-        with path.open(encoding="utf-8") as stream:
-            for number, line in enumerate(stream, 1):
-                if (row := json_object(line)) is not None:
-                    yield f"{path}:{number}", row
-                elif line.strip():
-                    why = "remove it if it is incomplete, or repeat the run"
-                    raise InputError(f"{path}:{number}: this line is not a JSON object; {why}")
-    except (OSError, UnicodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error}); restore the file") from error
-
-
-def cut_lines(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Removes from a JSON-lines file the records for which ``keep`` returns False, and all damaged lines."""
-    if not path.exists():
-        return
-    with atomic_write(path) as part, part.open("w", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(row) + "\n" for row in each_line(path) if keep(row))

@@ -23,8 +23,8 @@ from rich.text import Text
 
 from turnwise.console import Terminal
 from turnwise.files import atomic_write
-from turnwise.runs.archive import json_object
 from turnwise.runs.figures import run_figures
+from turnwise.runs.json_lines import json_object
 from turnwise.runs.result_file import Comparison, InDomain, Result
 from turnwise.runs.run_files import RunFiles, json_lines, lines, read_run
 from turnwise.text import count, duration, interval, nats, percent, plain, signed

@@ -12,7 +12,8 @@ import numpy as np
 
 from turnwise.files import parse_yaml
 from turnwise.methods.states import STD_TOLERANCE
-from turnwise.runs.archive import json_object, opened
+from turnwise.runs.archive import opened
+from turnwise.runs.json_lines import json_object
 from turnwise.runs.result_file import Result, ResultError, read_result
 
 

@@ -23,7 +23,7 @@ from turnwise.evaluation.suites import repeat_rate
 from turnwise.methods.states import STD_TOLERANCE, Profile
 from turnwise.rollouts.collect import Experience, Played
 from turnwise.rollouts.pack import Update
-from turnwise.runs.archive import append_lines, cut_lines, each_line
+from turnwise.runs.json_lines import append_lines, cut_lines, each_line
 from turnwise.types import Message, RolloutTree, State
 
 JUDGE = "judge/"  # prefix of the names of the judge's metrics and counters

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
+from turnwise.console import typed_arguments
 from turnwise.evaluation.general import counted
 from turnwise.evaluation.stats import (
     Counted,
@@ -31,7 +32,6 @@ from turnwise.evaluation.stats import (
     rate,
 )
 from turnwise.evaluation.suites import Evaluation, repeat_rate
-from turnwise.runs.result_file import typed
 from turnwise.runs.run_folder import config_hash
 from turnwise.training.candidates import Candidates
 
@@ -78,7 +78,7 @@ def result_of(
         "bad_trajectories": len(candidates.problems),
         **entries,
         "config_hash": config_hash(cfg),
-        "command": shlex.join(["python", sys.argv[0], *typed(sys.argv[1:])]),
+        "command": shlex.join(["python", sys.argv[0], *typed_arguments(sys.argv[1:])]),
         "commit": commit(),
         "versions": {name: _installed(name) for name in LIBRARIES},
         "machine": machine(),

@@ -14,7 +14,7 @@ from turnwise.errors import InputError
 from turnwise.methods.gate import mixed_probability, prefixes
 from turnwise.methods.selective import SIGNALS
 from turnwise.methods.states import STD_TOLERANCE
-from turnwise.runs.archive import checked_lines
+from turnwise.runs.json_lines import checked_lines
 from turnwise_study.gates.statistics import Row, counts, intervals
 
 LABELS = ("all_succeed", "mixed", "all_fail")

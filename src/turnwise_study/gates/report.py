@@ -18,9 +18,11 @@ from annotated_types import Ge, Interval, MinLen
 from turnwise.errors import InputError
 from turnwise.files import read_yaml, written
 from turnwise.methods.selective import DISTANCE
-from turnwise.runs.result_file import Result, finished, read_result
+from turnwise.runs.kept_runs import finished
+from turnwise.runs.result_file import Result, read_result
 from turnwise_study.gates import tables
 from turnwise_study.gates.groups import read_arms, read_recorded, recordings
+from turnwise_study.gates.statistics import Bounded
 from turnwise_study.sweeps.jobs import Asked, job_of, picked, played
 from turnwise_study.tables import Table
 
@@ -278,3 +280,16 @@ def half_up(value: float, digits: int) -> str:
     """A number as text, with halves rounded up, even an inexact half (0.12499999999)."""
     rounded = Decimal(repr(round(value, 10))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{abs(rounded) if rounded == 0 else rounded:f}"
+
+
+def number_in(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
+    """The number at a path of the gate report, such as ``tier1/saved_pct``, with the ends of its interval, or None."""
+    *heads, last = path.split("/")
+    node: Any = report
+    for head in heads:
+        node = node.get(head) if isinstance(node, Mapping) else None
+    value = node.get(last) if isinstance(node, Mapping) else None
+    if not isinstance(value, int | float):
+        return None
+    bounds = node.get(f"{last}_ci95", node.get("ci95") if last == "saved_pct" else None)
+    return (float(value), None, None) if not bounds else (float(value), float(bounds[0]), float(bounds[1]))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.config.schema import run_name
+from turnwise.console import HELD
 from turnwise.errors import InputError, refuse_twice
-from turnwise.runs.result_file import HELD
 from turnwise_study.sweeps.sweep_file import SCALES, Scale, Sweep, find_sweep, origin
 
 

@@ -9,7 +9,8 @@ import pytest
 from turnwise.errors import InputError
 from turnwise.types import Task
 from turnwise_worlds.alfworld import AlfworldEnvironment, MissingEngineError
-from turnwise_worlds.alfworld.environment import OfficialGames, Pool
+from turnwise_worlds.alfworld.environment import OfficialGames
+from turnwise_worlds.alfworld.workers import Pool
 
 
 def test_missing_engine_says_how_to_get_it(tmp_path):

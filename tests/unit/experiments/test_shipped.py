@@ -13,7 +13,8 @@ from tests.configuration_files import READ
 from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
 from turnwise.runs.archive import opened
-from turnwise.runs.result_file import Result, finished, read_result
+from turnwise.runs.kept_runs import finished
+from turnwise.runs.result_file import Result, read_result
 from turnwise.runs.run_folder import config_hash
 from turnwise_study.runs import RunMetrics
 from turnwise_study.sweeps.jobs import Asked, ask, job_of, jobs, of_pilots, played

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from turnwise.console import typed
 from turnwise.errors import InputError
-from turnwise.runs.result_file import typed
 from turnwise_study.sweeps.jobs import ask, for_hydra, job_of, jobs
 from turnwise_study.sweeps.sweep_file import Comparison, comparison, find_sweep, read_sweep, sweep_names
 

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from turnwise.errors import InputError
-from turnwise.runs.result_file import Result, keep
+from turnwise.runs.kept_runs import keep
+from turnwise.runs.result_file import Result
 from turnwise_study.comparison import collect, run_table
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables

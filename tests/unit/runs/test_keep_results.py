@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.runs.archive import checked_lines, opened, write_archive
-from turnwise.runs.result_file import finished, keep, read_result
+from turnwise.runs.archive import opened, write_archive
+from turnwise.runs.json_lines import checked_lines
+from turnwise.runs.kept_runs import finished, keep
+from turnwise.runs.result_file import read_result
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables, summary_table
 from turnwise_study.gates.report import Settings, asked_of, gate_report

@@ -15,7 +15,7 @@ from turnwise.methods.reward import ToolCalls
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.environment_steps import Answers
 from turnwise.rollouts.verdicts import Episodes, Verdicts
-from turnwise.runs.archive import each_line
+from turnwise.runs.json_lines import each_line
 from turnwise.training.recorder import (
     GATE,
     Gathered,
