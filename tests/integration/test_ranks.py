@@ -132,7 +132,7 @@ def test_shards_are_the_whole_and_go_on_in_another_number(
 ) -> None:
     """FSDP2 over two processes against one that has no shards. All are killed, and one process goes on."""
     settings = ("name=shards", "eval.attempts=0", "eval.items=1", "eval.tasks=2", "iterations=3", RATE)
-    sharded = "trainer.strategy={_target_:turnwise.training.distributed.FullySharded,offload:false}"
+    sharded = "trainer.strategy={_target_:turnwise.training.sharding.FullySharded,offload:false}"
     overrides = {out: small("sft", *settings, f"policy.lora.r={rank}", out=out) for out in ("one", "shards")}
     finish(overrides["one"])
     newest = tmp_path / "shards" / "checkpoints" / "last.ckpt"

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(3600),
     pytest.mark.skipif(PYTHON is None, reason="TURNWISE_VLLM_PYTHON is not set: vLLM itself is NOT tested"),
 ]
-SHARDED = "trainer.strategy={_target_:turnwise.training.distributed.FullySharded,offload:false}"
+SHARDED = "trainer.strategy={_target_:turnwise.training.sharding.FullySharded,offload:false}"
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from turnwise.console import Terminal
 from turnwise.daemon_threads import DaemonThreads
 from turnwise.files import append, atomic_write, no_room, parse_json
 from turnwise.text import plain, said
-from turnwise.training.distributed import AtomicCheckpointIO
+from turnwise.training.checkpoints import AtomicCheckpointIO
 from turnwise.training.progress import Phases
 
 # -- files -------------------------------------------------------------------------------------------------------------

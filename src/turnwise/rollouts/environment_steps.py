@@ -1,9 +1,11 @@
-"""Runs the functions of environments (``reset``, ``step``, ``accepts``), in this thread or in further threads.
+"""The episodes of environments while rollouts play them: opens, copies and steps them, in this thread or in further threads.
 
 An environment that uses commands, servers or worker processes takes milliseconds to seconds for an answer. In a further
 thread, a step of this environment can run while the policy samples other actions. Exceptions and time-outs become one
 kind of error, ``EnvironmentFault``: the rollout gets no reward (not even 0) and is restarted, and the run continues. An
 error that the user can correct (:class:`~turnwise.errors.InputError`) still ends the run.
+
+Episodes after given actions are cached, so that the actions before a state are not replayed every time.
 """
 
 from __future__ import annotations
@@ -16,9 +18,15 @@ import threading
 import time
 import traceback
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType, TracebackType
@@ -26,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnwise.daemon_threads import DaemonThreads
 from turnwise.engines.engine import Schedule
-from turnwise.env import TRIES, EnvironmentFault, Session, tools_of, waits
+from turnwise.env import TRIES, Environment, EnvironmentFault, Session, tools_of, waits
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 
@@ -333,3 +341,73 @@ class Openings:
             return session.opening(), tools_of(session)
         finally:
             close(session)
+
+
+# -- episodes after given actions --------------------------------------------------------------------------------------
+
+
+Call = Callable[..., Awaitable[Any]]
+"""Runs a function that uses the environment: ``environment_steps.Answers.call`` without its first argument."""
+
+
+@dataclass(slots=True)
+class Episodes:
+    """Environment episodes (sessions) of tasks after given actions. If the wanted episode is not in the cache, the cached
+    episode whose actions are the longest prefix of the wanted actions is copied and takes the remaining actions.
+    """
+
+    environment: Environment
+    # the cache: (task.env, task.id, actions) -> episode
+    kept: dict[tuple[str, str, tuple[str, ...]], Session] = field(default_factory=dict)
+    _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
+
+    def shared(self, task: Task, actions: tuple[str, ...]) -> bool:
+        """Whether :meth:`after` uses a cached episode of ``task``, which only one call at a time may do."""
+        return bool(actions) or (task.env, task.id, ()) in self.kept
+
+    async def after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:
+        """Returns a copy of the episode of ``task`` after ``actions``, for one rollout.
+
+        If the environment fails, or if this call is cancelled while a thread uses an episode, the cached episodes of
+        this task are dropped, so that the next call begins anew.
+
+        Raises:
+            EnvironmentFault: the environment failed.
+            ValueError: the environment has no such task.
+        """
+        try:
+            return await self._fork_after(task, actions, call)
+        except (EnvironmentFault, asyncio.CancelledError):
+            self.kept = {place: session for place, session in self.kept.items() if place[:2] != (task.env, task.id)}
+            raise
+
+    async def _fork_after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:
+        done = 0
+        session: Session | None = None
+        for done in range(len(actions), -1, -1):
+            session = self.kept.get((task.env, task.id, actions[:done]))
+            if session is not None:
+                break
+        self._hold(None, session)
+        if session is None:
+            session, done = await call(partial(self.environment.reset, task), None, (ValueError,)), 0
+            if actions:  # rollouts begin at later turns of this task, and opening an episode may take long
+                self.kept[task.env, task.id, ()] = session
+        for place in range(done, len(actions)):
+            earlier, session = session, await call(session.fork, session)
+            _release(earlier)
+            await call(partial(session.step, actions[place]), session)
+            self.kept[task.env, task.id, actions[: place + 1]] = session
+        fork: Session = await call(session.fork, session)
+        self._hold(session, session)
+        return fork
+
+    def _hold(self, session: Session | None, needed: Session | None) -> None:
+        if self._last is not needed:
+            _release(self._last)
+        self._last = session
+
+
+def _release(session: Session | None) -> None:
+    if release := getattr(session, "release", None):
+        release()

@@ -24,8 +24,8 @@ from turnwise.engines.engine import Begin, Engine, Request, Sample, Sampling, sc
 from turnwise.env import Environment, EnvironmentFault, Session, Step, tools_of, waits
 from turnwise.methods.allocate import Allocator
 from turnwise.methods.gate import Gate
-from turnwise.rollouts.environment_steps import Answers, Room, run_to_end
-from turnwise.rollouts.verdicts import Anchored, Episodes, Verdicts
+from turnwise.rollouts.environment_steps import Answers, Episodes, Room, run_to_end
+from turnwise.rollouts.verdicts import Anchored, Verdicts
 from turnwise.types import RolloutTree, State, Turn
 
 

@@ -1,9 +1,8 @@
 """Verdicts on the policy's actions, from three sources.
 
 A demonstrated reply judges a reply in dialogues without an environment. The environment judges a single action without
-a step, as in PivotRL's local rollouts (arXiv:2603.21383); its episodes are cached by task and actions, so that the
-actions before a state are not replayed every time. A judge, such as a language model, scores every rollout while other
-rollouts are still running.
+a step, as in PivotRL's local rollouts (arXiv:2603.21383). A judge, such as a language model, scores every rollout while
+other rollouts are still running.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -23,12 +22,12 @@ from rapidfuzz.distance import Levenshtein
 from turnwise.data.match_calls import accepts, equivalent, identical
 from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, split_thinking
-from turnwise.env import Environment, EnvironmentFault, Session, environment_of, verifier_of
+from turnwise.env import Session, environment_of, verifier_of
 from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, Judge
 from turnwise.methods.reward import Reward
-from turnwise.rollouts.environment_steps import Answers
-from turnwise.types import Rewards, RolloutTree, State, Task, ToolCall, Turn
+from turnwise.rollouts.environment_steps import Answers, Episodes
+from turnwise.types import Rewards, RolloutTree, State, ToolCall, Turn
 
 # -- verdicts by the demonstrated reply --------------------------------------------------------------------------------
 
@@ -94,76 +93,6 @@ class Anchored:
 def similarity(made: str, expected: str) -> float:
     """1 minus the edit distance between two lists of words, divided by the length of the longer list. Case is ignored."""
     return float(Levenshtein.normalized_similarity(made.lower().split(), expected.lower().split()))
-
-
-# -- episodes of an environment ----------------------------------------------------------------------------------------
-
-
-Call = Callable[..., Awaitable[Any]]
-"""Runs a function that uses the environment: ``environment_steps.Answers.call`` without its first argument."""
-
-
-@dataclass(slots=True)
-class Episodes:
-    """Environment episodes (sessions) of tasks after given actions. If the wanted episode is not in the cache, the cached
-    episode whose actions are the longest prefix of the wanted actions is copied and takes the remaining actions.
-    """
-
-    environment: Environment
-    # the cache: (task.env, task.id, actions) -> episode
-    kept: dict[tuple[str, str, tuple[str, ...]], Session] = field(default_factory=dict)
-    _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
-
-    def shared(self, task: Task, actions: tuple[str, ...]) -> bool:
-        """Whether :meth:`after` uses a cached episode of ``task``, which only one call at a time may do."""
-        return bool(actions) or (task.env, task.id, ()) in self.kept
-
-    async def after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:
-        """Returns a copy of the episode of ``task`` after ``actions``, for one rollout.
-
-        If the environment fails, or if this call is cancelled while a thread uses an episode, the cached episodes of
-        this task are dropped, so that the next call begins anew.
-
-        Raises:
-            EnvironmentFault: the environment failed.
-            ValueError: the environment has no such task.
-        """
-        try:
-            return await self._fork_after(task, actions, call)
-        except (EnvironmentFault, asyncio.CancelledError):
-            self.kept = {place: session for place, session in self.kept.items() if place[:2] != (task.env, task.id)}
-            raise
-
-    async def _fork_after(self, task: Task, actions: tuple[str, ...], call: Call) -> Session:
-        done = 0
-        session: Session | None = None
-        for done in range(len(actions), -1, -1):
-            session = self.kept.get((task.env, task.id, actions[:done]))
-            if session is not None:
-                break
-        self._hold(None, session)
-        if session is None:
-            session, done = await call(partial(self.environment.reset, task), None, (ValueError,)), 0
-            if actions:  # rollouts begin at later turns of this task, and opening an episode may take long
-                self.kept[task.env, task.id, ()] = session
-        for place in range(done, len(actions)):
-            earlier, session = session, await call(session.fork, session)
-            _release(earlier)
-            await call(partial(session.step, actions[place]), session)
-            self.kept[task.env, task.id, actions[: place + 1]] = session
-        fork: Session = await call(session.fork, session)
-        self._hold(session, session)
-        return fork
-
-    def _hold(self, session: Session | None, needed: Session | None) -> None:
-        if self._last is not needed:
-            _release(self._last)
-        self._last = session
-
-
-def _release(session: Session | None) -> None:
-    if release := getattr(session, "release", None):
-        release()
 
 
 # -- verdicts by the environment ---------------------------------------------------------------------------------------
@@ -233,7 +162,7 @@ class Verdicts:
 
 
 @dataclass(slots=True)
-class Judged:
+class JudgedReward:
     """A reward that adds a judge's scores, under the name ``reasoning``, to the rewards of ``reward``.
 
     :meth:`ask` submits the question about one reply and returns at once. Calling the object with a finished tree

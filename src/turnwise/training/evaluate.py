@@ -1,5 +1,5 @@
-"""Evaluates a policy on held-out tasks, out-of-domain suites and held-out dialogues, before, during and after training, and
-exports it. A finished evaluation is a file, which is read again and not repeated.
+"""Evaluates a policy on held-out tasks, out-of-domain suites and held-out dialogues, before, during and after training.
+A finished evaluation is a file, which is read again and not repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.config.settings import PolicySettings
 from turnwise.engines.engine import Sampling
 from turnwise.env import EnvironmentFault
 from turnwise.evaluation.general import Divergence, General, general_answers
@@ -34,22 +33,22 @@ from turnwise.evaluation.suites import (
     play_suite,
     play_tasks,
 )
-from turnwise.files import atomic_write, writing
+from turnwise.files import atomic_write
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.gate import Never
 from turnwise.methods.sft import demonstrated_paths, demonstration
 from turnwise.models.logprobs import score
-from turnwise.models.policy import plain_copy, save_adapter, weight_files
+from turnwise.models.policy import weight_files
 from turnwise.rollouts.pack import pack
 from turnwise.rollouts.player import Player
 from turnwise.training.candidates import Candidates, HeldOut
 from turnwise.training.collection import Collection
-from turnwise.training.distributed import Whole, is_sharded
 from turnwise.training.module import PolicyModule
 from turnwise.training.parts import BasePolicy, Settings
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder
 from turnwise.training.result import commit, summary
+from turnwise.training.sharding import is_sharded
 from turnwise.types import Credit, State, Task, Turn
 
 logger = logging.getLogger(__name__)
@@ -237,24 +236,6 @@ def load_evaluation(path: Path) -> Evaluation:
         else:
             evaluation.episodes.append(Episode(**row))
     return evaluation
-
-
-def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
-    """Writes the trained policy and its tokenizer to ``adapter`` (LoRA) or ``model`` (all weights) in the run's folder. The
-    adapter of a run with ``policy.start`` contains that adapter too, so that both belong to ``policy.model``. All
-    processes must call this function if the model is sharded; one ``writes``.
-    """
-    adapter = policy.lora.r > 0
-    left = plain_copy(model) if policy.start and not adapter else Whole(model) if is_sharded(model) else model
-    if not writes:
-        return
-    target = folder / ("adapter" if adapter else "model")
-    with writing(target):
-        if adapter:
-            save_adapter(left, target, policy.start)
-        else:
-            left.save_pretrained(target, safe_serialization=True)
-        tokenizer.save_pretrained(target)
 
 
 # -- replies in held-out dialogues -------------------------------------------------------------------------------------

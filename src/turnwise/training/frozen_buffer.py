@@ -26,10 +26,10 @@ from turnwise.methods.gate import Gate
 from turnwise.methods.states import Batches
 from turnwise.rollouts.player import Player
 from turnwise.training.distributed import DistributedContext
+from turnwise.training.group_metrics import trajectories
 from turnwise.training.module import PolicyModule
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.progress import Phases
-from turnwise.training.recorder import trajectories
 from turnwise.types import RolloutTree, State, Task
 
 TOGETHER = 32  # number of groups that are sampled together

@@ -35,7 +35,8 @@ from turnwise.models.attention import unwrapped
 from turnwise.models.logprobs import score
 from turnwise.models.policy import adapter_off
 from turnwise.rollouts.pack import Packed, Update, smaller
-from turnwise.training.distributed import DistributedContext, FullySharded, Whole, is_sharded
+from turnwise.training.distributed import DistributedContext
+from turnwise.training.sharding import FullySharded, Whole, is_sharded
 
 logger = logging.getLogger(__name__)
 

@@ -40,9 +40,10 @@ from turnwise.models.policy import load_policy
 from turnwise.rollouts.player import Player
 from turnwise.rollouts.predictor import AnswerProbability, OnlinePredictor, load_predictor
 from turnwise.rollouts.probe import check_exact, probe_backbone
-from turnwise.rollouts.verdicts import Judged
+from turnwise.rollouts.verdicts import JudgedReward
 from turnwise.shipped import weights_of
-from turnwise.training.distributed import AtomicCheckpointIO, DistributedContext, environments
+from turnwise.training.checkpoints import AtomicCheckpointIO
+from turnwise.training.distributed import DistributedContext, environments
 from turnwise.types import State
 
 
@@ -125,13 +126,13 @@ class Parts:
     gate: Gate | None
     predictor: OnlinePredictor | None
     callbacks: tuple[Callback, ...]
-    judged: Judged | None = None  # the reward with the judge's score added (:meth:`asking`)
+    judged: JudgedReward | None = None  # the reward with the judge's score added (:meth:`asking`)
 
     def asking(self, steps: Mapping[str, TurnInContext], chat: ChatTokens) -> Parts:
         """Returns the parts with ``judged`` set, if the run has a judge and a reward. ``steps`` maps state ids to turns."""
         if self.judge is None or self.reward is None:
             return self
-        return replace(self, judged=Judged(self.reward, self.judge, steps, chat.written, self.format))
+        return replace(self, judged=JudgedReward(self.reward, self.judge, steps, chat.written, self.format))
 
 
 def build_parts(
@@ -186,7 +187,10 @@ def _predictor(settings: Settings, tokenizer: Any) -> OnlinePredictor | None:
 
 
 def prove_judge(
-    judged: Judged | None, candidates: Sequence[State], distributed: DistributedContext, log: Callable[[str], None]
+    judged: JudgedReward | None,
+    candidates: Sequence[State],
+    distributed: DistributedContext,
+    log: Callable[[str], None],
 ) -> None:
     """Asks the judge about the first candidate, in the first process. If the judge gives no score, every process raises an
     InputError, before the run has cost anything.

@@ -30,11 +30,12 @@ from turnwise.methods.gate import Never
 from turnwise.methods.states import STD_TOLERANCE, Batches, Profile, Refresh
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.player import Player
-from turnwise.training.distributed import DistributedContext, is_sharded
+from turnwise.training.distributed import DistributedContext
+from turnwise.training.group_metrics import count_profile, paid_groups
 from turnwise.training.module import PolicyModule
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.progress import Phases
-from turnwise.training.recorder import count_profile, paid_groups
+from turnwise.training.sharding import is_sharded
 from turnwise.types import State
 
 TOGETHER = 4096  # number of samples that are drawn together; more are faster, and need more memory

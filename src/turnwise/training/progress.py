@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning as L
+from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import Logger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
@@ -23,6 +24,7 @@ from turnwise.console import Terminal
 from turnwise.errors import InputError
 from turnwise.runs.result_file import ResultError, read_result
 from turnwise.text import plain
+from turnwise.training.distributed import _in_multirun
 
 if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder
@@ -203,3 +205,10 @@ def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:
         )
         run.summary.update({name: result[name] for name in kept if name in result})
     run.finish(exit_code=int(failed))
+
+
+def label_of(name: str, seed: int) -> str:
+    """Returns the label at the start of each log line of this run. Empty unless several runs share the terminal."""
+    # the basic launcher runs one run after the other
+    alone = not _in_multirun() or "basic_launcher" in str(HydraConfig.get().launcher._target_)
+    return "" if alone else f"{name}/seed{seed}"

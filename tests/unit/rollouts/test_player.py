@@ -24,7 +24,8 @@ from turnwise.methods.states import expert_turns
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.environment_steps import Openings
 from turnwise.rollouts.player import Branch, Player
-from turnwise.training.recorder import reward_metrics, tree_record
+from turnwise.training.group_metrics import reward_metrics
+from turnwise.training.recorder import tree_record
 from turnwise.types import RolloutTree, State, Task, Turn
 from turnwise_study.gates.groups import read_recorded
 from turnwise_worlds.household import HouseholdEnv

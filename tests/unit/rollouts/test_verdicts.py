@@ -16,8 +16,8 @@ from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.judges.judge import Candidate
 from turnwise.judges.offline import OfflineJudge
 from turnwise.methods.awpo import Graded
-from turnwise.rollouts.environment_steps import Answers
-from turnwise.rollouts.verdicts import Anchored, Episodes, Judged, Verdicts, candidate, similarity
+from turnwise.rollouts.environment_steps import Answers, Episodes
+from turnwise.rollouts.verdicts import Anchored, JudgedReward, Verdicts, candidate, similarity
 from turnwise.types import Pivot, RolloutTree, State, Task, ToolCall, Trajectory, Turn
 from turnwise_worlds.household import HouseholdEnv
 
@@ -208,7 +208,7 @@ def test_the_reference_is_the_rationale_or_else_the_text_beside_the_calls(
 
 
 def test_scores_stand_beside_the_outcome_by_leaf() -> None:
-    judged = Judged(Graded(), OfflineJudge(), THOUGHT, text_of)
+    judged = JudgedReward(Graded(), OfflineJudge(), THOUGHT, text_of)
     group = tree(f"<think>they ask for Paris</think>{CALL}", CALL, "no")
     rewards = judged(group)
     assert rewards["total"] == rewards["outcome"] == Graded()(group)["total"]
@@ -218,7 +218,7 @@ def test_scores_stand_beside_the_outcome_by_leaf() -> None:
 
 def test_all_is_asked_before_anything_is_awaited_and_failures_are_nan() -> None:
     judge = Slow()
-    judged = Judged(Graded(), judge, THOUGHT, text_of)
+    judged = JudgedReward(Graded(), judge, THOUGHT, text_of)
     group = tree("a", "b", "a", "c")
     group.invalid.add(3)
     for turn in group.turns:

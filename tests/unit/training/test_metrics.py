@@ -13,13 +13,11 @@ import pytest
 from turnwise.methods.pivotrl import Exact, Functional
 from turnwise.methods.reward import ToolCalls
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.environment_steps import Answers
-from turnwise.rollouts.verdicts import Episodes, Verdicts
+from turnwise.rollouts.environment_steps import Answers, Episodes
+from turnwise.rollouts.verdicts import Verdicts
 from turnwise.runs.json_lines import each_line
-from turnwise.training.recorder import (
+from turnwise.training.group_metrics import (
     GATE,
-    Gathered,
-    Recorder,
     branch_metrics,
     branches,
     contrast,
@@ -29,6 +27,7 @@ from turnwise.training.recorder import (
     trajectories,
     verifier_metrics,
 )
+from turnwise.training.recorder import Gathered, Recorder
 from turnwise.types import Credit, GateDecision, RolloutTree, State, Task, Turn
 from turnwise_worlds.household import HouseholdEnv
 
