@@ -53,7 +53,7 @@ def job(cfg: DictConfig) -> None:
                 run(cfg, began, env)
             elif is_first():
                 from turnwise.runs.page import write_report
-                from turnwise.runs.run_files import read_run
+                from turnwise.runs.read_run import read_run
 
                 print(f"This run has finished: {write_report(read_run(folder.path))} (fresh=true starts it again)")
 

@@ -33,7 +33,7 @@ from transformers.utils.logging import disable_progress_bar
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.policy import load_policy, with_adapter
 from turnwise.shipped import tiny_path
-from turnwise.training.module import out_of_memory
+from turnwise.training.policy_module import out_of_memory
 from turnwise_study.planning import GPUS
 
 ROOT = Path(__file__).resolve().parents[1]

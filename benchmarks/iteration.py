@@ -44,10 +44,10 @@ from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
 from turnwise.methods.states import Batches
 from turnwise.rollouts.player import Player
+from turnwise.training.build_run import BasePolicy, Parts, Settings, build_parts, player_of
 from turnwise.training.candidates import Candidates, read_candidates
-from turnwise.training.collection import Collection, Rollouts
-from turnwise.training.module import PolicyModule
-from turnwise.training.parts import BasePolicy, Parts, Settings, build_parts, player_of
+from turnwise.training.iterations import Collection, Rollouts
+from turnwise.training.policy_module import PolicyModule
 from turnwise.training.profile import Choice
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder

@@ -26,7 +26,7 @@ from turnwise.methods.loss import Clipped, Counts, LossInputs, inputs
 from turnwise.models.attention import backbone
 from turnwise.models.logprobs import Head, selected_logprobs_and_entropy
 from turnwise.rollouts.pack import Packed, Update, pack
-from turnwise.training.module import PolicyModule, recomputing
+from turnwise.training.policy_module import PolicyModule, recomputing
 from turnwise.types import Credit, RolloutTree
 from work import remember, trl_inputs
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from turnwise.data.chat_tokens import ChatTokens, Demonstrations
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.methods.states import expert_turns, task_starts
-from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.episodes import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import Credit, RolloutTree, State, Task, Trajectory, Turn
 from turnwise_worlds.household.environment import HouseholdEnv

@@ -156,9 +156,9 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
     from turnwise.config.overrides import composed
     from turnwise.methods.turn_credit import Igpo
     from turnwise.rollouts.predictor import AnswerProbability
+    from turnwise.training.build_run import build_parts
+    from turnwise.training.build_run import player_of as run_player
     from turnwise.training.loop import prepare
-    from turnwise.training.parts import build_parts
-    from turnwise.training.parts import player_of as run_player
 
     whole = ["method=grpo", "engine.lanes=1", "engine.schedule=rounds", "rollout.turns=null", *overrides]
     whole += [f"paths.out={args.out}", "paths.cache=outputs/cache"]
@@ -187,7 +187,7 @@ def episodes(args: Any, player: Any, seed: int) -> list[Any]:
 
 def starts(player: Any, tasks: Sequence[Any]) -> list[Any]:
     from turnwise.methods.states import task_starts
-    from turnwise.rollouts.environment_steps import Openings
+    from turnwise.rollouts.episodes import Openings
 
     opening = Openings(player.environment, player.chat, player.environment_threads)
     opening.read(tasks)

@@ -28,11 +28,11 @@ from turnwise.methods.states import Profile
 from turnwise.programs import options, program
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update, pack
+from turnwise.training.build_run import BasePolicy, Settings, build_parts, player_of, trainer_of
 from turnwise.training.candidates import Candidates, read_candidates
-from turnwise.training.collection import Collection, Rollouts
+from turnwise.training.iterations import Collection, Rollouts
 from turnwise.training.loop import prepare
-from turnwise.training.module import PolicyModule
-from turnwise.training.parts import BasePolicy, Settings, build_parts, player_of, trainer_of
+from turnwise.training.policy_module import PolicyModule
 from turnwise.training.profile import Choice
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder

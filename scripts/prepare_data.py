@@ -28,7 +28,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from turnwise.console import Terminal, sized
-from turnwise.data.foreign import converted
+from turnwise.data.other_formats import converted
 from turnwise.data.tool_schema import arguments_of, function_of
 from turnwise.data.trajectories import BadTrajectory, read_trajectories, write_trajectories
 from turnwise.errors import InputError

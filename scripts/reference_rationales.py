@@ -22,8 +22,8 @@ from typing import Any
 from rich.progress import Progress
 
 from turnwise.console import Terminal, number
-from turnwise.data.steps import reasoning_of
 from turnwise.data.trajectories import read_trajectories, write_trajectories
+from turnwise.data.turns_in_context import reasoning_of
 from turnwise.endpoints import Fault
 from turnwise.errors import InputError
 from turnwise.files import refuse_same

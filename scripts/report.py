@@ -41,9 +41,9 @@ from turnwise.runs.figures import Figure, standalone
 from turnwise.runs.page import write_page, write_pages
 from turnwise_study.comparison import collect, provenance, run_table
 from turnwise_study.entries import as_json, counted, read_entry
+from turnwise_study.entry_figures import entry_figures
 from turnwise_study.entry_tables import entry_tables, summary_table
-from turnwise_study.figures import entry_figures
-from turnwise_study.runs import folders_of
+from turnwise_study.run_metrics import folders_of
 from turnwise_study.sweeps.jobs import ask
 from turnwise_study.sweeps.run_sweep import RowHashes
 from turnwise_study.sweeps.sweep_file import sweep_names

@@ -18,7 +18,7 @@ ROLE = re.compile(r":(?:func|class|meth|mod|attr|data|exc):<code>~?")
 
 REFERENCE = {
     "types": ["turnwise.types"],
-    "environments": ["turnwise.env", "turnwise_worlds.scripted", "turnwise_worlds.tools"],
+    "environments": ["turnwise.env", "turnwise_worlds.scripted_experts", "turnwise_worlds.tool_environment"],
     "methods": [f"turnwise.methods.{name}" for name in ("sft", "grpo", "pivotrl", "awpo", "trace", "selective")],
     "parts": [
         f"turnwise.methods.{name}" for name in ("states", "allocate", "gate", "reward", "credit", "turn_credit", "loss")

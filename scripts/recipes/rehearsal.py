@@ -6,8 +6,8 @@ answers to general questions.
 
 SFT on demonstrations alone makes a small model forget what it knew before it solves a task: it answers every question with a
 call. Its own answers, rehearsed beside the demonstrations, prevent that. The questions are of other kinds than the questions by
-which forgetting is measured (turnwise/evaluation/general.py, turnwise_worlds/facts.py). Sampled answers depend on the rounding
-of the machine, so SmolLM2's are kept in answers.jsonl: one sample, on one thread, less the answers that did not end.
+which forgetting is measured (turnwise/evaluation/base_divergence.py, turnwise_worlds/facts.py). Sampled answers depend on the
+rounding of the machine, so SmolLM2's are kept in answers.jsonl: one sample, on one thread, less the answers that did not end.
 """
 
 from __future__ import annotations

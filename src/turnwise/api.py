@@ -42,12 +42,12 @@ from turnwise.rollouts.pack import Update
 from turnwise.runs.figures import run_figures
 from turnwise.runs.json_lines import checked_lines
 from turnwise.runs.page import print_summary
+from turnwise.runs.read_run import read_run
 from turnwise.runs.result_file import Result, read_result
-from turnwise.runs.run_files import read_run
 from turnwise.runs.run_folder import claim
 from turnwise.training import loop
+from turnwise.training.build_run import BasePolicy, Parts, Settings, base_policy, build_parts, player_of
 from turnwise.training.candidates import read_candidates
-from turnwise.training.parts import BasePolicy, Parts, Settings, base_policy, build_parts, player_of
 from turnwise.training.progress import Phases
 from turnwise.types import Rewards, RolloutTree, State
 

@@ -118,7 +118,7 @@ class Environment(Protocol):
     horizon: int  # maximum number of turns of an episode
 
     # Whether the environment waits for commands, worker processes or servers. Several threads then call its methods
-    # and those of its sessions (``rollouts.environment_steps``); each session is used by only one thread at a time.
+    # and those of its sessions (``rollouts.episodes``); each session is used by only one thread at a time.
     waits: bool = False
     # Maximum number of rollouts that run at once, where each rollout holds a process or a server. The rollouts of a
     # larger group still run at once, but no other group runs meanwhile.

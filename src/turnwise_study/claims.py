@@ -14,7 +14,7 @@ from turnwise.errors import InputError
 from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_difference, two_way_interval
 from turnwise_study.gates.report import number_in, sweep_report
 from turnwise_study.gates.statistics import Bounded, difference
-from turnwise_study.runs import Runs, is_change, metrics_by_seed, values
+from turnwise_study.run_metrics import Runs, is_change, metrics_by_seed, values
 from turnwise_study.sweeps.jobs import Asked, job_of, of_pilots
 from turnwise_study.sweeps.sweep_file import Comparison, Precondition, find_sweep
 

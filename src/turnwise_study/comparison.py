@@ -9,10 +9,10 @@ from pathlib import Path
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
 from turnwise.runs.kept_runs import finished
+from turnwise.runs.read_run import RunFiles, read_run
 from turnwise.runs.result_file import Result, ResultError, read_result
-from turnwise.runs.run_files import RunFiles, read_run
 from turnwise.text import count, duration, interval, signed
-from turnwise_study.runs import RunMetrics, Runs, all_on_dialogues, folders_of, is_change, values
+from turnwise_study.run_metrics import RunMetrics, Runs, all_on_dialogues, folders_of, is_change, values
 from turnwise_study.tables import Table, estimate_text
 
 INTERVALS = (

@@ -11,7 +11,7 @@ import numpy as np
 from turnwise.runs.figures import Figure
 from turnwise.text import count, duration
 from turnwise_study.credit_audit import RULES, Part, joined, scores
-from turnwise_study.figures import Panel, Point, dots
+from turnwise_study.entry_figures import Panel, Point, dots
 from turnwise_study.tables import Table
 
 SHOWN = {"snr": "signal to noise", "rank": "rank correlation", "sign": "same sign, %"}

@@ -23,7 +23,7 @@ from turnwise_study.claims import (
     tested,
 )
 from turnwise_study.gates.report import SweepReport, sweep_report
-from turnwise_study.runs import Runs, metrics_by_seed, other_decoding, values
+from turnwise_study.run_metrics import Runs, metrics_by_seed, other_decoding, values
 from turnwise_study.sweeps.jobs import Asked, Job, ask, job_of, picked, played
 from turnwise_study.sweeps.sweep_file import find_sweep, origin, sweep_names
 

@@ -12,7 +12,7 @@ from turnwise_study.claims import VERDICTS, Decision
 from turnwise_study.comparison import hashes_note
 from turnwise_study.entries import Changed, Entry, counted, distinct_claims, runs_of, untrained
 from turnwise_study.gates.report import number_in, tier_table
-from turnwise_study.runs import Runs, all_on_dialogues, is_change, values, words
+from turnwise_study.run_metrics import Runs, all_on_dialogues, is_change, values, words
 from turnwise_study.sweeps.jobs import job_of
 from turnwise_study.tables import Table, estimate_text, plain
 

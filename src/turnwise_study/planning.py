@@ -39,8 +39,8 @@ from turnwise.models.policy import with_adapter
 from turnwise.rollouts.pack import row_limit
 from turnwise.runs.run_folder import flat
 from turnwise.shipped import WORLDS, tiny_path, weights_of
+from turnwise.training.build_run import kept_of_token
 from turnwise.training.candidates import expert_file
-from turnwise.training.parts import kept_of_token
 from turnwise.training.profile import TOGETHER as SHARD
 from turnwise.types import RolloutTree, State, Task, Turn
 

@@ -36,11 +36,11 @@ from turnwise.errors import InputError
 from turnwise.files import parse_json
 from turnwise.types import Message, Task
 from turnwise_worlds import data_files, workers
-from turnwise_worlds.boxed import Box, faults
-from turnwise_worlds.replayed import Opening, ReplayedEnv, ReplayedSession
+from turnwise_worlds.replayed_episodes import Opening, ReplayedEnv, ReplayedSession
 from turnwise_worlds.sandbox.folder_value import File, Tree, check_path, laid_over, read_folder, tree_of
 from turnwise_worlds.sandbox.sandbox import HOST, Bubblewrap, CallResult, Door
-from turnwise_worlds.tools import read_calls
+from turnwise_worlds.tool_environment import read_calls
+from turnwise_worlds.workspace import Box, faults
 
 # -- the gateway -------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from turnwise.data.tool_schema import make_tool
-from turnwise_worlds.scripted import Chances
+from turnwise_worlds.scripted_experts import Chances
 from turnwise_worlds.search.encyclopaedia import Fact, Page
 from turnwise_worlds.search.environment import ANSWER, NOTHING, QuestionEnv, QuestionExpert, QuestionSession, malformed
 

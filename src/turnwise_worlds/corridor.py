@@ -18,7 +18,7 @@ from annotated_types import Ge, Interval
 
 from turnwise.env import Session, Step, check_horizon, check_open
 from turnwise.types import Message, Task
-from turnwise_worlds.scripted import Chances, Expert, ScriptedEnv
+from turnwise_worlds.scripted_experts import Chances, Expert, ScriptedEnv
 
 WAYS = ("left", "right", "on")
 DOORS = tuple(map(str, range(10)))

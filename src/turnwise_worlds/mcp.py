@@ -24,10 +24,10 @@ from turnwise.env import EnvironmentFault, Step, check_tasks, first_tasks
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 from turnwise_worlds import workers
-from turnwise_worlds.boxed import cut
 from turnwise_worlds.data_files import Row, read_tasks
-from turnwise_worlds.replayed import ReplayedEnv, ReplayedSession
-from turnwise_worlds.tools import Shown, Tools, answered, opened, refusal, templated
+from turnwise_worlds.replayed_episodes import ReplayedEnv, ReplayedSession
+from turnwise_worlds.tool_environment import Shown, Tools, answered, opened, refusal, templated
+from turnwise_worlds.workspace import cut
 
 T = TypeVar("T")
 _SLACK = 10.0  # seconds after the MCP client's own time limit until this module no longer waits for an answer

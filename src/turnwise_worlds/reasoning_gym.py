@@ -22,7 +22,7 @@ from turnwise.data.toolcalls import ToolCallError, split_thinking
 from turnwise.env import Quality, Session, Step, check_open, hashed_split
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
-from turnwise_worlds.scripted import Chances, LastTasks, ScriptedEnv
+from turnwise_worlds.scripted_experts import Chances, LastTasks, ScriptedEnv
 
 Settings = Mapping[str, Any]
 EASY: Mapping[str, Settings] = {"chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}}

@@ -13,10 +13,10 @@ from turnwise.data.tool_schema import make_tool
 from turnwise.data.toolcalls import ToolCallError
 from turnwise.env import Level, Step
 from turnwise.types import Task, ToolCall
-from turnwise_worlds.boxed import STOPPED, WorkspaceEnv, WorkspaceSession, cut
 from turnwise_worlds.sandbox.folder_value import File, tree_of
-from turnwise_worlds.scripted import Chances, Expert
-from turnwise_worlds.tools import REFUSED
+from turnwise_worlds.scripted_experts import Chances, Expert
+from turnwise_worlds.tool_environment import REFUSED
+from turnwise_worlds.workspace import STOPPED, WorkspaceEnv, WorkspaceSession, cut
 
 Line = str | tuple[str, ...]
 

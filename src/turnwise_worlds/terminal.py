@@ -21,11 +21,11 @@ from turnwise.env import EnvironmentFault, Level, Step
 from turnwise.judges.endpoint import CachedModel, ChatClient, key_of
 from turnwise.judges.judge import AnswerError, fenced, new_code, read_score
 from turnwise.types import Task, ToolCall
-from turnwise_worlds.boxed import STOPPED, Box, WorkspaceEnv, WorkspaceSession, cut
 from turnwise_worlds.sandbox.folder_value import File, Tree, tree_of
 from turnwise_worlds.sandbox.sandbox import CallResult
-from turnwise_worlds.scripted import Chances, Expert
-from turnwise_worlds.tools import Shown, Style, read_call
+from turnwise_worlds.scripted_experts import Chances, Expert
+from turnwise_worlds.tool_environment import Shown, Style, read_call
+from turnwise_worlds.workspace import STOPPED, Box, WorkspaceEnv, WorkspaceSession, cut
 
 logger = logging.getLogger(__name__)
 

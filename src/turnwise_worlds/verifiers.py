@@ -26,8 +26,8 @@ from turnwise.env import EnvironmentFault, Step, check_tasks, first_tasks, same_
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 from turnwise_worlds import workers
-from turnwise_worlds.replayed import ReplayedEnv, ReplayedSession
-from turnwise_worlds.tools import HOW, Tools, templated
+from turnwise_worlds.replayed_episodes import ReplayedEnv, ReplayedSession
+from turnwise_worlds.tool_environment import HOW, Tools, templated
 
 _FOLD = 10  # without an evaluation set, the first of every ten rows is in the split seen, and the sixth in unseen
 _PASS = 0.5  # the library's default of ``pass_threshold``

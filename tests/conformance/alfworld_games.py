@@ -19,7 +19,7 @@ from turnwise.env import Quality
 from turnwise.types import Task
 from turnwise_worlds.alfworld.environment import AlfworldEnvironment, AlfworldSession
 from turnwise_worlds.household import HouseholdEnv
-from turnwise_worlds.household.world import (
+from turnwise_worlds.household.rooms import (
     CLEANABLE,
     CONTAINS,
     COOLABLE,

@@ -15,7 +15,7 @@ import pytest
 from tests.conformance.alfworld_games import GeneratedAlfworld
 
 from turnwise_worlds.household import HouseholdEnv
-from turnwise_worlds.household.world import TYPES
+from turnwise_worlds.household.rooms import TYPES
 
 OWN = Path(__file__).parents[2] / ".venv-alfworld" / "bin" / "python"
 PYTHON = os.environ.get("TURNWISE_ALFWORLD_PYTHON", str(OWN) if OWN.exists() else sys.executable)

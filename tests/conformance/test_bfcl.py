@@ -18,7 +18,7 @@ pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl`
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.bfcl.apis import SUBSETS, Apis, api_class, entries, owners
 from turnwise_worlds.bfcl.environment import PublicTasks
-from turnwise_worlds.dialogues import ANSWERS, EMPTY, STATE, Reference
+from turnwise_worlds.tool_dialogues import ANSWERS, EMPTY, STATE, Reference
 
 MUTANTS = int(os.environ.get("TURNWISE_BFCL_MUTANTS", "7"))
 REASONS = {

@@ -14,8 +14,8 @@ from importlib import import_module
 import pytest
 
 from turnwise.types import ToolCall
+from turnwise_worlds.tau2.domains import DOMAINS, SOLO, problem_of, task_records
 from turnwise_worlds.tau2.session import ACTIONS, ASSERTIONS, DATABASE, SAID, Reference
-from turnwise_worlds.tau2.world import DOMAINS, SOLO, problem_of, task_records
 
 TASKS = int(os.environ.get("TURNWISE_TAU2_TASKS", "4"))
 MUTANTS = int(os.environ.get("TURNWISE_TAU2_MUTANTS", "4"))

@@ -23,7 +23,7 @@ from turnwise.methods.allocate import Uniform
 from turnwise.methods.gate import Never
 from turnwise.methods.states import task_starts
 from turnwise.models.policy import load_policy, plain_copy
-from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.episodes import Openings
 from turnwise.rollouts.player import Player
 from turnwise.shipped import tiny_path
 from turnwise_worlds.household import HouseholdEnv

@@ -16,8 +16,8 @@ from turnwise.config.settings import UpdateSettings
 from turnwise.errors import InputError
 from turnwise.methods.credit import group_advantages
 from turnwise.methods.loss import Clipped, surrogate
-from turnwise.rollouts.environment_steps import run_to_end
-from turnwise.training.module import PolicyModule
+from turnwise.rollouts.episodes import run_to_end
+from turnwise.training.policy_module import PolicyModule
 
 
 @pytest.fixture(scope="module")

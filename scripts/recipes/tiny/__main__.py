@@ -31,7 +31,7 @@ from turnwise.engines.tree_engine import TreeEngine
 from turnwise.env import Environment
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Episode, answer_skills, play_tasks, repeat_rate
-from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.episodes import Openings
 from turnwise.rollouts.player import Player
 from turnwise.shipped import ASSETS, BASES
 

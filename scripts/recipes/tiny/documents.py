@@ -18,10 +18,10 @@ from turnwise.data.chat_tokens import disarming
 from turnwise.evaluation.skills import SKILLS, stream
 from turnwise.types import Message, Task
 from turnwise_worlds.apibank.office import HELD_OUT
-from turnwise_worlds.bfcl import requests
-from turnwise_worlds.bfcl.requests import Names
+from turnwise_worlds.bfcl import generated_tasks
+from turnwise_worlds.bfcl.generated_tasks import Names
 from turnwise_worlds.household import HouseholdEnv
-from turnwise_worlds.household.world import NOTHING, bits
+from turnwise_worlds.household.rooms import NOTHING, bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def drawn(draw: Callable[[], str], count: int, taken: Collection[str]) -> tuple[
 
 def simulated_names(rng: Random) -> Names:
     """Returns names for the simulated APIs, without held-out names."""
-    held = requests.HELD_OUT
+    held = generated_tasks.HELD_OUT
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     return Names(
         folders=drawn(lambda: word(rng), 4, held.folders),

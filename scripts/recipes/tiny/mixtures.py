@@ -26,7 +26,7 @@ from turnwise.env import Environment, Quality, demonstrated
 from turnwise.types import Message
 from turnwise_worlds import apibank, bfcl, math, search, software, terminal
 from turnwise_worlds.apibank.office import OfficeTasks
-from turnwise_worlds.bfcl.requests import TinyTasks
+from turnwise_worlds.bfcl.generated_tasks import TinyTasks
 from turnwise_worlds.household import HouseholdEnv, Mistakes
 
 
@@ -254,7 +254,7 @@ def thinking(size: str = "") -> ToolWorlds:
         about="demonstrations of two worlds of dialogues whose experts state their thoughts",
         stretches=(
             "As `tiny_tools`, in bfcl and apibank alone. Before each reply the experts state which calls the request still\n"
-            "needs, in order (`src/turnwise_worlds/dialogues.py`). Of the clumsy ones' right replies four in ten follow\n"
+            "needs, in order (`src/turnwise_worlds/tool_dialogues.py`). Of the clumsy ones' right replies four in ten follow\n"
             "a wrong thought, and most of their wrong ones do."
         ),
     )

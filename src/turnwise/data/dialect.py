@@ -15,9 +15,9 @@ from typing import Any, get_args
 
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
 from turnwise.data.match_calls import equivalent, identical
-from turnwise.data.steps import steps_of
 from turnwise.data.tool_schema import arguments_of, function_of
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, write_calls
+from turnwise.data.turns_in_context import steps_of
 from turnwise.types import Message, ToolCall, Trajectory
 
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}

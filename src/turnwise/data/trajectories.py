@@ -96,7 +96,7 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
     if record.get("messages") is None:
         file, keys = source.rpartition(":")[0], sorted(map(str, record))
         remedy = 'write {"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
-        foreign = {"conversations", "conversation", "query", "instruction"}  # as turnwise.data.foreign reads them
+        foreign = {"conversations", "conversation", "query", "instruction"}  # as turnwise.data.other_formats reads them
         if foreign & set(record):
             remedy = f"convert them: python scripts/prepare_data.py {file} --out {Path(file).stem}-messages.jsonl"
         raise UnusableError("no messages", f"there are no 'messages', only the keys {keys}; {remedy}")

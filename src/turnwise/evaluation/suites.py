@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.errors import InputError
-from turnwise.evaluation.general import Divergence
+from turnwise.evaluation.base_divergence import Divergence
 from turnwise.evaluation.skills import SKILLS, Item, items
 from turnwise.evaluation.stats import Reply
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.gate import Never
 from turnwise.methods.states import task_starts
-from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.episodes import Openings
 from turnwise.rollouts.player import Player, Tally, seed_of
 from turnwise.types import Message, RolloutTree, Task
 

@@ -13,7 +13,7 @@ a part is named in conf/GROUP/OPTION.yaml.
 4. R_out = S_format + S_exec in [0, 2] (Eqs. 11-16)
     [methods/awpo.py] reward=graded
 5. ask the judge for R_reasoning in [0, 1]
-    [data/steps.py, judges/offline.py, rollouts/verdicts.py] judge=offline
+    [data/turns_in_context.py, judges/offline.py, rollouts/verdicts.py] judge=offline
 6. R_mix = R_out + R_reasoning (Eq. 17)
     [methods/awpo.py] advantage=awpo
 7. mean, std and A of R_out and of R_mix in each group, also where rewards are equal (Eqs. 18-19)
@@ -30,7 +30,7 @@ a part is named in conf/GROUP/OPTION.yaml.
 12. J: mean over replies of min(r A, clip(r) A), r the ratio of a whole reply (Eq. 25)
     [methods/loss.py] loss=clipped, loss.ratio=action, loss.aggregation=turn_mean_token_mean
 13. one AdamW step on -J, with the gradient clipped
-    [training/module.py] update.steps=1, update.clip_norm=1.0
+    [training/policy_module.py] update.steps=1, update.clip_norm=1.0
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ToolRL(Method):
         [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.2, loss.kl_beta=0.0,
         loss.aggregation=seq_mean_token_mean
     7. one AdamW step on -J, with the gradient clipped
-        [training/module.py] update.steps=1, update.clip_norm=1.0
+        [training/policy_module.py] update.steps=1, update.clip_norm=1.0
     """
 
     name: ClassVar[str] = "toolrl"

@@ -21,7 +21,7 @@ a part is named in conf/GROUP/OPTION.yaml.
 7. J: mean over episodes of the mean over their tokens (TRACE Eq. 43)
     [methods/loss.py] loss.aggregation=seq_mean_token_mean, loss.kl_beta=0.0
 8. one AdamW step on -J, with the gradient clipped
-    [training/module.py] update.steps=1, update.clip_norm=1.0
+    [training/policy_module.py] update.steps=1, update.clip_norm=1.0
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ a part is named in conf/GROUP/OPTION.yaml.
 8. w_i = pi(a_i|s) / pi_old(a_i|s), the ratio of the whole action (Eq. 8)
     [methods/loss.py] loss=clipped, loss.ratio=action
 9. J: mean over actions of min(w_i A_i, clip(w_i) A_i) - beta KL(pi, pi_0) (Eq. 7); KL: w_i times the sum of k3
-    [methods/loss.py, training/module.py] loss.clip_low=0.2, loss.clip_high=0.2, loss.kl_beta=0.2, loss.kl_estimator=k3,
+    [methods/loss.py, training/policy_module.py] loss.clip_low=0.2, loss.clip_high=0.2, loss.kl_beta=0.2, loss.kl_estimator=k3,
     loss.kl_importance=true, loss.aggregation=turn_mean_token_mean
 10. one AdamW step on -J, with the gradient clipped
-    [training/module.py] update.steps=1, update.clip_norm=1.0
+    [training/policy_module.py] update.steps=1, update.clip_norm=1.0
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LocalRL(Method):
         [methods/loss.py] loss=clipped, loss.ratio=action, loss.clip_low=0.2, loss.clip_high=0.2, loss.kl_beta=0.2,
         loss.aggregation=turn_mean_token_mean
     7. one AdamW step on -J, with the gradient clipped
-        [training/module.py] update.steps=1, update.clip_norm=1.0
+        [training/policy_module.py] update.steps=1, update.clip_norm=1.0
     """
 
     name: ClassVar[str] = "local"

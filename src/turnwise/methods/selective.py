@@ -24,7 +24,7 @@ a part is named in conf/GROUP/OPTION.yaml.
 7. J: mean over all episodes that are left
     [methods/loss.py] loss.aggregation=constant, loss.constant_length=1, loss.kl_beta=0.0
 8. one AdamW step on -J, with the gradient clipped
-    [training/module.py] update.steps=1, update.clip_norm=1.0
+    [training/policy_module.py] update.steps=1, update.clip_norm=1.0
 
 The signals of a group's first turns (App. B) lie in [0, 1]. For all of them but ``termination_fraction``, the least
 value means that the rollouts are alike: 1 / G for the three unique ratios, 0 for the others. Their names are those of

@@ -9,11 +9,11 @@ a part is named in conf/GROUP/OPTION.yaml.
 2. for each update: draw B paths: whole trajectories, unless the template shortens what later turns see
     [methods/states.py] rollout.states=24
 3. read each of them once, as a tree with one path; sample nothing
-    [methods/sft.py, training/collection.py] allocator=none, advantage=none
+    [methods/sft.py, training/iterations.py] allocator=none, advantage=none
 4. J: mean of log pi(a*_t | s_t) over all demonstrated tokens
     [methods/sft.py] loss=nll, loss.aggregation=token_mean
 5. one AdamW step on -J, with the gradient clipped
-    [training/module.py] update.steps=1, update.clip_norm=1.0
+    [training/policy_module.py] update.steps=1, update.clip_norm=1.0
 """
 
 from __future__ import annotations

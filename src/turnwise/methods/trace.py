@@ -27,7 +27,7 @@ a part is named in conf/GROUP/OPTION.yaml.
 10. J: mean over prompts of the mean over branches of the mean over tokens (Eqs. 43, 47)
     [methods/loss.py] loss.aggregation=tree_mean_seq_mean_token_mean
 11. one AdamW step on -J, with the gradient clipped
-    [training/module.py] update.steps=1, update.clip_norm=1.0
+    [training/policy_module.py] update.steps=1, update.clip_norm=1.0
 """
 
 from __future__ import annotations

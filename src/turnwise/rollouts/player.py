@@ -24,7 +24,7 @@ from turnwise.engines.engine import Begin, Engine, Request, Sample, Sampling, sc
 from turnwise.env import Environment, EnvironmentFault, Session, Step, tools_of, waits
 from turnwise.methods.allocate import Allocator
 from turnwise.methods.gate import Gate
-from turnwise.rollouts.environment_steps import Answers, Episodes, Room, run_to_end
+from turnwise.rollouts.episodes import Answers, Episodes, Room, run_to_end
 from turnwise.rollouts.verdicts import Anchored, Verdicts
 from turnwise.types import RolloutTree, State, Turn
 
@@ -463,7 +463,7 @@ class Player:
         retries: how often a rollout whose environment failed is restarted from its starting state or turn, with new
             random draws. The failed attempt stays in the tree as an invalid leaf.
         environment_seconds, environment_threads: limits of the environment's answers
-            (``rollouts.environment_steps.Answers``).
+            (``rollouts.episodes.Answers``).
         dialogues: the verifier for single replies in dialogues without an environment.
         lock: is held while the environment is used in the thread that samples. Players that run at the same time share
             one lock.

@@ -20,13 +20,13 @@ from typing import Any, Literal
 from rapidfuzz.distance import Levenshtein
 
 from turnwise.data.match_calls import accepts, equivalent, identical
-from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, split_thinking
+from turnwise.data.turns_in_context import TurnInContext
 from turnwise.env import Session, environment_of, verifier_of
 from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, Judge
 from turnwise.methods.reward import Reward
-from turnwise.rollouts.environment_steps import Answers, Episodes
+from turnwise.rollouts.episodes import Answers, Episodes
 from turnwise.types import Rewards, RolloutTree, State, ToolCall, Turn
 
 # -- verdicts by the demonstrated reply --------------------------------------------------------------------------------

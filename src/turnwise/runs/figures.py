@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.runs.run_files import Profile, RunFiles
+from turnwise.runs.read_run import Profile, RunFiles
 
 INK = "#010101"  # stands for the text colour of the page
 MUTED, GRID = "#7d8590", "#8b949e"

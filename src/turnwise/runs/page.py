@@ -25,8 +25,8 @@ from turnwise.console import Terminal
 from turnwise.files import atomic_write
 from turnwise.runs.figures import run_figures
 from turnwise.runs.json_lines import json_object
+from turnwise.runs.read_run import RunFiles, json_lines, lines, read_run
 from turnwise.runs.result_file import Comparison, InDomain, Result
-from turnwise.runs.run_files import RunFiles, json_lines, lines, read_run
 from turnwise.text import count, duration, interval, nats, percent, plain, signed
 
 # -- the summary -------------------------------------------------------------------------------------------------------

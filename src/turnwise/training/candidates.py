@@ -24,15 +24,15 @@ from turnwise.daemon_threads import DaemonThreads
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens, Demonstrations
 from turnwise.data.dialect import Dialect, calls_read, check_read_back, dropped, uses_tools
 from turnwise.data.read_records import UnusableError
-from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.data.toolcalls import PARSERS
 from turnwise.data.trajectories import BadTrajectory, by_kind, each_trajectory, write_trajectories
+from turnwise.data.turns_in_context import TurnInContext, steps_of
 from turnwise.env import Environment, Quality, demonstrated, environment_of, environments_of, tried, waits
 from turnwise.errors import InputError
 from turnwise.methods.states import expert_turns, task_starts
-from turnwise.rollouts.environment_steps import Openings, guarded
+from turnwise.rollouts.episodes import Openings, guarded
 from turnwise.shipped import unknown_to
-from turnwise.training.parts import Parts, Settings
+from turnwise.training.build_run import Parts, Settings
 from turnwise.training.progress import Phases
 from turnwise.types import Message, State, Task, Trajectory
 

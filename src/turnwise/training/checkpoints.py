@@ -1,4 +1,4 @@
-"""What a run saves: its checkpoints, and the trained policy at its end."""
+"""Writes and reads the checkpoint of a run in one file, which a kill never leaves half written."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from turnwise.config.settings import PolicySettings
 from turnwise.errors import InputError
-from turnwise.files import atomic_write, writing
-from turnwise.models.policy import plain_copy, save_adapter
-from turnwise.training.sharding import Whole, is_sharded
+from turnwise.files import atomic_write
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -45,21 +42,3 @@ def write_atomically(content: dict[str, Any], path: Path) -> None:
 def last_checkpoint(folder: Path) -> Path | None:
     path = folder / "checkpoints" / "last.ckpt"
     return path if path.exists() else None
-
-
-def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
-    """Writes the trained policy and its tokenizer to ``adapter`` (LoRA) or ``model`` (all weights) in the run's folder. The
-    adapter of a run with ``policy.start`` contains that adapter too, so that both belong to ``policy.model``. All
-    processes must call this function if the model is sharded; one ``writes``.
-    """
-    adapter = policy.lora.r > 0
-    left = plain_copy(model) if policy.start and not adapter else Whole(model) if is_sharded(model) else model
-    if not writes:
-        return
-    target = folder / ("adapter" if adapter else "model")
-    with writing(target):
-        if adapter:
-            save_adapter(left, target, policy.start)
-        else:
-            left.save_pretrained(target, safe_serialization=True)
-        tokenizer.save_pretrained(target)

@@ -20,7 +20,7 @@ from turnwise.methods.gate import Never
 from turnwise.methods.states import STD_TOLERANCE
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.group_metrics import gate_result
-from turnwise.training.module import PolicyModule
+from turnwise.training.policy_module import PolicyModule
 from turnwise.training.recorder import Recorder
 from turnwise.types import Credit, RolloutTree
 

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.engines.engine import Sampling
 from turnwise.env import EnvironmentFault
-from turnwise.evaluation.general import Divergence, General, general_answers
+from turnwise.evaluation.base_divergence import Divergence, General, general_answers
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.stats import Reply, reply_of
 from turnwise.evaluation.suites import (
@@ -41,10 +41,10 @@ from turnwise.models.logprobs import score
 from turnwise.models.policy import weight_files
 from turnwise.rollouts.pack import pack
 from turnwise.rollouts.player import Player
+from turnwise.training.build_run import BasePolicy, Settings
 from turnwise.training.candidates import Candidates, HeldOut
-from turnwise.training.collection import Collection
-from turnwise.training.module import PolicyModule
-from turnwise.training.parts import BasePolicy, Settings
+from turnwise.training.iterations import Collection
+from turnwise.training.policy_module import PolicyModule
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder
 from turnwise.training.result import commit, summary

@@ -25,10 +25,10 @@ from turnwise.methods.allocate import Allocator
 from turnwise.methods.gate import Gate
 from turnwise.methods.states import Batches
 from turnwise.rollouts.player import Player
+from turnwise.training.build_run import Parts, Settings
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.group_metrics import trajectories
-from turnwise.training.module import PolicyModule
-from turnwise.training.parts import Parts, Settings
+from turnwise.training.policy_module import PolicyModule
 from turnwise.training.progress import Phases
 from turnwise.types import RolloutTree, State, Task
 

@@ -33,16 +33,16 @@ from turnwise.errors import Checked, Interrupted, Stopped
 from turnwise.runs.page import print_summary, write_pages
 from turnwise.runs.result_file import read_result, write_result
 from turnwise.shipped import unknown_to
+from turnwise.training.build_run import build_parts, player_of, prove_judge, trainer_of
 from turnwise.training.candidates import read_candidates
-from turnwise.training.checkpoints import export, last_checkpoint
-from turnwise.training.collection import Collection, Rollouts
+from turnwise.training.checkpoints import last_checkpoint
 from turnwise.training.diagnostics import Health
 from turnwise.training.distributed import joined
 from turnwise.training.evaluate import Measure, evaluate_between
 from turnwise.training.frozen_buffer import frozen_groups
 from turnwise.training.group_metrics import gate_counts
-from turnwise.training.module import PolicyModule, out_of_memory
-from turnwise.training.parts import build_parts, player_of, prove_judge, trainer_of
+from turnwise.training.iterations import Collection, Rollouts
+from turnwise.training.policy_module import PolicyModule, export, out_of_memory
 from turnwise.training.profile import Choice, profile_costs
 from turnwise.training.progress import Phases, label_of, shown, started
 from turnwise.training.recorder import Recorder

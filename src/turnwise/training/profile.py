@@ -30,10 +30,10 @@ from turnwise.methods.gate import Never
 from turnwise.methods.states import STD_TOLERANCE, Batches, Profile, Refresh
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.player import Player
+from turnwise.training.build_run import Parts, Settings
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.group_metrics import count_profile, paid_groups
-from turnwise.training.module import PolicyModule
-from turnwise.training.parts import Parts, Settings
+from turnwise.training.policy_module import PolicyModule
 from turnwise.training.progress import Phases
 from turnwise.training.sharding import is_sharded
 from turnwise.types import State

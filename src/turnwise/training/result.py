@@ -18,7 +18,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from turnwise.console import typed_arguments
-from turnwise.evaluation.general import counted
+from turnwise.evaluation.base_divergence import counted
 from turnwise.evaluation.stats import (
     Counted,
     Estimate,

@@ -17,7 +17,7 @@ from turnwise.env import Quality, Step, check_open
 from turnwise.errors import InputError
 from turnwise.types import Task
 from turnwise_worlds.alfworld.workers import Pool, Worker
-from turnwise_worlds.react import GameEnv, GameSession, Prompt
+from turnwise_worlds.text_games import GameEnv, GameSession, Prompt
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 

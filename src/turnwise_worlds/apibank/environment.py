@@ -21,7 +21,7 @@ from turnwise.errors import InputError
 from turnwise.files import parse_json, whole_characters
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.apibank.office import SEARCHER, OfficeTasks, words
-from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn, World, turns_data, turns_from
+from turnwise_worlds.tool_dialogues import DialogueEnv, DialogueProblem, UserTurn, World, turns_data, turns_from
 
 FILES = {1: "level-1-api.json", 2: "level-2-api.json", 3: "level-3.json"}
 _DESCRIPTIONS = "API descriptions:"

@@ -14,7 +14,15 @@ from typing import Any
 
 from turnwise.data.tool_schema import check_call
 from turnwise.types import Task, ToolCall
-from turnwise_worlds.dialogues import DialogueProblem, GeneratedTasks, UserTurn, World, turn_of, turns_data, turns_from
+from turnwise_worlds.tool_dialogues import (
+    DialogueProblem,
+    GeneratedTasks,
+    UserTurn,
+    World,
+    turn_of,
+    turns_data,
+    turns_from,
+)
 
 SEARCHER = "ToolSearcher"
 Tables = dict[str, Any]

@@ -18,8 +18,8 @@ from typing import Any
 from turnwise.data.tool_schema import json_schema
 from turnwise.errors import InputError
 from turnwise.types import ToolCall
-from turnwise_worlds.dialogues import World
-from turnwise_worlds.tools import Tools
+from turnwise_worlds.tool_dialogues import World
+from turnwise_worlds.tool_environment import Tools
 
 INSTALL = "install bfcl-eval with `make bfcl`"
 SUBSETS = ("base", "miss_func", "miss_param", "long_context")

@@ -24,8 +24,8 @@ from turnwise_worlds.bfcl.apis import (
     root,
     tools_of_class,
 )
-from turnwise_worlds.bfcl.requests import TinyTasks
-from turnwise_worlds.dialogues import DialogueEnv, DialogueProblem, UserTurn
+from turnwise_worlds.bfcl.generated_tasks import TinyTasks
+from turnwise_worlds.tool_dialogues import DialogueEnv, DialogueProblem, UserTurn
 
 NO_FUNCTION = "None of the functions that I have does this."
 NO_VALUE = "A value that this needs was not given. What is it?"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 # Only the standard library and PyYAML: the example of env=agent imports this in a sandbox.
 from turnwise.env import Verifier, check_horizon
 from turnwise.types import Task
+from turnwise_worlds.household.rooms import LAMP_PLACES, Command, Op, World, bits, make_task, weight
 from turnwise_worlds.household.state import NOWHERE, HouseholdSession, State, distance, full_aim, known_aim
-from turnwise_worlds.household.world import LAMP_PLACES, Command, Op, World, bits, make_task, weight
-from turnwise_worlds.react import GameEnv, Prompt
-from turnwise_worlds.scripted import Chances, Expert, LastTasks
+from turnwise_worlds.scripted_experts import Chances, Expert, LastTasks
+from turnwise_worlds.text_games import GameEnv, Prompt
 
 _PLANNED = frozenset({Op.OPEN, Op.TAKE, Op.MOVE, Op.CLEAN, Op.HEAT, Op.COOL, Op.USE})
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from turnwise.env import Step, check_open
 from turnwise.types import Task
-from turnwise_worlds.household.world import GOALS, HELP_TEXT, MIDDLE, NOTHING, Command, Op, World, bits
-from turnwise_worlds.react import GameSession
+from turnwise_worlds.household.rooms import GOALS, HELP_TEXT, MIDDLE, NOTHING, Command, Op, World, bits
+from turnwise_worlds.text_games import GameSession
 
 NOWHERE = -1
 

@@ -12,12 +12,12 @@ from pydantic import PositiveInt
 from turnwise.data.tool_schema import make_tool, name_of
 from turnwise.env import Level, Step, check_split, first_tasks
 from turnwise.types import Task
-from turnwise_worlds.boxed import STOPPED, Sandboxed, cut, faults
 from turnwise_worlds.math.equality import Equality
 from turnwise_worlds.math.problems import MathProblem, make_problems, read_problems
 from turnwise_worlds.sandbox.sandbox import Bubblewrap, CallResult, NoSandboxError
-from turnwise_worlds.scripted import Chances, Expert
-from turnwise_worlds.tools import ANSWERED, Boxed, Shown, Style, TextSession, ToolEnv
+from turnwise_worlds.scripted_experts import Chances, Expert
+from turnwise_worlds.tool_environment import ANSWERED, Boxed, Shown, Style, TextSession, ToolEnv
+from turnwise_worlds.workspace import STOPPED, Sandboxed, cut, faults
 
 PYTHON = make_tool(
     "python", "Run Python code. Returns what it prints. Names are kept from call to call.", code=("string", "the code")

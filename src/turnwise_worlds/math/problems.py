@@ -16,7 +16,7 @@ from typing import Any
 from turnwise.env import Level
 from turnwise.errors import InputError
 from turnwise_worlds.data_files import cleaned, read_data_file
-from turnwise_worlds.tools import boxed_answer
+from turnwise_worlds.tool_environment import boxed_answer
 
 _SEEN = 5  # one in five problems belongs to the split unseen, and one in five of the remaining problems to seen
 

@@ -17,7 +17,7 @@ from turnwise.data.tool_schema import make_tool
 from turnwise.env import Level, Step, Verifier, check_split, first_tasks
 from turnwise.errors import InputError
 from turnwise.types import Task
-from turnwise_worlds.scripted import Chances, Expert
+from turnwise_worlds.scripted_experts import Chances, Expert
 from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Pages, Question
 from turnwise_worlds.search.retrieval import (
     F1_FLOOR,
@@ -30,7 +30,7 @@ from turnwise_worlds.search.retrieval import (
     read_pages,
     read_questions,
 )
-from turnwise_worlds.tools import ANSWERED, Hermes, Style, TextSession, ToolEnv
+from turnwise_worlds.tool_environment import ANSWERED, Hermes, Style, TextSession, ToolEnv
 
 ANSWER = make_tool(
     "answer",

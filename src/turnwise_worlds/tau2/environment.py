@@ -16,10 +16,8 @@ from turnwise.data.tool_schema import check_call
 from turnwise.data.toolcalls import Format, ToolCallError
 from turnwise.env import Quality, first_tasks
 from turnwise.types import Task, ToolCall, Trajectory
-from turnwise_worlds.dialogues import Mistakes, Reply, mistake
-from turnwise_worlds.scripted import LastTasks, ScriptedEnv
-from turnwise_worlds.tau2.session import ENDING, EndpointUser, Reference, ScriptedUser, Tau2Session, User, asks, missing
-from turnwise_worlds.tau2.world import (
+from turnwise_worlds.scripted_experts import LastTasks, ScriptedEnv
+from turnwise_worlds.tau2.domains import (
     DOMAINS,
     FAILED,
     FREE,
@@ -34,7 +32,9 @@ from turnwise_worlds.tau2.world import (
     splits,
     toolbox,
 )
-from turnwise_worlds.tools import played, read_calls
+from turnwise_worlds.tau2.session import ENDING, EndpointUser, Reference, ScriptedUser, Tau2Session, User, asks, missing
+from turnwise_worlds.tool_dialogues import Mistakes, Reply, mistake
+from turnwise_worlds.tool_environment import played, read_calls
 
 _IDENTIFIERS = ("_id", "_ids", "flight_number")  # parameters with these endings take their values from a database
 _PHONE_CHECKS = (  # calls that check the customer's phone, the most informative calls first

@@ -14,8 +14,18 @@ from turnwise.endpoints import Fault
 from turnwise.env import EnvironmentFault, Session, Step, check_open
 from turnwise.judges.endpoint import CachedModel, key_of
 from turnwise.types import Message, Task, ToolCall
-from turnwise_worlds.tau2.world import DONE, FAILED, TRANSFER, Gold, Tau2Problem, World, customer_of, of_package, policy
-from turnwise_worlds.tools import Tools, answered, opened, refusal, templated
+from turnwise_worlds.tau2.domains import (
+    DONE,
+    FAILED,
+    TRANSFER,
+    Gold,
+    Tau2Problem,
+    World,
+    customer_of,
+    of_package,
+    policy,
+)
+from turnwise_worlds.tool_environment import Tools, answered, opened, refusal, templated
 
 STOP, TRANSFERRED = "###STOP###", "###TRANSFER###"
 ENDS = (STOP, TRANSFERRED, "###OUT-OF-SCOPE###")  # the benchmark's markers for the end of a conversation

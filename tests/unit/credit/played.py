@@ -5,7 +5,7 @@ from __future__ import annotations
 from turnwise.engines.engine import Sampling
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.states import task_starts
-from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.episodes import Openings
 from turnwise.rollouts.player import Player
 from turnwise.types import RolloutTree
 from turnwise_study.credit_audit import in_parts

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.data.foreign import converted
+from turnwise.data.other_formats import converted
 from turnwise.data.read_records import UnusableError
 
 # -- what is converted -------------------------------------------------------------------------------------------------

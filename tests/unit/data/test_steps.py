@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens, Spine
-from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.data.trajectories import parse_trajectory
+from turnwise.data.turns_in_context import TurnInContext, steps_of
 from turnwise.methods.states import expert_turns
 from turnwise.types import ToolCall, Trajectory
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise_worlds.boxed import Box
 from turnwise_worlds.sandbox.sandbox import Limits, NoSandboxError, open_sandbox
+from turnwise_worlds.workspace import Box
 
 
 @pytest.fixture(scope="session")

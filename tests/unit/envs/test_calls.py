@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from turnwise.data.tool_schema import make_tool
 from turnwise.data.toolcalls import ToolCallError
 from turnwise.types import ToolCall
-from turnwise_worlds.tools import Hermes, Short
+from turnwise_worlds.tool_environment import Hermes, Short
 
 TOOLS = (make_tool("add", "Adds.", a=("integer", "one"), b=("string", "other")), make_tool("stop", "Stops."))
 FILES = (

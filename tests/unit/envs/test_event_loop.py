@@ -9,7 +9,7 @@ import time
 import pytest
 
 from turnwise.env import EnvironmentFault, Session, Step
-from turnwise.rollouts.environment_steps import guarded
+from turnwise.rollouts.episodes import guarded
 from turnwise_worlds import workers
 
 

@@ -14,7 +14,7 @@ from turnwise.methods.gate import symbol
 from turnwise.types import Message, Task
 from turnwise_worlds.alfworld import AlfworldEnvironment
 from turnwise_worlds.household import HouseholdEnv
-from turnwise_worlds.react import SYSTEM, command_of
+from turnwise_worlds.text_games import SYSTEM, command_of
 
 
 @pytest.mark.parametrize(

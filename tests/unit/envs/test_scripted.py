@@ -12,7 +12,7 @@ from turnwise.data.trajectories import read_trajectories
 from turnwise.training.candidates import expert_file
 from turnwise.types import Task
 from turnwise_worlds.household import HouseholdEnv, Mistakes
-from turnwise_worlds.scripted import LastTasks
+from turnwise_worlds.scripted_experts import LastTasks
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from turnwise.env import Demonstrates, Environment, Step, Verifies, demonstrated
 from turnwise.errors import InputError
 from turnwise.types import Task
 from turnwise_worlds.facts import FactsEnv
-from turnwise_worlds.scripted import Chances, Expert
-from turnwise_worlds.tools import TextSession, ToolEnv
+from turnwise_worlds.scripted_experts import Chances, Expert
+from turnwise_worlds.tool_environment import TextSession, ToolEnv
 
 TOOLS = (make_tool("guess", "Guess the number.", number=("string", "the number")),)
 

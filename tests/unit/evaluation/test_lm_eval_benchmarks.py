@@ -16,7 +16,7 @@ from turnwise.errors import InputError
 from turnwise.evaluation.lm_eval_benchmarks import evaluate
 from turnwise.runs.result_file import read_result, write_result
 from turnwise.shipped import tiny_path
-from turnwise_study.runs import read_metric
+from turnwise_study.run_metrics import read_metric
 
 ROOT = Path(__file__).parents[3]
 QUESTIONS = [

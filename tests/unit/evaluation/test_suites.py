@@ -17,7 +17,7 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.errors import InputError
-from turnwise.evaluation.general import General, counted, general_answers
+from turnwise.evaluation.base_divergence import General, counted, general_answers
 from turnwise.evaluation.stats import pooled
 from turnwise.evaluation.suites import Answer, Evaluation, fresh_tasks, play_suite
 from turnwise.models.policy import load_policy

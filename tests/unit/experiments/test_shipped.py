@@ -16,7 +16,7 @@ from turnwise.runs.archive import opened
 from turnwise.runs.kept_runs import finished
 from turnwise.runs.result_file import Result, read_result
 from turnwise.runs.run_folder import config_hash
-from turnwise_study.runs import RunMetrics
+from turnwise_study.run_metrics import RunMetrics
 from turnwise_study.sweeps.jobs import Asked, ask, job_of, jobs, of_pilots, played
 from turnwise_study.sweeps.run_sweep import RowHashes
 from turnwise_study.sweeps.sweep_file import SCALES, find_sweep, sweep_names

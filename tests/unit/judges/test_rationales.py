@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from turnwise.data.steps import steps_of
 from turnwise.data.trajectories import read_trajectories
+from turnwise.data.turns_in_context import steps_of
 
 ROOT = Path(__file__).parents[3]
 

@@ -16,7 +16,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next as library
 from turnwise.models.attention import OfTrees, PackedTree, depth_of, use_tree_attention
 from turnwise.models.recurrence import Flow, pick
 from turnwise.rollouts.pack import Trie
-from turnwise.training.module import enable_recompute, recomputing
+from turnwise.training.policy_module import enable_recompute, recomputing
 
 C, K, H_K, H, D_K, D_V = 6, 4, 2, 4, 3, 5
 

@@ -27,8 +27,8 @@ from turnwise.errors import InputError
 from turnwise.evaluation.skills import SKILLS, Item, items, stream
 from turnwise.shipped import ASSETS, WORLDS, tiny_path, weights_of
 from turnwise_worlds.apibank.office import HELD_OUT, TRAINING, OfficeTasks
-from turnwise_worlds.bfcl import requests
-from turnwise_worlds.bfcl.requests import TinyTasks
+from turnwise_worlds.bfcl import generated_tasks
+from turnwise_worlds.bfcl.generated_tasks import TinyTasks
 from turnwise_worlds.household.environment import HouseholdEnv
 
 # -- recipe ------------------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_the_thinking_mixture_thinks_before_each_reply(shipped_tokenizer):
 
 def test_made_up_names_are_never_held_out_ones():
     rng = random.Random(0)
-    held = asdict(requests.HELD_OUT)
+    held = asdict(generated_tasks.HELD_OUT)
     drawn = [(simulated_names(rng), office_names(rng)) for _ in range(300)]
     assert not any(set(values) & set(held[kind]) for made, _ in drawn for kind, values in asdict(made).items())
     assert not any(set(values) & set(HELD_OUT[kind]) for _, made in drawn for kind, values in made.items())

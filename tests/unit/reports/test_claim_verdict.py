@@ -15,9 +15,9 @@ from turnwise.runs.figures import standalone
 from turnwise.runs.result_file import read_result
 from turnwise_study.claims import Decision, decide, decide_gate, entry_verdict, settled
 from turnwise_study.entries import Entry, as_json, counted, distinct_claims, read_entry
+from turnwise_study.entry_figures import by_update, during_figure, entry_figures
 from turnwise_study.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
-from turnwise_study.figures import by_update, during_figure, entry_figures
-from turnwise_study.runs import RunMetrics
+from turnwise_study.run_metrics import RunMetrics
 from turnwise_study.sweeps.jobs import ask, job_of, jobs
 from turnwise_study.sweeps.sweep_file import comparison
 from turnwise_study.tables import to_markdown

@@ -18,7 +18,7 @@ from turnwise.runs.result_file import Result
 from turnwise_study.comparison import collect, run_table
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables
-from turnwise_study.runs import RESULT, read_metric, values
+from turnwise_study.run_metrics import RESULT, read_metric, values
 from turnwise_study.sweeps.jobs import Asked
 from turnwise_study.sweeps.sweep_file import read_sweep
 from turnwise_study.tables import to_markdown

@@ -15,7 +15,7 @@ from tests.unit.reports.conftest import deep_tree, local_tree, write_run
 
 from turnwise.runs import page as run_page
 from turnwise.runs.page import recorded_trees, write_browser, write_pages
-from turnwise.runs.run_files import read_run
+from turnwise.runs.read_run import read_run
 
 pytestmark = pytest.mark.slow
 TREES = 1_250  # of eight rollouts

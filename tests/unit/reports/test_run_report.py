@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from turnwise.runs.figures import success
 from turnwise.runs.page import clip, report, write_report
-from turnwise.runs.run_files import read_run
+from turnwise.runs.read_run import read_run
 
 # -- run report --------------------------------------------------------------------------------------------------------
 

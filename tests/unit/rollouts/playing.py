@@ -12,7 +12,7 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.methods.states import task_starts
 from turnwise.models.policy import load_policy
-from turnwise.rollouts.environment_steps import Answers, Episodes, Openings, run_to_end
+from turnwise.rollouts.episodes import Answers, Episodes, Openings, run_to_end
 from turnwise.rollouts.player import Player
 from turnwise.shipped import tiny_path
 from turnwise.types import RolloutTree, State, Task, Turn

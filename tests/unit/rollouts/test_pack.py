@@ -24,7 +24,7 @@ from turnwise.methods.loss import Aggregation, Clipped, Loss, LossInputs
 from turnwise.methods.sft import Nll
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Trie, Update, pack
-from turnwise.training.module import PolicyModule
+from turnwise.training.policy_module import PolicyModule
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
 # -- tries -------------------------------------------------------------------------------------------------------------

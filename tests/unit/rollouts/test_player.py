@@ -22,7 +22,7 @@ from turnwise.methods.reward import Outcome
 from turnwise.methods.selective import DISTANCE, Divergence
 from turnwise.methods.states import expert_turns
 from turnwise.rollouts.collect import Collector
-from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.episodes import Openings
 from turnwise.rollouts.player import Branch, Player
 from turnwise.training.group_metrics import reward_metrics
 from turnwise.training.recorder import tree_record

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests.unit.rollouts.playing import after
 
-from turnwise.data.steps import TurnInContext, steps_of
+from turnwise.data.turns_in_context import TurnInContext, steps_of
 from turnwise.judges.judge import Candidate
 from turnwise.judges.offline import OfflineJudge
 from turnwise.methods.awpo import Graded
-from turnwise.rollouts.environment_steps import Answers, Episodes
+from turnwise.rollouts.episodes import Answers, Episodes
 from turnwise.rollouts.verdicts import Anchored, JudgedReward, Verdicts, candidate, similarity
 from turnwise.types import Pivot, RolloutTree, State, Task, ToolCall, Trajectory, Turn
 from turnwise_worlds.household import HouseholdEnv

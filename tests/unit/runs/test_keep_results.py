@@ -18,7 +18,7 @@ from turnwise.runs.result_file import read_result
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables, summary_table
 from turnwise_study.gates.report import Settings, asked_of, gate_report
-from turnwise_study.runs import RunMetrics
+from turnwise_study.run_metrics import RunMetrics
 from turnwise_study.sweeps.jobs import ask, played
 from turnwise_study.tables import to_markdown
 

@@ -9,7 +9,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.runs.result_file import Result, ResultError, read_result, write_result
-from turnwise_study.runs import folders_of
+from turnwise_study.run_metrics import folders_of
 
 # -- results -----------------------------------------------------------------------------------------------------------
 

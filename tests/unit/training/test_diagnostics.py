@@ -18,7 +18,7 @@ from turnwise.methods.credit import spread
 from turnwise.methods.loss import Clipped
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.diagnostics import MismatchAlarm, gradient_cosine, stale_mismatch, view_gradients
-from turnwise.training.module import PolicyModule
+from turnwise.training.policy_module import PolicyModule
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
 # -- mismatch ----------------------------------------------------------------------------------------------------------

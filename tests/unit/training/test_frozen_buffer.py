@@ -27,13 +27,13 @@ from turnwise.methods.selective import DISTANCE, Divergence
 from turnwise.methods.states import Batches, task_starts
 from turnwise.models.policy import load_policy
 from turnwise.rollouts.collect import Collector
-from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.episodes import Openings
 from turnwise.rollouts.player import Player
 from turnwise.shipped import tiny_path
 from turnwise.training import frozen_buffer
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.frozen_buffer import Frozen, read_buffer, record, write_buffer
-from turnwise.training.module import PolicyModule
+from turnwise.training.policy_module import PolicyModule
 from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
 from turnwise_worlds.household import HouseholdEnv
 

@@ -13,7 +13,7 @@ import pytest
 from turnwise.methods.pivotrl import Exact, Functional
 from turnwise.methods.reward import ToolCalls
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.environment_steps import Answers, Episodes
+from turnwise.rollouts.episodes import Answers, Episodes
 from turnwise.rollouts.verdicts import Verdicts
 from turnwise.runs.json_lines import each_line
 from turnwise.training.group_metrics import (

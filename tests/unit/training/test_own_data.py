@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 from turnwise.config.settings import DataSettings
 from turnwise.data.chat_tokens import ChatTokens, Demonstrations
 from turnwise.data.dialect import dialect_of
-from turnwise.data.steps import steps_of
 from turnwise.data.trajectories import BadTrajectory, each_trajectory
+from turnwise.data.turns_in_context import steps_of
 from turnwise.engines.engine import Sampling
 from turnwise.errors import InputError
 from turnwise.methods.awpo import Graded
@@ -23,9 +23,9 @@ from turnwise.methods.pivotrl import Exact
 from turnwise.methods.reward import ToolCalls
 from turnwise.methods.states import expert_turns
 from turnwise.models.policy import load_policy
+from turnwise.training.build_run import call_format, in_format
 from turnwise.training.candidates import HeldOut, UserFile, check_readable
 from turnwise.training.evaluate import negative_log_likelihood, sampled_replies
-from turnwise.training.parts import call_format, in_format
 from turnwise.types import RolloutTree, State, Task, Turn
 from turnwise_worlds.apibank import ApiBankEnv
 from turnwise_worlds.household import HouseholdEnv

@@ -18,9 +18,9 @@ from turnwise.methods.credit import spread
 from turnwise.methods.loss import Clipped, Correction
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Update, pack
-from turnwise.training.collection import Rollouts
 from turnwise.training.diagnostics import MismatchAlarm
-from turnwise.training.module import PolicyModule
+from turnwise.training.iterations import Rollouts
+from turnwise.training.policy_module import PolicyModule
 
 EPOCHS, STEPS, RATE = 2, 3, 0.05
 

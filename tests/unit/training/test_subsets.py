@@ -16,10 +16,10 @@ from turnwise.errors import InputError
 from turnwise.evaluation.suites import Episode, Evaluation
 from turnwise.runs.result_file import write_result
 from turnwise.training import evaluate
+from turnwise.training.build_run import Settings
 from turnwise.training.candidates import short_prompts
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.evaluate import Measure, save_evaluation
-from turnwise.training.parts import Settings
 from turnwise.training.result import by_subset, in_domain, summary
 from turnwise.types import RolloutTree, State, Task, Turn
 

@@ -24,8 +24,8 @@ from turnwise.methods.loss import Clipped, LossInputs, LossOutput
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Update, pack
 from turnwise.shipped import tiny_path
-from turnwise.training.module import Passes, PolicyModule, recomputing
-from turnwise.training.parts import Settings
+from turnwise.training.build_run import Settings
+from turnwise.training.policy_module import Passes, PolicyModule, recomputing
 
 # -- trouble -----------------------------------------------------------------------------------------------------------
 

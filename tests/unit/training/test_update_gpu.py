@@ -17,7 +17,7 @@ from turnwise.methods.loss import Clipped
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.logprobs import LARGE
 from turnwise.rollouts.pack import Update, pack
-from turnwise.training.module import PolicyModule, recomputing
+from turnwise.training.policy_module import PolicyModule, recomputing
 from turnwise.types import RolloutTree, State, Task, Turn
 
 MakeModel = Callable[..., Any]

@@ -21,7 +21,7 @@ from turnwise.engines.engine import Request, Sample, Sampling, schedule_of
 from turnwise.engines.vllm import save
 from turnwise.evaluation.suites import TOGETHER, play_tasks
 from turnwise.models.policy import load_policy
-from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.episodes import Openings
 from turnwise.rollouts.player import Player, run_to_end
 from turnwise.shipped import ASSETS
 from turnwise_worlds.household import HouseholdEnv

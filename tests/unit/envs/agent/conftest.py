@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from turnwise_worlds.agent import AgentEnv, Desk
-from turnwise_worlds.boxed import Box
 from turnwise_worlds.sandbox.sandbox import Limits
+from turnwise_worlds.workspace import Box
 
 PROGRAM = """
 import json, os, urllib.request

@@ -13,7 +13,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise_worlds.agent import AgentEnv
-from turnwise_worlds.replayed import ReplayDiffersError
+from turnwise_worlds.replayed_episodes import ReplayDiffersError
 
 Make = Callable[..., AgentEnv]
 

@@ -21,14 +21,14 @@ from turnwise.methods.allocate import TreePO, Uniform
 from turnwise.methods.gate import Never
 from turnwise.methods.states import task_starts
 from turnwise.models.policy import load_policy
-from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.episodes import Openings
 from turnwise.rollouts.player import Player
 from turnwise.shipped import tiny_path
 from turnwise.types import RolloutTree, State, Task
 from turnwise_worlds.agent import AgentEnv, with_variables
-from turnwise_worlds.boxed import Box
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.sandbox.sandbox import Limits
+from turnwise_worlds.workspace import Box
 
 Make = Callable[..., AgentEnv]
 HORIZON, TASKS = 6, 4

@@ -12,10 +12,10 @@ import pytest
 
 from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
-from turnwise.rollouts.environment_steps import Answers
+from turnwise.rollouts.episodes import Answers
 from turnwise_worlds.agent import AgentEnv
-from turnwise_worlds.boxed import Box
 from turnwise_worlds.sandbox.sandbox import Limits
+from turnwise_worlds.workspace import Box
 
 Make = Callable[..., AgentEnv]
 

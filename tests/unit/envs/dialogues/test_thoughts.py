@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from turnwise.data.steps import steps_of
 from turnwise.data.tool_schema import function_of
 from turnwise.data.toolcalls import split_thinking
+from turnwise.data.turns_in_context import steps_of
 from turnwise.judges.offline import OfflineJudge
 from turnwise.methods.awpo import Graded
 from turnwise.rollouts.verdicts import candidate
 from turnwise.types import RolloutTree, State, Turn
 from turnwise_worlds.apibank import ApiBankEnv, Mistakes
-from turnwise_worlds.dialogues import thought
+from turnwise_worlds.tool_dialogues import thought
 
 NEVER = {"wrong": 0.0, "unknown": 0.0, "missing": 0.0, "repeat": 0.0, "look": 0.0, "early": 0.0}
 

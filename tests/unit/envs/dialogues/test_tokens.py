@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.env import tools_of
 from turnwise.shipped import ASSETS
-from turnwise_worlds.tools import read_calls
+from turnwise_worlds.tool_environment import read_calls
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.household.rooms import CONTAINS, Op, World
 from turnwise_worlds.household.state import State, distance, full_aim, known_aim
-from turnwise_worlds.household.world import CONTAINS, Op, World
 
 SMALL = {
     "pick_and_place_simple": (

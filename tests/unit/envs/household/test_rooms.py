@@ -10,8 +10,8 @@ import pytest
 from turnwise.env import SPLITS
 from turnwise.types import Task
 from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.household.rooms import CONTAINS, TYPES, fingerprint, layout, rooms
 from turnwise_worlds.household.state import distance, full_aim
-from turnwise_worlds.household.world import CONTAINS, TYPES, fingerprint, layout, rooms
 
 COUNT = 150
 

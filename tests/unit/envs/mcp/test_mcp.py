@@ -22,7 +22,7 @@ from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
 from turnwise.types import Task
 from turnwise_worlds.mcp import McpEnv
-from turnwise_worlds.replayed import ReplayDiffersError
+from turnwise_worlds.replayed_episodes import ReplayDiffersError
 
 pytestmark = pytest.mark.extra("mcp")
 

@@ -6,9 +6,9 @@ import pytest
 
 from turnwise.training.candidates import is_candidate
 from turnwise.types import State, Task, ToolCall
-from turnwise_worlds.boxed import Box
 from turnwise_worlds.sandbox.sandbox import Limits
 from turnwise_worlds.software import PROGRAMS, TEST, Program, Slips, SoftwareEnv
+from turnwise_worlds.workspace import Box
 
 TESTS = """import bag
 

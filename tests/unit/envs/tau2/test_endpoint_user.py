@@ -12,7 +12,7 @@ import pytest
 
 from turnwise.env import EnvironmentFault
 from turnwise.judges.endpoint import ChatClient
-from turnwise.rollouts.environment_steps import Openings
+from turnwise.rollouts.episodes import Openings
 from turnwise_worlds.tau2 import EndpointUser, Tau2Env
 
 TICKET = "[service_issue]airplane_mode_on|lock_sim_card_pin[PERSONA:Easy]"  # without a user

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from turnwise_worlds.tau2.world import Records, Table
+from turnwise_worlds.tau2.domains import Records, Table
 
 
 class Row(BaseModel):

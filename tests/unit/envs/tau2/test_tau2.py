@@ -16,8 +16,8 @@ from turnwise.shipped import ASSETS
 from turnwise.types import ToolCall
 from turnwise_worlds.tau2 import Tau2Env
 from turnwise_worlds.tau2 import world as package
+from turnwise_worlds.tau2.domains import problem_of
 from turnwise_worlds.tau2.session import Reference
-from turnwise_worlds.tau2.world import problem_of
 
 ASK = "Could you tell me who you are, and everything else that I should know?"
 CANCEL = "cancel_pending_order(order_id='#W8268610', reason='no longer needed')"

@@ -10,7 +10,7 @@ import pytest
 from turnwise.env import EnvironmentFault
 from turnwise.types import ToolCall
 from turnwise_worlds.tau2 import world as package
-from turnwise_worlds.tau2.world import DOMAINS, World, pristine, toolbox
+from turnwise_worlds.tau2.domains import DOMAINS, World, pristine, toolbox
 
 pytestmark = pytest.mark.extra("tau2")
 USER = "yusuf_rossi_9620"

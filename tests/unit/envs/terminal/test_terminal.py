@@ -11,8 +11,8 @@ from turnwise.env import EnvironmentFault
 from turnwise.judges.endpoint import Reply
 from turnwise.training.profile import distinct
 from turnwise.types import State, Task, ToolCall
-from turnwise_worlds.boxed import Box
 from turnwise_worlds.terminal import CommandJudge, TerminalEnv, normalised
+from turnwise_worlds.workspace import Box
 
 FILES = {"desk/a.txt": "cup\nfork\ncup\n", "desk/b.txt": "lamp\nmug\n", "shelf/c.txt": "egg\n"}
 CHORES = [

@@ -15,7 +15,7 @@ from turnwise.runs.page import judged_on_dialogues
 from turnwise.text import interval
 from turnwise_study.entries import Entry
 from turnwise_study.gates.report import number_in
-from turnwise_study.runs import RunMetrics, Runs, all_on_dialogues, is_change, words
+from turnwise_study.run_metrics import RunMetrics, Runs, all_on_dialogues, is_change, words
 from turnwise_study.tables import plain
 
 MARKS = "oDs^vP"

@@ -10,8 +10,7 @@ import pytest
 
 from turnwise.env import Environment, EnvironmentFault, check_ready
 from turnwise.errors import InputError
-from turnwise_worlds import boxed
-from turnwise_worlds.boxed import Box
+from turnwise_worlds import workspace
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.math import MathEnv
 from turnwise_worlds.sandbox import sandbox as bubblewrap
@@ -19,6 +18,7 @@ from turnwise_worlds.sandbox.folder_value import tree_of
 from turnwise_worlds.sandbox.sandbox import Limits, SandboxFault
 from turnwise_worlds.software import SoftwareEnv
 from turnwise_worlds.terminal import TerminalEnv
+from turnwise_worlds.workspace import Box
 
 
 def test_a_command_is_run_once_for_each_folder(box: Box) -> None:
@@ -42,7 +42,7 @@ def test_what_a_limit_ended_is_tried_again() -> None:
 
 
 def test_what_is_evicted_while_it_is_computed_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boxed, "CACHED_BYTES", boxed.ENTRY + 10)
+    monkeypatch.setattr(workspace, "CACHED_BYTES", workspace.ENTRY + 10)
     box = Box()
 
     def slow() -> str:
@@ -52,7 +52,7 @@ def test_what_is_evicted_while_it_is_computed_is_counted_once(monkeypatch: pytes
         return "slow"
 
     assert box._once("slow", slow, lambda value: 5) == "slow"
-    assert box._held == sum(held for _, held in box._results.values()) == boxed.ENTRY + 5
+    assert box._held == sum(held for _, held in box._results.values()) == workspace.ENTRY + 5
 
 
 def test_a_fault_of_the_sandbox_is_one_of_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_a_fault_of_the_sandbox_is_one_of_the_world(monkeypatch: pytest.MonkeyPa
         def shell(self, command: str, tree: object) -> object:
             raise SandboxFault("it broke")
 
-    monkeypatch.setattr(boxed, "open_sandbox", lambda *rest: Broken())
+    monkeypatch.setattr(workspace, "open_sandbox", lambda *rest: Broken())
     with pytest.raises(EnvironmentFault, match="it broke"):
         Box().run("echo", {})
 

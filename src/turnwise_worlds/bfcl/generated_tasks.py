@@ -13,7 +13,7 @@ from turnwise.data.tool_schema import function_of
 from turnwise.data.toolcalls import bfcl_python
 from turnwise.types import Task
 from turnwise_worlds.bfcl.apis import Apis, tools_of_class
-from turnwise_worlds.dialogues import (
+from turnwise_worlds.tool_dialogues import (
     DialogueProblem,
     GeneratedTasks,
     UserTurn,

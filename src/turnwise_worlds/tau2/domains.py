@@ -24,7 +24,7 @@ from turnwise.data.tool_schema import check_call
 from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
 from turnwise.types import ToolCall
-from turnwise_worlds.tools import Tools
+from turnwise_worlds.tool_environment import Tools
 
 INSTALL = "install the required versions with `make tau2`"
 Domain = Literal["airline", "retail", "telecom"]

@@ -21,8 +21,8 @@ from turnwise.data.tool_schema import check_call, function_of, signature
 from turnwise.data.toolcalls import CLOSE_THINKING, OPEN_THINKING, Format
 from turnwise.env import Quality, Session, Step, Verifier, check_open
 from turnwise.types import Message, Task, ToolCall, Trajectory
-from turnwise_worlds.scripted import Chances, LastTasks, ScriptedEnv
-from turnwise_worlds.tools import Tools, answered, played, read_calls, templated
+from turnwise_worlds.scripted_experts import Chances, LastTasks, ScriptedEnv
+from turnwise_worlds.tool_environment import Tools, answered, played, read_calls, templated
 
 W = TypeVar("W", bound="World")
 

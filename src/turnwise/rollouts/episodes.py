@@ -347,7 +347,7 @@ class Openings:
 
 
 Call = Callable[..., Awaitable[Any]]
-"""Runs a function that uses the environment: ``environment_steps.Answers.call`` without its first argument."""
+"""Runs a function that uses the environment: ``Answers.call`` without its first argument."""
 
 
 @dataclass(slots=True)

@@ -24,8 +24,8 @@ from turnwise.config.settings import (
 )
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.dialect import Dialect, dialect_of
-from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls import PARSERS, Format
+from turnwise.data.turns_in_context import TurnInContext
 from turnwise.env import check_ready, environments_of
 from turnwise.errors import InputError
 from turnwise.methods.allocate import Allocator

@@ -1,4 +1,4 @@
-"""Defines the policy and its optimiser steps as a ``LightningModule``.
+"""The policy and its optimiser steps as a ``LightningModule``, and the export of the trained policy.
 
 The module uses Lightning's manual optimisation, because a token budget decides the sizes of micro-batches. The loss of
 a micro-batch is divided by counts of the whole update (``methods.loss.Counts``), so the gradients of all
@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -26,14 +27,15 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from turnwise.config.settings import UpdateSettings
+from turnwise.config.settings import PolicySettings, UpdateSettings
 from turnwise.engines.engine import Engine
 from turnwise.engines.tree_engine import stage
 from turnwise.errors import Stopped
+from turnwise.files import writing
 from turnwise.methods.loss import Loss, LossInputs, Max, Mean, inputs, merge_metrics
 from turnwise.models.attention import unwrapped
 from turnwise.models.logprobs import score
-from turnwise.models.policy import adapter_off
+from turnwise.models.policy import adapter_off, plain_copy, save_adapter
 from turnwise.rollouts.pack import Packed, Update, smaller
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.sharding import FullySharded, Whole, is_sharded
@@ -426,3 +428,21 @@ def recomputing(layers: Sequence[Any]) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.training = False
+
+
+def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
+    """Writes the trained policy and its tokenizer to ``adapter`` (LoRA) or ``model`` (all weights) in the run's folder. The
+    adapter of a run with ``policy.start`` contains that adapter too, so that both belong to ``policy.model``. All
+    processes must call this function if the model is sharded; one ``writes``.
+    """
+    adapter = policy.lora.r > 0
+    left = plain_copy(model) if policy.start and not adapter else Whole(model) if is_sharded(model) else model
+    if not writes:
+        return
+    target = folder / ("adapter" if adapter else "model")
+    with writing(target):
+        if adapter:
+            save_adapter(left, target, policy.start)
+        else:
+            left.save_pretrained(target, safe_serialization=True)
+        tokenizer.save_pretrained(target)

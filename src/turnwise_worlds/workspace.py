@@ -18,8 +18,8 @@ from turnwise.env import EnvironmentFault, Level
 from turnwise.types import Message, Task, ToolCall
 from turnwise_worlds.sandbox.folder_value import File, Tree
 from turnwise_worlds.sandbox.sandbox import Bubblewrap, CallResult, Limits, SandboxFault, Stop, open_sandbox
-from turnwise_worlds.scripted import Chances
-from turnwise_worlds.tools import Short, Shown, Style, ToolEnv, ToolSession, refusal
+from turnwise_worlds.scripted_experts import Chances
+from turnwise_worlds.tool_environment import Short, Shown, Style, ToolEnv, ToolSession, refusal
 
 V = TypeVar("V")
 CACHED_BYTES = 256 << 20  # limit of the cached results, because the policy's commands can give large ones

@@ -29,10 +29,10 @@ from turnwise.methods.states import Batches
 from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.player import Player
+from turnwise.training.build_run import Parts, Settings
 from turnwise.training.diagnostics import stale_mismatch
 from turnwise.training.frozen_buffer import Frozen
-from turnwise.training.module import PolicyModule
-from turnwise.training.parts import Parts, Settings
+from turnwise.training.policy_module import PolicyModule
 from turnwise.training.profile import Reprofile
 from turnwise.training.recorder import Gathered, Recorder
 from turnwise.types import Rewards, RolloutTree, State

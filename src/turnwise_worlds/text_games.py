@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from turnwise.data.toolcalls import ToolCallError, split_thinking
 from turnwise.env import Session, Step, same_text
 from turnwise.types import Message, Task
-from turnwise_worlds.scripted import ScriptedEnv
+from turnwise_worlds.scripted_experts import ScriptedEnv
 
 Prompt = Literal["react"]
 

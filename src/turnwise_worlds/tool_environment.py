@@ -14,7 +14,7 @@ from turnwise.data.tool_schema import check_call, name_of, parameters_of, signat
 from turnwise.data.toolcalls import CLOSE, OPEN, PARSERS, Format, ToolCallError, hermes, split_thinking, write_calls
 from turnwise.env import Level, Quality, Session, Step, check_open, tools_of
 from turnwise.types import Message, Task, ToolCall, Trajectory
-from turnwise_worlds.scripted import S, ScriptedEnv, trajectory_of
+from turnwise_worlds.scripted_experts import S, ScriptedEnv, trajectory_of
 
 Style = Literal["short", "hermes", "boxed"]
 _SHOWN = 160  # maximum length of an error message that the policy sees, in characters
