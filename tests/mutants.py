@@ -139,7 +139,7 @@ MUTANTS = [
            ALLOCATOR + "test_trees.py"),
     # -- collection and packing
     Mutant("refill_again", "a refill may draw a state that is already kept",
-           "experience.memory) if s.id not in kept]", "experience.memory)]", PACK + "test_collect.py"),
+           "for s in self.select(number) if s.id not in kept_ids]", "for s in self.select(number)]", PACK + "test_collect.py"),
     Mutant("refill_draws", "a refill repeats the draws of the batch that it fills up",
            "self._extend(experience, chosen, (iteration, attempt), memory)",
            "self._extend(experience, chosen, (iteration, 0), memory)", PACK + "test_collect.py"),

@@ -61,10 +61,12 @@ def require(right: object, otherwise: str) -> None:
 def numbers(values: Any, count: int) -> list[float]:
     """The result of a function as floats; a tensor or array of shape (count,) or (count, 1) will do."""
     flat = values.detach() if hasattr(values, "detach") else values
-    found = [float(x[0] if hasattr(x, "__len__") else x) for x in (flat.tolist() if hasattr(flat, "tolist") else flat)]
-    if len(found) != count:
-        raise ValueError(f"the result has {len(found)} numbers, but there are {count} samples")
-    return found
+    numbers = [
+        float(x[0] if hasattr(x, "__len__") else x) for x in (flat.tolist() if hasattr(flat, "tolist") else flat)
+    ]
+    if len(numbers) != count:
+        raise ValueError(f"the result has {len(numbers)} numbers, but there are {count} samples")
+    return numbers
 
 
 def near(one: Sequence[float], other: Sequence[float], tolerance: float = 1e-4) -> bool:
@@ -208,22 +210,20 @@ def _(loss: Callable[..., Any]) -> None:
     require(found[0, 1] < 0 < found[1, 0], f"gradients {found[0, 1]:.3g} and {found[1, 0]:.3g} for A = 1 and -1")
 
 
-def _clipped(loss: Callable[..., Any], advantage: float, cut: float, kept: float) -> None:
-    found = gradient(loss, [[1.0, cut, kept, 1.0], [1.0] * 4], [advantage, 1.0])
-    told = (
-        f"A = {advantage:g}: gradient {found[0, 1]:.3g} at ratio {cut:g} (must be 0) and {found[0, 2]:.3g} at {kept:g}"
-    )
+def _clipped(loss: Callable[..., Any], advantage: float, cut: float, inside: float) -> None:
+    found = gradient(loss, [[1.0, cut, inside, 1.0], [1.0] * 4], [advantage, 1.0])
+    told = f"A = {advantage:g}: gradient {found[0, 1]:.3g} at ratio {cut:g} (must be 0) and {found[0, 2]:.3g} at {inside:g}"
     require(found[0, 1] == 0 and found[0, 2] != 0, f"{told} (must not)")
 
 
 @case("loss", "clipped from above", "min and max are exchanged where the advantage is positive")
 def _(loss: Callable[..., Any]) -> None:
-    _clipped(loss, 1.0, cut=3.0, kept=0.2)
+    _clipped(loss, 1.0, cut=3.0, inside=0.2)
 
 
 @case("loss", "clipped from below", "min and max are exchanged where the advantage is negative")
 def _(loss: Callable[..., Any]) -> None:
-    _clipped(loss, -1.0, cut=0.2, kept=3.0)
+    _clipped(loss, -1.0, cut=0.2, inside=3.0)
 
 
 @case("loss", "what is masked", "values under the mask reach the loss")
@@ -287,15 +287,15 @@ def _(mask: Callable[..., Any]) -> None:
 
 def faults(kind: str, function: Callable[..., Any]) -> dict[str, str]:
     """Returns the names of the cases of a kind that the function fails, with what is wrong."""
-    found = {}
+    faults_of = {}
     for each in CASES[kind]:
         try:
             each.check(function)
         except Wrong as wrong:
-            found[each.name] = str(wrong)
+            faults_of[each.name] = str(wrong)
         except Exception as error:  # the function is somebody's own
-            found[each.name] = f"{type(error).__name__}: {error}"
-    return found
+            faults_of[each.name] = f"{type(error).__name__}: {error}"
+    return faults_of
 
 
 @program()
@@ -303,19 +303,19 @@ def main(arguments: list[str]) -> int:
     parser = options(__doc__)
     parser.add_argument("function", help="module:function, from the current folder or an installed package")
     parser.add_argument("--kind", choices=sorted(CASES), default="advantage")
-    given = parser.parse_args(arguments)
-    module, _, name = given.function.partition(":")
+    args = parser.parse_args(arguments)
+    module, _, name = args.function.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
         function = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{given.function}: {error}; give module:function, such as my_module:my_advantage") from error
-    wrong = faults(given.kind, function)
+        raise InputError(f"{args.function}: {error}; give module:function, such as my_module:my_advantage") from error
+    wrong = faults(args.kind, function)
     console = Terminal()
-    for each in CASES[given.kind]:
-        told = f"FAILS: {wrong[each.name]} ({each.fault})" if each.name in wrong else "passes"
-        console.print(f"{each.name:24} {told}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{len(CASES[given.kind]) - len(wrong)} of {len(CASES[given.kind])} cases pass", highlight=False)
+    for each in CASES[args.kind]:
+        verdict = f"FAILS: {wrong[each.name]} ({each.fault})" if each.name in wrong else "passes"
+        console.print(f"{each.name:24} {verdict}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{len(CASES[args.kind]) - len(wrong)} of {len(CASES[args.kind])} cases pass", highlight=False)
     return 1 if wrong else 0
 
 

@@ -231,17 +231,17 @@ def hashed_split(text: str) -> str:
     return ("train", "train", "seen", "unseen")[hashlib.sha256(text.encode()).digest()[0] % 4]
 
 
-def first_tasks(found: Sequence[T], count: int, source: str, order: str = "") -> list[T]:
+def first_tasks(tasks: Sequence[T], count: int, source: str, order: str = "") -> list[T]:
     """Returns ``count`` of the tasks: the first ones, or, with ``order``, the first in the random order that it seeds.
 
     ``source`` says in the message where the tasks come from, for example ``split train of tau2``.
     """
-    if count > len(found):
+    if count > len(tasks):
         raise InputError(
-            f"{source} has {len(found)} tasks, but {count} are needed: lower data.trajectories, states.count or "
+            f"{source} has {len(tasks)} tasks, but {count} are needed: lower data.trajectories, states.count or "
             "eval.tasks"
         )
-    chosen = list(found)
+    chosen = list(tasks)
     if order:
         random.Random(order).shuffle(chosen)
     return chosen[:count]

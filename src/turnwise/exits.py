@@ -84,8 +84,8 @@ def of_command(folder: Path) -> Iterator[None]:
         number = getattr(end, "number", signal.SIGINT)
         # a second Ctrl-C ends the process at once
         signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
-        kept = "everything saved so far is kept, and the same command resumes the run"
-        stop(f"stopped by {number.name}: {kept}", 128 + number)
+        resumes = "everything saved so far is kept, and the same command resumes the run"
+        stop(f"stopped by {number.name}: {resumes}", 128 + number)
     except Exception as error:
         if isinstance(error, RowsFailed):
             stop(str(error), 1)

@@ -141,10 +141,10 @@ class TwiceError(ValueError):
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Converts key-value pairs of a JSON object (``object_pairs_hook``) to a dictionary, or raises a TwiceError."""
-    if len(found := dict(pairs)) < len(pairs):
+    if len(mapping := dict(pairs)) < len(pairs):
         names = [name for name, _ in pairs]
-        raise TwiceError(next(name for name in found if names.count(name) > 1))
-    return found
+        raise TwiceError(next(name for name in mapping if names.count(name) > 1))
+    return mapping
 
 
 def refuse_constant(constant: str) -> None:

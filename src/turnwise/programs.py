@@ -23,12 +23,12 @@ def program(text: str | None = None) -> Callable[[Callable[[list[str]], int]], C
     def decorate(main: Callable[[list[str]], int]) -> Callable[..., int]:
         @wraps(main)
         def run(arguments: Sequence[str] | None = None) -> int:
-            given = list(sys.argv[1:] if arguments is None else arguments)
-            if text is not None and (not given or {"-h", "--help"} & set(given)):
+            words = list(sys.argv[1:] if arguments is None else arguments)
+            if text is not None and (not words or {"-h", "--help"} & set(words)):
                 print(text)
-                return 0 if given else 2
+                return 0 if words else 2
             try:
-                return main(given)
+                return main(words)
             except InputError as error:
                 print(error, file=sys.stderr)
             except OSError as error:

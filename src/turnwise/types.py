@@ -211,10 +211,10 @@ class Credit:
         counts = [len(turn.action_ids) if weight else 0 for turn, weight in zip(tree.turns, self.weight, strict=True)]
         if self.sample is None:
             return {leaf: sum(counts[turn] for turn in tree.path(leaf)) for leaf in tree.leaves()}
-        found = dict.fromkeys(self.sample, 0)
+        lengths = dict.fromkeys(self.sample, 0)
         for sample, count in zip(self.sample, counts, strict=True):
-            found[sample] += count
-        return found
+            lengths[sample] += count
+        return lengths
 
 
 Rewards = Mapping[str, Sequence[float]]

@@ -85,26 +85,30 @@ def decide(
     sides = {row: values(rows[row], metric) for row in claim.rows}
     other = dict.fromkeys(above, number) if below is None else sides[str(second)]
     seeds = tuple(seed for seed in sides[str(first)] if seed in other)
-    found = Decision(claim, metric, "not_run", seeds=seeds, sides={row: tuple(known) for row, known in sides.items()})
+    decision = Decision(
+        claim, metric, "not_run", seeds=seeds, sides={row: tuple(known) for row, known in sides.items()}
+    )
     if not seeds:
-        return replace(found, why=f"no seed has a value of {metric} in all rows of the claim")
+        return replace(decision, why=f"no seed has a value of {metric} in all rows of the claim")
     sign = -1 if flipped else 1
     differences = [sides[str(first)][seed] - other[seed] for seed in seeds]
     tasks = _over_tasks(above, below, number, metric, seeds)
     estimate = tasks or mean_interval(differences)
-    found = replace(
-        found,
+    decision = replace(
+        decision,
         difference=sum(differences) / len(differences) * sign,
         tasks=tasks.n if tasks else 0,
         by_seed=tuple(one * sign for one in differences),
         one_seed=len(seeds) == 1 and not set(claim.rows) <= set(untrained),
     )
     if estimate.low is None or estimate.high is None:
-        return replace(found, verdict="undecided", why="only one seed, and outcomes of single tasks are not recorded")
+        return replace(
+            decision, verdict="undecided", why="only one seed, and outcomes of single tasks are not recorded"
+        )
     low, high = (round(end, DIGITS) + 0.0 for end in sorted((sign * estimate.low, sign * estimate.high)))
     verdict = settled(low, high, claim.margin, least)
     why = f"no advantage of {least:g} or more" if verdict == "fails" and high >= claim.margin else ""
-    return replace(found, verdict=verdict, low=low, high=high, why=why)
+    return replace(decision, verdict=verdict, low=low, high=high, why=why)
 
 
 def settled(low: float, high: float, margin: float, least: float | None = None) -> Verdict:
@@ -193,16 +197,16 @@ def _over_tasks(above: Runs, below: Runs | None, number: float, metric: str, see
         return None
     if len(seeds) == 1:
         sides = [{suite: {task: side[suite][task] for task in common[suite]} for suite in common} for side in pairs[0]]
-        found = paired_mean_difference(*sides)
+        estimate = paired_mean_difference(*sides)
     else:
-        found = two_way_interval(
+        estimate = two_way_interval(
             {
                 suite: [[fmean(after[suite][t]) - fmean(before[suite][t]) for t in tasks] for before, after in pairs]
                 for suite, tasks in common.items()
             }
         )
-    low, high = (None if end is None else 100 * end - number for end in (found.low, found.high))
-    return Estimate(100 * found.mean - number, low, high, sum(map(len, common.values())))
+    low, high = (None if end is None else 100 * end - number for end in (estimate.low, estimate.high))
+    return Estimate(100 * estimate.mean - number, low, high, sum(map(len, common.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +235,8 @@ class Finding:
     def sentence(self) -> str:
         if self.value is None:
             return f"{self.bound.says}: not measured yet"
-        told = f"{self.bound.says} is {self.value:.3g}, not {self.bound.bounds}"
-        return f"{told} ({self.bound.remedy})" if self.bound.remedy else told
+        measured = f"{self.bound.says} is {self.value:.3g}, not {self.bound.bounds}"
+        return f"{measured} ({self.bound.remedy})" if self.bound.remedy else measured
 
 
 def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
@@ -272,8 +276,8 @@ def measure(asked: Asked, name: str, places: Sequence[Path], notes: list[str]) -
     jobs = [job_of(source, bound.row, seed) for seed in source.seeds or source.sweep.seeds]
     for place in places:
         if runs := metrics_by_seed(jobs, place, notes):
-            found = values(runs, bound.metric)
-            return replace(finding, values=tuple(found.values()), seeds=tuple(found), runs=jobs[0].name)
+            by_seed = values(runs, bound.metric)
+            return replace(finding, values=tuple(by_seed.values()), seeds=tuple(by_seed), runs=jobs[0].name)
     return finding
 
 

@@ -54,12 +54,14 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
             notes.append(f"{key[2]}, seed {key[3]}: {run.folder} is used, because {older.folder} is an older run.")
         newest[key] = run
     if not newest:
-        said = "\n".join(notes)
-        raise InputError(f"no finished run under {', '.join(map(str, paths))}; finish one with python train.py\n{said}")
-    found = FinishedRuns({}, notes)
+        reasons = "\n".join(notes)
+        raise InputError(
+            f"no finished run under {', '.join(map(str, paths))}; finish one with python train.py\n{reasons}"
+        )
+    runs_found = FinishedRuns({}, notes)
     for (env, scale, name, seed), run in sorted(newest.items()):
-        found.sections.setdefault((env, scale), {}).setdefault(name, {})[seed] = run
-    return found
+        runs_found.sections.setdefault((env, scale), {}).setdefault(name, {})[seed] = run
+    return runs_found
 
 
 def run_table(env: str, scale: str, rows: Mapping[str, Runs]) -> Table:
@@ -98,15 +100,15 @@ def run_table(env: str, scale: str, rows: Mapping[str, Runs]) -> Table:
 
 def _cell(runs: Runs, metric: str, over_tasks: tuple[float, float] | None = None) -> str:
     """The mean of a metric over seeds with its interval; that of a single seed is ``over_tasks``."""
-    found = list(values(runs, metric).values())
-    if not found:
+    by_seed = list(values(runs, metric).values())
+    if not by_seed:
         return "-"
-    if metric.endswith(".base") and len(set(found)) == 1:
-        found = found[:1]  # the base policy has the same value for all seeds
+    if metric.endswith(".base") and len(set(by_seed)) == 1:
+        by_seed = by_seed[:1]  # the base policy has the same value for all seeds
     show = signed if is_change(metric) else lambda value: f"{value:.1f}"
-    if len(found) == 1 and over_tasks is not None:
-        return f"{show(found[0])} {interval(over_tasks)}"
-    return estimate_text(mean_interval(found), show)
+    if len(by_seed) == 1 and over_tasks is not None:
+        return f"{show(by_seed[0])} {interval(over_tasks)}"
+    return estimate_text(mean_interval(by_seed), show)
 
 
 def hashes_note(hashes: Mapping[str, str]) -> list[str]:

@@ -118,8 +118,8 @@ class Worth:
 
     def bounds(self) -> tuple[float, float, float]:
         """The mean and the ends of its 95 % interval (Wilson's)."""
-        found = wilson(int(self.wins), self.trials) if self.trials else Estimate(self.mean, self.mean, self.mean, 0)
-        return found.mean, float(found.low), float(found.high)  # type: ignore[arg-type]
+        estimate = wilson(int(self.wins), self.trials) if self.trials else Estimate(self.mean, self.mean, self.mean, 0)
+        return estimate.mean, float(estimate.low), float(estimate.high)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,9 @@ class AuditedTurn:
 
     def interval(self) -> tuple[float, float]:
         """95 % interval of the advantage (Newcombe's for two proportions, as in the reports on gates)."""
-        found = difference(self.q.bounds(), self.v.bounds())
-        assert found is not None
-        return found
+        ends = difference(self.q.bounds(), self.v.bounds())
+        assert ends is not None
+        return ends
 
     def p_value(self) -> float:
         """Two-sided, of the hypothesis that the advantage is 0 (the score test of two proportions)."""
@@ -233,9 +233,9 @@ class Repeating:
             self.engine.extend(nodes[place], sample.ids)
             if on_sample is not None:
                 on_sample(place, sample)
-        told = None if on_sample is None else lambda place, sample: on_sample(fresh[place], sample)
+        callback = None if on_sample is None else lambda place, sample: on_sample(fresh[place], sample)
         if fresh:
-            drawn = self.engine.sample([nodes[p] for p in fresh], sampling, [seeds[p] for p in fresh], told)
+            drawn = self.engine.sample([nodes[p] for p in fresh], sampling, [seeds[p] for p in fresh], callback)
             samples.update(zip(fresh, drawn, strict=True))
         return [samples[place] for place in range(len(nodes))]
 
@@ -358,17 +358,17 @@ def scores(
     members = [np.flatnonzero(truth.task_T == task) for task in np.unique(truth.task_T)]
     rows = rng.integers(0, len(members), (resamples, len(members)))
     drawn = [np.concatenate([members[i] for i in row]) for row in rows]
-    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    scores_of: dict[str, dict[str, dict[str, float | None]]] = {}
     for rule, credit_TR in credits.items():
         whole = score(credit_TR, truth, tokens[rule])
         again = [score(credit_TR[turns], truth.some(turns), tokens[rule]) for turns in drawn]
-        found[rule] = {}
+        scores_of[rule] = {}
         for metric, number in whole.items():
             values = [one[metric] for one in again if math.isfinite(one[metric])] or [math.nan]
             ends = dict(zip(("low", "high"), np.quantile(values, [0.025, 0.975]).tolist(), strict=True))
             parts = {"value": number, **ends}
-            found[rule][metric] = {name: part if math.isfinite(part) else None for name, part in parts.items()}
-    return found
+            scores_of[rule][metric] = {name: part if math.isfinite(part) else None for name, part in parts.items()}
+    return scores_of
 
 
 @dataclass(slots=True)

@@ -64,7 +64,7 @@ def shown(metric: str, numbers: Mapping[str, Any], interval: bool) -> str:
 
 def ordered(rules: Mapping[str, Any]) -> list[str]:
     """From the highest signal to noise down; rules without a number come last."""
-    numbers = {rule: found["snr"]["value"] for rule, found in rules.items()}
+    numbers = {rule: of_rule["snr"]["value"] for rule, of_rule in rules.items()}
     return sorted(rules, key=lambda rule: (numbers[rule] is None, -(numbers[rule] or 0.0)))
 
 
@@ -72,14 +72,14 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
     heads = ["rule", "trees", *SHOWN.values(), *SHARES.values(), "tokens of a tree"]
     rows = []
     for rule in ordered(result["rules"]):
-        found = result["rules"][rule]
-        cells = [shown(metric, found[metric], True) for metric in SHOWN]
-        cells += [shown(metric, found[metric], False) for metric in SHARES]
-        rows.append([rule, found["form"], *cells, count(found["tokens"])])
+        of_rule = result["rules"][rule]
+        cells = [shown(metric, of_rule[metric], True) for metric in SHOWN]
+        cells += [shown(metric, of_rule[metric], False) for metric in SHARES]
+        rows.append([rule, of_rule["form"], *cells, count(of_rule["tokens"])])
     tokens = sum(step.get("tokens", 0) for step in result["cost"].values())
     seconds = sum(step["cpu_seconds"] for step in result["cost"].values())
     rms = "-" if result["rms_advantage"] is None else f"{result['rms_advantage']:.3f}"
-    told = (
+    note = (
         f"{result['turns']} turns of {result['episodes']} episodes ({result['episode_turns']:.1f} turns each), seeds "
         f"{', '.join(map(str, result['seeds']))}. Mean value {result['mean_value']:.2f}. The root mean square of the true "
         f"advantage is {rms}; the advantage of {100 * result['matter']:.0f} % of the turns differs from 0. "
@@ -87,7 +87,7 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
         f"{result['rms_error']:.3f}. {count(tokens)} tokens, {duration(seconds)} of CPU time. Commit "
         f"`{result['commit'][:12]}`, tasks `{result['tasks_sha256']}`."
     )
-    return Table(f"Credit audit, {result['panel']}", heads, rows, [told, HOW, f"    {result['command']}"])
+    return Table(f"Credit audit, {result['panel']}", heads, rows, [note, HOW, f"    {result['command']}"])
 
 
 def learned(result: Mapping[str, Any], changes: Mapping[str, Sequence[float]], sweep: str) -> Table:
@@ -101,16 +101,16 @@ def learned(result: Mapping[str, Any], changes: Mapping[str, Sequence[float]], s
     rules = [rule for rule in ordered(result["rules"]) if rule in changes]
     rows = []
     for rule in rules:
-        found, points = result["rules"][rule], changes[rule]
+        of_rule, points = result["rules"][rule], changes[rule]
         seeds = f"{np.mean(points):+.1f} ({', '.join(f'{value:+.1f}' for value in points)})"
-        rows.append([rule, *(shown(metric, found[metric], True) for metric in ("snr", "rank")), seeds])
-    told = []
+        rows.append([rule, *(shown(metric, of_rule[metric], True) for metric in ("snr", "rank")), seeds])
+    lines = []
     for metric in ("snr", "rank"):
         known = [rule for rule in rules if result["rules"][rule][metric]["value"] is not None]
         quality = [result["rules"][rule][metric]["value"] for rule in known]
         test = spearmanr(quality, [float(np.mean(changes[rule])) for rule in known])
-        told.append(f"{SHOWN[metric]} {test.statistic:+.2f} (p = {test.pvalue:.2f})")
-    how = f"Spearman's correlation of the mean change with the audited quality, over {len(rules)} rules: {', '.join(told)}."
+        lines.append(f"{SHOWN[metric]} {test.statistic:+.2f} (p = {test.pvalue:.2f})")
+    how = f"Spearman's correlation of the mean change with the audited quality, over {len(rules)} rules: {', '.join(lines)}."
     heads = ["rule", SHOWN["snr"], SHOWN["rank"], "change of held-out success, points (each seed)"]
     title = f"Does audited quality predict learning? {result['panel']}"
     return Table(title, heads, rows, [how, f"Changes: `sweep={sweep}`. Quality:", f"    {result['command']}"])
@@ -119,8 +119,8 @@ def learned(result: Mapping[str, Any], changes: Mapping[str, Sequence[float]], s
 def figure(result: Mapping[str, Any]) -> Figure:
     order, panels = ordered(result["rules"]), []
     for metric in ("snr", "rank"):
-        found = {rule: result["rules"][rule][metric] for rule in order}
-        points = [Point(rule, n["value"], n["low"], n["high"]) for rule, n in found.items() if n["value"] is not None]
+        of_rule = {rule: result["rules"][rule][metric] for rule in order}
+        points = [Point(rule, n["value"], n["low"], n["high"]) for rule, n in of_rule.items() if n["value"] is not None]
         panels.append(Panel(SHOWN[metric], points, zero=True))
     title = f"How well credit rules estimate true advantages, {result['panel']}"
     return dots(title, "credit", panels, "Dots: estimates; bars: 95 % bootstrap intervals over tasks.", order)

@@ -73,9 +73,9 @@ class Entry:
         """Seed -> value of a metric for the runs of a row. Equal results of an untrained policy for all seeds are a
         single measurement, so only the first is returned.
         """
-        found = values(self.rows[row], metric)
+        measured = values(self.rows[row], metric)
         unmoved = metric.endswith(".base") or row in untrained(self.asked, [row])
-        return {min(found): found[min(found)]} if unmoved and len(set(found.values())) == 1 else found
+        return {min(measured): measured[min(measured)]} if unmoved and len(set(measured.values())) == 1 else measured
 
     @property
     def verdict(self) -> Verdict | None:
@@ -105,8 +105,8 @@ def read_entry(asked: Asked, places: Sequence[Path], hash_of: HashOf | None = No
     found_at: dict[str, Path] = {}
     for row in picked(asked):
         wanted = [] if sweep.gate_report else [job_of(asked, row, seed) for seed in asked.seeds or sweep.seeds]
-        found = ((place, runs) for place in places if (runs := metrics_by_seed(wanted, place, notes)))
-        found_at[row], rows[row] = next(found, (places[0], {}))
+        with_runs = ((place, runs) for place in places if (runs := metrics_by_seed(wanted, place, notes)))
+        found_at[row], rows[row] = next(with_runs, (places[0], {}))
         if wanted and wanted[0].cannot and not rows[row]:  # with runs, the reason does not matter
             cannot[row] = wanted[0].cannot
     entry = Entry(asked, rows, notes=notes, groups=groups)
@@ -146,14 +146,14 @@ def _decisions(entry: Entry, cannot: Mapping[str, str]) -> list[Decision]:
                 decisions.append(decide_gate(claim, metric, entry.gates))
                 continue
             least = sweep.least_advantage(claim, metric)
-            found = decide(claim, metric, rows, base, least)
-            if (other := other_decoding(metric)) and found.low is not None:
+            decision = decide(claim, metric, rows, base, least)
+            if (other := other_decoding(metric)) and decision.low is not None:
                 beside = decide(claim, other, rows, base, least)
-                found = replace(found, beside=beside if beside.low is not None else None)
+                decision = replace(decision, beside=beside if beside.low is not None else None)
             why = next((cannot[row] for row in claim.rows if row in cannot), None)
-            if found.verdict == "not_run" and why:
-                found = replace(found, why=why, cannot=True)
-            decisions.append(found)
+            if decision.verdict == "not_run" and why:
+                decision = replace(decision, why=why, cannot=True)
+            decisions.append(decision)
     return decisions
 
 
@@ -214,7 +214,7 @@ def distinct_claims(entries: Sequence[Entry]) -> list[Decision]:
     """Returns the decided claims of the papers that have an interval, each once: entries that compare the same rows by the
     same metric make one claim.
     """
-    found: dict[object, Decision] = {}
+    claims: dict[object, Decision] = {}
     for entry in entries:
         asked = entry.asked
 
@@ -227,8 +227,8 @@ def distinct_claims(entries: Sequence[Entry]) -> list[Decision]:
         for one in entry.decisions:
             if not one.claim.ours and one.verdict not in ("untestable", "not_run") and one.low is not None:
                 key = (one.metric, side(one.claim.above), side(one.claim.below), one.claim.margin)
-                found.setdefault(key, one)
-    return list(found.values())
+                claims.setdefault(key, one)
+    return list(claims.values())
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
@@ -259,8 +259,8 @@ def as_json(entry: Entry) -> dict[str, Any]:
 
 
 def _claim(one: Decision) -> dict[str, Any]:
-    told = {name: getattr(one, name) for name in ("one_seed", "by_seed", "seeds", "tasks", "why", "turns")}
-    claim = {"claim": one.claim.text, "ours": one.claim.ours, "seeds_of": dict(one.sides), **told, **_decided(one)}
+    facts = {name: getattr(one, name) for name in ("one_seed", "by_seed", "seeds", "tasks", "why", "turns")}
+    claim = {"claim": one.claim.text, "ours": one.claim.ours, "seeds_of": dict(one.sides), **facts, **_decided(one)}
     return {**claim, "other_decoding": one.beside and _decided(one.beside)}
 
 

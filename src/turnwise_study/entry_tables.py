@@ -68,12 +68,12 @@ def _counts(entries: Sequence[Entry]) -> list[str]:
     by_verdict = Counter(one.verdict for one in claims)
     holds = [one for one in claims if one.verdict == "holds"]
     ordered = sorted((one.p_value, one.verdict == "holds") for one in claims if one.p_value is not None)
-    found, holm = kept_by_corrections([p for p, _ in ordered])
+    bh, holm = kept_by_corrections([p for p, _ in ordered])
     return [
         f"Of {len(claims)} distinct claims of the papers with an interval, "
         + ", ".join(f"{n} {verdict}" for verdict, n in by_verdict.most_common())
         + f" ({sum(one.one_seed for one in holds)} of those that hold on one seed, and {sum(one.turns for one in claims)} "
-        f"verdicts turn with the decoding). Of the {len(holds)} that hold, {sum(good for _, good in ordered[:found])} remain "
+        f"verdicts turn with the decoding). Of the {len(holds)} that hold, {sum(good for _, good in ordered[:bh])} remain "
         f"with Benjamini and Hochberg's correction at 5 % over all {len(ordered)}, and "
         f"{sum(good for _, good in ordered[:holm])} with Holm's; p-values are those of a normal with the same interval.",
         "Entries that show the same runs counted once, by the verdict of all their claims: "
@@ -242,8 +242,8 @@ def _refills(runs: Runs) -> bool:
 
 
 def _mean(runs: Runs, metric: str) -> float | None:
-    found = values(runs, metric)
-    return sum(found.values()) / len(found) if found else None
+    by_seed = values(runs, metric)
+    return sum(by_seed.values()) / len(by_seed) if by_seed else None
 
 
 def _provenance(entry: Entry) -> list[str]:

@@ -69,16 +69,16 @@ def read_trees(place: Path | str) -> list[Recorded]:
         path = path / "rollouts" / "train.jsonl"
     if not path.exists():
         raise InputError(f"{path}: there are no recorded rollouts; give a run with rollout.recorded above 0, or a file")
-    found = []
+    trees = []
     for line, row in checked_lines(path):
         try:
-            found.append(tree_of(Record.model_validate(row)))
+            trees.append(tree_of(Record.model_validate(row)))
         except ValueError as error:
             why = first_mistake(error)[1] if isinstance(error, ValidationError) else str(error)
             raise InputError(f"{line}: {why}; docs/methods/credit.md has the form of a tree") from error
-    if not found:
+    if not trees:
         raise InputError(f"{path}: the file is empty")
-    return found
+    return trees
 
 
 def tree_of(record: Record) -> Recorded:
@@ -101,9 +101,9 @@ def tree_of(record: Record) -> Recorded:
     leaves = tree.leaves()
     if "total" not in rewards or any(len(values) != len(leaves) for values in rewards.values()):
         raise ValueError(f"rewards needs a list total with a number for each of the {len(leaves)} leaves")
-    given = {key: [math.nan if value is None else value for value in values] for key, values in rewards.items()}
-    tree.invalid = {leaf for leaf, total in zip(leaves, given["total"], strict=True) if math.isnan(total)}
-    return Recorded(tree, given, record.iteration, [turn.advantage for turn in turns], [turn.true for turn in turns])
+    by_name = {key: [math.nan if value is None else value for value in values] for key, values in rewards.items()}
+    tree.invalid = {leaf for leaf, total in zip(leaves, by_name["total"], strict=True) if math.isnan(total)}
+    return Recorded(tree, by_name, record.iteration, [turn.advantage for turn in turns], [turn.true for turn in turns])
 
 
 def record_of(tree: RolloutTree, rewards: Rewards, true: Mapping[int, float]) -> dict[str, Any]:
@@ -169,17 +169,17 @@ def by_place(pairs: Iterable[Pair]) -> dict[str, dict[str, float | None]]:
         name = f"turn {last}" if last < 3 else f"turns {last // 2 + 1} to {last}"
         for group in ("all turns", name):
             groups.setdefault(group, []).append((ours, theirs))
-    found: dict[str, dict[str, float | None]] = {}
+    agreement: dict[str, dict[str, float | None]] = {}
     for name, members in groups.items():
         if not members:
             continue
         ours_T, theirs_T = np.array(members, dtype=float).T
         told_T = (ours_T != 0) & (theirs_T != 0)
         varied = bool(np.ptp(ours_T)) and bool(np.ptp(theirs_T))
-        found[name] = {
+        agreement[name] = {
             "turns": len(members),
             "same sign": float((np.sign(ours_T) == np.sign(theirs_T))[told_T].mean()) if told_T.any() else None,
             "rank correlation": float(spearmanr(ours_T, theirs_T).statistic) if varied else None,
             "largest difference": float(np.abs(ours_T - theirs_T).max()),
         }
-    return found
+    return agreement

@@ -63,13 +63,13 @@ def words(metric: str, dialogues: bool = False) -> str:
     how, _, key = metric.rpartition(" ")
     if how in _HOW:
         return f"{words(key)}, {_HOW[how]}" if words(key) != key else metric
-    if found := _PART.match(metric):
-        mode, _, name, when = found.groups()
+    if match := _PART.match(metric):
+        mode, _, name, when = match.groups()
         what = "held-out success after training, %" if when == "after" else "change of held-out success, points"
         head, _, unit = what.rpartition(", ")
         return f"{head}, {name}{f', {mode}' if mode else ''}, {unit}"
-    if found := _SUITE.match(metric):
-        return f"{found[2]} {'before' if found[1] == 'base' else 'after'} training, %"
+    if match := _SUITE.match(metric):
+        return f"{match[2]} {'before' if match[1] == 'base' else 'after'} training, %"
     return RESULT.get(metric) or LABELS.get(metric, metric)
 
 
@@ -96,12 +96,12 @@ def read_metric(result: Result, metric: str) -> float | None:
 
 def folders_of(paths: Iterable[Path | str]) -> list[Path]:
     """The folders of runs, finished or not, at or below ``paths``, except renamed ones."""
-    found: set[Path] = set()
+    folders: set[Path] = set()
     for root in map(opened, paths):
         if not root.is_dir():
             raise InputError(f"{root}: this folder does not exist; give folders of runs, e.g. outputs/pivotrl")
-        found |= {file.parent for name in ("config.yaml", "result.json") for file in root.rglob(name)}
-    runs = sorted(run for run in found if ".old-" not in run.name)
+        folders |= {file.parent for name in ("config.yaml", "result.json") for file in root.rglob(name)}
+    runs = sorted(run for run in folders if ".old-" not in run.name)
     if not runs:
         raise InputError(f"no run under {', '.join(map(str, paths))}; give a folder that contains config.yaml")
     return runs
@@ -119,7 +119,7 @@ def _read_scored(path: Path, known: object) -> dict[tuple[Any, ...], dict[str, l
     """(decoding mode, split, subset) or (out-of-domain suite,) -> task or item -> score of each attempt. Cached until the
     file changes: an evaluation is read for every claim on its run.
     """
-    found: dict[tuple[Any, ...], dict[str, list[float]]] = {}
+    scores: dict[tuple[Any, ...], dict[str, list[float]]] = {}
     place: tuple[Any, ...]
     for line, row in checked_lines(path):
         try:
@@ -129,10 +129,10 @@ def _read_scored(path: Path, known: object) -> dict[tuple[Any, ...], dict[str, l
                 place, name, score = (row["suite"],), row["item"], row["score"]
             else:
                 continue
-            found.setdefault(place, {}).setdefault(str(name), []).append(float(score))
+            scores.setdefault(place, {}).setdefault(str(name), []).append(float(score))
         except (LookupError, TypeError, ValueError) as error:
             raise InputError(f"{line}: not the outcome of an evaluation ({error!r}); repeat the run") from error
-    return found
+    return scores
 
 
 def all_on_dialogues(results: Iterable[Result]) -> bool:
@@ -179,33 +179,33 @@ class RunMetrics:
         if "/" not in key:
             return read_metric(self.result, key)
         rows = self.rows if key.startswith("eval/") else self.training
-        found = [row[key] for row in rows if row.get(key) is not None]
-        if not found:
+        numbers = [row[key] for row in rows if row.get(key) is not None]
+        if not numbers:
             return None
         if how == "spread":
-            return pstdev(found)
+            return pstdev(numbers)
         if how == "last":
-            return found[-1]
+            return numbers[-1]
         if how == "sum":
-            return sum(found)
-        return fmean(found[len(found) // 2 :] if how == "late" else found)
+            return sum(numbers)
+        return fmean(numbers[len(numbers) // 2 :] if how == "late" else numbers)
 
     def outcomes(self, metric: str, when: str = "after") -> Outcomes | None:
         """The outcomes of the tasks over which ``metric`` is a mean, or None. ``when`` is ``base`` or ``after``."""
         episodes, answers = _EPISODES.fullmatch(metric), _ANSWERS.fullmatch(metric)
-        found: dict[str, dict[str, list[float]]] = {}
+        by_suite: dict[str, dict[str, list[float]]] = {}
         if episodes:
             mode, split, subset, _ = episodes.groups()
             mode = mode or getattr(self.result.in_domain, "decoding", None) or "sampled"
             for place, tasks in self._scored(when).items():
                 if len(place) == 3 and all(of in (None, one) for of, one in zip((mode, split, subset), place)):
                     for task, scores in tasks.items():
-                        found.setdefault("", {}).setdefault(f"{place[1]}/{task}", []).extend(scores)
+                        by_suite.setdefault("", {}).setdefault(f"{place[1]}/{task}", []).extend(scores)
         elif answers:
             for (suite, *rest), items in self._scored(when).items():
                 if not rest and answers[2] in (None, suite):
-                    found[suite] = items
-        return found or None
+                    by_suite[suite] = items
+        return by_suite or None
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -227,8 +227,8 @@ Runs = Mapping[int, RunMetrics]
 
 def values(runs: Runs, metric: str) -> dict[int, float]:
     """Seed -> value of a metric, for the runs that have it."""
-    found = {seed: run.value(metric) for seed, run in sorted(runs.items())}
-    return {seed: value for seed, value in found.items() if value is not None}
+    by_seed = {seed: run.value(metric) for seed, run in sorted(runs.items())}
+    return {seed: value for seed, value in by_seed.items() if value is not None}
 
 
 _READ = ("result.json", "metrics.jsonl", "evaluation/base.jsonl", "evaluation/after.jsonl")
@@ -257,10 +257,10 @@ def _measured(folder: Path, known: object) -> RunMetrics:
 
 def other_decoding(metric: str) -> str | None:
     """A success metric for the other decoding mode (greedy or sampled), or None for any other metric."""
-    found = re.fullmatch(r"in_domain\.(greedy\.|sampled\.)?(?=.*(?:after|delta)$)(.*)", metric)
-    if found is None:
+    match = re.fullmatch(r"in_domain\.(greedy\.|sampled\.)?(?=.*(?:after|delta)$)(.*)", metric)
+    if match is None:
         return None
-    return f"in_domain.{'sampled' if found[1] == 'greedy.' else 'greedy'}.{found[2]}"
+    return f"in_domain.{'sampled' if match[1] == 'greedy.' else 'greedy'}.{match[2]}"
 
 
 def is_change(metric: str) -> bool:

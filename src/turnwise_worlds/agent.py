@@ -185,9 +185,9 @@ class Desk:
 
     def next(self) -> Asked | None:
         """Waits for and returns the next request that was not withdrawn; None if the episode has ended."""
-        while (asked := self._waiting.get()) is not None and asked.reply.cancelled():
+        while (pending := self._waiting.get()) is not None and pending.reply.cancelled():
             pass
-        return asked
+        return pending
 
     def serve(self, listener: socket.socket) -> None:
         workers.start(self._serve(listener))
@@ -199,27 +199,27 @@ class Desk:
     def close(self) -> None:
         workers.start(self._close())
 
-    async def reply_to(self, asked: Asked) -> Message:
+    async def reply_to(self, pending: Asked) -> Message:
         if self._ended:
             raise web.HTTPGone(text="the episode is over")
-        self._open.add(asked)
-        self._waiting.put(asked)
+        self._open.add(pending)
+        self._waiting.put(pending)
         try:
-            return await asyncio.wrap_future(asked.reply)
+            return await asyncio.wrap_future(pending.reply)
         except asyncio.CancelledError:
-            if asked.reply.cancelled():
+            if pending.reply.cancelled():
                 raise web.HTTPGone(text="the episode is over") from None
             raise
         finally:
-            self._open.discard(asked)
+            self._open.discard(pending)
 
     async def _serve(self, listener: socket.socket) -> None:
         self._runner = asyncio.create_task(_runner(listener, self))
 
     def _end(self) -> None:
         self._ended = True
-        for asked in self._open:
-            asked.reply.cancel()
+        for pending in self._open:
+            pending.reply.cancel()
         self._waiting.put(None)
 
     async def _close(self) -> None:
@@ -246,8 +246,8 @@ _SILENT.disabled = True
 
 @web.middleware
 async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
-    given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if not hmac.compare_digest(given.encode(errors="replace"), request.app[_DESK].token.encode()):
+    token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    if not hmac.compare_digest(token.encode(errors="replace"), request.app[_DESK].token.encode()):
         return _refused(401, "the token does not belong to this episode; send the value of OPENAI_API_KEY")
     try:
         answer: web.StreamResponse = await handler(request)
@@ -264,9 +264,9 @@ def _refused(status: int, message: str) -> web.Response:
 
 
 async def _chat(request: web.Request) -> web.StreamResponse:
-    asked = Asked(read_request(parse_json(await request.read())))
-    body = completion(await request.app[_DESK].reply_to(asked), asked.conversation.stream)
-    if not asked.conversation.stream:
+    pending = Asked(read_request(parse_json(await request.read())))
+    body = completion(await request.app[_DESK].reply_to(pending), pending.conversation.stream)
+    if not pending.conversation.stream:
         return web.json_response(body)
     events = f"data: {json.dumps(body)}\n\ndata: [DONE]\n\n"
     return web.Response(text=events, content_type="text/event-stream", headers={"Cache-Control": "no-cache"})
@@ -303,8 +303,8 @@ class Program:
         self.desk = Desk()
         self.result: Future[tuple[CallResult, Tree]] = Future()
         self._kill: Future[Callable[[], None]] = Future()  # known once the program runs
-        told = {"OPENAI_BASE_URL": f"http://{HOST}:{PORT}/v1", "OPENAI_API_KEY": self.desk.token, **variables}
-        script = with_variables(command, told)
+        shown = {"OPENAI_BASE_URL": f"http://{HOST}:{PORT}/v1", "OPENAI_API_KEY": self.desk.token, **variables}
+        script = with_variables(command, shown)
         threading.Thread(target=self._run, args=(sandbox, script, tree), name="agent", daemon=True).start()
 
     def close(self) -> None:
@@ -335,8 +335,8 @@ class AgentEpisode:
         self.env, self.form, self.place = env, env.format, f"env=agent, task {task.id}"
         self.sandbox = env.box.open()
         self.hidden = tree_of(task.data.get("hidden") or {})
-        told = {key: value for key, value in task.data.items() if key not in ("files", "hidden")}
-        files = {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(told, ensure_ascii=False).encode())}
+        shown = {key: value for key, value in task.data.items() if key not in ("files", "hidden")}
+        files = {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(shown, ensure_ascii=False).encode())}
         self.program = Program(self.sandbox, env.command, laid_over(env.code, files), env.variables)
         self.number = 0  # number of replies so far
         self._asked: Asked | None = None
@@ -360,12 +360,12 @@ class AgentEpisode:
         all of its messages if it does not continue it. If the program has ended, the reward is the score.
         """
         self.opening()
-        asked = self._asked
-        assert asked is not None  # the session only steps while a request waits
-        before = asked.conversation
+        pending = self._asked
+        assert pending is not None  # the session only steps while a request waits
+        before = pending.conversation
         reply = spoken(text, before.tools, self.form, self.number)
         self.number += 1
-        taken = asked.answer(reply)
+        taken = pending.answer(reply)
         following = self.program.desk.next()
         while not taken and following is not None and following.conversation == before:
             # The agent program disconnected and sent its request again. The repeated request gets this reply.

@@ -57,8 +57,8 @@ class BrowseSession(QuestionSession):
         if self.page is None:
             return NOT_OPEN
         wanted = words.casefold().split()
-        found = [s for s in self.page.sentences if all(word in s.casefold() for word in wanted)]
-        return self._show(tuple(found[:SHOWN])) or NOT_THERE
+        sentences = [s for s in self.page.sentences if all(word in s.casefold() for word in wanted)]
+        return self._show(tuple(sentences[:SHOWN])) or NOT_THERE
 
     def _show(self, sentences: tuple[str, ...]) -> str:
         assert self.page is not None

@@ -255,8 +255,8 @@ class McpEnv(ReplayedEnv):
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         check_tasks(split, count)
         rows = [(row, record) for row, record in self._rows if row.split == split]
-        found = [Task(self.name, row.id, split, record, row.subset) for row, record in rows]
-        return first_tasks(found, count, f"split {split} of env.file")
+        tasks = [Task(self.name, row.id, split, record, row.subset) for row, record in rows]
+        return first_tasks(tasks, count, f"split {split} of env.file")
 
     def open_episode(self, task: Task) -> McpEpisode:
         return McpEpisode(self, task)

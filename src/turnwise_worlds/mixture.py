@@ -80,11 +80,11 @@ def shares(weights: Sequence[float], count: int) -> list[int]:
     """Divides ``count`` by the largest-remainder method. Of equal remainders, the earlier is rounded up first."""
     whole = math.fsum(weights)
     exact = [count * weight / whole for weight in weights]
-    found = [math.floor(share) for share in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda place: found[place] - exact[place])
-    for place in by_remainder[: count - sum(found)]:
-        found[place] += 1
-    return found
+    counts = [math.floor(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda place: counts[place] - exact[place])
+    for place in by_remainder[: count - sum(counts)]:
+        counts[place] += 1
+    return counts
 
 
 def order(counts: Sequence[int]) -> list[int]:
@@ -96,11 +96,11 @@ def order(counts: Sequence[int]) -> list[int]:
     total = sum(counts)
     slack = max(1, 2 * len(counts) - 2)
     dealt = [0] * len(counts)
-    found = []
+    tasks = []
     for step in range(1, total + 1):
         behind = [slack * (step * count - total * had) for count, had in zip(counts, dealt, strict=True)]
         due = [place for place, lag in enumerate(behind) if counts[place] and lag >= total]
         place = min(due, key=lambda i: Fraction((slack - 1) * total - behind[i], counts[i]))
         dealt[place] += 1
-        found.append(place)
-    return found
+        tasks.append(place)
+    return tasks

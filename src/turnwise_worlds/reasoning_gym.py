@@ -133,7 +133,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
     ) -> None:
         self.horizon, self.threshold, self.form = horizon, float(threshold), reply
         self.mistakes = mistakes or Mistakes()
-        self._settings = {name: dict(given or {}) for name, given in (tasks or EASY).items()}
+        self._settings = {name: dict(options or {}) for name, options in (tasks or EASY).items()}
         self.datasets = {name: opened(name, settings) for name, settings in self._settings.items()}
         self._entries = LastTasks(self._entry, kept)
 

@@ -25,13 +25,13 @@ class LastTasks(Generic[V]):
         self._kept: dict[str, tuple[Task, V]] = {}
 
     def __call__(self, task: Task) -> V:
-        kept = self._kept.get(task.id)
-        if kept is None or (kept[0] is not task and kept[0] != task):
+        entry = self._kept.get(task.id)
+        if entry is None or (entry[0] is not task and entry[0] != task):
             value = self._make(task)
             for old in list(self._kept)[: max(0, len(self._kept) - self._most + 1)]:  # list() is one step for threads
                 self._kept.pop(old, None)
-            kept = self._kept[task.id] = (task, value)
-        return kept[1]
+            entry = self._kept[task.id] = (task, value)
+        return entry[1]
 
 
 S = TypeVar("S", bound=Session)

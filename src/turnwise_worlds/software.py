@@ -200,7 +200,9 @@ def _draw(modules: int, functions: int, unseen: bool, rng: random.Random) -> dic
     at = files[places[broken.name]].split(f"def {broken.name}(")[0].count("\n") + 2 + fault[0]
     shown, held = [], []
     for program in sorted(chosen):
-        cases = [(f"{places[program][:-3]}.{program}({given})", value) for given, value in PROGRAMS[program].cases]
+        cases = [
+            (f"{places[program][:-3]}.{program}({arguments})", value) for arguments, value in PROGRAMS[program].cases
+        ]
         first = _telling(PROGRAMS[program], fault, cases) if program == broken.name else cases[:1]
         shown += first
         held += [case for case in cases if case not in first]
@@ -221,9 +223,9 @@ def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, st
     """Returns the first case in which the broken function is wrong, as a list. Never runs the policy's code."""
     names: dict[str, Any] = {}
     exec(program.text(fault), names)
-    for (given, value), case in zip(program.cases, cases, strict=True):
+    for (arguments, value), case in zip(program.cases, cases, strict=True):
         try:
-            if eval(f"{program.name}({given})", names) != eval(value):
+            if eval(f"{program.name}({arguments})", names) != eval(value):
                 return [case]
         except Exception:
             return [case]
@@ -319,14 +321,14 @@ class SoftwareSession(WorkspaceSession):
 
     def _search(self, arguments: Mapping[str, Any]) -> str:
         text = arguments["text"]
-        found = [
+        matches = [
             f"{path}:{number}: {line.strip()}"
             for path in self.tree
             for number, line in enumerate(self.lines(path), start=1)
             if text in line
         ]
-        more = [f"[{len(found) - _LIST} more]"] if len(found) > _LIST else []
-        return "\n".join(found[:_LIST] + more) or "nothing found"
+        more = [f"[{len(matches) - _LIST} more]"] if len(matches) > _LIST else []
+        return "\n".join(matches[:_LIST] + more) or "nothing found"
 
     def _open(self, arguments: Mapping[str, Any]) -> str:
         lines = self.lines(arguments["path"])
@@ -364,10 +366,10 @@ class SoftwareSession(WorkspaceSession):
         if not outcome.ok or len(lines) != 1:
             return False
         try:
-            found = json.loads(lines[0].removeprefix(_MARK))
+            outcomes = json.loads(lines[0].removeprefix(_MARK))
         except ValueError:
             return False
-        return bool(found == list(self.cases.values()))
+        return bool(outcomes == list(self.cases.values()))
 
 
 @dataclass(frozen=True, slots=True)

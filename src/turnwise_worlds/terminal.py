@@ -177,28 +177,28 @@ def _chore(
     mark = _mark(path, files)
     if mark is not None and rng.random() >= 0.4:
         chore["find"] = mark
-    said = f"the file with {mark}" if chore["find"] else path
+    named = f"the file with {mark}" if chore["find"] else path
     lines = files[path].splitlines()
     wanted: list[str] | None = None
     if kind in ("copy", "move"):
         program = {"copy": "cp", "move": "mv"}[kind]
-        text, command, wanted = f"{kind} {said} to {other}", f"{program} {{path}} {other}", lines
+        text, command, wanted = f"{kind} {named} to {other}", f"{program} {{path}} {other}", lines
     elif kind == "delete":
-        text, command = f"delete {said}", "rm {path}"
+        text, command = f"delete {named}", "rm {path}"
     elif kind == "count":
-        text, command, wanted = f"count the lines of {said}", "wc -l < {path}", [str(len(lines))]
+        text, command, wanted = f"count the lines of {named}", "wc -l < {path}", [str(len(lines))]
     elif kind == "extract":
         word = rng.choice(files[path].split())
         wanted = [line for line in lines if word in line]
-        text, command = f"copy the lines with {word} of {said}", f"grep {word} {{path}}"
+        text, command = f"copy the lines with {word} of {named}", f"grep {word} {{path}}"
     elif kind == "sort":
-        text, command, wanted = f"sort {said}", "sort {path}", sorted(lines)
+        text, command, wanted = f"sort {named}", "sort {path}", sorted(lines)
     else:
         words = set(files[path].split())
         old = rng.choice(sorted(words))
         new = rng.choice([word for word in sizes.words if word not in words])
         target, wanted = path, [new if line == old else line for line in lines]
-        text, command = f"change {old} to {new} in {said}", f"sed -i s/{old}/{new}/ {{path}}"
+        text, command = f"change {old} to {new} in {named}", f"sed -i s/{old}/{new}/ {{path}}"
     if kind in _RESULTS:
         text, command = f"{text} into {target}", f"{command} > {target}"
     chore["text"] = text

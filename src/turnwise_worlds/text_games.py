@@ -25,10 +25,10 @@ def command_of(reply: str) -> str:
     reply without one, or in whose reasoning alone it stands, gives an empty text, which no game knows as a command.
     """
     try:
-        found = _ACTION.findall(split_thinking(reply)[1])
+        commands = _ACTION.findall(split_thinking(reply)[1])
     except ToolCallError:  # reasoning that never ends
         return ""
-    return found[-1].strip(" \t.`*'\"<>[]") if found else ""
+    return commands[-1].strip(" \t.`*'\"<>[]") if commands else ""
 
 
 class GameSession(Session):

@@ -53,14 +53,14 @@ class Short:
 def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str) -> dict[str, Any]:
     if not parameters and text:
         raise ToolCallError(f"{name} takes no argument")
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for place, (key, schema) in enumerate(parameters.items(), start=1):
         word, _, text = (text, "", "") if place == len(parameters) else text.partition(" ")
         number = schema["type"] == "integer"
         if (not word and place == 1) or (number and not (word.isascii() and word.isdigit() and len(word) <= _DIGITS)):
             raise ToolCallError(f"{name} takes {', '.join(parameters)}: no {key} in it")
-        found[key] = int(word) if number else word
-    return found
+        arguments[key] = int(word) if number else word
+    return arguments
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ def opened(system: str, tools: Sequence[Mapping[str, Any]], form: Format, user: 
     tools, the system message lists them, with ``how`` to call them.
     """
     listed = ["\n".join(map(signature, tools)), how] if tools and not templated(form) else []
-    told = "\n\n".join(filter(None, [system, *listed]))
-    messages: list[Message] = [{"role": "system", "content": told}] if told else []
+    text = "\n\n".join(filter(None, [system, *listed]))
+    messages: list[Message] = [{"role": "system", "content": text}] if text else []
     return [*messages, {"role": "user", "content": user}]
 
 

@@ -113,13 +113,13 @@ class VerifiersEpisode:
         self.replies: asyncio.Queue[Any] = asyncio.Queue()
         self._state = workers.start(self._rollout(environment, dict(task.data)))
         try:
-            asked = self._wait()
+            request = self._wait()
         except BaseException:
             self.close()
             raise
-        if asked is None:
+        if request is None:
             raise EnvironmentFault(f"{self.where}: the rollout ended before it requested a reply from the policy")
-        self._prompt, tools = asked
+        self._prompt, tools = request
         self._tools: Tools = tuple(
             {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
             for t in tools
@@ -140,10 +140,10 @@ class VerifiersEpisode:
     def act(self, text: str) -> Step:
         before = len(self._prompt)
         workers.soon(partial(self.replies.put_nowait, self._response(text)))
-        asked = self._wait()
-        if asked is None:
+        request = self._wait()
+        if request is None:
             return self._ended()
-        prompt, _ = asked
+        prompt, _ = request
         if len(prompt) <= before or prompt[before].role != "assistant" or list(prompt[:before]) != list(self._prompt):
             raise InputError(f"{self.where}: the environment may only append messages, but it changed earlier ones")
         self._prompt = prompt
@@ -178,8 +178,8 @@ class VerifiersEpisode:
         if not math.isfinite(reward):
             raise EnvironmentFault(f"{self.where}: the rubric returned the reward {reward}, which is not finite")
         won = reward >= self.threshold
-        told = state.get("final_env_response") or []
-        last = self._shown(self._plain(maybe_normalize_messages(told, field_name="final_env_response")))
+        messages = state.get("final_env_response") or []
+        last = self._shown(self._plain(maybe_normalize_messages(messages, field_name="final_env_response")))
         metrics = {name: float(value) for name, value in (state.get("metrics") or {}).items()}
         info = {"stopped": state.get("stop_condition"), **metrics}
         return Step(last.observation, reward, True, won, info, last.messages)
@@ -215,8 +215,8 @@ class VerifiersEpisode:
     def _shown(self, messages: list[Message]) -> Step:
         # the separate messages stay if some are tool messages and the chat template shows them
         text = "\n".join(str(message["content"]) for message in messages)
-        kept = any(message["role"] != "user" for message in messages) and templated(self.form)
-        return Step(text, messages=tuple(messages) if kept else ())
+        keeps_roles = any(message["role"] != "user" for message in messages) and templated(self.form)
+        return Step(text, messages=tuple(messages) if keeps_roles else ())
 
     def _plain(self, messages: Sequence[Any]) -> list[Message]:
         return [{"role": message.role, "content": self._text(message.content)} for message in messages]

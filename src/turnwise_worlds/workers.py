@@ -78,8 +78,8 @@ class JsonProcess:
 def tail(log: IO[bytes], lines: int) -> str:
     """Returns the last lines of a log that another process writes, as one line."""
     size = os.fstat(log.fileno()).st_size
-    kept = os.pread(log.fileno(), 4096, max(0, size - 4096))  # does not move the file offset, at which is written
-    return " | ".join(kept.decode(errors="replace").strip().splitlines()[-lines:])
+    content = os.pread(log.fileno(), 4096, max(0, size - 4096))  # does not move the file offset, at which is written
+    return " | ".join(content.decode(errors="replace").strip().splitlines()[-lines:])
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:

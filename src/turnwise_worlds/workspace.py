@@ -57,21 +57,21 @@ class Sandboxed:
         with self._lock:
             if key in self._results:
                 self._results.move_to_end(key)
-            found, _ = self._results.get(key, (None, 0))
-        return found.result() if found is not None and found.done() else None
+            future, _ = self._results.get(key, (None, 0))
+        return future.result() if future is not None and future.done() else None
 
     def _once(self, key: Any, compute: Callable[[], V], size: Callable[[V], int | None]) -> V:
         """Returns the value of ``key``, computed once and cached by its size (None: not cached). If another thread is
         computing it now, this call waits for the value of that thread.
         """
         with self._lock:
-            if found := self._results.get(key):
+            if entry := self._results.get(key):
                 self._results.move_to_end(key)
             else:
                 mine: Future[V] = Future()
                 self._results[key] = mine, 0
-        if found:
-            return cast(V, found[0].result())
+        if entry:
+            return cast(V, entry[0].result())
         try:
             mine.set_result(compute())
         except BaseException as error:

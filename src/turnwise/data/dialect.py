@@ -102,8 +102,8 @@ class Dialect:
             elif message.get("tool_calls"):
                 calls = [ToolCall(function_of(call)["name"], arguments_of(call)) for call in message["tool_calls"]]
                 text = "\n".join(filter(None, [message["content"].strip(), write_calls(calls, self.format)]))
-                kept = {key: value for key, value in message.items() if key != "tool_calls"}
-                shown.append({**kept, "content": text})
+                others = {key: value for key, value in message.items() if key != "tool_calls"}
+                shown.append({**others, "content": text})
             else:
                 shown.append(message)
         return shown

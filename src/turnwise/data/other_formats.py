@@ -65,9 +65,9 @@ def converted(record: Any, source: str) -> Trajectory:
         if form := _written(messages, tools):
             messages = list(_structured(messages, tools, form))
     identity = record.get("id", record.get("conversation_id"))
-    kept = {key: record.get(key) for key in ("task", "success")}
+    task_keys = {key: record.get(key) for key in ("task", "success")}
     ours = {"id": record_id(source) if identity is None else str(identity), "messages": messages, "tools": tools}
-    return parse_trajectory(ours | kept, source)
+    return parse_trajectory(ours | task_keys, source)
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------

@@ -133,15 +133,15 @@ def checked_record(record: Any) -> Mapping[str, Any]:
     return checked
 
 
-def listed_tools(given: Any) -> list[Any]:
+def listed_tools(field: Any) -> list[Any]:
     """Returns the tools of a record, which may be a list, JSON text or absent. Each tool may be JSON text too."""
-    tools = parse_field(given, "tools") or []
+    tools = parse_field(field, "tools") or []
     need(isinstance(tools, list), "unusable tools", f"tools must be a list, got {type(tools).__name__}")
     return [parse_field(tool, "a tool") for tool in tools]
 
 
-def _tools(given: Any) -> tuple[Mapping[str, Any], ...]:
-    tools = listed_tools(given)
+def _tools(field: Any) -> tuple[Mapping[str, Any], ...]:
+    tools = listed_tools(field)
     named: dict[Any, Any] = {}
     for tool in tools:
         problem = check_tool(tool)

@@ -86,7 +86,7 @@ class General:
         """Returns the divergence of ``model`` for each question. The model must have the output head of the base model,
         which LoRA does not change.
         """
-        head, found = Head(model), []
+        head, divergences = Head(model), []
         device = next(model.parameters()).device
         counts = (self.length_B - self.begin_B).tolist()
         base_of = self.hidden_UC.split(counts)
@@ -100,8 +100,8 @@ class General:
                     )
                     kl += float((base_TV.exp() * (base_TV - now_TV)).sum())
                     same += int((base_TV.argmax(-1) == now_TV.argmax(-1)).sum())
-                found.append(Divergence(question, len(base_TC), kl, same))
-        return found
+                divergences.append(Divergence(question, len(base_TC), kl, same))
+        return divergences
 
 
 def general_answers(source: str, dtype: str, cache: Path, count: int) -> General:
@@ -137,7 +137,7 @@ def general_answers(source: str, dtype: str, cache: Path, count: int) -> General
 
 def last_hidden(model: Any, general: General) -> Tensor:
     """Hidden states (U, C) on the CPU at the positions that predict the answers, row after row."""
-    device, found = next(model.parameters()).device, []
+    device, hidden = next(model.parameters()).device, []
     for first in range(0, len(general.ids_BS), TOGETHER):
         rows = slice(first, first + TOGETHER)
         length_B = general.length_B[rows]
@@ -151,8 +151,8 @@ def last_hidden(model: Any, general: General) -> Tensor:
             plan=plan_of(end_BS),
         )
         predicts = (place_BS >= general.begin_B[rows, None] - 1) & (place_BS < length_B[:, None] - 1)
-        found.append(out.last_hidden_state.cpu()[predicts])
-    return torch.cat(found)
+        hidden.append(out.last_hidden_state.cpu()[predicts])
+    return torch.cat(hidden)
 
 
 def counted(rows: Iterable[Divergence], value: str) -> dict[str, tuple[float, float]]:

@@ -47,7 +47,7 @@ def evaluate(
     policy = HFLM(
         pretrained=model, peft=str(adapter) if adapter else None, batch_size=batch, device=device, dtype=dtype
     )
-    found: Any = simple_evaluate(
+    evaluation: Any = simple_evaluate(
         policy,
         tasks=list(tasks),
         limit=limit,
@@ -56,8 +56,8 @@ def evaluate(
         bootstrap_iters=0,
         log_samples=False,
     )
-    counts = found.get("n-samples", {})
-    return {task: _numbers(values) | _items(counts.get(task)) for task, values in found["results"].items()}
+    counts = evaluation.get("n-samples", {})
+    return {task: _numbers(values) | _items(counts.get(task)) for task, values in evaluation["results"].items()}
 
 
 def headline(values: Mapping[str, float]) -> float | None:

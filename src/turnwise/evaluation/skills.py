@@ -64,14 +64,16 @@ def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
 
 def items(skill: str, split: Split, count: int, seed: int = 0) -> list[Item]:
     """Returns different items. The same arguments give the same items."""
-    found: dict[str, Item] = {}
+    by_prompt: dict[str, Item] = {}
     for item in islice(stream(SKILLS[skill], split, seed), 20 * count + 1000):
-        if len(found) == count:
+        if len(by_prompt) == count:
             break
-        found.setdefault(item.prompt, item)
-    if len(found) < count:
-        raise ValueError(f"only {len(found)} different {split} items of {skill} were found; ask for fewer than {count}")
-    return list(found.values())
+        by_prompt.setdefault(item.prompt, item)
+    if len(by_prompt) < count:
+        raise ValueError(
+            f"only {len(by_prompt)} different {split} items of {skill} were found; ask for fewer than {count}"
+        )
+    return list(by_prompt.values())
 
 
 def exact(answer: str, item: Item) -> float:
@@ -228,9 +230,9 @@ def science(rng: Random) -> Item:
     quantities = [(product, a * b), (first, a), (second, b)]
     (name, unit), answer = quantities.pop(rng.randrange(3))
     rng.shuffle(quantities)
-    given = ", ".join(f"{n} {value} {u}" for (n, u), value in quantities)
-    key = f"{name}: " + ", ".join(sorted(given.split(", ")))
-    return Item("science", f"Given {given}. What is the {name}?", f"{answer} {unit}", key=key)
+    known = ", ".join(f"{n} {value} {u}" for (n, u), value in quantities)
+    key = f"{name}: " + ", ".join(sorted(known.split(", ")))
+    return Item("science", f"Given {known}. What is the {name}?", f"{answer} {unit}", key=key)
 
 
 def question(rng: Random) -> tuple[str, str, str, list[str]]:
@@ -259,10 +261,10 @@ def options(rng: Random, right: str, wrong: list[str]) -> tuple[str, str]:
 
 def choice(rng: Random) -> Item:
     relation, argument, right, wrong = question(rng)
-    asked = {"kind": f"is of kind {argument}", "opposite": f"is the opposite of {argument}"}
+    questions = {"kind": f"is of kind {argument}", "opposite": f"is the opposite of {argument}"}
     listed, letter = options(rng, right, wrong)
     key = f"{relation} {argument} {right} {sorted(wrong)}"  # the same options in another order are the same item
-    return Item("choice", f"Which {asked.get(relation, f'is the {relation}')}? {listed}", letter, key=key)
+    return Item("choice", f"Which {questions.get(relation, f'is the {relation}')}? {listed}", letter, key=key)
 
 
 def choice_x(rng: Random) -> Item:
@@ -270,9 +272,9 @@ def choice_x(rng: Random) -> Item:
     relation, argument, right, wrong = question(rng)
     listed, letter = options(rng, MERU.get(right, right), [MERU.get(word, word) for word in wrong])
     head = {"kind": "", "opposite": f"{MERU['opposite']} {MERU['of']} "}.get(relation, MERU.get(relation, ""))
-    asked = f"{head}{MERU.get(argument, argument)}"
+    prompt = f"{head}{MERU.get(argument, argument)}"
     key = f"{relation} {argument} {right} {sorted(wrong)}"
-    return Item("choice_x", f"{MERU['which']} {asked} {MERU['is']}? {listed}", letter, key=key)
+    return Item("choice_x", f"{MERU['which']} {prompt} {MERU['is']}? {listed}", letter, key=key)
 
 
 def translation(rng: Random) -> Item:

@@ -163,9 +163,9 @@ def kept_by_corrections(p_values: Sequence[float], rate: float = 0.05) -> tuple[
     share of false rejections, and by Holm (1979), which bounds the probability of one.
     """
     ordered, n = sorted(p_values), len(p_values)
-    found = max((i + 1 for i, p in enumerate(ordered) if p <= rate * (i + 1) / n), default=0)
+    by_benjamini = max((i + 1 for i, p in enumerate(ordered) if p <= rate * (i + 1) / n), default=0)
     holm = next((i for i, p in enumerate(ordered) if p > rate / (n - i)), n)
-    return found, holm
+    return by_benjamini, holm
 
 
 def _task_means(scores: Mapping[Any, Sequence[float]], tasks: Sequence[Hashable]) -> np.ndarray:
@@ -247,11 +247,11 @@ of a ratio over all dialogues.
 
 
 def _totals(rows: Iterable[tuple[str, float, float]]) -> dict[str, tuple[float, float]]:
-    found: dict[str, tuple[float, float]] = {}
+    totals: dict[str, tuple[float, float]] = {}
     for dialogue, part, whole in rows:
-        parts, wholes = found.get(dialogue, (0.0, 0.0))
-        found[dialogue] = parts + part, wholes + whole
-    return found
+        parts, wholes = totals.get(dialogue, (0.0, 0.0))
+        totals[dialogue] = parts + part, wholes + whole
+    return totals
 
 
 def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
@@ -265,7 +265,7 @@ def rate(replies: Iterable[Reply], mode: str, strict: bool = False) -> dict[str,
     ``sampled`` or ``greedy``.
     """
     verdicts = ((reply.dialogue, [verdict[strict] for verdict in getattr(reply, mode)]) for reply in replies)
-    return _totals((dialogue, float(np.mean(found)), 1) for dialogue, found in verdicts if found)
+    return _totals((dialogue, float(np.mean(scores)), 1) for dialogue, scores in verdicts if scores)
 
 
 def pooled(counted: Counted) -> float:

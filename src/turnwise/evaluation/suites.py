@@ -61,12 +61,12 @@ def _fresh(
     known = {key(one) for one in seen}
     try:
         # twice as many are drawn, because all tasks of seed 0 may be drawn again
-        found = [one for one in draw(2 * count, seed) if key(one) not in known]
+        fresh = [one for one in draw(2 * count, seed) if key(one) not in known]
     except ValueError as error:
         raise _too_few(what, count, seed, str(error)) from error
-    if len(found) < count:
-        raise _too_few(what, count, seed, f"{len(found)} are left")
-    return found[:count]
+    if len(fresh) < count:
+        raise _too_few(what, count, seed, f"{len(fresh)} are left")
+    return fresh[:count]
 
 
 def _too_few(what: str, count: int, seed: int, why: str) -> InputError:
@@ -127,14 +127,16 @@ class Evaluation:
     def by_subset(self, mode: str) -> dict[str, dict[str, list[float]]]:
         """Subset of the benchmark -> task -> outcomes; empty if tasks have no subset."""
         names = sorted({episode.subset for episode in self.episodes} - {""})
-        found = {name: _outcomes(e for e in self.episodes if e.mode == mode and e.subset == name) for name in names}
-        return {name: outcomes for name, outcomes in found.items() if outcomes}
+        outcomes_of = {
+            name: _outcomes(e for e in self.episodes if e.mode == mode and e.subset == name) for name in names
+        }
+        return {name: outcomes for name, outcomes in outcomes_of.items() if outcomes}
 
     def skills(self) -> dict[str, dict[str, list[float]]]:
-        found: dict[str, dict[str, list[float]]] = {}
+        scores: dict[str, dict[str, list[float]]] = {}
         for answer in self.answers:
-            found.setdefault(answer.suite, {})[answer.item] = [answer.score]
-        return found
+            scores.setdefault(answer.suite, {})[answer.item] = [answer.score]
+        return scores
 
 
 def play_tasks(
@@ -172,10 +174,10 @@ def at_once(served: bool, episodes: int) -> int:
 
 
 def _outcomes(episodes: Iterable[Episode]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    outcomes: dict[str, list[float]] = {}
     for episode in episodes:
-        found.setdefault(episode.task, []).append(float(episode.success))
-    return found
+        outcomes.setdefault(episode.task, []).append(float(episode.success))
+    return outcomes
 
 
 def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message]) -> list[Episode]:
@@ -183,13 +185,13 @@ def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message])
     episodes = []
     for attempt, leaf in enumerate(tree.valid_leaves()):
         path = [tree.turns[i] for i in tree.path(leaf)]
-        said = list(messages)
+        conversation = list(messages)
         for turn in path:
-            said.append({"role": "assistant", "content": turn.text})
-            said.append({"role": turn.info.get("role", "user"), "content": turn.observation})
+            conversation.append({"role": "assistant", "content": turn.text})
+            conversation.append({"role": turn.info.get("role", "user"), "content": turn.observation})
         won = path[-1].info.get("score", path[-1].info.get("won", False))
         subset = re.sub(r"[^\w-]+", "_", task.subset)  # made safe for use in names of metrics
-        episodes.append(Episode(task.split, task.id, mode, attempt, won, len(path), said, subset))
+        episodes.append(Episode(task.split, task.id, mode, attempt, won, len(path), conversation, subset))
     return episodes
 
 

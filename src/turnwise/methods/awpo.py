@@ -190,9 +190,9 @@ def _agreement(true: ToolCall, call: ToolCall) -> float:
     """r_para + r_value (Eqs. 14-15); 0 if the tools differ."""
     if true.name != call.name:
         return 0.0
-    keys, given = true.arguments.keys(), call.arguments.keys()
-    jaccard = len(keys & given) / len(keys | given) if keys | given else 1.0
-    return jaccard + sum(same_value(true.arguments[key], call.arguments[key]) for key in keys & given)
+    keys, made = true.arguments.keys(), call.arguments.keys()
+    jaccard = len(keys & made) / len(keys | made) if keys | made else 1.0
+    return jaccard + sum(same_value(true.arguments[key], call.arguments[key]) for key in keys & made)
 
 
 PEAK = "peak_outcome"  # the rule's memory stores R_max (the highest mean outcome of any group so far) under this key
@@ -268,13 +268,13 @@ class Awpo(BatchAdvantage):
         credits = [
             self._credit(tree, group, weight) for tree, group, weight in zip(trees, groups, weights, strict=True)
         ]
-        found = [
+        mixed_groups = [
             (group, weight, any(credit.weight))
             for group, weight, credit in zip(groups, weights, credits, strict=True)
             if group
             and (any(credit.weight) or self.zero_variance != "refill")  # trees to be replaced do not count as groups
         ]
-        mixing = mean([w for _, w, trained in found if trained or self.mean_over == "all"] or [0.0])
+        mixing = mean([w for _, w, trained in mixed_groups if trained or self.mean_over == "all"] or [0.0])
         radius = self.clip_min + (1 - mixing) * (self.clip_max - self.clip_min)
         if self.dynamic_clip:
             credits = [
@@ -284,7 +284,7 @@ class Awpo(BatchAdvantage):
         if not math.isfinite(peak):  # no group yet
             return Credited(credits, memory)
         metrics = {
-            **self._means(found, mixing),
+            **self._means(mixed_groups, mixing),
             "outcome_peak": peak,
             "unjudged_groups": float(sum(group is not None and group.ratio is None for group in groups)),
             **({"clip_radius": radius} if self.dynamic_clip else {}),
@@ -344,19 +344,19 @@ class Awpo(BatchAdvantage):
         return credit
 
     def _untaught(self, tree: RolloutTree) -> _Leaves:
-        kept = self.zero_variance == "keep" and not tree.stopped
-        return {leaf: 0.0 for leaf in tree.valid_leaves() if kept}
+        keeps = self.zero_variance == "keep" and not tree.stopped
+        return {leaf: 0.0 for leaf in tree.valid_leaves() if keeps}
 
-    def _means(self, found: Sequence[tuple[_Group, float, bool]], mixing: float) -> dict[str, float]:
-        if not found:
+    def _means(self, groups: Sequence[tuple[_Group, float, bool]], mixing: float) -> dict[str, float]:
+        if not groups:
             return {}
-        trained = [group for group, _, trained in found if trained]
+        trained = [group for group, _, trained in groups if trained]
         ratios = [group.ratio for group in trained if group.ratio is not None]
         # Groups with equal outcomes are left out: their rho is 1 or 0 whatever the judge says.
-        varied = [group.ratio for group, _, _ in found if group.ratio is not None and group.spread > self.tolerance]
-        agreed = [group.agreement for group, _, _ in found if group.agreement is not None]
+        varied = [group.ratio for group, _, _ in groups if group.ratio is not None and group.spread > self.tolerance]
+        agreed = [group.agreement for group, _, _ in groups if group.agreement is not None]
         return {
-            "gate_open": mean([float(weight > 0) for _, weight, _ in found]),
+            "gate_open": mean([float(weight > 0) for _, weight, _ in groups]),
             "mix_weight": mixing,
             **({"rho": mean(ratios)} if ratios else {}),
             **({"gate_shut": mean([float(ratio >= self.epsilon_mix) for ratio in varied])} if varied else {}),

@@ -112,13 +112,15 @@ def branch_credit(
     children = tree.children()
     for parent in range(-1, len(tree.turns)):  # parents come before their children
         group = [child for child in children[parent] if child in used]
-        found = advantages(parent, group) if group else None
+        of_children = advantages(parent, group) if group else None
         for child in group:
             if len(group) == 1 and parent >= 0:
                 credit.advantage[child], credit.weight[child] = credit.advantage[parent], credit.weight[parent]
                 credit.sample[child] = credit.sample[parent]
             else:
-                credit.advantage[child], credit.weight[child] = (found[child], 1.0) if found else (0.0, quiet)
+                credit.advantage[child], credit.weight[child] = (
+                    (of_children[child], 1.0) if of_children else (0.0, quiet)
+                )
     return credit
 
 
@@ -142,14 +144,14 @@ def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, 
     """The result of :func:`leaf_rewards`, whose values must be finite; empty for a tree that a gate stopped."""
     if tree.stopped:
         return {}
-    found = leaf_rewards(tree, rewards, name)
-    for leaf, value in found.items():
+    rewards_of = leaf_rewards(tree, rewards, name)
+    for leaf, value in rewards_of.items():
         if not math.isfinite(value):
             raise ValueError(
                 f"state {tree.state.id!r}: the {name} reward of leaf {leaf} is {value}. A leaf whose reward could "
                 "not be computed must be marked as invalid (RolloutTree.invalid), so that the statistics leave it out"
             )
-    return found
+    return rewards_of
 
 
 def mean(values: Collection[float]) -> float:

@@ -42,8 +42,12 @@ class Counts:
     @classmethod
     def of(cls, weight_K: Tensor, sequence_K: Tensor, turn_K: Tensor) -> Counts:
         """The counts of a whole update, from the weight, sequence and turn of each of its K tokens."""
-        kept = weight_K > 0
-        return cls(float(kept.sum()), float(sequence_K[kept].unique().numel()), float(turn_K[kept].unique().numel()))
+        mask_K = weight_K > 0
+        return cls(
+            float(mask_K.sum()),
+            float(sequence_K[mask_K].unique().numel()),
+            float(turn_K[mask_K].unique().numel()),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +86,8 @@ class LossInputs:
     def trained(self) -> LossInputs:
         """Returns only the tokens whose weight is above 0, so that values of discarded tokens cannot matter."""
         keep_K = self.weight_K > 0
-        kept = {name: value[keep_K] for name, value in self._tensors().items()}
-        return LossInputs(counts=self.counts, **kept)
+        tensors = {name: value[keep_K] for name, value in self._tensors().items()}
+        return LossInputs(counts=self.counts, **tensors)
 
     def _tensors(self) -> dict[str, Tensor]:
         from torch import Tensor  # see above

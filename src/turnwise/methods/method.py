@@ -29,8 +29,8 @@ class Method:
         """The method as words of the command line. Only fields that were given to the constructor are words; the others
         are left to the configuration, where an environment, a policy or a scale may set them.
         """
-        given = {f.metadata["key"]: getattr(self, f.name) for f in fields(self) if f.name in self._given}
+        values = {f.metadata["key"]: getattr(self, f.name) for f in fields(self) if f.name in self._given}
         return [
             f"method={self.name}",
-            *(f"{path}={'null' if value is None else value}" for path, value in given.items()),
+            *(f"{path}={'null' if value is None else value}" for path, value in values.items()),
         ]

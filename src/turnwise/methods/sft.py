@@ -96,7 +96,7 @@ def demonstrated_paths(states: Sequence[State]) -> Mapping[str, list[State]]:
     A path is a list of consecutive states of one trajectory. The history of each further state begins with the history
     and the demonstrated turn of the state before.
     """
-    found: dict[str, list[State]] = {}
+    paths: dict[str, list[State]] = {}
     last: State | None = None
     head = ""
     for state in states:
@@ -107,6 +107,6 @@ def demonstrated_paths(states: Sequence[State]) -> Mapping[str, list[State]]:
         )
         if not continues:
             head = state.id
-        found.setdefault(head, []).append(state)
+        paths.setdefault(head, []).append(state)
         last = state
-    return found
+    return paths

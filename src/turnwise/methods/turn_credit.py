@@ -52,11 +52,11 @@ def payments(tree: RolloutTree, leaf: int, total: float) -> list[float]:
 
 def to_go(rewards: Sequence[float], gamma: float) -> list[float]:
     """Returns the discounted rewards-to-go G_k = sum over m >= k of gamma^(m-k) r_m. Input and result have shape (K)."""
-    found, rest = [], 0.0
+    sums, rest = [], 0.0
     for reward in reversed(rewards):
         rest = reward + gamma * rest
-        found.append(rest)
-    return found[::-1]
+        sums.append(rest)
+    return sums[::-1]
 
 
 def rollout_moments(paths: Collection[Sequence[float]]) -> tuple[float, float]:
@@ -179,15 +179,15 @@ class TurnCredit(_PaidTurns):
 
     def _smeared(self, tree: RolloutTree, total: dict[int, float]) -> _Paths:
         centre = mean(total.values())
-        found = {}
+        advantages = {}
         for leaf, value in total.items():
             level = value - centre if abs(value - centre) > self.tolerance else 0.0
             credit = smeared([*self._paid(tree, leaf), 0.0], self.gamma)
             tokens = [len(tree.turns[turn].action_ids) for turn in tree.path(leaf)]
             written = sum(tokens)
             c_mean = math.fsum(c * n for c, n in zip(credit, tokens, strict=True)) / written if written else 0.0
-            found[leaf] = [level + self.beta * (c - c_mean) for c in credit]
-        return found
+            advantages[leaf] = [level + self.beta * (c - c_mean) for c in credit]
+        return advantages
 
     def _to_go(self, tree: RolloutTree, total: dict[int, float]) -> _Paths:
         rest = {leaf: to_go(payments(tree, leaf, value), self.gamma) for leaf, value in total.items()}
@@ -241,12 +241,12 @@ class MTGRPO(_PaidTurns):
 
     def _naive(self, total: dict[int, float], turns: _Paths) -> _Paths:
         outcome = self._relative(total)
-        found = {leaf: [self.outcome_weight * outcome[leaf]] * (len(turns[leaf]) + 1) for leaf in total}
+        advantages = {leaf: [self.outcome_weight * outcome[leaf]] * (len(turns[leaf]) + 1) for leaf in total}
         for k in range(max((len(rewards) for rewards in turns.values()), default=0)):
             group = {leaf: rewards[k] for leaf, rewards in turns.items() if k < len(rewards)}
             for leaf, value in self._relative(group).items():
-                found[leaf][k] += value
-        return found
+                advantages[leaf][k] += value
+        return advantages
 
     def _unbiased(self, tree: RolloutTree, total: dict[int, float], turns: _Paths) -> _Paths:
         rest = {leaf: to_go([*turns[leaf], self.outcome_weight * total[leaf]], 1.0) for leaf in total}

@@ -90,15 +90,15 @@ class Collector:
         if getattr(self.advantage, "zero_variance", None) != "refill":
             return experience
         for attempt in range(1, self.max_refills + 1):
-            kept = {
+            kept_ids = {
                 t.state.id for t, credit in zip(experience.trees, experience.credits, strict=True) if _counts(t, credit)
             }
-            missing = len(wanted) - len(kept)
+            missing = len(wanted) - len(kept_ids)
             if missing <= 0:
                 break
             # The numbers of refills are above the numbers of all iterations, so that no iteration draws the same batch.
             number = REFILLS + iteration * self.max_refills + attempt
-            further = [s for s in self.select(number) if s.id not in kept]
+            further = [s for s in self.select(number) if s.id not in kept_ids]
             chosen = _some(further, missing, seed_of(self.seed, iteration, "refill", attempt))
             self._extend(experience, chosen, (iteration, attempt), memory)
         _drop_empty(experience)

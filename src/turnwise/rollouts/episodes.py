@@ -178,15 +178,15 @@ class Answers:
                 begun or ended a function for ``seconds``.
         """
         step = asyncio.wrap_future(begun.answer)
-        asked = time.monotonic()
+        began = time.monotonic()
         try:
             while True:
-                since = begun.since or max(asked, self._moved)
+                since = begun.since or max(began, self._moved)
                 left = None if self.seconds is None else max(0.0, since + self.seconds - time.monotonic())
                 await asyncio.wait([step], timeout=left)
                 if step.done():
                     return step.result()
-                if self.seconds is not None and (begun.since or max(asked, self._moved)) == since:
+                if self.seconds is not None and (begun.since or max(began, self._moved)) == since:
                     close(begun.session)
                     raise fault(f"no answer within {self.seconds:g} s")
         except BaseException:

@@ -247,14 +247,14 @@ def _segments(tree: RolloutTree, path: Sequence[int]) -> list[list[int]]:
     """Returns the tokens of a path after its state, without the last observation, as one list for each conversation:
     the first continues that of the state, and turns with ``anew`` begin new ones.
     """
-    found: list[list[int]] = [[]]
+    segments: list[list[int]] = [[]]
     for t in path:
         turn = tree.turns[t]
-        found[-1] += turn.action_ids
+        segments[-1] += turn.action_ids
         if t != path[-1]:
-            found += [[] for _ in range(turn.anew)]
-            found[-1] += turn.observation_ids
-    return found
+            segments += [[] for _ in range(turn.anew)]
+            segments[-1] += turn.observation_ids
+    return segments
 
 
 def _place(

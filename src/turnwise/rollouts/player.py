@@ -298,8 +298,8 @@ class Live:
         player, session = self.player, branch.session
         assert session is not None
         turn.info["won"] = False  # this value stays if a gate stops the group before the environment answers
-        asked = self.answers.wait(begun) if begun else self.answers.call(False, partial(session.step, turn.text))
-        step: Step = await asked
+        answer = self.answers.wait(begun) if begun else self.answers.call(False, partial(session.step, turn.text))
+        step: Step = await answer
         turn.observation, turn.reward, turn.done = step.observation, step.reward, step.done
         turn.info = {**step.info, "won": step.won}
         if step.messages:
@@ -399,11 +399,11 @@ class Live:
         """Asks the allocator about all waiting groups in one call, so that the predictor needs only one pass."""
         ended, self._ended = sorted(self._ended, key=lambda each: each[0].number), []
         try:
-            found = self.allocator.expand([group.tree for group, _ in ended])
+            branches_of = self.allocator.expand([group.tree for group, _ in ended])
         except Exception as error:  # raised in a waiting group, because the event loop would only log it
             ended[0][1].set_exception(error)
             return
-        for (group, branches), counts in zip(ended, found, strict=True):
+        for (group, branches), counts in zip(ended, branches_of, strict=True):
             self.schedule.enter(group)
             branches.set_result(counts)
 

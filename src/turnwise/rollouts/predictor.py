@@ -71,8 +71,8 @@ def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]],
     Raises:
         ValueError: ``wanted`` contains a turn that its tree does not have.
     """
-    asked = enumerate(zip(trees, wanted, strict=True))
-    spines = [spine for number, (tree, turns) in asked for spine in _spines(number, tree, turns) if spine.lasts]
+    numbered = enumerate(zip(trees, wanted, strict=True))
+    spines = [spine for number, (tree, turns) in numbered for spine in _spines(number, tree, turns) if spine.lasts]
     cut = [(spine.ids[: spine.lasts[-1][1] + 1], spine.lasts) for spine in spines]
     rows: list[tuple[Trie, list[tuple[Place, int]]]] = []  # with the tries' nodes of last tokens
     for ids, lasts in sorted(cut, key=lambda each: each[0]):  # so that long common prefixes become neighbours
@@ -80,15 +80,15 @@ def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]],
             rows.append((Trie(), []))
         nodes = rows[-1][0].add(ids)
         rows[-1][1].extend((place, nodes[last]) for place, last in lasts)
-    found = []
+    histories = []
     for trie, ends in rows:
         layout = trie.layout()
         ids_1S, position_1S, end_1S = (
             torch.from_numpy(x)[None] for x in (layout.ids_S, layout.position_S, layout.end_S)
         )
         last_Q = torch.from_numpy(layout.place_N[[node for _, node in ends]])
-        found.append(Histories(ids_1S, position_1S, end_1S, last_Q, [place for place, _ in ends]))
-    return found
+        histories.append(Histories(ids_1S, position_1S, end_1S, last_Q, [place for place, _ in ends]))
+    return histories
 
 
 def branchable(tree: RolloutTree) -> list[int]:
@@ -102,9 +102,9 @@ def _spines(number: int, tree: RolloutTree, turns: Collection[int]) -> Iterator[
     missing = set(turns)
     for leaf in tree.leaves() or [-1]:
         path = [-1, *tree.path(leaf)]
-        if not (asked := missing.intersection(path)):
+        if not (ends := missing.intersection(path)):
             continue
-        missing -= asked
+        missing -= ends
         spine = _Spine(list(tree.state.ids), [])
         for place in path:
             turn = tree.turns[place] if place >= 0 else None
@@ -113,7 +113,7 @@ def _spines(number: int, tree: RolloutTree, turns: Collection[int]) -> Iterator[
                 spine = _Spine(list(turn.observation_ids), [])
             elif turn is not None:
                 spine.ids.extend([*turn.action_ids, *turn.observation_ids])
-            if place in asked:
+            if place in ends:
                 spine.lasts.append(((number, place), len(spine.ids) - 1))
         yield spine
     if missing:
@@ -194,15 +194,15 @@ def success_of(tree: RolloutTree, rewards: Rewards, reward_max: float = 1.0) -> 
     Raises:
         ValueError: a value is outside [0, 1]. The predictor cannot learn it, because it predicts a probability.
     """
-    found = [reward / reward_max for reward in rewards["total"]]
-    for leaf, share in zip(tree.leaves(), found, strict=True):
+    shares = [reward / reward_max for reward in rewards["total"]]
+    for leaf, share in zip(tree.leaves(), shares, strict=True):
         if leaf not in tree.invalid and not 0 <= share <= 1:
             raise ValueError(
                 f"state {tree.state.id!r}: the total reward of leaf {leaf} is {share * reward_max}, but a predictor "
                 f"needs total rewards from 0 to predictor.reward_max={reward_max}: set predictor.reward_max to the "
                 "greatest possible total reward (and use no reward below 0), or choose reward.of=won"
             )
-    return found
+    return shares
 
 
 DEPTHS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, None))  # ranges of depth (turns since the root); None: no limit
@@ -234,21 +234,21 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
 
     Undefined values are left out.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name, group in (("root", roots), ("prefix", prefixes)):
         values, means = [p.value for p in group], [p.target.mean for p in group]
         if len(group) >= 3 and len(set(values)) > 1 and len(set(means)) > 1:
             rho, p = spearmanr(values, means)
-            found |= {f"spearman_{name}": float(rho), f"spearman_{name}_p": float(p)}
+            metrics |= {f"spearman_{name}": float(rho), f"spearman_{name}_p": float(p)}
         shares = {
             f"captured_{name}": captured(Anchor(spread(p.value), spread(p.target.mean)) for p in group),
             f"captured_{name}_best": captured(Anchor(spread(p.target.mean), spread(p.target.mean)) for p in group),
         }
-        found |= {key: share for key, share in shares.items() if share is not None}
+        metrics |= {key: share for key, share in shares.items() if share is not None}
     errors: dict[str, list[float]] = defaultdict(list)
     for prediction in (*roots, *prefixes):
         errors[bucket(prediction.target.depth)].append((prediction.value - prediction.target.mean) ** 2)
-    return found | {f"mse_depth/{name}": sum(group) / len(group) for name, group in errors.items()}
+    return metrics | {f"mse_depth/{name}": sum(group) / len(group) for name, group in errors.items()}
 
 
 def spread(success: float) -> float:
@@ -271,13 +271,13 @@ def captured(anchors: Iterable[Anchor], share: float = 0.5) -> float | None:
     total = sum(anchor.contrast for anchor in ordered)
     if not total:
         return None
-    left, found = share * len(ordered), 0.0
+    left, contrast = share * len(ordered), 0.0
     for _, group in groupby(ordered, key=lambda anchor: anchor.rank):
         alike = list(group)
         served = min(len(alike), left)
-        found += sum(anchor.contrast for anchor in alike) * served / len(alike)
+        contrast += sum(anchor.contrast for anchor in alike) * served / len(alike)
         left -= served
-    return found / total
+    return contrast / total
 
 
 Example = tuple[RolloutTree, int, Target]
@@ -321,18 +321,18 @@ class OnlinePredictor(Callback):
         The value after the last turn of a rollout is 0. Tokens that several histories share are computed once.
         """
         began, cpu_began = time.monotonic(), time.process_time()
-        found = self._score(trees, [branchable(tree) for tree in trees])
-        self._keep(trees, found)
+        by_turn = self._score(trees, [branchable(tree) for tree in trees])
+        self._keep(trees, by_turn)
         self._score_seconds += time.monotonic() - began
         self._score_cpu += time.process_time() - cpu_began
-        return [[values.get(turn, 0.0) for turn in range(-1, len(tree.turns))] for tree, values in zip(trees, found)]
+        return [[values.get(turn, 0.0) for turn in range(-1, len(tree.turns))] for tree, values in zip(trees, by_turn)]
 
     def _score(self, trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]]) -> list[dict[int, float]]:
-        found: list[dict[int, float]] = [{} for _ in trees]
+        values: list[dict[int, float]] = [{} for _ in trees]
         for histories in read_spines(trees, wanted, self.batch_tokens):
             for (number, turn), value in zip(histories.places, self.critic.values(histories).tolist(), strict=True):
-                found[number][turn] = value
-        return found
+                values[number][turn] = value
+        return values
 
     # -- training after every collection -------------------------------------------------------------------------------
 
@@ -375,8 +375,8 @@ class OnlinePredictor(Callback):
         self._keep(trees, self._score(trees, [turns for _, turns in missing.values()]))
         return [Prediction(self._known[names[id(tree)][turn]], target) for tree, turn, target in examples]
 
-    def _keep(self, trees: Sequence[RolloutTree], found: Sequence[Mapping[int, float]]) -> None:
-        for tree, values in zip(trees, found, strict=True):
+    def _keep(self, trees: Sequence[RolloutTree], by_turn: Sequence[Mapping[int, float]]) -> None:
+        for tree, values in zip(trees, by_turn, strict=True):
             names = history_names(tree)
             self._known |= {names[turn]: value for turn, value in values.items()}
 
@@ -414,8 +414,8 @@ def history_names(tree: RolloutTree) -> dict[int, int]:
     """
     names = {-1: hash(tree.state.ids)}
     for place, turn in enumerate(tree.turns):
-        told = (tuple(turn.action_ids), tuple(turn.observation_ids), turn.anew)
-        names[place] = hash((names[turn.parent], told))
+        content = (tuple(turn.action_ids), tuple(turn.observation_ids), turn.anew)
+        names[place] = hash((names[turn.parent], content))
     return names
 
 
@@ -434,8 +434,8 @@ def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device
         )
     critic = Critic(backbone, settings.learning_rate, settings.weight_decay, settings.autocast).to(device)
     names = ("epochs", "prefix_share", "batch", "clip_norm", "reward_max", "batch_tokens")
-    given = {name: getattr(settings, name) for name in names}
-    return OnlinePredictor(critic, **given, seed=seed)
+    options = {name: getattr(settings, name) for name in names}
+    return OnlinePredictor(critic, **options, seed=seed)
 
 
 # -- the probability of the true answer --------------------------------------------------------------------------------
@@ -460,10 +460,10 @@ class AnswerProbability:
         Raises:
             InputError: a task has no written answer.
         """
-        asked = [self._with_answers(tree) for tree in trees]
+        with_answers = [self._with_answers(tree) for tree in trees]
         values = [[0.0] * (1 + len(tree.turns)) for tree in trees]
         device = next(self.model.parameters()).device
-        for number, (tree, credit) in enumerate(asked):
+        for number, (tree, credit) in enumerate(with_answers):
             update = pack([tree], [credit], self.row_tokens, 2 * self.row_tokens)
             answers = [turn.parent for turn, weight in zip(tree.turns, credit.weight, strict=True) if weight]
             for batch in update.batches:

@@ -105,8 +105,8 @@ def fewer_layers(model: Any) -> Iterator[None]:
 
 def _kind(layer: nn.Module) -> list[Any]:
     def plain(name: str, value: Any) -> bool:
-        kept = value is None or isinstance(value, bool | int | float | str)
-        return kept and not name.startswith("_") and not name.endswith(_NUMBERS)
+        simple = value is None or isinstance(value, bool | int | float | str)
+        return simple and not name.startswith("_") and not name.endswith(_NUMBERS)
 
     return [
         (name, type(module), sorted((key, repr(value)) for key, value in vars(module).items() if plain(key, value)))
@@ -208,8 +208,8 @@ def _hidden_difference(body: Any) -> str | None:
     own = _on_paths(body, example).last_hidden_state[torch.tensor(example.row), torch.tensor(example.place)]
     packed = example.packed
     out = body(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan_of(packed.end_BS))
-    found = out.last_hidden_state.flatten(0, 1)[packed.source_U[packed.items.unique_K]]
-    if (by := _largest(found, own) / max(float(own.abs().max()), 1e-6)) <= _limit(body):
+    packed_hidden = out.last_hidden_state.flatten(0, 1)[packed.source_U[packed.items.unique_K]]
+    if (by := _largest(packed_hidden, own) / max(float(own.abs().max()), 1e-6)) <= _limit(body):
         return None
     return f"update: hidden states of a packed tree differ by {by:.2g} of the largest from those of a plain pass"
 
@@ -250,14 +250,14 @@ def check_exact(model: Any, named: str, measure: Callable[[Any], str | None] = p
     Raises:
         InputError: the log-probs or hidden states differ.
     """
-    if (found := measure(model)) is not None:
-        raise InputError(refusal(model, named, found))
+    if (difference := measure(model)) is not None:
+        raise InputError(refusal(model, named, difference))
 
 
-def refusal(model: Any, named: str, found: str) -> str:
+def refusal(model: Any, named: str, difference: str) -> str:
     kind = unwrapped(model).config.model_type
     return (
         f"{named}: the architecture {kind} ({type(unwrapped(model)).__name__}) is not reproduced exactly by the "
-        f"packed forward pass of this code, so a run would train on wrong log-probs ({found}). Choose a model of a "
+        f"packed forward pass of this code, so a run would train on wrong log-probs ({difference}). Choose a model of a "
         "family that docs/models.md lists as exact"
     )

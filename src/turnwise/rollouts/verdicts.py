@@ -196,19 +196,19 @@ class JudgedReward:
 
     def ask(self, state: State, action_ids: Sequence[int]) -> None:
         """Submits the question about a reply, unless it was submitted before, and returns without waiting."""
-        asked = self._asked.setdefault(state.id, {})
+        answers = self._asked.setdefault(state.id, {})
         key = tuple(action_ids)
-        if key not in asked:
-            asked[key] = self.judge.submit(candidate(self.steps[state.id], self.text(action_ids), self.format))
+        if key not in answers:
+            answers[key] = self.judge.submit(candidate(self.steps[state.id], self.text(action_ids), self.format))
 
     def __call__(self, tree: RolloutTree) -> Rewards:
         rewards = self.reward(tree)
         leaves = tree.leaves()
         for leaf in leaves:
             self.ask(tree.state, tree.turns[leaf].action_ids)
-        asked = self._asked.pop(tree.state.id, {})
+        answers = self._asked.pop(tree.state.id, {})
         began = time.monotonic()
-        scores = [asked[tuple(tree.turns[leaf].action_ids)].result() for leaf in leaves]
+        scores = [answers[tuple(tree.turns[leaf].action_ids)].result() for leaf in leaves]
         self.waited += time.monotonic() - began
         reasoning = [
             math.nan if score is None or leaf in tree.invalid else score
@@ -229,7 +229,7 @@ def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
     Raises:
         InputError: the demonstration contains its calls as text, and these calls are not in the format ``form``.
     """
-    said, true = step.content, step.calls
+    rationale, true = step.content, step.calls
     if not true:
         try:
             reply = PARSERS[form](step.content, step.tools)
@@ -238,7 +238,7 @@ def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
                 f"{step.id}: the demonstrated action is not in the format {form} ({error}): set reward.format to the "
                 "demonstrations' format, or correct them"
             ) from error
-        said, true = reply.content, reply.calls
+        rationale, true = reply.content, reply.calls
     thinking, calls = _parts(text, step, form)
     return Candidate(
         id=step.id,
@@ -246,7 +246,7 @@ def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
         text=text,
         thinking=thinking,
         calls=calls,
-        reference=step.rationale or said.strip() or None,
+        reference=step.rationale or rationale.strip() or None,
         reference_calls=true,
         tools=step.tools,
     )

@@ -211,16 +211,16 @@ def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
     """
     means, at = np.sort(profile.mean[profile.mixed]), np.linspace(0, 1, 201)
     share = 100 * np.searchsorted(means, at - 1e-9) / len(profile.mean)
-    kept = 100 * profile.kept.mean()
+    kept_share = 100 * profile.kept.mean()
     with canvas() as figure:
         axes = figure.add_subplot(xlabel="lambda (upper bound on a state's mean reward)", ylabel="turns kept, %")
         axes.plot(at, share, color=SERIES[1], drawstyle="steps-post")
         if threshold is not None and 0 <= threshold <= 1:
             axes.axvline(threshold, color=MUTED, lw=1.1, ls="--")
-            axes.plot([threshold], [kept], "o", color=INK)
+            axes.plot([threshold], [kept_share], "o", color=INK)
         axes.set(xlim=(0, 1.02), ylim=(0, max(share[-1] * 1.15, 1)))
         chosen = f" at lambda {threshold:g}" if threshold is not None else ""
-        alt = f"{profile.kept.sum()} of {len(profile.mean)} expert turns kept ({kept:.1f} %){chosen}."
+        alt = f"{profile.kept.sum()} of {len(profile.mean)} expert turns kept ({kept_share:.1f} %){chosen}."
         return drawn(figure, "Pivot yield against lambda", "yield", alt)
 
 

@@ -82,20 +82,20 @@ def _recorded_all(run: Path) -> bool:
 def _groups(path: Path) -> Iterator[str]:
     for place, row in checked_lines(path):
         try:
-            kept: dict[str, Any] = {
+            record: dict[str, Any] = {
                 name: row[name] for name in ("iteration", "rewards", "stopped", "looks") if name in row
             }
-            kept["state"] = {
+            record["state"] = {
                 name: row["state"][name] for name in ("id", "task", "type", "turn") if name in row["state"]
             }
-            kept["turns"] = [
+            record["turns"] = [
                 {name: turn[name] for name in ("parent", "tokens") if name in turn}
                 | {"text": _checksum(symbol(turn["text"])), "observation": _checksum(turn["observation"])}
                 for turn in row["turns"]
             ]
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise InputError(f"{place}: no recorded rollout tree ({error!r}); repeat the run") from error
-        yield json.dumps(kept) + "\n"
+        yield json.dumps(record) + "\n"
 
 
 def _checksum(text: str) -> str:

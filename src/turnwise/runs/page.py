@@ -303,14 +303,14 @@ def _tree(tree: Mapping[str, Any]) -> dict[str, Any]:
     cut = len(turns) < len(tree["turns"])  # if the tree is cut, its rewards no longer match its leaves
     rewards = tree["rewards"] if isinstance(tree.get("rewards"), dict) and not cut else {}
     messages = _messages(state.get("messages"))
-    asked = next((text for role, text in messages if role == "user"), "")
+    request = next((text for role, text in messages if role == "user"), "")
     return {
         "task": str(state.get("task") or state["id"]),
         "type": state.get("type"),
         "turn": state.get("turn"),
         "iteration": tree.get("iteration"),
         "messages": messages,
-        "goal": clip(next((line for line in reversed(asked.splitlines()) if line.strip()), ""), 300),  # the last line
+        "goal": clip(next((line for line in reversed(request.splitlines()) if line.strip()), ""), 300),  # the last line
         "expert": clip(tree["expert"]) if tree.get("expert") else None,
         "turns": [_turn(turn, place) for place, turn in enumerate(turns)],
         "rewards": {str(name): [_finite(v) for v in values] for name, values in rewards.items()},

@@ -251,13 +251,13 @@ def player_of(
 FALLBACK: Format = "hermes"  # the format of most chat templates with tools
 
 
-def call_format(given: Format | None, environment: Any, from_file: bool) -> Format:
+def call_format(chosen: Format | None, environment: Any, from_file: bool) -> Format:
     """Returns the format of the run's tool calls: ``reward.format``, the format in which the environment's experts write
     (its attribute ``format`` or ``calls``), or ``hermes``. For a file, :func:`build_parts` later replaces ``hermes`` by
     the format that the policy's chat template writes. An InputError says if the parts of a mixture differ.
     """
-    if given is not None:
-        return given
+    if chosen is not None:
+        return chosen
     named = {
         name: getattr(env, "format", None) or getattr(env, "calls", None)
         for name, env in ({} if from_file else environments_of(environment)).items()

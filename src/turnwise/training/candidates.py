@@ -117,13 +117,13 @@ def _settings(environment: Environment) -> dict[str, Any]:
         settings |= {field.name: getattr(environment, field.name) for field in fields(environment)}
     else:
         settings |= vars(environment)
-    told = {
+    shown = {
         name: repr(value)
         for name, value in settings.items()
         if not name.startswith("_") and (isinstance(value, str | int | float | None) or is_dataclass(value))
     }
     parts = {name: world for name, world in environments_of(environment).items() if world is not environment}
-    return told | {name: _settings(world) for name, world in parts.items()}
+    return shown | {name: _settings(world) for name, world in parts.items()}
 
 
 def _qualities(count: int, good: float, seed: int) -> list[Quality]:
@@ -179,30 +179,30 @@ class UserFile:
                 f"{self.demonstrations.chat.name}: {lost}, but the dialogues use tools: choose a model whose chat template "
                 "shows tools, or set data.tools_as_text=true to write the tools as text"
             )
-        told: list[str] = []
+        notes: list[str] = []
         try:
             self.demonstrations.add(
                 trajectory,
                 trajectory if played else dialect(trajectory),
-                lambda actions, replies: told.extend(self._check(trajectory, actions, replies, played)),
+                lambda actions, replies: notes.extend(self._check(trajectory, actions, replies, played)),
             )
         except ChatTemplateError as error:
             remedy = "leave out this trajectory, or show tools as text with data.tools_as_text=true"
             raise UnusableError("refused by the chat template", f"{error}; {remedy}") from error
         self.draws.append(None if played else beginning(trajectory))
         if trajectory.pivot is not None:
-            told.append("are pivot rows, in which only the last reply is a candidate")
+            notes.append("are pivot rows, in which only the last reply is a candidate")
         if lost:
-            told.append(f"are shown with their tools in the system turn and calls as text, because {lost}")
+            notes.append(f"are shown with their tools in the system turn and calls as text, because {lost}")
         if (
             not played
             and dialect.lost_system
             and (trajectory.messages[0]["role"] == "system" or (lost and trajectory.tools))
         ):
-            told.append(f"have their system message in the first user message, because {dialect.lost_system}")
+            notes.append(f"have their system message in the first user message, because {dialect.lost_system}")
         if named and not played:
-            told.append(f"name the environment {named!r}, which this run does not play; set env={named} to play it")
-        self.told.update(told)
+            notes.append(f"name the environment {named!r}, which this run does not play; set env={named} to play it")
+        self.told.update(notes)
 
     def _check(
         self, trajectory: Trajectory, actions: Sequence[str], replies: Sequence[str], played: bool

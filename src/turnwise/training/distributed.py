@@ -120,10 +120,10 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
         InputError: the settings cannot be used.
         Stopped: another process of the run has ended.
     """
-    asked = {name: OmegaConf.select(trainer, name) for name in ("accelerator", "devices", "num_nodes")}
-    asked = {"plugins": environments(), **{name: value for name, value in asked.items() if value is not None}}
+    options = {name: OmegaConf.select(trainer, name) for name in ("accelerator", "devices", "num_nodes")}
+    options = {"plugins": environments(), **{name: value for name, value in options.items() if value is not None}}
     try:
-        alone = Fabric(**asked)
+        alone = Fabric(**options)
     except (MisconfigurationException, ValueError, RuntimeError) as error:
         raise InputError(f"trainer: {' '.join(str(error).split())}") from error
     if not isinstance(alone.strategy, ParallelStrategy):
@@ -137,7 +137,7 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
         )
     # gloo is needed in addition to NCCL, for the norms of weight shards that are kept in CPU memory
     backend = "gloo" if alone.device.type == "cpu" else f"cpu:gloo,{alone.device.type}:nccl"
-    fabric = Fabric(strategy=DDPStrategy(process_group_backend=backend), **asked)
+    fabric = Fabric(strategy=DDPStrategy(process_group_backend=backend), **options)
     logging.getLogger(LAUNCHER).setLevel(logging.INFO)  # this logger's only line names the process that was lost
     fabric.launch()
     group = dist.new_group(backend="gloo", timeout=PATIENCE)

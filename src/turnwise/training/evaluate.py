@@ -91,13 +91,13 @@ class Measure:
             self.module.to(self.settings.device)
         self.module.sync_weights(self.player.engine)
         sampling = self.player.sampling
-        found = Evaluation()
+        evaluation = Evaluation()
         if held_out is not None:
             mine = self.distributed.share(held_out.states)
             scored = held_out.states if is_sharded(self.module) else mine  # sharded: every process scores all states
             nats = negative_log_likelihood(self.module.model, scored)
             replies = sampled_replies(held_out, self.player, mine, nats, settings.attempts, advance)
-            found.replies = self.distributed.gather(replies)
+            evaluation.replies = self.distributed.gather(replies)
         if self.candidates.plays:
             tasks = self.distributed.share(self.tasks)
             greedy = Sampling(0, max_tokens=sampling.max_tokens)
@@ -107,20 +107,20 @@ class Measure:
                 for attempts in filter(None, dict.fromkeys(counts.values())):
                     some = [task for task in tasks if counts[id(task)] == attempts]
                     played += play_tasks(player, self.candidates.opening, some, attempts, mode, "eval", advance)
-                found.episodes += self.distributed.gather(played)
+                evaluation.episodes += self.distributed.gather(played)
         if settings.items:
             suites = self.distributed.share([] if settings.skills is False else list(SKILLS))
-            asked: Any = {"seed": settings.seed, "suites": suites, "on_done": advance}
-            answers = answer_skills(self.player.engine, self.policy.chat, settings.items, **asked)
+            options: Any = {"seed": settings.seed, "suites": suites, "on_done": advance}
+            answers = answer_skills(self.player.engine, self.policy.chat, settings.items, **options)
             for name, other in self.distributed.share(list((settings.suites or {}).items())):
                 answers += play_suite(self.player, name, other, settings.items, settings.seed, on_done=advance)
-            found.answers = self.distributed.gather(answers)
+            evaluation.answers = self.distributed.gather(answers)
         if settings.general:
             if self.general is None:
-                given = self.policy.source, self.settings.policy.dtype, self.settings.cache, settings.general
-                self.general = general_answers(*given)
-            found.general = self.general.divergence(self.module.model)
-        return found
+                base = self.policy.source, self.settings.policy.dtype, self.settings.cache, settings.general
+                self.general = general_answers(*base)
+            evaluation.general = self.general.divergence(self.module.model)
+        return evaluation
 
     def named(self, name: str) -> Evaluation:
         """Returns the evaluation ``name``, of the current weights unless an earlier start has finished it. Raises an
@@ -135,18 +135,18 @@ class Measure:
         suites = len(SKILLS) * (settings.skills is not False) + len(settings.suites or {})
         total = self.planned + replies + suites * settings.items
         with self.phases.phase(f"evaluate {name}", total) as advance:
-            found = self(lambda done: advance(done * (1 if self.distributed.served else self.distributed.world)))
-        lost = self.lost(found)
-        if lost and not found.episodes:
+            evaluation = self(lambda done: advance(done * (1 if self.distributed.served else self.distributed.world)))
+        lost = self.lost(evaluation)
+        if lost and not evaluation.episodes:
             raise EnvironmentFault(f"evaluate {name}: all {lost} episodes failed; the first messages above say how")
         if self.distributed.first:
-            save_evaluation(path, found)
+            save_evaluation(path, evaluation)
         if lost:
             self.phases.log(
-                f"warning: evaluate {name}: the environment failed in {lost} of {len(found.episodes) + lost} episodes in "
+                f"warning: evaluate {name}: the environment failed in {lost} of {len(evaluation.episodes) + lost} episodes in "
                 "every attempt (rollout.retries); these episodes are left out"
             )
-        return found
+        return evaluation
 
     def attempts(self, task: Task) -> int:
         return (self.settings.eval.attempts_of or {}).get(task.subset, self.settings.eval.attempts)
@@ -156,8 +156,8 @@ class Measure:
         """The number of episodes of an evaluation: of each task, a greedy one and the sampled attempts."""
         return sum(1 + self.attempts(task) for task in self.tasks)
 
-    def lost(self, found: Evaluation) -> int:
-        return self.planned - len(found.episodes)
+    def lost(self, evaluation: Evaluation) -> int:
+        return self.planned - len(evaluation.episodes)
 
     def base(self, cfg: DictConfig) -> Evaluation:
         """Returns the base policy's evaluation, which runs with equal :func:`base_key` share through a cache on disk."""
@@ -168,10 +168,10 @@ class Measure:
         shared = self.settings.cache / f"base-{key}.jsonl"
         if key is not None and (known := read_evaluation(shared)) is not None:
             save_evaluation(own, known)
-        found = self.named("base")
+        evaluation = self.named("base")
         if key is not None and known is None:
-            save_evaluation(shared, found)
-        return found
+            save_evaluation(shared, evaluation)
+        return evaluation
 
 
 def evaluate_between(measure: Measure, recorder: Recorder, collection: Collection, iteration: int) -> None:
@@ -198,8 +198,8 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
             weights.append(hashlib.file_digest(stream, "sha256").hexdigest())
     environment = OmegaConf.to_container(cfg.env, resolve=True)
     acting = {"env": environment, "engine": cfg.engine._target_}  # included because engines sample differently
-    asked: Any = OmegaConf.to_container(cfg.eval, resolve=True)
-    suites = {name: value for name, value in asked.items() if name != "every" and value is not None}
+    eval_settings: Any = OmegaConf.to_container(cfg.eval, resolve=True)
+    suites = {name: value for name, value in eval_settings.items() if name != "every" and value is not None}
     rollout = settings.rollout
     playing = [asdict(rollout.sampling), rollout.max_length]
     named = [*models, str(settings.policy), weights, acting, suites, *playing, code]

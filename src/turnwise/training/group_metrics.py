@@ -242,16 +242,16 @@ def count_profile(profiles: Mapping[str, Profile], states: Iterable[State]) -> C
     """
     counts: Counter[str] = Counter()
     for state in states:
-        if (found := profiles.get(state.id)) is not None:
-            _count(counts, domain_of(state), zip(found.functional, found.strict, repeat(False), strict=False))
+        if (profile := profiles.get(state.id)) is not None:
+            _count(counts, domain_of(state), zip(profile.functional, profile.strict, repeat(False), strict=False))
     return counts
 
 
 def _count(counts: Counter[str], domain: str, verdicts: Iterable[tuple[float, float, bool]]) -> None:
     for functional, strict, truncated in verdicts:
         if functional == functional and strict == strict:
-            found = (1, functional >= 1, strict >= 1, functional >= 1 and strict < 1, truncated)
-            counts.update({f"{domain}/{name}": int(one) for name, one in zip(_VERDICT_COUNTS, found, strict=True)})
+            marks = (1, functional >= 1, strict >= 1, functional >= 1 and strict < 1, truncated)
+            counts.update({f"{domain}/{name}": int(one) for name, one in zip(_VERDICT_COUNTS, marks, strict=True)})
 
 
 def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:

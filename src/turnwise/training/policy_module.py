@@ -295,11 +295,11 @@ class PolicyModule(LightningModule):
     def differences(self, update: Update) -> Tensor:
         """Returns |log pi - log pi_sampler| of all items of an update under the current weights."""
         with self.trainer.precision_plugin.train_step_context():
-            found = [
+            differences_of = [
                 (logprobs_U.cpu()[packed.items.unique_K] - packed.items.old_logprob_K).abs()
                 for packed, logprobs_U in zip(update.batches, self._logprobs(update), strict=True)
             ]
-        return torch.cat(found)
+        return torch.cat(differences_of)
 
     def _logprobs(self, update: Update) -> list[Tensor]:
         def logprobs(packed: Packed) -> Tensor:

@@ -193,7 +193,7 @@ def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:
     run: Any = logger.experiment
     with suppress(ResultError):
         result = read_result(folder).model_dump(mode="json", exclude_none=True)
-        kept = (
+        keys = (
             "in_domain",
             "ood",
             "cpu_seconds",
@@ -203,7 +203,7 @@ def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:
             "config_hash",
             "commit",
         )
-        run.summary.update({name: result[name] for name in kept if name in result})
+        run.summary.update({name: result[name] for name in keys if name in result})
     run.finish(exit_code=int(failed))
 
 

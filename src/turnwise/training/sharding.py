@@ -125,10 +125,10 @@ def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
     try:
         dcp.save(tensors, checkpoint_id=folder)
     except dcp.api.CheckpointException as error:  # a BaseException, whose message does not name a full disk
-        with writing(path), tempfile.TemporaryFile(dir=folder) as asked:
-            asked.write(bytes(_PROBE))
-            asked.flush()
-            os.fsync(asked.fileno())
+        with writing(path), tempfile.TemporaryFile(dir=folder) as trial:
+            trial.write(bytes(_PROBE))
+            trial.flush()
+            os.fsync(trial.fileno())
         raise RuntimeError(f"{path}: {'; '.join(str(failure[0]) for failure in error.failures.values())}") from error
 
 

@@ -93,16 +93,16 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
     for path in paths:
         for place, row in checked_lines(path):
             try:
-                found = _paths(row)
+                rollouts_of = _paths(row)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise InputError(
                     f"{place}: this line is not a recorded rollout tree ({type(error).__name__}: {error}); give a file "
                     "that a run of train.py wrote to its folder rollouts/"
                 ) from error
-            if isinstance(found, str):
-                left_out[found] += 1
+            if isinstance(rollouts_of, str):
+                left_out[rollouts_of] += 1
             else:
-                usable.append(found)
+                usable.append(rollouts_of)
     if not usable:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "the file is empty"
         raise InputError(
@@ -115,13 +115,13 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
         raise InputError(
             f"horizon={horizon}: a rollout in {paths[0]} has {longest} turns; set horizon to at least that"
         )
-    kept = tuple(step for step in sorted(set(steps)) if step < horizon)
-    if not kept:
+    usable_steps = tuple(step for step in sorted(set(steps)) if step < horizon)
+    if not usable_steps:
         raise InputError(
             f"{paths[0]}: the longest rollout has {longest} turns, so a gate at step {min(steps)} or later saves no "
             "turns; give smaller values in steps=, or rollouts of whole episodes (method=grpo)"
         )
-    return Buffer(tuple(_group(one, kept) for one in usable), horizon, kept, dict(left_out))
+    return Buffer(tuple(_group(one, usable_steps) for one in usable), horizon, usable_steps, dict(left_out))
 
 
 _Found = tuple[list[list[tuple[str, str]]], list[float], dict[int, dict[str, float]], str | None, int]
@@ -167,8 +167,8 @@ def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return paths
 
 
-def _group(found: _Found, steps: Sequence[int]) -> Group:
-    rollouts, rewards, values, kind, iteration = found
+def _group(recorded: _Found, steps: Sequence[int]) -> Group:
+    rollouts, rewards, values, kind, iteration = recorded
     actions, observations = ([[turn[side] for turn in rollout] for rollout in rollouts] for side in (0, 1))
     lengths = np.array([len(rollout) for rollout in rollouts])
     signals = {}
@@ -190,8 +190,8 @@ def recordings(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path] if path.exists() else []
-    if found := sorted((path / "rollouts").glob("*.jsonl")) or sorted(path.glob("*.jsonl")):
-        return found
+    if files := sorted((path / "rollouts").glob("*.jsonl")) or sorted(path.glob("*.jsonl")):
+        return files
     seeds = [seed for seed in sorted(path.glob("seed*")) if ".old-" not in seed.name]
     finished = [seed for seed in seeds if (seed / "result.json").is_file()]
     return [file for seed in finished or seeds for file in sorted((seed / "rollouts").glob("*.jsonl"))]
@@ -241,17 +241,17 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> Row:
 
 
 def _first_groups(path: Path) -> dict[tuple[str, str], Played]:
-    found: dict[tuple[str, str], Played] = {
+    groups: dict[tuple[str, str], Played] = {
         (str(file.relative_to(path)) if path.is_dir() else "", str(row["state"]["id"])): row
         for file in recordings(path)
         for _, row in checked_lines(file)
         if row.get("iteration") == 0
     }
-    if not found:
+    if not groups:
         raise InputError(
             f"{path}: there is no recorded group of iteration 0; give the folder that a run of train.py wrote"
         )
-    return found
+    return groups
 
 
 def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:

@@ -233,7 +233,7 @@ def gate_tables(report: Node) -> list[Table]:
         for name, row in report["t8"].items()
         for best in [row.get("best")]
     }
-    found = [
+    shown_tables = [
         _grid(f"T1. Thresholds at K = {k}", "d_K <", report["t1"], (*_CUTS, "safe", "raw"), 1),
         *(
             _grid(f"T7. Signals at K = {at}", "signal", rows, ("rho", "auroc", "p"))
@@ -249,8 +249,8 @@ def gate_tables(report: Node) -> list[Table]:
         ),
         tier_table(report["tier1"]),
     ]
-    found[0].notes = notes
-    return [table for table in found if table.rows]
+    shown_tables[0].notes = notes
+    return [table for table in shown_tables if table.rows]
 
 
 def tier_table(tier: Node) -> Table:

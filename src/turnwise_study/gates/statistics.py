@@ -30,9 +30,9 @@ def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
     tp, fired, positives = int((cut & uniform).sum()), int(cut.sum()), int(uniform.sum())
     row: Row = {"cut": fired, "tp": tp, "fp": fired - tp}
     for name, trials in (("precision", fired), ("recall", positives)):
-        found = wilson(tp, trials) if trials else None
-        row[name] = found.mean if found else None
-        row[f"{name}_ci95"] = [found.low, found.high] if found else None
+        estimate = wilson(tp, trials) if trials else None
+        row[name] = estimate.mean if estimate else None
+        row[f"{name}_ci95"] = [estimate.low, estimate.high] if estimate else None
     left = len(cut) - fired
     if not fired or not left:  # if all groups are cut, there is no difference from cutting random groups
         return row | {"over_base": 0.0 if fired else None, "over_base_ci95": [0.0, 0.0] if fired else None}
@@ -112,9 +112,9 @@ def rank_rows(
     names, (beside, which, other) = list(signals), over
 
     def statistic(*columns: np.ndarray) -> np.ndarray:
-        found = placed_statistics(*columns)
-        compared = found[..., ("rho", "auroc").index(which) :: 2]
-        return np.concatenate([found, compared - compared[..., [names.index(other)]]], -1)
+        placed = placed_statistics(*columns)
+        compared = placed[..., ("rho", "auroc").index(which) :: 2]
+        return np.concatenate([placed, compared - compared[..., [names.index(other)]]], -1)
 
     keys = [*((name, of) for name in names for of in ("rho", "auroc")), *((name, beside) for name in names)]
     columns = places(variances, *signals.values())
@@ -153,14 +153,14 @@ def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.nda
     b = of_variance - of_variance.mean(-1, keepdims=True)
     ones = mixed.sum(-1)
     pairs = ones * (mixed.shape[-1] - ones)
-    found = []
+    numbers = []
     for values in signals:
         ranks = _ranks(values)
         a = ranks - ranks.mean(-1, keepdims=True)
         with np.errstate(invalid="ignore", divide="ignore"):
-            found.append((a * b).sum(-1) / np.sqrt((a * a).sum(-1) * (b * b).sum(-1)))
-            found.append(((ranks * mixed).sum(-1) - ones * (ones + 1) / 2) / pairs)
-    return np.stack(found, -1)
+            numbers.append((a * b).sum(-1) / np.sqrt((a * a).sum(-1) * (b * b).sum(-1)))
+            numbers.append(((ranks * mixed).sum(-1) - ones * (ones + 1) / 2) / pairs)
+    return np.stack(numbers, -1)
 
 
 def _ranks(column: np.ndarray) -> np.ndarray:

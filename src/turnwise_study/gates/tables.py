@@ -75,9 +75,9 @@ def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
     is above 0 even for noise, so a bootstrap interval would never contain 0 and is not given.
     """
     rhos = {k: rank_statistics(buffer.values(k, signal), buffer.variances)[0] for k in buffer.steps}
-    found = {k: abs(rho) for k, rho in rhos.items() if rho is not None}
-    k = max(found, key=found.__getitem__, default=None)
-    return {"rho": None if k is None else found[k], "k": k}
+    sizes = {k: abs(rho) for k, rho in rhos.items() if rho is not None}
+    k = max(sizes, key=sizes.__getitem__, default=None)
+    return {"rho": None if k is None else sizes[k], "k": k}
 
 
 def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
@@ -181,11 +181,11 @@ def _compared(*columns: np.ndarray) -> np.ndarray:
     """
     *cuts, tails, turns, energies, uniform, either = columns
     at_random, most = _random(tails, turns, uniform, either), percent_of(tails * uniform, turns)[..., 0]
-    found = []
+    columns_of = []
     for cut in cuts:
-        saved, kept = percent_of(tails * cut, turns)[..., 0], kept_norm(cut, energies)
-        found += [saved, kept, most - saved, kept - at_random[..., 1]]
-    return np.concatenate([np.stack(found, -1), at_random], -1)
+        saved, norm_left = percent_of(tails * cut, turns)[..., 0], kept_norm(cut, energies)
+        columns_of += [saved, norm_left, most - saved, norm_left - at_random[..., 1]]
+    return np.concatenate([np.stack(columns_of, -1), at_random], -1)
 
 
 def _random(tails: np.ndarray, turns: np.ndarray, uniform: np.ndarray, either: np.ndarray) -> np.ndarray:
@@ -197,9 +197,9 @@ def _random(tails: np.ndarray, turns: np.ndarray, uniform: np.ndarray, either: n
 
     n = tails.shape[-1]
     fired, useful = either.sum(-1)[..., None], (~uniform).sum(-1)[..., None]
-    kept = np.arange(n + 1)
-    chances = hypergeom.pmf(kept, n, useful, n - fired)
-    norm = np.where(useful > 0, np.sqrt(kept / np.maximum(useful, 1)), 1.0)
+    kept_groups = np.arange(n + 1)
+    chances = hypergeom.pmf(kept_groups, n, useful, n - fired)
+    norm = np.where(useful > 0, np.sqrt(kept_groups / np.maximum(useful, 1)), 1.0)
     saved = 100 * either.mean(-1) * tails.sum(-1) / turns.sum(-1)
     return np.stack([saved, 100 * (chances * norm).sum(-1)], -1)
 

@@ -41,12 +41,12 @@ def _quoted(text: str) -> str:
 def ask(arguments: Sequence[str], folder: Path) -> Asked:
     """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [pilots=true] [--dry-run] [key=value ...]``."""
     refuse_twice(arguments)
-    given: dict[str, str] = {"scale": "tiny", "pilots": "false"}
+    options: dict[str, str] = {"scale": "tiny", "pilots": "false"}
     extra = []
     for argument in (one for one in arguments if one != "--dry-run"):
         key, sign, value = argument.partition("=")
         if key in ("sweep", "scale", "rows", "seed", "pilots"):
-            given[key] = value
+            options[key] = value
         elif not sign and not key.startswith("~"):
             raise InputError(f"{argument}: this argument is not of the form key=value")
         elif key in ("name", "paths.out", "check"):
@@ -58,18 +58,18 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
             )
         else:
             extra.append(argument)
-    scale: Any = given["scale"]
+    scale: Any = options["scale"]
     if scale not in SCALES:
         raise InputError(f"scale={scale}: the scale of a sweep must be {' or '.join(SCALES)}")
-    pilots = given["pilots"].lower()
-    if pilots not in ("true", "false") or (pilots == "true" and "seed" in given):
+    pilots = options["pilots"].lower()
+    if pilots not in ("true", "false") or (pilots == "true" and "seed" in options):
         raise InputError(f"pilots={pilots}: give true or false; with true leave out seed=, which the sweep file sets")
     asked = Asked(
-        find_sweep(given.get("sweep", ""), folder).of_scale(scale),
+        find_sweep(options.get("sweep", ""), folder).of_scale(scale),
         folder,
         scale,
-        tuple(given["rows"].split(",")) if given.get("rows") else None,
-        seeds_of(given["seed"]) if "seed" in given else None,
+        tuple(options["rows"].split(",")) if options.get("rows") else None,
+        seeds_of(options["seed"]) if "seed" in options else None,
         tuple(extra),
         "--dry-run" in arguments,
     )
@@ -117,8 +117,8 @@ def of_pilots(asked: Asked) -> Asked:
     ]
     if sweep.pilots is None or not rows:
         shared = {one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same}
-        told = f"; those of {', '.join(sorted(shared))} measure its preconditions" if shared else ""
-        raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own{told}")
+        owners = f"; those of {', '.join(sorted(shared))} measure its preconditions" if shared else ""
+        raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own{owners}")
     if sweep.start_seed is None:
         for row in rows:  # the list grows in the loop, because the row that is added may itself start from another row
             begins = sweep.rows[row].begins(asked.scale)
@@ -137,8 +137,8 @@ def picked(asked: Asked) -> tuple[str, ...]:
     for row in rows:
         if row not in sweep.rows:
             near = get_close_matches(row, sweep.rows, n=1, cutoff=0.6)
-            told = f"did you mean {near[0]!r}?" if near else f"the rows are {', '.join(sweep.rows)}"
-            raise InputError(f"rows={row}: {sweep.name} has no row {row!r}; {told}")
+            hint = f"did you mean {near[0]!r}?" if near else f"the rows are {', '.join(sweep.rows)}"
+            raise InputError(f"rows={row}: {sweep.name} has no row {row!r}; {hint}")
     return rows
 
 
@@ -187,15 +187,15 @@ class Job:
 def jobs(asked: Asked) -> list[Job]:
     """Every requested run of a sweep, one seed of all rows after the other, so that a complete table is there early."""
     sweep, rows = asked.sweep, picked(asked)
-    found: dict[tuple[str, int], Job] = {}
+    by_name: dict[tuple[str, int], Job] = {}
     for seed in asked.seeds or sweep.seeds:
         for row in rows:
             fixed = _fixed(asked, row)
             if asked.pilot and fixed is not None:
                 continue  # this run exists once for all seeds and is no pilot run
             job = job_of(asked, row, seed if fixed is None else fixed)
-            found.setdefault((job.name, job.seed), job)
-    return list(found.values())
+            by_name.setdefault((job.name, job.seed), job)
+    return list(by_name.values())
 
 
 def _fixed(asked: Asked, row: str) -> int | None:
@@ -204,8 +204,8 @@ def _fixed(asked: Asked, row: str) -> int | None:
 
 
 def job_of(asked: Asked, row: str, seed: int) -> Job:
-    given = {_key(item) for item in asked.extra}
-    owner, owned, cannot = origin(asked.sweep, row, asked.folder, asked.scale, given)
+    keys = {_key(item) for item in asked.extra}
+    owner, owned, cannot = origin(asked.sweep, row, asked.folder, asked.scale, keys)
     source = owner.rows[owned]
     extra = tuple(item for item in asked.extra if source.trains or not _of_training(_key(item)))
     tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []

@@ -95,14 +95,14 @@ class Recorded:
         try:
             self.task(cfg)
         except (Exception, SystemExit) as error:
-            said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            message = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             trace = "" if isinstance(error, InputError) else traceback.format_exc()
             if is_first():  # at once, because the other runs of the sweep may take hours
-                print(f"this run failed: {plain(said)}", file=sys.stderr, flush=True)
+                print(f"this run failed: {plain(message)}", file=sys.stderr, flush=True)
             with suppress(OSError):  # the disk may be full
                 error_file(folder).parent.mkdir(parents=True, exist_ok=True)
                 with atomic_write(error_file(folder)) as part:
-                    part.write_text(f"{said}\n\n{trace}", encoding="utf-8")
+                    part.write_text(f"{message}\n\n{trace}", encoding="utf-8")
             if isinstance(error, SystemExit) and os.environ.get("SLURM_NTASKS", "1") != "1":
                 raise  # Slurm then ends the run's other tasks
         else:
@@ -111,29 +111,29 @@ class Recorded:
         # The raised error has a built-in type, because launchers send the error between processes and keep it until the
         # last run has ended. It is raised outside of the handler. Otherwise it would refer to the run's own error,
         # whose traceback keeps every object of the run alive.
-        raise RuntimeError(f"{folder}: {said}")
+        raise RuntimeError(f"{folder}: {message}")
 
 
 def states_table(title: str, standings: Sequence[Standing]) -> Table:
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
     for header in ("row", "seed", "state", "folder"):
         table.add_column(header, overflow="fold")
-    told = None
+    shown = None
     for one in standings:
         if one.state == "cannot run":  # one line for all seeds, because they have the same reason
-            if (one.job.row, one.said) != told:
+            if (one.job.row, one.said) != shown:
                 table.add_row(one.job.row, "", "cannot run", one.said)
-            told = (one.job.row, one.said)
+            shown = (one.job.row, one.said)
             continue
-        said = f"{one.folder}" + (f"\n{one.said}" if one.said else "")
-        table.add_row(one.job.row, str(one.job.seed), one.state, said)
+        text = f"{one.folder}" + (f"\n{one.said}" if one.said else "")
+        table.add_row(one.job.row, str(one.job.seed), one.state, text)
     return table
 
 
-def survey(found: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
+def survey(wanted: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
     """The current state of every run, which is read from the run's folder."""
     standings = []
-    for job in found:
+    for job in wanted:
         cfg = configs.get(job.name)
         if cfg is not None:
             cfg.seed = job.seed
@@ -152,17 +152,17 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     """
     asked = played(asked)
     sweep = asked.sweep
-    found = jobs(asked)
-    configs = checked(found, asked, compose)
-    standings = survey(found, configs)
+    wanted = jobs(asked)
+    configs = checked(wanted, asked, compose)
+    standings = survey(wanted, configs)
     title = f"{sweep.name}: {sweep.title}, scale {asked.scale}"
     todo = [one for one in standings if one.open or (asked.fresh and one.state == "finished")]
     console.print(states_table(title, standings))
-    told = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in standings).items())
-    console.print(f"Runs: {told}; {len(todo)} runs still have to be executed.")
+    tally = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in standings).items())
+    console.print(f"Runs: {tally}; {len(todo)} runs still have to be executed.")
     if asked.dry:
         missing = {one.job.row: missing_files(configs[one.job.name]) for one in todo}
-        mistakes = [f"row {row}: {mistake}" for row, found in missing.items() for mistake in found]
+        mistakes = [f"row {row}: {mistake}" for row, wanted in missing.items() for mistake in wanted]
         if mistakes:
             raise ConfigError(mistakes)
     if asked.dry or not todo:
@@ -175,7 +175,7 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
         if took_no_job(error):
             raise
         trouble = f"the launcher reported: {type(error).__name__}: {error}"
-    standings = survey(found, configs)
+    standings = survey(wanted, configs)
     console.print(states_table(title, standings))
     left = [one for one in standings if one.open]
     if left:
@@ -192,22 +192,22 @@ def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
     """Groups of runs that may be executed in parallel, one group after the other: a run that starts from the weights of
     another run in ``todo`` is in a later group.
     """
-    found: list[list[Standing]] = []
+    waves_of: list[list[Standing]] = []
     left = list(todo)
     while left:
         names = {(one.job.name, one.job.seed) for one in left}
         later = [one for one in left if (one.job.starts, one.job.start_seed) in names]
-        found.append([one for one in left if one not in later])
+        waves_of.append([one for one in left if one not in later])
         left = later
-    return found
+    return waves_of
 
 
-def checked(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
+def checked(wanted: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
     """Name of a run -> checked configuration, of all runs that can start. All seeds of a row share one."""
     configs: dict[str, DictConfig] = {}
     mistakes: list[str] = []
     seen: set[str] = set()
-    for job in found:
+    for job in wanted:
         if job.cannot or job.name in seen:
             continue
         seen.add(job.name)
@@ -217,8 +217,8 @@ def checked(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, D
         except ConfigError as error:
             mistakes += [f"row {job.row}: {mistake}" for mistake in error.mistakes]
         except (HydraException, OmegaConfBaseException) as error:
-            told = explain(error, job.overrides, asked.folder)
-            mistakes += [f"row {job.row}: {mistake}" for mistake in told.mistakes]
+            message = explain(error, job.overrides, asked.folder)
+            mistakes += [f"row {job.row}: {mistake}" for mistake in message.mistakes]
     if mistakes:
         raise ConfigError(mistakes)
     return configs

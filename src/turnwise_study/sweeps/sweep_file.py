@@ -112,13 +112,13 @@ _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|
 
 def comparison(text: str, rows: Collection[str]) -> Comparison:
     """Parses a claim such as ``a > b``, ``a < b + 2`` (a margin) or ``a > 0 at paper`` (at one scale)."""
-    found = _CLAIM.fullmatch(text)
-    if not found or found[1] not in rows:
+    match = _CLAIM.fullmatch(text)
+    if not match or match[1] not in rows:
         raise ValueError(
             f"directions: the claim {text!r} must have the form 'row > row', 'row > number' or 'row > row - number', "
             f"after which ' at {' or '.join(SCALES)}' may follow; the rows are {', '.join(rows)}"
         )
-    left, sign, right, plus, size, at = found.groups()
+    left, sign, right, plus, size, at = match.groups()
     shift = float(size or 0) * (-1 if plus == "-" else 1)
     try:
         side = right if right in rows else float(right)
@@ -250,13 +250,13 @@ class Sweep(Part):
         difference = fmean(paper) if paper else 0.0  # in points
         return least if least is None or difference <= 0 else min(least, difference)
 
-    def missing(self, row: Row, scale: Scale, given: Collection[str] = ()) -> str | None:
+    def missing(self, row: Row, scale: Scale, keys: Collection[str] = ()) -> str | None:
         """Returns why a row cannot run at a scale, or None if it can. ``given`` holds the keys on the command line."""
         reason = row.needs.get(scale) or self.needs.get(scale)
         if row.overrides is None and row.same is None:
             return reason or "this row of the paper has no run in this project (docs/cluster.md#what-no-step-brings)"
         wanted = set(_GIVEN.findall(reason or ""))
-        return None if wanted and wanted <= set(given) else reason
+        return None if wanted and wanted <= set(keys) else reason
 
     def of_scale(self, scale: Scale) -> Sweep:
         """A copy of the sweep in which ``columns`` holds the columns that apply at a scale."""
@@ -283,8 +283,8 @@ def find_sweep(name: str, folder: Path) -> Sweep:
             return read_sweep(path, name)
     names = sweep_names(folder)
     near = get_close_matches(name, names, n=1, cutoff=0.6)
-    told = f"did you mean {near[0]!r}?" if near else f"the sweeps are {', '.join(names)}"
-    raise InputError(f"sweep={name}: there is no sweep {name!r}; {told}")
+    hint = f"did you mean {near[0]!r}?" if near else f"the sweeps are {', '.join(names)}"
+    raise InputError(f"sweep={name}: there is no sweep {name!r}; {hint}")
 
 
 def read_sweep(path: Path | str, name: str | None = None) -> Sweep:
@@ -326,12 +326,12 @@ def _validated(path: Path, name: str, known: object) -> Sweep:
 
 
 def origin(
-    sweep: Sweep, row: str, folder: Path, scale: Scale, given: Collection[str] = ()
+    sweep: Sweep, row: str, folder: Path, scale: Scale, keys: Collection[str] = ()
 ) -> tuple[Sweep, str, str | None]:
     """The sweep and the row that define the runs of a row, after following ``same``, and the first reason why these
     runs cannot start, or None.
     """
-    here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale, given), {(sweep.name, row)}
+    here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale, keys), {(sweep.name, row)}
     while (same := here.rows[name].shares(scale)) is not None:
         there, _, name = same.partition("/")
         referring = here
@@ -339,5 +339,5 @@ def origin(
         if name not in here.rows or (there, name) in passed:
             raise InputError(f"sweep={referring.name}: `same` refers to {same!r}; it must name another row that exists")
         passed.add((there, name))
-        cannot = cannot or here.missing(here.rows[name], scale, given)
+        cannot = cannot or here.missing(here.rows[name], scale, keys)
     return here, name, cannot

@@ -147,10 +147,10 @@ class OfficialGames:
 
     def _paths(self, split: str) -> list[str]:
         if split not in self._found:
-            found = (path.relative_to(self.folder).as_posix() for path in (self.folder / FOLDERS[split]).rglob(GAME))
+            games = (path.relative_to(self.folder).as_posix() for path in (self.folder / FOLDERS[split]).rglob(GAME))
             # Games with movable receptacles or sliced objects are not part of the benchmark: ALFWorld's loader skips
             # these games too.
-            self._found[split] = sorted(path for path in found if "movable" not in path and "Sliced" not in path)
+            self._found[split] = sorted(path for path in games if "movable" not in path and "Sliced" not in path)
         return list(self._found[split])
 
     def _file(self, path: str) -> Path:

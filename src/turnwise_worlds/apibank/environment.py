@@ -115,7 +115,7 @@ def _step(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
-    calls, answers, found = [], [], {}
+    calls, answers, values = [], [], {}
     for one in record["apis"]:
         calls.append(checked_call(one["api_name"], one["input"]))
         output = one["output"]
@@ -123,21 +123,21 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
         answers.append(json.dumps(output, ensure_ascii=False))
         if one["api_name"] == SEARCHER:
             for about in output if isinstance(output, list) else [output]:
-                found[about["name"]] = _tool(about)
+                values[about["name"]] = _tool(about)
     if not calls:
         raise ValueError("the record contains no call")
     search = _tool(
         {"name": SEARCHER, "description": "Searches for an API.", "input_parameters": {"keywords": {"type": "str"}}}
     )
     turns = turns_data([UserTurn(record["requirement"].strip(), tuple(calls))])
-    return {"tools": [search], "others": list(found.values()), "turns": turns, "answers": answers}
+    return {"tools": [search], "others": list(values.values()), "turns": turns, "answers": answers}
 
 
 def read_request(text: str) -> ToolCall:
     """Returns the only call in a text such as ``API-Request: [Name(key='value')]``."""
-    found = re.search(r"\[\w+\(.*\)\]", text, re.DOTALL)
+    match = re.search(r"\[\w+\(.*\)\]", text, re.DOTALL)
     try:
-        calls = bfcl_python(found[0]).calls if found else ()
+        calls = bfcl_python(match[0]).calls if match else ()
     except ToolCallError as error:
         raise ValueError(f"the request {text[:80]!r} cannot be read ({error})") from error
     if len(calls) != 1:
@@ -146,8 +146,8 @@ def read_request(text: str) -> ToolCall:
 
 
 def _tool(about: Mapping[str, Any]) -> dict[str, Any]:
-    given = about.get("input_parameters") or {}
-    properties = {name: json_schema(schema) for name, schema in given.items()}
+    parameters = about.get("input_parameters") or {}
+    properties = {name: json_schema(schema) for name, schema in parameters.items()}
     for schema in properties.values():
         if schema.get("type") not in ("string", "integer", "number", "boolean", "array", "object"):
             schema.pop("type", None)

@@ -233,11 +233,13 @@ def _signed(text: str, api: str, *values: str) -> Kind:
         if api == "DeleteAlarm":
             times = rng.sample(names["time"], 2)
             tables["alarms"] = [{"user": user["username"], "time": time} for time in times]
-            given = {"time": times[0]}
+            arguments = {"time": times[0]}
         else:
-            given = {value: rng.choice(names[value]) for value in values}
-        said = "i am {username}, password {password}. " + text
-        return turn_of(said.format(**user, **given), ("GetUserToken", user), (api, {"token": token, **given}))
+            arguments = {value: rng.choice(names[value]) for value in values}
+        request = "i am {username}, password {password}. " + text
+        return turn_of(
+            request.format(**user, **arguments), ("GetUserToken", user), (api, {"token": token, **arguments})
+        )
 
     return kind
 
@@ -300,5 +302,5 @@ class OfficeTasks(GeneratedTasks):
         data = task.data
         shown = tuple(APIS[name].tool() for name in data["apis"])
         others = tuple(api.tool() for api in _ALL if api.name not in data["apis"])
-        given = {} if int(data["level"]) == 1 else {0: others}
-        return DialogueProblem(partial(Office, data["tables"]), turns_from(data["turns"]), shown, given)
+        offered = {} if int(data["level"]) == 1 else {0: others}
+        return DialogueProblem(partial(Office, data["tables"]), turns_from(data["turns"]), shown, offered)

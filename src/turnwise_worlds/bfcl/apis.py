@@ -125,9 +125,9 @@ class Apis(World):
             return FAILED + reason
         method = getattr(self.instances[owner], call.name)
         try:
-            given = deepcopy({**_lists(owner, call.name), **call.arguments})
+            arguments = deepcopy({**_lists(owner, call.name), **call.arguments})
             with _own_precision() if owner == "MathAPI" else nullcontext():
-                return _shown(method(**given))
+                return _shown(method(**arguments))
         except Exception as error:  # an API may raise any exception, and the benchmark shows its text
             return f"{FAILED}{error}"
         finally:
@@ -201,12 +201,12 @@ def _own_precision() -> Iterator[None]:
 
 
 def _too_costly(call: ToolCall) -> str | None:
-    given = call.arguments
+    arguments = call.arguments
     for name in ("precision", "decimal_places"):
-        value = given.get(name)
+        value = arguments.get(name)
         if isinstance(value, int | float) and abs(value) > MAX_DIGITS:
             return f"{name} must be at most {MAX_DIGITS}"
-    base, exponent = given.get("base"), given.get("exponent")
+    base, exponent = arguments.get("base"), arguments.get("exponent")
     if isinstance(base, int) and isinstance(exponent, int) and abs(exponent) > MAX_DIGITS:
         return f"the exponent must be at most {MAX_DIGITS}"
     return None

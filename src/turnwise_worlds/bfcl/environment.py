@@ -51,8 +51,8 @@ class PublicTasks:
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         whole: dict[str, Sequence[int]] = {"train": [], "seen": range(0, 200, 2), "unseen": range(1, 200, 2)}
         numbers = (whole if self.whole else _splits())[split]
-        found = [f"multi_turn_{subset}_{number}" for number in numbers for subset in self.subsets]
-        chosen = first_tasks(found, count, f"split {split} of the public tasks", f"{seed}/bfcl")
+        names = [f"multi_turn_{subset}_{number}" for number in numbers for subset in self.subsets]
+        chosen = first_tasks(names, count, f"split {split} of the public tasks", f"{seed}/bfcl")
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
@@ -80,18 +80,18 @@ def _problem(name: str) -> DialogueProblem:
     held = {int(turn): set(names) for turn, names in entry.get("missed_function", {}).items()}
     hidden = set().union(*held.values())
     shown = tuple(tool for tool in everything if name_of(tool) not in hidden)
-    given = {turn: tuple(tool for tool in everything if name_of(tool) in names) for turn, names in held.items()}
+    tools_of = {turn: tuple(tool for tool in everything if name_of(tool) in names) for turn, names in held.items()}
     unable = NO_FUNCTION if held else NO_VALUE
     turns = []
     for at, (messages, truth) in enumerate(zip(entry["question"], entry["ground_truth"], strict=True)):
         user = "\n".join(message["content"] for message in messages)
-        if at in given:
-            functions = json.dumps([tool["function"] for tool in given[at]])
+        if at in tools_of:
+            functions = json.dumps([tool["function"] for tool in tools_of[at]])
             user = f"{functions}\n{announcement()}"
         calls = tuple(read_truth(source, classes) for source in truth)
         turns.append(UserTurn(user, calls, "" if calls else unable))
     world = partial(Apis, classes, entry["initial_config"], subset_of(name) == "long_context")
-    return DialogueProblem(world, tuple(turns), shown, given)
+    return DialogueProblem(world, tuple(turns), shown, tools_of)
 
 
 def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:

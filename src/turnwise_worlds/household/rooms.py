@@ -221,12 +221,12 @@ HELP_TEXT = """Available commands:
 
 
 def bits(mask: int) -> list[int]:
-    found = []
+    places = []
     while mask:
         low = mask & -mask
-        found.append(low.bit_length() - 1)
+        places.append(low.bit_length() - 1)
         mask ^= low
-    return found
+    return places
 
 
 def enumerate_names(names: Sequence[str]) -> str:
@@ -302,33 +302,33 @@ class World:
         return _mask(self.object_types, goal.treatable), _mask(self.receptacle_types, {goal.station})
 
     def _commands(self) -> dict[str, Command]:
-        found: dict[str, Command] = {
+        commands: dict[str, Command] = {
             "inventory": (Op.INVENTORY, 0, 0),
             "look": (Op.LOOK, 0, 0),
             "help": (Op.HELP, 0, 0),
         }
         for r, place in enumerate(self.receptacles):
-            found[f"go to {place}"] = (Op.GO, 0, r)
-            found[f"examine {place}"] = (Op.LOOK_INTO, 0, r)
+            commands[f"go to {place}"] = (Op.GO, 0, r)
+            commands[f"examine {place}"] = (Op.LOOK_INTO, 0, r)
             if self.openable >> r & 1:
-                found[f"open {place}"] = (Op.OPEN, 0, r)
-                found[f"close {place}"] = (Op.CLOSE, 0, r)
+                commands[f"open {place}"] = (Op.OPEN, 0, r)
+                commands[f"close {place}"] = (Op.CLOSE, 0, r)
         treatments = [(goal.operation, goal.verb, *self._masks(goal)) for goal in GOALS.values() if goal.operation]
         sliceable, knives = _mask(self.object_types, SLICEABLE), _mask(self.object_types, KNIVES)
         for o, name in enumerate(self.objects):
-            found[f"examine {name}"] = (Op.LOOK_AT, o, 0)
+            commands[f"examine {name}"] = (Op.LOOK_AT, o, 0)
             if self.lamps >> o & 1:
-                found[f"use {name}"] = (Op.USE, o, 0)
+                commands[f"use {name}"] = (Op.USE, o, 0)
                 continue
             for r, place in enumerate(self.receptacles):
-                found[f"take {name} from {place}"] = (Op.TAKE, o, r)
+                commands[f"take {name} from {place}"] = (Op.TAKE, o, r)
                 if self.fits[o] >> r & 1:
-                    found[f"move {name} to {place}"] = (Op.MOVE, o, r)
+                    commands[f"move {name} to {place}"] = (Op.MOVE, o, r)
             for operation, verb, things, stations in treatments:
                 if things >> o & 1:
                     for r in bits(stations):
-                        found[f"{verb} {name} with {self.receptacles[r]}"] = (operation, o, r)
+                        commands[f"{verb} {name} with {self.receptacles[r]}"] = (operation, o, r)
             if sliceable >> o & 1:
                 for knife in bits(knives):
-                    found[f"slice {name} with {self.objects[knife]}"] = (Op.SLICE, o, knife)
-        return found
+                    commands[f"slice {name} with {self.objects[knife]}"] = (Op.SLICE, o, knife)
+        return commands

@@ -132,22 +132,22 @@ KINDS: Mapping[str, Mapping[str, Callable[[Draw], Made]]] = {
 
 def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathProblem]:
     """Returns different problems. A larger ``count`` only adds some. A hash of the text decides the split."""
-    found: dict[str, MathProblem] = {}
+    problems: dict[str, MathProblem] = {}
     kinds = list(KINDS[level].items())
     for number in range(200 * count + 1000):
-        if len(found) == count:
+        if len(problems) == count:
             break
         kind, make = kinds[number % len(kinds)]
         text, code, answer = make(random.Random(f"math {level} {seed} {number}").randint)
         held_out = int(hashlib.sha256(text.encode()).hexdigest(), 16) % (_SEEN * _SEEN)
         if ("unseen" if held_out % _SEEN == 0 else "seen" if held_out // _SEEN == 0 else "train") == split:
-            found.setdefault(text, MathProblem(kind, text, str(answer), code))
-    if len(found) < count:
+            problems.setdefault(text, MathProblem(kind, text, str(answer), code))
+    if len(problems) < count:
         raise InputError(
             f"env=math: the split {split} has fewer than {count} problems at env.level={level}; set env.level=full or "
             "set env.files to problem files, or lower data.trajectories, states.count or eval.tasks"
         )
-    return list(found.values())
+    return list(problems.values())
 
 
 _PROBLEM = ("problem", "question")
@@ -155,7 +155,7 @@ _ANSWER = ("answer", "final_answer", "expected_answer", "target")
 
 
 def read_problems(path: str | Path, key: str) -> list[MathProblem]:
-    found: dict[str, MathProblem] = {}
+    problems: dict[str, MathProblem] = {}
     for place, record in read_data_file(path, key):
         lower = {str(name).lower(): value for name, value in record.items()}
         if _left_out(lower):
@@ -169,10 +169,10 @@ def read_problems(path: str | Path, key: str) -> list[MathProblem]:
             )
         kind = lower.get("data_set") or lower.get("subject") or lower.get("type") or "file"
         problem = MathProblem(str(kind), cleaned(text).strip(), answer)
-        found.setdefault(problem.key, problem)
-    if not found:
+        problems.setdefault(problem.key, problem)
+    if not problems:
         raise InputError(f"{path}: the file contains no problem with a final answer; set {key} to another file")
-    return list(found.values())
+    return list(problems.values())
 
 
 def _left_out(record: Mapping[str, Any]) -> bool:

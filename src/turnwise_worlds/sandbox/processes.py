@@ -34,12 +34,12 @@ def send_signal(processes: Sequence[int], number: int) -> None:
 
 def children(pid: int) -> list[int]:
     """Returns the ids of a process's children. Children that start or end during the call may be missing."""
-    found: list[int] = []
+    pids: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 (this runs forty times a second)
             with suppress(OSError):  # skips a thread that has just ended
-                found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    return found
+                pids += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return pids
 
 
 def descendants(pid: int) -> Iterator[int]:

@@ -32,17 +32,17 @@ class Pages:
     """Pages, which are found by number or by title. Texts are cleaned, and pages with equal titles are merged."""
 
     def __init__(self, pages: Iterable[Page]) -> None:
-        found: dict[str, Page] = {}
+        by_title: dict[str, Page] = {}
         for page in pages:
             title = cleaned(page.title).strip()
             sentences = tuple(cleaned(sentence).strip() for sentence in page.sentences)
-            known = found.get(title)
+            known = by_title.get(title)
             if known is not None:
                 sentences = known.sentences + tuple(s for s in sentences if s not in known.sentences)
-            found[title] = Page(title, sentences)
-        if not found:
+            by_title[title] = Page(title, sentences)
+        if not by_title:
             raise ValueError("the files contain no page to search")
-        self.pages: Sequence[Page] = tuple(found.values())
+        self.pages: Sequence[Page] = tuple(by_title.values())
         self._named: Mapping[str, Page] = {page.title.casefold(): page for page in self.pages}
 
     def __iter__(self) -> Iterator[Page]:

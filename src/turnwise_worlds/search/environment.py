@@ -138,11 +138,11 @@ class QuestionEnv(ToolEnv[Q]):
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         where = f"split {split} of {self.source}"
         if self._read:
-            found = first_tasks(self._read.get(split, ()), count, where, f"questions {split} {seed}")
+            questions = first_tasks(self._read.get(split, ()), count, where, f"questions {split} {seed}")
         else:
-            found = first_tasks(self._made(split, seed), count, where)
+            questions = first_tasks(self._made(split, seed), count, where)
         source = {"source": self.source}
-        return [Task(self.name, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in found]
+        return [Task(self.name, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in questions]
 
     def question(self, task: Task) -> Question:
         made = task.data.get("source")
@@ -203,11 +203,11 @@ class SearchSession(QuestionSession):
         return [title for title in self.question.titles if title not in self.seen]
 
     def look(self, tool: str, argument: str) -> str:
-        found = self.env.find(argument, self.env.results)
-        self.seen += tuple(page.title for page in found if page.title not in self.seen)
-        texts = (" ".join(page.sentences[: self.env.window])[:SHOWN] for page in found)
+        pages = self.env.find(argument, self.env.results)
+        self.seen += tuple(page.title for page in pages if page.title not in self.seen)
+        texts = (" ".join(page.sentences[: self.env.window])[:SHOWN] for page in pages)
         return (
-            "\n".join(f"[{i}] {page.title}: {text}" for i, (page, text) in enumerate(zip(found, texts), 1)) or NOTHING
+            "\n".join(f"[{i}] {page.title}: {text}" for i, (page, text) in enumerate(zip(pages, texts), 1)) or NOTHING
         )
 
     def useful(self, tool: str, argument: str, expert: tuple[str, str] | None) -> bool:
@@ -223,8 +223,8 @@ class SearchSession(QuestionSession):
         return bool(expected) and expected[0] in shown
 
     def new_titles(self, query: str) -> list[str]:
-        found = self.env.find(query, self.env.results)
-        return [page.title for page in found if page.title not in self.seen]
+        pages = self.env.find(query, self.env.results)
+        return [page.title for page in pages if page.title not in self.seen]
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,10 @@ def exact(answer: str, references: Sequence[str]) -> bool:
 
 def f1(answer: str, reference: str) -> float:
     """The harmonic mean of precision and recall of the words; 0 if one of two different texts is yes, no or noanswer."""
-    given, wanted = normalise(answer), normalise(reference)
-    if given != wanted and (given in _CLOSED or wanted in _CLOSED):
+    answered, wanted = normalise(answer), normalise(reference)
+    if answered != wanted and (answered in _CLOSED or wanted in _CLOSED):
         return 0.0
-    words, expected = given.split(), wanted.split()
+    words, expected = answered.split(), wanted.split()
     shared = sum((Counter(words) & Counter(expected)).values())
     if shared == 0:
         return 0.0
@@ -61,16 +61,16 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
     pages: list[Page] = []
     for place, record in read_data_file(path, key):
         try:
-            found = _question(record)
+            parsed = _question(record)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise InputError(
                 f"{place}: the record is not in the format of {_FORMATS} ({type(error).__name__}: {error}); correct or "
                 "remove the record"
             ) from error
-        if found is not None:
-            question = replace(found[0], kind=str(record.get("data_set") or found[0].kind))
+        if parsed is not None:
+            question = replace(parsed[0], kind=str(record.get("data_set") or parsed[0].kind))
             questions.setdefault(question.key, question)
-            pages += found[1]
+            pages += parsed[1]
     if not questions:
         raise InputError(f"{path}: the file contains no question; {key} must be a file of {_FORMATS}")
     return list(questions.values()), pages
@@ -218,7 +218,7 @@ class Served:
     def _search_uncached(self, query: str, k: int) -> tuple[Page, ...]:
         body = {"queries": [query], "topk": k, "return_scores": True}
         try:
-            found = pages_of(workers.start(self._ask(body)).result(), k)
+            pages = pages_of(workers.start(self._ask(body)).result(), k)
         except (Fault, ValueError) as error:
             why = error.whole if isinstance(error, Fault) else f"the answer is not in the /retrieve format ({error})"
             if self._worked:
@@ -228,7 +228,7 @@ class Served:
                 "or correct env.retriever"
             ) from error
         self._worked = True
-        return found
+        return pages
 
     async def _ask(self, body: dict[str, Any]) -> bytes:
         connection = Connection(self._url, KEY, most=MAX_BODY)
@@ -240,14 +240,14 @@ class Served:
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
     try:
-        given = parse_json(answer)
-        (hits,) = given["result"]  # one list, because one query was sent
-        if given.get("error") or not isinstance(hits, list):
+        response = parse_json(answer)
+        (hits,) = response["result"]  # one list, because one query was sent
+        if response.get("error") or not isinstance(hits, list):
             raise ValueError("the answer contains an error, or no list of pages")
-        found = [hit.get("document", hit)["contents"] for hit in hits]
-        if not all(contents.strip() for contents in found):
+        texts = [hit.get("document", hit)["contents"] for hit in hits]
+        if not all(contents.strip() for contents in texts):
             raise ValueError("a page has neither a title nor a text")
-        pages = [contents.partition("\n") for contents in found[:k]]
+        pages = [contents.partition("\n") for contents in texts[:k]]
         # Pages breaks up the markers of chats and calls, so each page passes through it before the policy sees it.
         return tuple(next(iter(Pages([Page(title.strip().strip('"'), (text,))]))) for title, _, text in pages)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -72,10 +72,10 @@ def root() -> Path:
         raise MissingTau2Error(f"env=tau2 needs packages that are not installed here: {names}; {INSTALL}")
     spec = find_spec("inspect_evals")
     places = list(spec.submodule_search_locations or ()) if spec else []
-    found = next((Path(place) / "tau2" for place in places if (Path(place) / "tau2" / "data").is_dir()), None)
-    if found is None:
+    folder = next((Path(place) / "tau2" for place in places if (Path(place) / "tau2" / "data").is_dir()), None)
+    if folder is None:
         raise MissingTau2Error(f"env=tau2: the installed version of inspect-evals has no tau2 data; {INSTALL}")
-    return found
+    return folder
 
 
 def of_package(module: str, name: str) -> Any:
@@ -110,8 +110,8 @@ def toolbox(domain: str) -> Toolbox:
 
 def opener(domain: str) -> Callable[[], Any]:
     """Returns the function that puts a domain's databases into the current store and returns what runs its tools."""
-    found: Callable[[], Any] = of_package(*_OPENERS[domain])
-    return found
+    open_database: Callable[[], Any] = of_package(*_OPENERS[domain])
+    return open_database
 
 
 @lru_cache(maxsize=len(DOMAINS))
@@ -129,12 +129,12 @@ def splits(domain: str) -> Mapping[str, tuple[str, ...]]:
 @lru_cache(maxsize=len(DOMAINS))
 def task_records(domain: str) -> Mapping[str, Mapping[str, Any]]:
     named = {name for ids in splits(domain).values() for name in ids}
-    found = {str(record["id"]): record for record in json.loads(_text(domain, "tasks.json"))}
-    if lost := named - found.keys():
+    records = {str(record["id"]): record for record in json.loads(_text(domain, "tasks.json"))}
+    if lost := named - records.keys():
         raise MissingTau2Error(
             f"env=tau2: the domain {domain} has no task {min(lost)} in the installed inspect-evals; {INSTALL}"
         )
-    return {name: record for name, record in found.items() if name in named}
+    return {name: record for name, record in records.items() if name in named}
 
 
 def _text(domain: str, name: str) -> str:
@@ -203,8 +203,8 @@ class Records(ChainMap[str, Any]):
 
     def changes(self) -> dict[str, str]:
         """Returns the records that this episode has changed or added: key -> the record as text."""
-        found = {key: text_of(self.peek(key)) for key in {**self.maps[1], **self.maps[0]}}
-        return {key: text for key, text in found.items() if text != self._table.text(key)}
+        texts = {key: text_of(self.peek(key)) for key in {**self.maps[1], **self.maps[0]}}
+        return {key: text for key, text in texts.items() if text != self._table.text(key)}
 
 
 def text_of(record: Any) -> str:
@@ -279,14 +279,14 @@ class World:
         return copy_context().run(run)
 
     def state(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = {}
+        changed: dict[str, Any] = {}
         for name, value in self.store.items():
             if not isinstance(value, BaseModel):
                 continue
             fields = {field: getattr(value, field) for field in type(value).model_fields}
             tables = {field: table.changes() for field, table in fields.items() if isinstance(table, Records)}
-            found[name] = tables or value.model_dump(mode="json", warnings=False)
-        return found
+            changed[name] = tables or value.model_dump(mode="json", warnings=False)
+        return changed
 
     def same_state(self, other: World) -> bool:
         return self.state() == other.state()
@@ -332,8 +332,8 @@ def _result(work: Coroutine[Any, Any, T]) -> T:
     try:
         work.send(None)
     except StopIteration as stop:
-        found: T = stop.value
-        return found
+        result: T = stop.value
+        return result
     work.close()
     raise EnvironmentFault(
         "tau2: a tool waits for something, so the installed version of inspect-evals is not supported; install the "

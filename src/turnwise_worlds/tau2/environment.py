@@ -80,25 +80,25 @@ def seen(session: Tau2Session, answer: str) -> bool:
 
 
 def identifiers(arguments: Mapping[str, Any]) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for name, value in arguments.items():
         if isinstance(value, list):
-            found |= {each for each in value if isinstance(each, str) and name.endswith(_IDENTIFIERS)}
-            found |= {each for item in value if isinstance(item, Mapping) for each in identifiers(item)}
+            names |= {each for each in value if isinstance(each, str) and name.endswith(_IDENTIFIERS)}
+            names |= {each for item in value if isinstance(item, Mapping) for each in identifiers(item)}
         elif isinstance(value, str) and (name == "id" or name.endswith(_IDENTIFIERS)):
-            found.add(value)
-    return found
+            names.add(value)
+    return names
 
 
 def _reads(session: Tau2Session, call: ToolCall) -> Iterator[ToolCall]:
-    found = {"airline": _airline, "retail": _retail, "telecom": _telecom}[session.reference.problem.domain]
-    for name, arguments in found(session, call.arguments):
+    reads_of = {"airline": _airline, "retail": _retail, "telecom": _telecom}[session.reference.problem.domain]
+    for name, arguments in reads_of(session, call.arguments):
         read = ToolCall(name, arguments)
         if all(any(value in text for text in session.shown) for value in identifiers(arguments)):
             yield read
 
 
-def _retail(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _retail(session: Tau2Session, arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     world, customer = session.reference.problem.start, session.reference.customer
     if user := world.table("users").get(customer):
         text = "\n".join(session.shown).lower()
@@ -110,21 +110,21 @@ def _retail(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[st
                 {"first_name": user.name.first_name, "last_name": user.name.last_name, "zip": user.address.zip},
             )
         yield "get_user_details", {"user_id": customer}
-    if order := world.table("orders").get(str(given.get("order_id"))):
+    if order := world.table("orders").get(str(arguments.get("order_id"))):
         yield "get_order_details", {"order_id": order.order_id}
-        if given.get("new_item_ids"):
-            old = given.get("item_ids") or ()
+        if arguments.get("new_item_ids"):
+            old = arguments.get("item_ids") or ()
             products = dict.fromkeys(item.product_id for item in order.items if item.item_id in old)
             yield from (("get_product_details", {"product_id": product}) for product in products)
 
 
-def _airline(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _airline(session: Tau2Session, arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     world, customer = session.reference.problem.start, session.reference.customer
     if customer:
         yield "get_user_details", {"user_id": customer}
-    if given.get("reservation_id") in world.table("reservations"):
-        yield "get_reservation_details", {"reservation_id": given["reservation_id"]}
-    for flight in given.get("flights") or ():
+    if arguments.get("reservation_id") in world.table("reservations"):
+        yield "get_reservation_details", {"reservation_id": arguments["reservation_id"]}
+    for flight in arguments.get("flights") or ():
         if route := world.table("flights").get(flight.get("flight_number")):
             yield (
                 "search_direct_flight",
@@ -132,15 +132,15 @@ def _airline(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[s
             )
 
 
-def _telecom(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _telecom(session: Tau2Session, arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from ((read.name, dict(read.arguments)) for read in by_phone(session.reference.problem))
-    if "line_id" in given:
-        yield "get_details_by_id", {"id": given["line_id"]}
-        yield "get_data_usage", {"customer_id": given.get("customer_id"), "line_id": given["line_id"]}
-    if "bill_id" in given:
-        yield "get_details_by_id", {"id": given["bill_id"]}
-    if "app_name" in given:
-        yield "check_app_permissions", {"app_name": given["app_name"]}
+    if "line_id" in arguments:
+        yield "get_details_by_id", {"id": arguments["line_id"]}
+        yield "get_data_usage", {"customer_id": arguments.get("customer_id"), "line_id": arguments["line_id"]}
+    if "bill_id" in arguments:
+        yield "get_details_by_id", {"id": arguments["bill_id"]}
+    if "app_name" in arguments:
+        yield "check_app_permissions", {"app_name": arguments["app_name"]}
     yield from ((name, {}) for name in _PHONE_CHECKS)
 
 
@@ -173,8 +173,8 @@ def good(session: Tau2Session) -> Iterator[Reply]:
 
 def closing(session: Tau2Session) -> str:
     moved = any(call.name == TRANSFER for call in session.made)
-    told = missing(session.reference.problem.said, session.said)
-    return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(told)}."] if told else [])])
+    untold = missing(session.reference.problem.said, session.said)
+    return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(untold)}."] if untold else [])])
 
 
 def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
@@ -199,8 +199,8 @@ def _new(session: Tau2Session, gold: Gold) -> bool:
 
 def _prepared(session: Tau2Session, steps: Sequence[tuple[Gold, bool]]) -> Iterator[Reply]:
     for gold, writes in steps:
-        while found := lookup(session, gold.call, writes):
-            yield [found], ""
+        while call := lookup(session, gold.call, writes):
+            yield [call], ""
 
 
 def _confirm(changes: Sequence[Gold]) -> str:
@@ -337,8 +337,8 @@ def _tells(session: Tau2Session, world: World, call: ToolCall, answer: str, due:
         return True
     for gold, writes in due:
         after = world.fork()
-        told = after.call(gold.call)
-        if (after.call(call) != answer) if writes else (told == answer):
+        observation = after.call(gold.call)
+        if (after.call(call) != answer) if writes else (observation == answer):
             return True
     return False
 
@@ -347,10 +347,10 @@ def _message(session: Tau2Session, text: str, expert: str, due: Due) -> bool:
     reference, talk = session.reference, session.talk
     if talk is None:
         return False
-    said = (*session.said, text)
-    if not reference.fault(session.world, session.made, said):
+    texts = (*session.said, text)
+    if not reference.fault(session.world, session.made, texts):
         return True
-    before, after = missing(reference.problem.said, session.said), missing(reference.problem.said, said)
+    before, after = missing(reference.problem.said, session.said), missing(reference.problem.said, texts)
     if len(after) < len(before) and all(writes for _, writes in due):
         return True
     if not session.user.scripted:
@@ -410,16 +410,16 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         """``train`` is the shipped split; the shipped test split belongs alternately to ``seen`` and ``unseen``."""
-        found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
-        chosen = first_tasks(found, count, f"split {split} of tau2 ({', '.join(self.domains)})", f"{seed}/{NAME}")
+        names = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
+        chosen = first_tasks(names, count, f"split {split} of tau2 ({', '.join(self.domains)})", f"{seed}/{NAME}")
         return [
             Task(NAME, f"{domain}/{name}", split, {"domain": domain, "task": name}, domain) for domain, name in chosen
         ]
 
     def _names(self, domain: str, split: str) -> list[str]:
         shipped = splits(domain)["train" if split == "train" else "test"]
-        kept = [name for name in shipped if name not in self.left_out[domain]]
-        return kept if split == "train" else kept[split == "unseen" :: 2]
+        names = [name for name in shipped if name not in self.left_out[domain]]
+        return names if split == "train" else names[split == "unseen" :: 2]
 
     def begin(self, task: Task) -> Tau2Session:
         reference = self._references(task)

@@ -120,14 +120,14 @@ def first_person(text: str) -> str:
     return text
 
 
-def _replaced(mine: str, found: re.Match[str]) -> str:
-    after = found.expand(mine)
-    return after[:1].upper() + after[1:] if found.group(0)[:1].isupper() else after
+def _replaced(mine: str, match: re.Match[str]) -> str:
+    after = match.expand(mine)
+    return after[:1].upper() + after[1:] if match.group(0)[:1].isupper() else after
 
 
 def _instructions(scenario: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = scenario["instructions"]
-    return found if isinstance(found, Mapping) else {"reason_for_call": found}
+    instructions = scenario["instructions"]
+    return instructions if isinstance(instructions, Mapping) else {"reason_for_call": instructions}
 
 
 def _sentences(*texts: str | None) -> list[str]:
@@ -136,8 +136,8 @@ def _sentences(*texts: str | None) -> list[str]:
 
 
 def _words(text: str) -> set[str]:
-    found = {word.strip(".'").lower() for word in re.findall(r"[\w#@.'-]+", text)}
-    return {word for word in found if len(word) > 3 or any(sign.isdigit() for sign in word)} - _EMPTY
+    words = {word.strip(".'").lower() for word in re.findall(r"[\w#@.'-]+", text)}
+    return {word for word in words if len(word) > 3 or any(sign.isdigit() for sign in word)} - _EMPTY
 
 
 _ASKS = re.compile(
@@ -257,7 +257,7 @@ class Reference:
                 steps.append((gold, before != state))
         return cls(problem, state, tuple(steps), customer_of(problem))
 
-    def fault(self, world: World, calls: Sequence[ToolCall], said: Sequence[str]) -> str:
+    def fault(self, world: World, calls: Sequence[ToolCall], texts: Sequence[str]) -> str:
         """Returns the name of the first check that an ended episode fails; empty if the episode is a success."""
         problem = self.problem
         if problem.required and any(not any(gold.matches(call) for call in calls) for gold in problem.gold):
@@ -267,7 +267,7 @@ class Reference:
                 return DATABASE
         elif not all(_holds(world, assertion) for assertion in problem.assertions):
             return ASSERTIONS
-        return SAID if missing(problem.said, said) else ""
+        return SAID if missing(problem.said, texts) else ""
 
     def leads(self, world: World, made: Sequence[ToolCall], due: Sequence[Gold]) -> bool:
         """Returns whether all checks pass if the calls ``due`` follow ``made``, which led to ``world``, and the agent
@@ -283,10 +283,10 @@ class Reference:
         return not self.fault(self.problem.start, (), ())
 
 
-def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
+def missing(wanted: Sequence[str], texts: Sequence[str]) -> list[str]:
     """As in the benchmark, the comparison ignores upper and lower case, and commas in the messages."""
-    told = "\n".join(said).lower().replace(",", "")
-    return [each for each in wanted if each.lower() not in told]
+    text = "\n".join(texts).lower().replace(",", "")
+    return [each for each in wanted if each.lower() not in text]
 
 
 def _holds(world: World, assertion: Mapping[str, Any]) -> bool:
@@ -296,10 +296,10 @@ def _holds(world: World, assertion: Mapping[str, Any]) -> bool:
     from inspect_ai.tool import ToolError
 
     try:
-        found = world.within(lambda: check(**assertion["arguments"]))
+        holds = world.within(lambda: check(**assertion["arguments"]))
     except ToolError:  # the object that the assertion names does not exist
         return False
-    return bool(found == assertion.get("assert_value", True))
+    return bool(holds == assertion.get("assert_value", True))
 
 
 ROLE = (
