@@ -124,11 +124,11 @@ def trained_changes(sweep: str) -> dict[str, list[float]]:
     """Rule -> change of held-out success of the runs of each seed, from ``outputs/`` or else the kept runs."""
     from turnwise_study.credit_audit import TRAINED
     from turnwise_study.entries import read_entry
-    from turnwise_study.sweeps.jobs import ask
+    from turnwise_study.sweeps.jobs import read_request
 
-    asked = ask([f"sweep={sweep}"], CONF)
-    entry = read_entry(asked, [ROOT / "outputs", ROOT / "results"])
-    labels = {row: made.label for row, made in asked.sweep.rows.items()}
+    request = read_request([f"sweep={sweep}"], CONF)
+    entry = read_entry(request, [ROOT / "outputs", ROOT / "results"])
+    labels = {row: made.label for row, made in request.sweep.rows.items()}
     changes = {row: entry.by_seed(row, "in_domain.delta") for row in entry.rows}
     return {
         TRAINED[labels[row]]: [*found.values()] for row, found in changes.items() if found and labels[row] in TRAINED

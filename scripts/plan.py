@@ -136,15 +136,15 @@ def of_sweep(arguments: Sequence[str]) -> tuple[dict[str, Sequence[str]], dict[s
     """Returns row -> overrides of its runs, without the weights of another run; row -> why it cannot run yet; and row ->
     number of its runs.
     """
-    from turnwise_study.sweeps.jobs import ask, jobs, played
+    from turnwise_study.sweeps.jobs import jobs, played, read_request
 
-    asked = played(ask(arguments, CONF))
-    found = jobs(asked)
+    request = played(read_request(arguments, CONF))
+    found = jobs(request)
     first = {job.row: job for job in reversed(found)}
     overrides: dict[str, Sequence[str]] = {
         row: [item for item in job.overrides if item != job.begin]
         for row, job in first.items()
-        if asked.sweep.rows[row].overrides or asked.sweep.rows[row].same
+        if request.sweep.rows[row].overrides or request.sweep.rows[row].same
     }
     return overrides, {row: job.cannot for row, job in first.items() if job.cannot}, Counter(job.row for job in found)
 

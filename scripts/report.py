@@ -44,7 +44,7 @@ from turnwise_study.entries import as_json, counted, read_entry
 from turnwise_study.entry_figures import entry_figures
 from turnwise_study.entry_tables import entry_tables, summary_table
 from turnwise_study.run_metrics import folders_of
-from turnwise_study.sweeps.jobs import ask
+from turnwise_study.sweeps.jobs import read_request
 from turnwise_study.sweeps.run_sweep import RowHashes
 from turnwise_study.sweeps.sweep_file import sweep_names
 from turnwise_study.tables import Table, show, tables_page, to_markdown, write_section
@@ -112,18 +112,18 @@ def directions(args: argparse.Namespace, command: str) -> None:
     if not names:
         papers = sorted({name.partition("_")[0] for name in sweep_names(CONF)})
         raise InputError(f"paper={paper}: this paper is unknown; choose one of {', '.join(papers)}")
-    asked = [ask([*rest, f"sweep={name}"], CONF) for name in names] if whole else [ask(rest, CONF)]
+    requests = [read_request([*rest, f"sweep={name}"], CONF) for name in names] if whole else [read_request(rest, CONF)]
     places, hashes, err = places_of(own.get("outputs")), RowHashes(CONF), Terminal(stderr=True)
-    seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
+    seen = track(requests, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
     entries = [read_entry(one, places, hashes) for one in seen]
-    refuse_seeds(asked[0].seeds or (), {result.seed for entry in entries for result in entry.results}, places)
+    refuse_seeds(requests[0].seeds or (), {result.seed for entry in entries for result in entry.results}, places)
     written = bool(args.markdown or args.html) and not args.brief
     tables = [table for entry in (entries if written or not whole else []) for table in entry_tables(entry)]
     tables = [summary_table(entries), *tables] if whole else tables
     show(tables[:1] if whole else tables, sized(160))
     lines = provenance([result for entry in entries for result in entry.results], command)
     figures = entry_figures(entries[0]) if not whole and (args.figure or args.html) else []
-    save(args, "The papers' tables and figures" if whole else asked[0].sweep.title, tables, lines, figures)
+    save(args, "The papers' tables and figures" if whole else requests[0].sweep.title, tables, lines, figures)
     for found in (*map(as_json, entries), counted(entries)) if args.json else ():
         print(json.dumps(found))
 

@@ -20,7 +20,7 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.policy import load_policy
 from turnwise.programs import options, program
-from turnwise.shipped import FETCHED, weights_of
+from turnwise.shipped import PRETRAINED, weights_of
 from turnwise.types import Trajectory
 from turnwise_worlds.apibank import ApiBankEnv
 
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--demonstrations", type=int, default=300, help="their number (default: %(default)s)")
     parser.add_argument("--thinks", action="store_true", help="demonstrations that think before each reply")
-    out = FETCHED["smollm2"].parent / "warm_start.jsonl"
+    out = PRETRAINED["smollm2"].parent / "warm_start.jsonl"
     parser.add_argument("--out", type=Path, default=out, help="file to write (default: %(default)s)")
     given = parser.parse_args(arguments)
     if given.answers == ANSWERS and given.policy != "smollm2":

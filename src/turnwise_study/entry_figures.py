@@ -93,21 +93,21 @@ def entry_figures(entry: Entry) -> list[Figure]:
     """Draws success during training if the sweep file sets ``curve``, and one figure for each metric for which there
     are runs. Our numbers and the paper's have separate axes, so only the order of the rows can be compared.
     """
-    sweep = entry.asked.sweep
-    title, key = f"{sweep.title}, scale {entry.asked.scale}", f"during-{sweep.name}"
+    sweep = entry.request.sweep
+    title, key = f"{sweep.title}, scale {entry.request.scale}", f"during-{sweep.name}"
     if sweep.curve == "divergence":
         figures = [trade_off_figure(title, key, entry.rows, sweep.labels)]
     else:
         metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
         figures = [_figure(entry, metric, number) for number, metric in enumerate(metrics)]
         if sweep.curve is not None:
-            title = f"{sweep.title}: held-out success by update, scale {entry.asked.scale}"
+            title = f"{sweep.title}: held-out success by update, scale {entry.request.scale}"
             figures.insert(0, during_figure(title, key, entry.rows, sweep.labels, sweep.panels))
     return [figure for figure in figures if figure is not None]
 
 
 def _figure(entry: Entry, metric: str, number: int) -> Figure | None:
-    sweep, labels = entry.asked.sweep, entry.asked.sweep.labels
+    sweep, labels = entry.request.sweep, entry.request.sweep.labels
     columns = [column for column, of in sweep.columns.items() if of == metric]
     ours = [point for name in entry.rows if (point := _point(entry, name, metric)) is not None]
     if not ours:
@@ -119,7 +119,7 @@ def _figure(entry: Entry, metric: str, number: int) -> Figure | None:
         if (value := sweep.rows[name].numbers.get(column)) is not None
     ]
     measured = words(metric, all_on_dialogues(entry.results))
-    panels = [Panel(f"ours, scale {entry.asked.scale}", ours, measured, is_change(metric))]
+    panels = [Panel(f"ours, scale {entry.request.scale}", ours, measured, is_change(metric))]
     if paper:
         head = "paper" if len(columns) > 1 else f"paper, {columns[0]}"
         panels.append(Panel(head, paper, words(metric), is_change(metric)))
@@ -132,8 +132,8 @@ def _figure(entry: Entry, metric: str, number: int) -> Figure | None:
 
 
 def _point(entry: Entry, name: str, metric: str) -> Point | None:
-    row = entry.asked.sweep.labels[name]
-    if entry.asked.sweep.gate_report:
+    row = entry.request.sweep.labels[name]
+    if entry.request.sweep.gate_report:
         number = number_in(entry.gates, metric.replace("{}", name))
         return None if number is None else Point(row, *number)
     seeds = entry.by_seed(name, metric)

@@ -40,10 +40,10 @@ SIGN_NOTE = "Column `ours`: the value that the claim says is greater, minus the 
 
 
 def summary_table(entries: Sequence[Entry]) -> Table:
-    scale = entries[0].asked.scale if entries else "tiny"
+    scale = entries[0].request.scale if entries else "tiny"
     table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
     for entry in entries:
-        sweep, owner = entry.asked.sweep, runs_of(entry)
+        sweep, owner = entry.request.sweep, runs_of(entry)
         runs = str(len(entry.results)) if entry.results or not sweep.gate_report else "data"
         runs += f", of {owner}" if entry.results and owner != sweep.name else ""
         word = (entry.verdict or "-") + (" (one seed)" if entry.one_seed else "")
@@ -94,12 +94,12 @@ def _tally(decisions: Sequence[Decision]) -> str:
 
 def entry_tables(entry: Entry) -> list[Table]:
     """An entry's tables: its numbers (ours and the paper's), preconditions, claims with verdicts, and costs."""
-    sweep, dialogues = entry.asked.sweep, all_on_dialogues(entry.results)
+    sweep, dialogues = entry.request.sweep, all_on_dialogues(entry.results)
     metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
     printed = [name for name in sweep.columns if any(name in row.numbers for row in sweep.rows.values())]
     ours = [f"ours, {words(metric, dialogues)}" for metric in metrics]
     headers = ["row", "seeds", *ours, *(f"paper, {name}" for name in printed)]
-    table = Table(f"{sweep.title}, scale {entry.asked.scale}", headers, [])
+    table = Table(f"{sweep.title}, scale {entry.request.scale}", headers, [])
     for name, runs in entry.rows.items():
         row = sweep.rows[name]
         seeds = entry.groups.seeds(name) if entry.groups else sorted(runs)
@@ -120,7 +120,7 @@ def entry_tables(entry: Entry) -> list[Table]:
 
 
 def _cell(entry: Entry, row: str, metric: str) -> str:
-    if entry.asked.sweep.gate_report:
+    if entry.request.sweep.gate_report:
         number = number_in(entry.gates, metric.replace("{}", row))
         return "-" if number is None else plain(number[0])
     seeds = entry.by_seed(row, metric)
@@ -146,11 +146,11 @@ def _preconditions(entry: Entry) -> Table:
 
 
 def _claims(entry: Entry) -> Table:
-    labels, dialogues = entry.asked.sweep.labels, all_on_dialogues(entry.results)
+    labels, dialogues = entry.request.sweep.labels, all_on_dialogues(entry.results)
     decoded = any(d.beside for d in entry.decisions)
     beside = ["other decoding mode"] if decoded else []
     table = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", *beside, "verdict"], [])
-    planned = len(entry.asked.sweep.seeds)
+    planned = len(entry.request.sweep.seeds)
     for d in entry.decisions:
         verdict: str = d.verdict
         if d.turns and d.beside:
@@ -168,7 +168,7 @@ def _claims(entry: Entry) -> Table:
             seeds = "; ".join(f"{row} {_listed(of_row)}" for row, of_row in d.sides.items())
         cells = [claim, words(d.metric, dialogues), difference, _bounds(d), seeds, str(d.tasks or "-"), *other, verdict]
         table.rows.append(cells)
-    table.notes = [SIGN_NOTE, GATE_NOTE if entry.asked.sweep.gate_report else INTERVAL_NOTE, EACH_NOTE]
+    table.notes = [SIGN_NOTE, GATE_NOTE if entry.request.sweep.gate_report else INTERVAL_NOTE, EACH_NOTE]
     return table
 
 
@@ -198,7 +198,7 @@ def _costs(entry: Entry) -> Table:
         "profile CPU s": "profile_cpu_seconds",
         "profile s": "seconds.profile",
     }
-    labels = entry.asked.sweep.labels
+    labels = entry.request.sweep.labels
     profiled = [name for name, runs in entry.rows.items() if any(_mean(runs, metric) for metric in profiles.values())]
     metrics |= profiles if profiled else {}
     table = Table("What training cost, a run", ["row", "seeds", *metrics, "predictor, % of CPU"], [])
@@ -247,19 +247,19 @@ def _mean(runs: Runs, metric: str) -> float | None:
 
 
 def _provenance(entry: Entry) -> list[str]:
-    sweep, scale = entry.asked.sweep, entry.asked.scale
+    sweep, scale = entry.request.sweep, entry.request.scale
     if sweep.gate_report:
         return [_groups_note(entry), *hashes_note(entry.groups.hashes if entry.groups else {})]
     reasons: dict[str, list[str]] = {}
     for name in entry.rows:
-        if cannot := job_of(entry.asked, name, sweep.seeds[0]).cannot:
+        if cannot := job_of(entry.request, name, sweep.seeds[0]).cannot:
             reasons.setdefault(cannot, []).append(name)
     notes = [f"Not run at scale={scale}: {', '.join(rows)} ({reason})." for reason, rows in reasons.items()]
     for place, names in entry.kept.items():
         commits = sorted({run.result.commit[:12] for name in names for run in entry.rows[name].values()})
         code = f"made with the code of {' and '.join(commits)}"
         notes.append(f"Rows whose runs are in {place}/, {code}: {', '.join(names)}.")
-    if base := [name for name in untrained(entry.asked, entry.rows) if len(entry.rows[name]) > 1]:
+    if base := [name for name in untrained(entry.request, entry.rows) if len(entry.rows[name]) > 1]:
         notes.append(f"These rows have no training, so all seeds have equal results: {', '.join(sorted(base))}.")
     hashes = {row: runs[min(runs)].result.config_hash for row, runs in entry.rows.items() if runs}
     return [*notes, *hashes_note(hashes)]
@@ -279,7 +279,7 @@ def _changed_notes(changed: Iterable[Changed]) -> list[str]:
 
 def _groups_note(entry: Entry) -> str:
     if entry.groups is None:
-        return f"No groups are recorded yet; run `python train.py sweep={entry.asked.sweep.name}`."
+        return f"No groups are recorded yet; run `python train.py sweep={entry.request.sweep.name}`."
     commits = ", ".join(sorted({result.commit[:12] for result in entry.groups.results}))
     number, commands = entry.groups.report["groups"], "; ".join(entry.groups.commands)
     return f"Computed from {number} recorded groups of rollouts (commit {commits}) with: {commands}."

@@ -2,7 +2,7 @@
 
 The gateway is an HTTP server that holds each chat-completions request of a program until the policy has replied:
 
-    agent program  --request-->  gateway  --Asked-->  Desk  -->  the rollout's thread
+    agent program  --request-->  gateway  --PendingRequest-->  RequestQueue  -->  the rollout's thread
                    <--answer---           <--reply--
 """
 
@@ -38,7 +38,7 @@ from turnwise.types import Message, Task
 from turnwise_worlds import data_files, workers
 from turnwise_worlds.replayed_episodes import Opening, ReplayedEnv, ReplayedSession
 from turnwise_worlds.sandbox.folder_value import File, Tree, check_path, laid_over, read_folder, tree_of
-from turnwise_worlds.sandbox.sandbox import HOST, Bubblewrap, CallResult, Door
+from turnwise_worlds.sandbox.sandbox import HOST, Bubblewrap, CallResult, ServerPort
 from turnwise_worlds.tool_environment import read_calls
 from turnwise_worlds.workspace import Box, faults
 
@@ -160,7 +160,7 @@ def completion(reply: Message, stream: bool) -> dict[str, Any]:
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class PendingRequest:
     conversation: Conversation
     reply: Future[Message] = field(default_factory=Future)
 
@@ -171,19 +171,19 @@ class Asked:
         return taken
 
 
-class Desk:
+class RequestQueue:
     """The requests of one episode, in order of arrival. Every request must carry the episode's ``token``. Only the
     event loop uses the attributes that begin with an underscore, except the queue.
     """
 
     def __init__(self) -> None:
         self.token = secrets.token_urlsafe(16)
-        self._waiting: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
-        self._open: set[Asked] = set()
+        self._waiting: queue.SimpleQueue[PendingRequest | None] = queue.SimpleQueue()
+        self._open: set[PendingRequest] = set()
         self._ended = False
         self._runner: asyncio.Task[web.AppRunner] | None = None
 
-    def next(self) -> Asked | None:
+    def next(self) -> PendingRequest | None:
         """Waits for and returns the next request that was not withdrawn; None if the episode has ended."""
         while (pending := self._waiting.get()) is not None and pending.reply.cancelled():
             pass
@@ -199,7 +199,7 @@ class Desk:
     def close(self) -> None:
         workers.start(self._close())
 
-    async def reply_to(self, pending: Asked) -> Message:
+    async def reply_to(self, pending: PendingRequest) -> Message:
         if self._ended:
             raise web.HTTPGone(text="the episode is over")
         self._open.add(pending)
@@ -228,9 +228,9 @@ class Desk:
             await (await runner).cleanup()
 
 
-async def _runner(listener: socket.socket, desk: Desk) -> web.AppRunner:
+async def _runner(listener: socket.socket, requests: RequestQueue) -> web.AppRunner:
     app = web.Application(client_max_size=BODY, middlewares=[_refusals])
-    app[_DESK] = desk
+    app[_QUEUE] = requests
     app.router.add_post(CHAT, _chat)
     # A program that disconnects withdraws its request. aiohttp's messages about requests stay out of the run's log.
     runner = web.AppRunner(app, access_log=None, logger=_SILENT, handler_cancellation=True, shutdown_timeout=0)
@@ -239,7 +239,7 @@ async def _runner(listener: socket.socket, desk: Desk) -> web.AppRunner:
     return runner
 
 
-_DESK = web.AppKey("desk", Desk)
+_QUEUE = web.AppKey("requests", RequestQueue)
 _SILENT = logging.getLogger("turnwise.gateway")
 _SILENT.disabled = True
 
@@ -247,7 +247,7 @@ _SILENT.disabled = True
 @web.middleware
 async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
     token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if not hmac.compare_digest(token.encode(errors="replace"), request.app[_DESK].token.encode()):
+    if not hmac.compare_digest(token.encode(errors="replace"), request.app[_QUEUE].token.encode()):
         return _refused(401, "the token does not belong to this episode; send the value of OPENAI_API_KEY")
     try:
         answer: web.StreamResponse = await handler(request)
@@ -264,8 +264,8 @@ def _refused(status: int, message: str) -> web.Response:
 
 
 async def _chat(request: web.Request) -> web.StreamResponse:
-    pending = Asked(read_request(parse_json(await request.read())))
-    body = completion(await request.app[_DESK].reply_to(pending), pending.conversation.stream)
+    pending = PendingRequest(read_request(parse_json(await request.read())))
+    body = completion(await request.app[_QUEUE].reply_to(pending), pending.conversation.stream)
     if not pending.conversation.stream:
         return web.json_response(body)
     events = f"data: {json.dumps(body)}\n\ndata: [DONE]\n\n"
@@ -300,10 +300,10 @@ class Program:
     """A running agent program. ``OPENAI_BASE_URL`` has the gateway's address, ``OPENAI_API_KEY`` the episode's token."""
 
     def __init__(self, sandbox: Bubblewrap, command: str, tree: Tree, variables: Mapping[str, str]) -> None:
-        self.desk = Desk()
+        self.requests = RequestQueue()
         self.result: Future[tuple[CallResult, Tree]] = Future()
         self._kill: Future[Callable[[], None]] = Future()  # known once the program runs
-        shown = {"OPENAI_BASE_URL": f"http://{HOST}:{PORT}/v1", "OPENAI_API_KEY": self.desk.token, **variables}
+        shown = {"OPENAI_BASE_URL": f"http://{HOST}:{PORT}/v1", "OPENAI_API_KEY": self.requests.token, **variables}
         script = with_variables(command, shown)
         threading.Thread(target=self._run, args=(sandbox, script, tree), name="agent", daemon=True).start()
 
@@ -312,15 +312,15 @@ class Program:
 
     def _run(self, sandbox: Bubblewrap, script: str, tree: Tree) -> None:
         try:
-            self.result.set_result(sandbox.shell(script, tree, Door(PORT, self._opened)))
+            self.result.set_result(sandbox.shell(script, tree, ServerPort(PORT, self._opened)))
         except BaseException as error:  # the error is stored and raised where the result is read
             self.result.set_exception(error)
         finally:
-            self.desk.end()
-            self.desk.close()
+            self.requests.end()
+            self.requests.close()
 
     def _opened(self, listener: socket.socket, kill: Callable[[], None]) -> None:
-        self.desk.serve(listener)
+        self.requests.serve(listener)
         self._kill.set_result(kill)
 
 
@@ -339,7 +339,7 @@ class AgentEpisode:
         files = {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(shown, ensure_ascii=False).encode())}
         self.program = Program(self.sandbox, env.command, laid_over(env.code, files), env.variables)
         self.number = 0  # number of replies so far
-        self._asked: Asked | None = None
+        self._asked: PendingRequest | None = None
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
@@ -347,7 +347,7 @@ class AgentEpisode:
 
     def opening(self) -> list[Message]:
         if self._asked is None:
-            self._asked = self.program.desk.next()
+            self._asked = self.program.requests.next()
             if self._asked is None:
                 raise EnvironmentFault(
                     f"{self.place}: the agent program ended ({self._output()}) before it requested a reply from the "
@@ -366,11 +366,11 @@ class AgentEpisode:
         reply = spoken(text, before.tools, self.form, self.number)
         self.number += 1
         taken = pending.answer(reply)
-        following = self.program.desk.next()
+        following = self.program.requests.next()
         while not taken and following is not None and following.conversation == before:
             # The agent program disconnected and sent its request again. The repeated request gets this reply.
             taken = following.answer(reply)
-            following = self.program.desk.next()
+            following = self.program.requests.next()
         if not taken and following is None:
             raise EnvironmentFault(
                 f"{self.place}: the agent program ended ({self._output()}) while the policy's reply was being sampled"

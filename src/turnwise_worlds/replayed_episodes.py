@@ -45,7 +45,7 @@ class Episode(Protocol):
         ...
 
 
-class _Live:
+class _RunningEpisode:
     """A running episode, shared by sessions at the same position. The first of them to act takes it."""
 
     def __init__(self, episode: Episode, position: object) -> None:
@@ -82,12 +82,12 @@ class ReplayedSession(Session):
         self.taken: tuple[tuple[str, str], ...] = ()  # the actions so far, each with the text of its answer
         self.done = self.won = False
         self._open = open_episode
-        self._live: _Live | None = None
+        self._live: _RunningEpisode | None = None
         self._busy = False  # whether this session has the episode for itself: during a step, and after a failed step
         self.form: Format = "hermes"
         if known is None:
             episode = open_episode()
-            self._live, self.form = _Live(episode, self.taken), episode.form
+            self._live, self.form = _RunningEpisode(episode, self.taken), episode.form
             known = episode.opening(), tools_of(episode)
         self._opening, self.tools = list(known[0]), tuple(known[1])
         self._first_tools = self.tools
@@ -120,14 +120,14 @@ class ReplayedSession(Session):
         fork._busy = False
         return fork
 
-    def _claimed(self) -> _Live:
+    def _claimed(self) -> _RunningEpisode:
         if self._live is None or self._busy or not self._live.claim(self.taken):
             self._live = self.repeat()
         self._busy = True
         return self._live
 
-    def repeat(self) -> _Live:
-        live = self._live = _Live(self._open(), None)
+    def repeat(self) -> _RunningEpisode:
+        live = self._live = _RunningEpisode(self._open(), None)
         self._busy = True  # so that `close` reaches the episode while its actions are repeated
         self._compare(
             0, _shown(self._opening, self._first_tools), _shown(live.episode.opening(), tools_of(live.episode))
@@ -137,7 +137,7 @@ class ReplayedSession(Session):
             self._compare(turn, answer, _answer(step, tools_of(live.episode)))
         return live
 
-    def _act(self, live: _Live, action: str, turn: int) -> Step:
+    def _act(self, live: _RunningEpisode, action: str, turn: int) -> Step:
         step = live.episode.act(action)
         return replace(step, done=True) if turn >= self.horizon and not step.done else step
 

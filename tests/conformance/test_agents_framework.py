@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from turnwise_worlds.agent import Conversation, Desk, continuation, spoken
+from turnwise_worlds.agent import Conversation, RequestQueue, continuation, spoken
 
 pytestmark = pytest.mark.extra("agent")
 
@@ -18,27 +18,29 @@ CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[Desk, str]]:
-    desk = Desk()
+def served() -> Iterator[tuple[RequestQueue, str]]:
+    requests = RequestQueue()
     listener = socket.create_server(("127.0.0.1", 0))
-    desk.serve(listener)
-    yield desk, f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-    desk.end()
-    desk.close()
+    requests.serve(listener)
+    yield requests, f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    requests.end()
+    requests.close()
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("interface", ["OpenAIChatCompletionsModel"])
-def test_an_agent_of_the_framework_runs_unchanged(served: tuple[Desk, str], interface: str, stream: bool) -> None:
+def test_an_agent_of_the_framework_runs_unchanged(
+    served: tuple[RequestQueue, str], interface: str, stream: bool
+) -> None:
     import agents
     from openai import AsyncOpenAI
 
-    desk, address = served
+    requests, address = served
     asked: list[Conversation] = []
 
     def answer() -> None:
         for number, text in enumerate((f"Let me look.{CALL}", "It rains in Oslo.")):
-            request = desk.next()
+            request = requests.next()
             assert request is not None
             asked.append(request.conversation)
             request.answer(spoken(text, request.conversation.tools, "hermes", number))
@@ -53,7 +55,7 @@ def test_an_agent_of_the_framework_runs_unchanged(served: tuple[Desk, str], inte
 
     async def run() -> Any:
         agents.set_tracing_disabled(True)
-        client = AsyncOpenAI(api_key=desk.token, base_url=address, max_retries=0, timeout=20)
+        client = AsyncOpenAI(api_key=requests.token, base_url=address, max_retries=0, timeout=20)
         model = getattr(agents, interface)("policy", client)
         agent = agents.Agent(name="helper", instructions="Help.", tools=[weather], model=model)
         if not stream:

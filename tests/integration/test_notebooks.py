@@ -76,8 +76,8 @@ def test_pivotrl_shows_the_numbers_of_the_pages(outputs: Path, tmp_path: Path, c
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     page, web = tmp_path / "page.md", tmp_path / "page.html"
-    asked = ["sweep=pivotrl_tab4", f"outputs={outputs}", "--markdown", str(page), "--html", str(web)]
-    assert script.main(asked) == 0
+    request = ["sweep=pivotrl_tab4", f"outputs={outputs}", "--markdown", str(page), "--html", str(web)]
+    assert script.main(request) == 0
     capsys.readouterr()
     shown = executed("read_a_sweep", outputs, TURNWISE_PAPER="PivotRL")
     lines = {line for text in shown for line in text.splitlines()}

@@ -13,7 +13,7 @@ from turnwise.config.check import check_config
 from turnwise.config.overrides import group_options
 from turnwise.config.schema import compose_config
 from turnwise.shipped import WORLDS
-from turnwise_study.sweeps.jobs import ask, job_of
+from turnwise_study.sweeps.jobs import job_of, read_request
 
 # -- paper settings ----------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ BY_NAME = {
 
 def at_paper(name: str) -> DictConfig:
     sweep, _, row = name.partition("/")
-    job = job_of(ask([f"sweep={sweep}", "scale=paper"], CONF), row, 0)
+    job = job_of(read_request([f"sweep={sweep}", "scale=paper"], CONF), row, 0)
     return compose_config([word for word in job.overrides if word != job.begin], CONF, read=READ)
 
 
@@ -163,11 +163,11 @@ def test_what_a_scale_sets_for_an_option_leaves_other_options_alone() -> None:
 
 
 def test_what_a_scale_sets_belongs_to_an_option_that_exists() -> None:
-    asked, options = (CONF / "train.yaml").read_text(), group_options(CONF)
+    request, options = (CONF / "train.yaml").read_text(), group_options(CONF)
     found = [group.split("/")[1:] for group in options if group.startswith("at/")]
     assert found
     for group, scale in found:
-        assert f"- optional at/{group}: ${{scale}}/${{{group}}}" in asked
+        assert f"- optional at/{group}: ${{scale}}/${{{group}}}" in request
         assert scale in options["scale"] and set(options[f"at/{group}/{scale}"]) <= set(options[group])
 
 

@@ -20,7 +20,7 @@ import yaml
 from omegaconf import DictConfig, Node, OmegaConf
 
 from turnwise.models.hub import positions, read_config
-from turnwise.shipped import BASES, FETCHED
+from turnwise.shipped import BASES, PRETRAINED
 
 OWN = "own"  # the scale of a run whose settings follow the model
 ALWAYS = ("update.learning_rate", "iterations")  # which are told even if they are as with a shipped policy
@@ -92,7 +92,7 @@ class _Run:
     def __init__(self, root: DictConfig) -> None:
         self.root = root
         self.model = str(self["policy.model"])
-        folder = str(FETCHED.get(self.model, self.model))
+        folder = str(PRETRAINED.get(self.model, self.model))
         self.parameters, self.size = size_of(folder)
         self.positions = positions(read_config(folder))
         self.tiny = self.parameters < TINY

@@ -133,7 +133,7 @@ def _unique(items: Sequence[Hashable]) -> float:
     return len(set(items)) / len(items)
 
 
-class Taken(NamedTuple):
+class ActionPrefix(NamedTuple):
     """The actions of a rollout in its first ``step`` turns. ``more`` says whether the rollout may still take another
     action within these turns.
     """
@@ -152,10 +152,10 @@ def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: fl
     last = [turn for turn in behind if turn >= 0]
     done = [leaf for leaf in tree.valid_leaves() if leaf not in last]
     group = [
-        Taken([symbol(tree.turns[turn].text) for turn in tree.path(leaf)[:step]], more)
+        ActionPrefix([symbol(tree.turns[turn].text) for turn in tree.path(leaf)[:step]], more)
         for leaves, more in ((done, False), (last, True))
         for leaf in leaves
-    ] + [Taken([], True)] * (len(behind) - len(last))
+    ] + [ActionPrefix([], True)] * (len(behind) - len(last))
     if len(done) < 2:  # if all unfinished rollouts fail, fewer than two are left, and a distance needs two
         return None
     bounds = [distance_bounds(one, other, step) for one, other in combinations(group, 2)]
@@ -165,7 +165,7 @@ def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: fl
     return False if low >= threshold else None
 
 
-def distance_bounds(one: Taken, other: Taken, step: int) -> tuple[float, float]:
+def distance_bounds(one: ActionPrefix, other: ActionPrefix, step: int) -> tuple[float, float]:
     """Returns the least and the greatest Levenshtein distance that the action sequences of two rollouts can have after
     ``step`` turns, divided by the length of the longer sequence.
 

@@ -110,7 +110,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
-class Begun:
+class StartedCall:
     """A function of the environment that runs in a thread."""
 
     session: Session | None  # the session that it uses; None: it opens an episode and returns its session
@@ -118,7 +118,7 @@ class Begun:
     answer: Future[Any] = field(init=False)
 
 
-class Answers:
+class EnvironmentCalls:
     """Runs functions that use an environment, and returns their results.
 
     Args:
@@ -128,16 +128,16 @@ class Answers:
         lock: is held while a function runs in this thread.
 
     Attributes:
-        room: a semaphore with ``threads`` places, for functions whose session is made only when a thread is free.
+        free_threads: a semaphore with ``threads`` places, for functions whose session is made only when a thread is free.
     """
 
     def __init__(self, threads: int, seconds: float | None, lock: AbstractContextManager[Any] | None = None) -> None:
-        self.threads, self.seconds, self.room = threads, seconds, asyncio.Semaphore(threads)
+        self.threads, self.seconds, self.free_threads = threads, seconds, asyncio.Semaphore(threads)
         self.lock = lock or nullcontext()
         self._tasks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._pool = DaemonThreads(threads, "environment")
         self._moved = time.monotonic()  # when a thread last began or ended a function
-        self._under_way: set[Begun] = set()
+        self._under_way: set[StartedCall] = set()
 
     async def call(
         self,
@@ -159,9 +159,9 @@ class Answers:
 
     def start(
         self, function: Callable[[], Any], session: Session | None, passing: tuple[type[Exception], ...] = ()
-    ) -> Begun:
+    ) -> StartedCall:
         """Queues a function for the threads and returns at once."""
-        begun = Begun(session)
+        begun = StartedCall(session)
         self._under_way.add(begun)
         begun.answer = self._pool.submit(partial(self._run, begun, function, passing))
         return begun
@@ -170,7 +170,7 @@ class Answers:
         """A lock that is held while an episode of ``task`` is made, if a cached episode may be used (``shared``)."""
         return self._tasks[task.env, task.id] if shared else nullcontext()
 
-    async def wait(self, begun: Begun) -> Any:
+    async def wait(self, begun: StartedCall) -> Any:
         """Waits for the result of a function and returns it.
 
         Raises:
@@ -196,7 +196,7 @@ class Answers:
                 begun.answer.add_done_callback(partial(self._too_late, begun))
             raise
 
-    def _too_late(self, begun: Begun, answer: Future[Any]) -> None:
+    def _too_late(self, begun: StartedCall, answer: Future[Any]) -> None:
         self._pool.change_most(-1)
         if begun.session is None and answer.exception() is None:
             close(answer.result())
@@ -207,7 +207,7 @@ class Answers:
         for begun in list(self._under_way):
             close(begun.session)
 
-    def _run(self, begun: Begun, function: Callable[[], Any], passing: tuple[type[Exception], ...]) -> Any:
+    def _run(self, begun: StartedCall, function: Callable[[], Any], passing: tuple[type[Exception], ...]) -> Any:
         begun.since = self._moved = time.monotonic()
         try:
             with guarded(self.seconds, passing=passing):
@@ -245,7 +245,7 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
 # -- the limit on running rollouts, for environments in which each of them needs a process -----------------------------
 
 
-class Room:
+class RolloutLimit:
     """Lets groups of rollouts begin in the order of their arrival, so that at most ``most`` rollouts run at once (None: no
     limit). A group is admitted as a whole, because a gate waits for all its rollouts, and alone if it is larger. The
     schedule does not count a waiting group as running.
@@ -285,7 +285,7 @@ class Room:
 
 class Openings:
     """Returns the first messages of a task and their token ids. The results are cached. ``threads`` and ``seconds`` are
-    the limits of the environment's answers (:class:`Answers`).
+    the limits of the environment's answers (:class:`EnvironmentCalls`).
     """
 
     def __init__(self, environment: Any, chat: ChatTokens, threads: int = 0, seconds: float | None = None) -> None:
@@ -311,7 +311,7 @@ class Openings:
 
     async def _read(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
         together = self.environment.together or len(tasks)
-        answers = Answers(min(self.threads, together, len(tasks)), self.seconds)
+        answers = EnvironmentCalls(min(self.threads, together, len(tasks)), self.seconds)
         begun = {
             place: asyncio.ensure_future(self._open(task, answers, True))
             for place, task in enumerate(tasks)
@@ -325,7 +325,9 @@ class Openings:
         finally:
             answers.close()
 
-    async def _open(self, task: Task, answers: Answers, threaded: bool) -> tuple[Sequence[Message], Sequence[Any]]:
+    async def _open(
+        self, task: Task, answers: EnvironmentCalls, threaded: bool
+    ) -> tuple[Sequence[Message], Sequence[Any]]:
         opening = partial(answers.call, threaded, partial(self._opening, task), passing=(ValueError,))
         for _ in range(TRIES - 1):
             with suppress(EnvironmentFault):
@@ -347,7 +349,7 @@ class Openings:
 
 
 Call = Callable[..., Awaitable[Any]]
-"""Runs a function that uses the environment: ``Answers.call`` without its first argument."""
+"""Runs a function that uses the environment: ``EnvironmentCalls.call`` without its first argument."""
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from turnwise.engines.engine import Begin, Engine, Request, Sample, Sampling, sc
 from turnwise.env import Environment, EnvironmentFault, Session, Step, tools_of, waits
 from turnwise.methods.allocate import Allocator
 from turnwise.methods.gate import Gate
-from turnwise.rollouts.episodes import Answers, Episodes, Room, run_to_end
+from turnwise.rollouts.episodes import EnvironmentCalls, Episodes, RolloutLimit, run_to_end
 from turnwise.rollouts.verdicts import Anchored, Verdicts
 from turnwise.types import RolloutTree, State, Turn
 
@@ -67,7 +67,7 @@ class Branch:
 class Group:
     """The group of rollouts of one tree, while they are sampled."""
 
-    live: Live
+    playing: Playing
     number: int  # the group's index among the groups of one call of ``Player.play``
     tree: RolloutTree
     count: int  # number of rollouts that start at the root, which are called the first rollouts
@@ -81,22 +81,22 @@ class Group:
         """Samples the first rollouts and then the rollouts that branch from them. If the gate stops the group, sampling
         ends early.
         """
-        live, tree = self.live, self.tree
-        async with live.room.of(self.count, self):
-            first = await live.start(tree, -1, self.count)
+        playing, tree = self.playing, self.tree
+        async with playing.limit.of(self.count, self):
+            first = await playing.start(tree, -1, self.count)
             await self._all(first)
         self._first = False
         if tree.turns and not tree.stopped:
-            tree.stopped = live.gate.at_end(tree)
+            tree.stopped = playing.gate.at_end(tree)
         if tree.turns and not tree.stopped:
-            if not live.schedule.repeats:
+            if not playing.schedule.repeats:
                 in_order(tree, first)
-            branches = await live.expand(self)
-            async with live.room.of(sum(branches.values()), self):
+            branches = await playing.expand(self)
+            async with playing.limit.of(sum(branches.values()), self):
                 # at once: the numbers of the rollouts must not depend on how fast the environment opens episodes
-                begun = await asyncio.gather(*(live.start(tree, turn, count) for turn, count in branches.items()))
+                begun = await asyncio.gather(*(playing.start(tree, turn, count) for turn, count in branches.items()))
                 await self._all([branch for each in begun for branch in each])
-        live.schedule.leave(self)
+        playing.schedule.leave(self)
 
     async def goes_on(self, branch: Branch) -> bool:
         """Whether the rollout may take another turn. Waits for the gate's decision at its current step, if there is one."""
@@ -113,11 +113,11 @@ class Group:
         reached = [other.reached for other in self._going]
         while self.asked < min(reached, default=0) and not self.tree.stopped:
             self.asked += 1
-            self.tree.stopped = self.live.gate(self.tree, self.asked)
+            self.tree.stopped = self.playing.gate(self.tree, self.asked)
         step = max(reached, default=0)
         if self._holds(step):
             behind = [other.parent for other in self._going if other.reached < step]
-            decided = self.live.gate.early(self.tree, step, behind)
+            decided = self.playing.gate.early(self.tree, step, behind)
             self.tree.stopped = bool(decided)
             self.past = step if decided is False else self.past
         if not self._holds(step):
@@ -133,25 +133,25 @@ class Group:
         """Whether rollouts that have reached ``step`` must wait for the gate's decision, because turns that they took
         meanwhile might be wasted. With the schedule ``rounds`` all rollouts wait for the slowest one anyway.
         """
-        waits = self._first and not self.tree.stopped and not self.live.schedule.repeats
-        return waits and step > max(self.asked, self.past) and self.live.gate.looks_at(step)
+        waits = self._first and not self.tree.stopped and not self.playing.schedule.repeats
+        return waits and step > max(self.asked, self.past) and self.playing.gate.looks_at(step)
 
     async def _all(self, branches: Sequence[Branch]) -> None:
-        if self.live.local:
-            await self.live.act(self, branches)
+        if self.playing.local:
+            await self.playing.act(self, branches)
             return
         if not branches:
             return
         for branch in branches:
-            self.live.schedule.enter(branch.number)
+            self.playing.schedule.enter(branch.number)
             self._going[branch] = asyncio.create_task(self._one(branch))
         tasks = list(self._going.values())
-        self.live.schedule.leave(self)  # the group counts as running again when the last rollout ends
+        self.playing.schedule.leave(self)  # the group counts as running again when the last rollout ends
         await asyncio.gather(*tasks)
 
     async def _one(self, branch: Branch) -> None:
         try:
-            await self.live.roll_out(branch, self)
+            await self.playing.roll_out(branch, self)
         except asyncio.CancelledError:
             if not self.tree.stopped:
                 raise
@@ -160,8 +160,8 @@ class Group:
         if self._going:
             self._look(branch)
         else:
-            self.live.schedule.enter(self)
-        self.live.schedule.leave(branch.number)
+            self.playing.schedule.enter(self)
+        self.playing.schedule.leave(branch.number)
 
 
 def in_order(tree: RolloutTree, branches: Sequence[Branch]) -> None:
@@ -186,7 +186,7 @@ OnReply = Callable[[State, Sequence[int]], None]
 OnTree = Callable[[RolloutTree], None]
 
 
-class Live:
+class Playing:
     """Samples the rollouts of one call of ``Player.play``, where the arguments are explained."""
 
     def __init__(
@@ -207,9 +207,9 @@ class Live:
         together = player.environment.together
         if self.local and together is not None:
             threads = min(threads, together)  # each verifier may hold a process
-        self.answers = Answers(threads, player.environment_seconds, player.lock)
+        self.answers = EnvironmentCalls(threads, player.environment_seconds, player.lock)
         self.schedule = schedule_of(player.engine, player.sampling, on_turns)
-        self.room = Room(None if self.local else together, self.schedule)
+        self.limit = RolloutLimit(None if self.local else together, self.schedule)
         self._number = numbers()
         self._opened: dict[int, None] = {}  # the engine's open nodes (stored prefixes), in order
         self._ended: list[tuple[Group, asyncio.Future[Mapping[int, int]]]] = []  # groups that wait for the allocator
@@ -463,7 +463,7 @@ class Player:
         retries: how often a rollout whose environment failed is restarted from its starting state or turn, with new
             random draws. The failed attempt stays in the tree as an invalid leaf.
         environment_seconds, environment_threads: limits of the environment's answers
-            (``rollouts.episodes.Answers``).
+            (``rollouts.episodes.EnvironmentCalls``).
         dialogues: the verifier for single replies in dialogues without an environment.
         lock: is held while the environment is used in the thread that samples. Players that run at the same time share
             one lock.
@@ -518,8 +518,8 @@ class Player:
         # The longest histories come first, so that shorter ones of the same trajectory can share the engine's row.
         order = sorted(range(len(trees)), key=lambda i: -len(states[i].ids))
         counts = allocator(states)
-        live = Live(self, allocator, gate, key, on_turns, on_reply, on_tree)
-        run_to_end(live.run([trees[i] for i in order], [counts[i] for i in order]))
+        playing = Playing(self, allocator, gate, key, on_turns, on_reply, on_tree)
+        run_to_end(playing.run([trees[i] for i in order], [counts[i] for i in order]))
         if max(len(self.episodes.kept), len(self.verdicts.kept)) > KEPT:
             self.forget()
         return trees

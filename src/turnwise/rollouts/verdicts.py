@@ -26,7 +26,7 @@ from turnwise.env import Session, environment_of, verifier_of
 from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, Judge
 from turnwise.methods.reward import Reward
-from turnwise.rollouts.episodes import Answers, Episodes
+from turnwise.rollouts.episodes import EnvironmentCalls, Episodes
 from turnwise.types import Rewards, RolloutTree, State, ToolCall, Turn
 
 # -- verdicts by the demonstrated reply --------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class Verdicts:
     kept: dict[tuple[str, str, bool], Verdict] = field(default_factory=dict)
     _under_way: dict[tuple[str, str, bool], asyncio.Task[Verdict]] = field(default_factory=dict)
 
-    async def judge(self, state: State, turn: Turn, answers: Answers, threaded: bool) -> None:
+    async def judge(self, state: State, turn: Turn, answers: EnvironmentCalls, threaded: bool) -> None:
         """Writes the verdicts ``functional`` and ``strict`` (0.0 or 1.0) into ``turn.info``. With ``threaded``, the
         environment's methods run in a thread of ``answers``. Equal actions at a state share one decision.
 
@@ -137,7 +137,7 @@ class Verdicts:
             self.kept[key] = await asyncio.shield(self._under_way[key])
         turn.info["functional"], turn.info["strict"] = map(float, self.kept[key])
 
-    async def _decision(self, state: State, turn: Turn, answers: Answers, threaded: bool) -> Verdict:
+    async def _decision(self, state: State, turn: Turn, answers: EnvironmentCalls, threaded: bool) -> Verdict:
         if not state.task.env:
             return self.dialogues(state, turn)
         if turn.truncated:
@@ -146,7 +146,7 @@ class Verdicts:
         async with AsyncExitStack() as held:
             async with answers.making(state.task, self.episodes.shared(state.task, state.actions)):
                 if threaded:  # a session may hold a process, so it is made only when a thread is free
-                    await held.enter_async_context(answers.room)
+                    await held.enter_async_context(answers.free_threads)
                 session = await self.episodes.after(state.task, state.actions, call)
             verdict: Verdict = await call(partial(self._decide, session, state, turn.text), session)
             return verdict

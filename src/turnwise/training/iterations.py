@@ -40,7 +40,7 @@ from turnwise.types import Rewards, RolloutTree, State
 # -- rollouts of later iterations --------------------------------------------------------------------------------------
 
 
-class Ahead:
+class AheadCollection:
     """Collects iterations in a thread, one after the other, with the policies that ``rollout.staleness`` asks for.
     ``gather`` takes an iteration, its start time and the advantage rule's memory. If the first process samples for all
     processes of the run (``handed``), every process gets its collections.
@@ -144,7 +144,7 @@ class Collection:
     """Collects the rollouts of an iteration and returns its packed updates, one for each optimiser step. Without an
     allocator, nothing is sampled, and the trees are demonstrations.
 
-    With ``rollout.staleness``, the engine is busy during training (:class:`Ahead`), and other code that needs the
+    With ``rollout.staleness``, the engine is busy during training (:class:`AheadCollection`), and other code that needs the
     engine must call :meth:`settle` first. If a run with staleness has several processes, the first process samples for
     all processes, with servers (else an InputError is raised), and sends each collection to all processes.
 
@@ -177,7 +177,7 @@ class Collection:
                 f"rollout.staleness={self.staleness}: a run in several processes needs engine=vllm for this setting; "
                 "set engine=vllm, rollout.staleness=0 or trainer.devices=1"
             )
-        self.ahead = Ahead(module, player, self._gather, settings, handed) if self.staleness else None
+        self.ahead = AheadCollection(module, player, self._gather, settings, handed) if self.staleness else None
         self.add = dict if handed else self.distributed.add
         self.by_root = {} if self.sampled else demonstrated_paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]

@@ -38,7 +38,7 @@ from turnwise.models.logprobs import score
 from turnwise.models.policy import adapter_off, plain_copy, save_adapter
 from turnwise.rollouts.pack import Packed, Update, smaller
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.sharding import FullySharded, Whole, is_sharded
+from turnwise.training.sharding import FullySharded, GatheredModel, is_sharded
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class PolicyModule(LightningModule):
         return stage(engine, model, self.version) if self.distributed.samples else lambda: None
 
     def _gathered(self) -> Any:
-        return Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
+        return GatheredModel(self.model) if self.distributed.served and is_sharded(self.model) else self.model
 
     def remembered(self) -> dict[str, Any]:
         """Returns the policy's ``version`` and copies of its trained ``weights``, of sharded ones each process its own."""
@@ -436,7 +436,7 @@ def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, wri
     processes must call this function if the model is sharded; one ``writes``.
     """
     adapter = policy.lora.r > 0
-    left = plain_copy(model) if policy.start and not adapter else Whole(model) if is_sharded(model) else model
+    left = plain_copy(model) if policy.start and not adapter else GatheredModel(model) if is_sharded(model) else model
     if not writes:
         return
     target = folder / ("adapter" if adapter else "model")

@@ -132,7 +132,7 @@ def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
         raise RuntimeError(f"{path}: {'; '.join(str(failure[0]) for failure in error.failures.values())}") from error
 
 
-class Whole:
+class GatheredModel:
     """A sharded model whose trained weights are gathered, by all processes, in the CPU memory of the first process."""
 
     def __init__(self, model: Any) -> None:

@@ -23,7 +23,7 @@ from turnwise.runs.result_file import Result, read_result
 from turnwise_study.gates import tables
 from turnwise_study.gates.groups import read_arms, read_recorded, recordings
 from turnwise_study.gates.statistics import Bounded
-from turnwise_study.sweeps.jobs import Asked, job_of, picked, played
+from turnwise_study.sweeps.jobs import SweepRequest, job_of, picked, played
 from turnwise_study.tables import Table
 
 COMMAND = "python scripts/gate_report.py"
@@ -149,18 +149,18 @@ class SweepReport:
         return {arm.folder.name: min(arm.results, key=lambda r: r.seed).config_hash for arm in self.arms}
 
 
-def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
+def sweep_report(request: SweepRequest, places: Sequence[Path]) -> SweepReport | None:
     """The gate report on the groups of all seeds, from which an entry is computed; None if a run is missing.
 
     ``gate_report`` of a sweep names the sweep whose runs recorded the groups: those of its row ``never`` and, if it
     exists, those of its row ``gated``, whose gate then sets K and the threshold. A sweep that names itself has one
     report for each row.
     """
-    source = played(asked)
-    if source is asked:
+    source = played(request)
+    if source is request:
         # a row from whose policy another starts may be an SFT run, which records demonstrations
-        starts = {made.begins(asked.scale) for made in asked.sweep.rows.values()}
-        arms = tuple(arm for row in picked(asked) if row not in starts and (arm := _arm(asked, row, places)))
+        starts = {made.begins(request.scale) for made in request.sweep.rows.values()}
+        arms = tuple(arm for row in picked(request) if row not in starts and (arm := _arm(request, row, places)))
         if not arms:
             return None
         each = [_report_on((arm.folder,), _written((arm,))) for arm in arms]
@@ -169,7 +169,7 @@ def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
         facts = {"source": "recorded", "data": ", ".join(str(arm.folder) for arm in arms)}
         return SweepReport(facts | total | report, arms, tuple(command for _, command in each), True)
     if "never" not in source.sweep.rows:
-        raise InputError(f"{asked.sweep.name}: gate_report: the sweep {source.sweep.name} needs a row 'never'")
+        raise InputError(f"{request.sweep.name}: gate_report: the sweep {source.sweep.name} needs a row 'never'")
     never = _arm(source, "never", places)
     if never is None:
         return None
@@ -179,8 +179,8 @@ def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
     return SweepReport(whole, arms, (command,), False)
 
 
-def _arm(asked: Asked, row: str, places: Sequence[Path]) -> Arm | None:
-    name = job_of(asked, row, asked.sweep.seeds[0]).name
+def _arm(request: SweepRequest, row: str, places: Sequence[Path]) -> Arm | None:
+    name = job_of(request, row, request.sweep.seeds[0]).name
     for place in places:
         results = tuple(map(read_result, finished([place / name])))
         if results and recordings(place / name):
@@ -197,13 +197,13 @@ def _written(arms: Sequence[Arm]) -> object:
 @lru_cache(maxsize=8)
 def _report_on(folders: tuple[Path, ...], known: object) -> tuple[Sections, str]:
     """A report with the command that prints it. Cached until a file changes: several tables and figures use it."""
-    own = asked_of(folders[1]) if len(folders) > 1 else {}
+    own = gate_settings(folders[1]) if len(folders) > 1 else {}
     words = [f"{key}={folder}" for key, folder in zip(("data", "gated"), folders)]
     words += [f"{name}={value}" for name, value in own.items()]
     return gate_report(folders[0], Settings(**own), *folders[1:]), " ".join((COMMAND, *words))
 
 
-def asked_of(gated: Path) -> dict[str, Any]:
+def gate_settings(gated: Path) -> dict[str, Any]:
     """``k`` and ``threshold`` of the ``Divergence`` gate in the runs below ``gated``, as far as they are not the
     paper's.
     """

@@ -22,7 +22,7 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
     """
     hydras = [a for a in arguments if a.startswith(("hydra/", "hydra.", "-")) and a != "--dry-run"]
     own = [a for a in arguments if a not in hydras]
-    ask(own, folder)
+    read_request(own, folder)
     return [
         "--multirun",
         *(a for a in hydras if a not in ("-m", "--multirun")),
@@ -38,7 +38,7 @@ def _quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def ask(arguments: Sequence[str], folder: Path) -> Asked:
+def read_request(arguments: Sequence[str], folder: Path) -> SweepRequest:
     """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [pilots=true] [--dry-run] [key=value ...]``."""
     refuse_twice(arguments)
     options: dict[str, str] = {"scale": "tiny", "pilots": "false"}
@@ -64,7 +64,7 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
     pilots = options["pilots"].lower()
     if pilots not in ("true", "false") or (pilots == "true" and "seed" in options):
         raise InputError(f"pilots={pilots}: give true or false; with true leave out seed=, which the sweep file sets")
-    asked = Asked(
+    request = SweepRequest(
         find_sweep(options.get("sweep", ""), folder).of_scale(scale),
         folder,
         scale,
@@ -73,11 +73,11 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         tuple(extra),
         "--dry-run" in arguments,
     )
-    return of_pilots(asked) if pilots == "true" else asked
+    return of_pilots(request) if pilots == "true" else request
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SweepRequest:
     """The parsed command line of a sweep."""
 
     sweep: Sweep
@@ -94,26 +94,26 @@ class Asked:
         return "fresh=true" in (item.lower() for item in self.extra)
 
 
-def played(asked: Asked) -> Asked:
+def played(request: SweepRequest) -> SweepRequest:
     """The request for the runs that a sweep shows: its own runs, or those of the sweep in ``gate_report``."""
-    source = asked.sweep.gate_report
+    source = request.sweep.gate_report
     return (
-        asked
-        if source in (None, asked.sweep.name)
-        else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
+        request
+        if source in (None, request.sweep.name)
+        else replace(request, sweep=find_sweep(source, request.folder), rows=None)
     )
 
 
-def of_pilots(asked: Asked) -> Asked:
+def of_pilots(request: SweepRequest) -> SweepRequest:
     """The request for the pilot runs of a sweep: of the rows that preconditions name, and of the rows from whose
     weights these start, with names that begin with ``pilot/``, and on the tasks of ``eval.seed=0``, because settings
     may be chosen by their results.
     """
-    sweep = asked.sweep
+    sweep = request.sweep
     rows = [
         one.row
         for one in sweep.preconditions.values()
-        if one.same is None and not one.of_runs and one.row in (asked.rows or sweep.rows)
+        if one.same is None and not one.of_runs and one.row in (request.rows or sweep.rows)
     ]
     if sweep.pilots is None or not rows:
         shared = {one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same}
@@ -121,19 +121,19 @@ def of_pilots(asked: Asked) -> Asked:
         raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own{owners}")
     if sweep.start_seed is None:
         for row in rows:  # the list grows in the loop, because the row that is added may itself start from another row
-            begins = sweep.rows[row].begins(asked.scale)
+            begins = sweep.rows[row].begins(request.scale)
             rows += [begins] if begins is not None and begins not in rows else []
     return replace(
-        asked,
+        request,
         rows=tuple(dict.fromkeys(reversed(rows))),
         seeds=sweep.pilots.seeds,
         pilot=(*sweep.pilots.overrides, "eval.seed=0"),
     )
 
 
-def picked(asked: Asked) -> tuple[str, ...]:
-    sweep = asked.sweep
-    rows = asked.rows or tuple(sweep.rows)
+def picked(request: SweepRequest) -> tuple[str, ...]:
+    sweep = request.sweep
+    rows = request.rows or tuple(sweep.rows)
     for row in rows:
         if row not in sweep.rows:
             near = get_close_matches(row, sweep.rows, n=1, cutoff=0.6)
@@ -184,44 +184,46 @@ class Job:
     begin: str | None = None  # the override that passes those weights on
 
 
-def jobs(asked: Asked) -> list[Job]:
+def jobs(request: SweepRequest) -> list[Job]:
     """Every requested run of a sweep, one seed of all rows after the other, so that a complete table is there early."""
-    sweep, rows = asked.sweep, picked(asked)
+    sweep, rows = request.sweep, picked(request)
     by_name: dict[tuple[str, int], Job] = {}
-    for seed in asked.seeds or sweep.seeds:
+    for seed in request.seeds or sweep.seeds:
         for row in rows:
-            fixed = _fixed(asked, row)
-            if asked.pilot and fixed is not None:
+            fixed = _fixed(request, row)
+            if request.pilot and fixed is not None:
                 continue  # this run exists once for all seeds and is no pilot run
-            job = job_of(asked, row, seed if fixed is None else fixed)
+            job = job_of(request, row, seed if fixed is None else fixed)
             by_name.setdefault((job.name, job.seed), job)
     return list(by_name.values())
 
 
-def _fixed(asked: Asked, row: str) -> int | None:
-    owner, owned, _ = origin(asked.sweep, row, asked.folder, asked.scale)
-    return owner.start_seed if any(made.begins(asked.scale) == owned for made in owner.rows.values()) else None
+def _fixed(request: SweepRequest, row: str) -> int | None:
+    owner, owned, _ = origin(request.sweep, row, request.folder, request.scale)
+    return owner.start_seed if any(made.begins(request.scale) == owned for made in owner.rows.values()) else None
 
 
-def job_of(asked: Asked, row: str, seed: int) -> Job:
-    keys = {_key(item) for item in asked.extra}
-    owner, owned, cannot = origin(asked.sweep, row, asked.folder, asked.scale, keys)
+def job_of(request: SweepRequest, row: str, seed: int) -> Job:
+    keys = {_key(item) for item in request.extra}
+    owner, owned, cannot = origin(request.sweep, row, request.folder, request.scale, keys)
     source = owner.rows[owned]
-    extra = tuple(item for item in asked.extra if source.trains or not _of_training(_key(item)))
-    tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
+    extra = tuple(item for item in request.extra if source.trains or not _of_training(_key(item)))
+    tail = [f"scale={request.scale}"] if request.scale != "tiny" else []
     tail += sorted(item for item in extra if not _nameless(_key(item)))
     preset = f"{owner.name.replace('_', '/', 1)}/{owned}"
-    name = run_name(f"{PILOT}/{preset}" if asked.pilot else preset, ",".join(tail))
-    begins = source.begins(asked.scale)
+    name = run_name(f"{PILOT}/{preset}" if request.pilot else preset, ",".join(tail))
+    begins = source.begins(request.scale)
     alone = owner.start_seed is not None  # whether there is one common starting run, for pilot runs too
-    first = job_of(replace(asked, sweep=owner, pilot=() if alone else asked.pilot), begins, seed) if begins else None
+    first = (
+        job_of(replace(request, sweep=owner, pilot=() if alone else request.pilot), begins, seed) if begins else None
+    )
     begin = None
     if first:  # the override that starts the run from the weights that the run ``first`` saves
-        left = owner.leaves.get(asked.scale, "adapter")
+        left = owner.leaves.get(request.scale, "adapter")
         at = "${seed}" if owner.start_seed is None else str(owner.start_seed)
         begin = f"policy.{'start' if left == 'adapter' else 'model'}='outputs/{first.name}/seed{at}/{left}'"
-    own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
-    pilot = tuple(item for item in asked.pilot if source.trains or not _of_training(_key(item)))
+    own = (*owner.shared(request.scale), *(source.overrides or ()), *source.at.get(request.scale, ()))
+    pilot = tuple(item for item in request.pilot if source.trains or not _of_training(_key(item)))
     still = () if source.trains else ("iterations=0",)  # the scale of the sweep may have set iterations
     overrides = (*own, *still, *((begin,) if begin else ()), *extra, *pilot, f"name='{name}'", f"seed={seed}")
     begun = seed if owner.start_seed is None else owner.start_seed

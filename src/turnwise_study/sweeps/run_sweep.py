@@ -30,7 +30,7 @@ from turnwise.files import atomic_write
 from turnwise.runs.result_file import ResultError, read_result
 from turnwise.runs.run_folder import config_hash, hash_of, is_first, read_record
 from turnwise.text import plain
-from turnwise_study.sweeps.jobs import Asked, Job, jobs, played
+from turnwise_study.sweeps.jobs import Job, SweepRequest, jobs, played
 
 State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cannot run"]
 
@@ -145,27 +145,27 @@ Compose = Callable[[Sequence[str]], DictConfig]
 Launch = Callable[[Sequence[Sequence[str]]], object]
 
 
-def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal) -> list[Standing]:
+def run_sweep(request: SweepRequest, compose: Compose, launch: Launch, console: Terminal) -> list[Standing]:
     """Executes every unfinished run of a sweep, and returns the state of every run. ``compose`` makes a configuration
     of overrides, without Hydra's own settings. ``launch`` executes one run for each list of overrides, here or on
     another machine; a run that fails must not stop the others.
     """
-    asked = played(asked)
-    sweep = asked.sweep
-    wanted = jobs(asked)
-    configs = checked(wanted, asked, compose)
+    request = played(request)
+    sweep = request.sweep
+    wanted = jobs(request)
+    configs = checked(wanted, request, compose)
     standings = survey(wanted, configs)
-    title = f"{sweep.name}: {sweep.title}, scale {asked.scale}"
-    todo = [one for one in standings if one.open or (asked.fresh and one.state == "finished")]
+    title = f"{sweep.name}: {sweep.title}, scale {request.scale}"
+    todo = [one for one in standings if one.open or (request.fresh and one.state == "finished")]
     console.print(states_table(title, standings))
     tally = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in standings).items())
     console.print(f"Runs: {tally}; {len(todo)} runs still have to be executed.")
-    if asked.dry:
+    if request.dry:
         missing = {one.job.row: missing_files(configs[one.job.name]) for one in todo}
         mistakes = [f"row {row}: {mistake}" for row, wanted in missing.items() for mistake in wanted]
         if mistakes:
             raise ConfigError(mistakes)
-    if asked.dry or not todo:
+    if request.dry or not todo:
         return standings
     trouble = ""
     try:
@@ -202,7 +202,7 @@ def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
     return waves_of
 
 
-def checked(wanted: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
+def checked(wanted: Iterable[Job], request: SweepRequest, compose: Compose) -> dict[str, DictConfig]:
     """Name of a run -> checked configuration, of all runs that can start. All seeds of a row share one."""
     configs: dict[str, DictConfig] = {}
     mistakes: list[str] = []
@@ -217,7 +217,7 @@ def checked(wanted: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, 
         except ConfigError as error:
             mistakes += [f"row {job.row}: {mistake}" for mistake in error.mistakes]
         except (HydraException, OmegaConfBaseException) as error:
-            message = explain(error, job.overrides, asked.folder)
+            message = explain(error, job.overrides, request.folder)
             mistakes += [f"row {job.row}: {mistake}" for mistake in message.mistakes]
     if mistakes:
         raise ConfigError(mistakes)

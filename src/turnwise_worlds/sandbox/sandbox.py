@@ -58,9 +58,9 @@ _DISKS = (BOX, "/tmp", "/dev/shm")  # the file systems to which a command can wr
 _PROGRAM = Path(__file__).with_name("interpreter.py").read_text(encoding="utf-8")
 _LISTEN = """
 import socket, sys
-with socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=64) as door:
+with socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=64) as server_port:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=int(sys.argv[1])) as out:
-        socket.send_fds(out, [b"d"], [door.fileno()])
+        socket.send_fds(out, [b"d"], [server_port.fileno()])
 """
 
 
@@ -97,7 +97,7 @@ class CallResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ServerPort:
     """Lets a command connect to one server on the host. A listening socket belongs to the network in which it was
     created, so a small program in the sandbox creates it, on ``port`` of 127.0.0.1, and passes it to the host before
     the command begins. ``opened`` takes it over and returns at once; its second argument ends the command.
@@ -127,22 +127,22 @@ class Bubblewrap:
         self._cleaner: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
+    def shell(self, command: str, tree: Tree, server_port: ServerPort | None = None) -> tuple[CallResult, Tree]:
         """Runs a bash command in a fresh folder with the files of ``tree`` until all of its processes have ended.
         Returns the result and the folder's content. Raises ``SandboxFault`` if the sandbox failed.
         """
         if mistake := _mistake(command):
             return CallResult(f"bash: {mistake}\n", 2), tree
-        return self._run(command, tree, self.limits, "connected" if door else "command", door)
+        return self._run(command, tree, self.limits, "connected" if server_port else "command", server_port)
 
     def _run(
-        self, command: str, tree: Tree, limits: Limits, kind: Kind, door: Door | None = None
+        self, command: str, tree: Tree, limits: Limits, kind: Kind, server_port: ServerPort | None = None
     ) -> tuple[CallResult, Tree]:
         with ExitStack() as stack:
             ours = theirs = None
-            if door:
+            if server_port:
                 ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
-            reports, process = self._start(command, limits, kind, door, theirs, stack)
+            reports, process = self._start(command, limits, kind, server_port, theirs, stack)
             assert process.stdin is not None and process.stdout is not None
             if not readable(process.stdout, _START) or os.read(process.stdout.fileno(), 1) != b"\n":
                 raise SandboxFault(f"bwrap failed before the command started: {_last_words(process)}")
@@ -156,12 +156,12 @@ class Bubblewrap:
                     return CallResult("", None, "disk"), tree
                 raise SandboxFault(f"the work folder cannot be prepared: {error}") from error
             process.stdin.close()  # lets the command begin
-            if door and ours and theirs:
+            if server_port and ours and theirs:
                 theirs.close()
                 descriptors = socket.recv_fds(ours, 1, 1)[1] if readable(ours, _START) else []
                 if not descriptors:
-                    raise SandboxFault(f"no program in the sandbox could listen on port {door.port}")
-                door.opened(socket.socket(fileno=descriptors[0]), lambda: _kill(process))
+                    raise SandboxFault(f"no program in the sandbox could listen on port {server_port.port}")
+                server_port.opened(socket.socket(fileno=descriptors[0]), lambda: _kill(process))
             gone = os.pidfd_open(process.pid)
             stack.callback(os.close, gone)
             output, stopped = _watch(process, gone, limits, disks)
@@ -211,16 +211,22 @@ class Bubblewrap:
                 self._cleaner = None
 
     def _start(
-        self, command: str, limits: Limits, kind: Kind, door: Door | None, inner: socket.socket | None, stack: ExitStack
+        self,
+        command: str,
+        limits: Limits,
+        kind: Kind,
+        server_port: ServerPort | None,
+        inner: socket.socket | None,
+        stack: ExitStack,
     ) -> tuple[int, subprocess.Popen[bytes]]:
         """Starts bwrap, whose command waits for the end of its standard input. Returns the descriptor of its reports too."""
         self._guard()
         lines = ["echo; read -r _; exec < /dev/null"]
-        if door and inner:
-            words = [self.python_path, "-I", "-S", "-c", _LISTEN, str(inner.fileno()), str(door.port)]
+        if server_port and inner:
+            words = [self.python_path, "-I", "-S", "-c", _LISTEN, str(inner.fileno()), str(server_port.port)]
             lines += [f"{shlex.join(words)} || exit 97", f"exec {inner.fileno()}>&-"]
-        # an agent (with a door) may reserve any amount of address space
-        space, descriptors = ("unlimited", 64) if door else (limits.memory_mib * 1024, 256)
+        # an agent (with a server_port) may reserve any amount of address space
+        space, descriptors = ("unlimited", 64) if server_port else (limits.memory_mib * 1024, 256)
         bounds = f"-c 0 -n {descriptors} -f {limits.file_mib * 1024} -v {space} -u {limits.processes}"
         lines += [f"ulimit {bounds} -t {math.ceil(limits.seconds) + 1}", command]
         size = (limits.folder_mib << 20) + limits.files * _PAGE

@@ -16,7 +16,7 @@ import yaml
 
 from turnwise.runs.archive import opened
 from turnwise.runs.result_file import Result, read_result
-from turnwise_study.sweeps.jobs import ask, jobs, of_pilots, played
+from turnwise_study.sweeps.jobs import jobs, of_pilots, played, read_request
 from turnwise_study.sweeps.sweep_file import Sweep, find_sweep, origin, sweep_names
 
 ROOT = Path(__file__).parents[3]
@@ -37,11 +37,11 @@ WHOLE = (git("rev-parse", "--is-shallow-repository") or "").strip()
 
 def runs_of(name: str, pilot: bool) -> Iterator[tuple[str, Result]]:
     """The kept runs that the claims of a sweep read, or its preconditions: the row and the result of each."""
-    asked = ask([f"sweep={name}"], CONF)
-    if pilot and asked.sweep.pilots is None:
+    request = read_request([f"sweep={name}"], CONF)
+    if pilot and request.sweep.pilots is None:
         return
-    asked = played(of_pilots(asked) if pilot else asked)
-    for job in jobs(asked):
+    request = played(of_pilots(request) if pilot else request)
+    for job in jobs(request):
         folder = RESULTS / job.name / f"seed{job.seed}"
         if job.cannot is None and (folder / "result.json").exists():
             yield job.row, read_result(folder)

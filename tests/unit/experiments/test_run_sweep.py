@@ -16,7 +16,7 @@ from turnwise.console import Terminal
 from turnwise.errors import InputError, RowsFailed
 from turnwise.runs.result_file import write_result
 from turnwise.runs.run_folder import config_hash
-from turnwise_study.sweeps.jobs import ask, jobs
+from turnwise_study.sweeps.jobs import jobs, read_request
 from turnwise_study.sweeps.run_sweep import Recorded, error_file, run_sweep
 
 
@@ -57,8 +57,8 @@ class Bench:
         """Run the sweep; where its runs stand then, and what was launched is in ``launched``."""
         self.launched, self.out = [], StringIO()
         rows = () if any(argument.startswith("rows=") for argument in arguments) else ("rows=base,ours,theirs",)
-        asked = ask(["sweep=p_tab1", *rows, *arguments], self.conf)
-        found = run_sweep(asked, self.compose, self.launch, Terminal(file=self.out, width=200))
+        request = read_request(["sweep=p_tab1", *rows, *arguments], self.conf)
+        found = run_sweep(request, self.compose, self.launch, Terminal(file=self.out, width=200))
         return {f"{one.job.row}{one.job.seed}": one.state for one in found}
 
 
@@ -106,16 +106,16 @@ def test_rows_that_start_from_another_come_after_it(bench: Bench) -> None:
             1,
         )
     )
-    asked = ask(["sweep=p_tab1", "rows=last,later,base,ours", "seed=0"], bench.conf)
+    request = read_request(["sweep=p_tab1", "rows=last,later,base,ours", "seed=0"], bench.conf)
     batches: list[int] = []
 
     def launch(batch: Sequence[Sequence[str]]) -> None:
         batches.append(len(batch))
         bench.launch(batch)
 
-    run_sweep(asked, bench.compose, launch, Terminal(file=bench.out))
+    run_sweep(request, bench.compose, launch, Terminal(file=bench.out))
     assert bench.launched == ["base0", "ours0", "later0", "last0"] and batches == [2, 1, 1]
-    later = jobs(asked)[1]
+    later = jobs(request)[1]
     assert "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'" in later.overrides and later.starts == "p/tab1/ours"
 
 
@@ -125,7 +125,7 @@ def test_a_row_starts_from_a_row_with_runs(bench: Bench, starts: str) -> None:
     line = f"  later: {{starts: {starts}, overrides: method=grpo}}\n  base:"
     table.write_text(table.read_text().replace("  base:", line, 1))
     with pytest.raises(InputError, match=r"rows\.later\.starts"):
-        ask(["sweep=p_tab1"], bench.conf)
+        read_request(["sweep=p_tab1"], bench.conf)
 
 
 def test_a_programs_error_keeps_its_traceback(bench: Bench) -> None:
@@ -202,8 +202,8 @@ def test_an_entry_that_is_read_from_groups_runs_the_sweep_that_records_them(benc
     text = (folder / "p_tab1.yaml").read_text()
     (folder / "p_groups.yaml").write_text(text)
     (folder / "p_tab1.yaml").write_text(text + "gate_report: p_groups\n")
-    asked = ask(["sweep=p_tab1", "rows=ours", "seed=0"], bench.conf)
-    found = run_sweep(asked, bench.compose, bench.launch, Terminal(file=bench.out, width=200))
+    request = read_request(["sweep=p_tab1", "rows=ours", "seed=0"], bench.conf)
+    found = run_sweep(request, bench.compose, bench.launch, Terminal(file=bench.out, width=200))
     assert {one.job.name.rsplit("/", 1)[0] for one in found} == {
         "p/groups"
     }  # all of its rows: ours names one of the table

@@ -17,7 +17,7 @@ from turnwise.runs.kept_runs import finished
 from turnwise.runs.result_file import Result, read_result
 from turnwise.runs.run_folder import config_hash
 from turnwise_study.run_metrics import RunMetrics
-from turnwise_study.sweeps.jobs import Asked, ask, job_of, jobs, of_pilots, played
+from turnwise_study.sweeps.jobs import SweepRequest, job_of, jobs, of_pilots, played, read_request
 from turnwise_study.sweeps.run_sweep import RowHashes
 from turnwise_study.sweeps.sweep_file import SCALES, find_sweep, sweep_names
 
@@ -43,7 +43,7 @@ def test_every_paper_is_here() -> None:
 def test_a_sweeps_rows_lead_somewhere(name: str) -> None:
     sweep = find_sweep(name, CONF)
     for scale in SCALES:
-        found = jobs(Asked(sweep, CONF, scale))  # type: ignore[arg-type]
+        found = jobs(SweepRequest(sweep, CONF, scale))  # type: ignore[arg-type]
         assert len({(job.name, job.seed) for job in found}) == len(found)
     assert sweep.entry in sweep.title or sweep.entry in ("In text", "Tables 1 and 7") or " and " in sweep.entry
 
@@ -86,7 +86,9 @@ def test_a_setting_in_a_table_is_a_number_of_its_rows_or_none(name: str, scale: 
             keys[one.row] += SETTING.findall(one.metric)
     assert any(keys.values())
     for row, named in keys.items():
-        cfg = compose_config(job_of(Asked(sweep, CONF, scale), row, 0).overrides, CONF, read=READ) if named else {}  # type: ignore[arg-type]
+        cfg = (
+            compose_config(job_of(SweepRequest(sweep, CONF, scale), row, 0).overrides, CONF, read=READ) if named else {}
+        )  # type: ignore[arg-type]
         for key in named:
             assert isinstance(OmegaConf.select(cfg, key, default="absent"), int | float | None), (row, key)
 
@@ -101,11 +103,11 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "scale"), CASES)
 def test_every_row_composes_and_has_a_folder_of_its_own(name: str, scale: str) -> None:
-    asked = Asked(find_sweep(name, CONF), CONF, scale)  # type: ignore[arg-type]
-    sweep, folders, hashes, worlds = asked.sweep, set(), {}, {}
+    request = SweepRequest(find_sweep(name, CONF), CONF, scale)  # type: ignore[arg-type]
+    sweep, folders, hashes, worlds = request.sweep, set(), {}, {}
     own = [row for row, made in sweep.rows.items() if made.overrides is not None]
     for row in own:
-        overrides = job_of(asked, row, sweep.seeds[0]).overrides
+        overrides = job_of(request, row, sweep.seeds[0]).overrides
         cfg = compose_config(overrides, CONF, read=READ)
         check_config(cfg)
         assert cfg.scale == ("real" if "scale=real" in overrides else scale)  # a model of its own has its own sizes
@@ -134,11 +136,11 @@ BESIDE = [
 
 
 def test_a_row_has_the_hash_of_the_run_that_train_would_start() -> None:
-    hashes, asked = RowHashes(CONF), ask(["sweep=pivotrl_tab4", "rows=full"], CONF)
-    told = [hashes(job_of(asked, "full", seed)) for seed in (0, 1, 0)]
-    alone = [config_hash(compose_config(job_of(asked, "full", seed).overrides, CONF)) for seed in (0, 1)]
+    hashes, request = RowHashes(CONF), read_request(["sweep=pivotrl_tab4", "rows=full"], CONF)
+    told = [hashes(job_of(request, "full", seed)) for seed in (0, 1, 0)]
+    alone = [config_hash(compose_config(job_of(request, "full", seed).overrides, CONF)) for seed in (0, 1)]
     assert told == [alone[0], alone[1], alone[0]] and alone[0] != alone[1]
-    other = ask(["sweep=pivotrl_tab4", "rows=full", "update.learning_rate=0.5"], CONF)
+    other = read_request(["sweep=pivotrl_tab4", "rows=full", "update.learning_rate=0.5"], CONF)
     assert hashes(job_of(other, "full", 0)) not in told
 
 
@@ -157,10 +159,12 @@ def test_configurations_that_share_what_was_read_share_no_node() -> None:
 def test_every_kept_run_is_of_the_configuration_that_its_row_is_now() -> None:
     hashes, changed = RowHashes(CONF), []
     left = set(finished([RESULTS]))
-    every = [ask(arguments, CONF) for arguments in [*([f"sweep={name}"] for name in sweep_names(CONF)), *BESIDE]]
-    every += [played(of_pilots(asked)) for asked in every if asked.sweep.pilots is not None]
-    for asked in every:
-        for job in jobs(asked):
+    every = [
+        read_request(arguments, CONF) for arguments in [*([f"sweep={name}"] for name in sweep_names(CONF)), *BESIDE]
+    ]
+    every += [played(of_pilots(request)) for request in every if request.sweep.pilots is not None]
+    for request in every:
+        for job in jobs(request):
             folder = RESULTS / job.name / f"seed{job.seed}"
             if folder in left:
                 left.remove(folder)

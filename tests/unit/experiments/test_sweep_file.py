@@ -9,7 +9,7 @@ import yaml
 
 from turnwise.console import typed
 from turnwise.errors import InputError
-from turnwise_study.sweeps.jobs import ask, for_hydra, job_of, jobs
+from turnwise_study.sweeps.jobs import for_hydra, job_of, jobs, read_request
 from turnwise_study.sweeps.sweep_file import Comparison, comparison, find_sweep, read_sweep, sweep_names
 
 # -- sweep file --------------------------------------------------------------------------------------------------------
@@ -170,57 +170,61 @@ least: {in_domain.after: 2, train/effective_groups: 0.05}
 
 
 def test_all_rows_of_a_seed_come_before_the_next_seed(conf: Path) -> None:
-    found = jobs(ask(["sweep=p_tab1"], conf))
+    found = jobs(read_request(["sweep=p_tab1"], conf))
     assert [(job.row, job.seed) for job in found] == [(r, s) for s in (0, 1) for r in ("base", "ours", "big", "theirs")]
     assert [job.row for job in found if job.cannot] == ["big", "theirs"] * 2
 
 
 def test_the_command_line_comes_last_and_makes_another_folder(conf: Path) -> None:
-    plain, changed = (job_of(ask(["sweep=p_tab1", *more], conf), "ours", 1) for more in ([], ["env.horizon=4"]))
+    plain, changed = (
+        job_of(read_request(["sweep=p_tab1", *more], conf), "ours", 1) for more in ([], ["env.horizon=4"])
+    )
     assert plain.overrides == ("scale=tiny", "method=pivotrl", "rollout.states=32", "name='p/tab1/ours'", "seed=1")
     assert changed.overrides[-3:] == ("env.horizon=4", "name='p/tab1/ours/env.horizon-4'", "seed=1")
 
 
 def test_scales_have_folders_of_their_own_and_ways_of_running_do_not(conf: Path) -> None:
-    asked = ask(
+    request = read_request(
         ["sweep=p_tab1", "scale=paper", "fresh=true", "paths.cache=/x", "judge.client.url=http://y", "eval.every=4"],
         conf,
     )
-    job = job_of(asked, "ours", 0)
+    job = job_of(request, "ours", 0)
     assert job.name == "p/tab1/ours/scale-paper"
     assert job.overrides[0] == "scale=paper_p"
     assert "rollout.states=32" not in job.overrides  # that was the tiny scale's
-    assert asked.fresh
+    assert request.fresh
     place = "hydra.searchpath=[file://mine/conf]"
-    found = job_of(ask(["sweep=p_tab1", place], conf), "ours", 0)
+    found = job_of(read_request(["sweep=p_tab1", place], conf), "ours", 0)
     assert found.name == "p/tab1/ours" and place in found.overrides  # reports compose the row with it
 
 
 def test_a_row_that_is_the_same_has_the_others_runs(conf: Path) -> None:
-    figure, table = (ask([f"sweep={name}"], conf) for name in ("p_fig1", "p_tab1"))
+    figure, table = (read_request([f"sweep={name}"], conf) for name in ("p_fig1", "p_tab1"))
     assert job_of(figure, "ours", 0) == job_of(table, "ours", 0)
     assert job_of(figure, "ours", 0).name == "p/tab1/ours"
     assert job_of(figure, "big", 0).cannot == "one size is shipped"
-    given = ask(["sweep=p_fig1", "scale=paper", "data.file=x"], conf)
+    given = read_request(["sweep=p_fig1", "scale=paper", "data.file=x"], conf)
     assert job_of(given, "big", 0).cannot is None
 
 
 def test_a_row_may_be_the_same_as_another_one_at_a_scale(conf: Path) -> None:
     path = conf / "sweep" / "p_fig1.yaml"
     path.write_text(path.read_text() + "  either: {same: p_tab1/ours, same_at: {paper: p_tab1/base}}\n")
-    tiny, paper = (ask(["sweep=p_fig1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
+    tiny, paper = (read_request(["sweep=p_fig1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
     assert job_of(tiny, "either", 0).name == "p/tab1/ours"
     assert job_of(paper, "either", 0).name == "p/tab1/base/scale-paper"
     path.write_text(path.read_text() + "  none: {same_at: {paper: p_tab1/base}}\n")
     with pytest.raises(InputError, match="there is no `same`"):
-        ask(["sweep=p_fig1"], conf)
+        read_request(["sweep=p_fig1"], conf)
 
 
 def test_a_row_starts_from_what_the_other_leaves(conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
     after = "  after: {overrides: method=toolrl, starts: ours}\ndirections:"
     path.write_text(path.read_text().replace("directions:", after) + "leaves: {paper: model}\n")
-    tiny, paper = (job_of(ask(["sweep=p_tab1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper"))
+    tiny, paper = (
+        job_of(read_request(["sweep=p_tab1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper")
+    )
     assert tiny.starts == "p/tab1/ours" and tiny.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
     assert paper.starts == "p/tab1/ours/scale-paper"
     assert paper.begin == "policy.model='outputs/p/tab1/ours/scale-paper/seed${seed}/model'"  # all weights were trained
@@ -233,7 +237,7 @@ def test_a_row_starts_from_one_that_started_from_another(conf: Path) -> None:
         "  then: {overrides: method=sft, starts_at: {tiny: ours}}\n  last: {overrides: method=toolrl, starts: then}\n"
     )
     path.write_text(path.read_text().replace("directions:", f"{more}directions:"))
-    tiny, paper = (ask(["sweep=p_tab1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
+    tiny, paper = (read_request(["sweep=p_tab1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
     assert job_of(tiny, "then", 0).begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
     assert job_of(tiny, "last", 0).begin == "policy.start='outputs/p/tab1/then/seed${seed}/adapter'"
     assert job_of(paper, "then", 0).begin is None
@@ -245,10 +249,12 @@ def test_a_row_may_start_at_one_scale_from_the_runs_of_another_file(conf: Path) 
     path.write_text(
         path.read_text() + "  start: {same: p_tab1/ours}\n  after: {overrides: method=grpo, starts_at: {tiny: start}}\n"
     )
-    tiny, paper = (job_of(ask(["sweep=p_fig1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper"))
+    tiny, paper = (
+        job_of(read_request(["sweep=p_fig1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper")
+    )
     assert tiny.starts == "p/tab1/ours" and tiny.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
     assert paper.starts is paper.begin is None
-    assert [job.name for job in jobs(ask(["sweep=p_fig1", "rows=start,after", "seed=0"], conf))] == [
+    assert [job.name for job in jobs(read_request(["sweep=p_fig1", "rows=start,after", "seed=0"], conf))] == [
         "p/tab1/ours",
         "p/fig1/after",
     ]
@@ -258,13 +264,13 @@ def test_all_seeds_may_start_from_one_run(conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
     after = "  after: {overrides: method=grpo, starts: ours}\ndirections:"
     path.write_text(path.read_text().replace("directions:", after) + "start_seed: 100\n")
-    found = jobs(ask(["sweep=p_tab1", "rows=ours,after", "seed=0,1"], conf))
+    found = jobs(read_request(["sweep=p_tab1", "rows=ours,after", "seed=0,1"], conf))
     assert [(job.row, job.seed) for job in found] == [("ours", 100), ("after", 0), ("after", 1)]
     begins = [(job.begin, job.start_seed) for job in found[1:]]
     assert begins == [("policy.start='outputs/p/tab1/ours/seed100/adapter'", 100)] * 2
     other = conf / "sweep" / "p_fig1.yaml"
     other.write_text(other.read_text() + "  start: {same: p_tab1/ours}\n")
-    assert [job.seed for job in jobs(ask(["sweep=p_fig1", "rows=start", "seed=0,1"], conf))] == [100]
+    assert [job.seed for job in jobs(read_request(["sweep=p_fig1", "rows=start", "seed=0,1"], conf))] == [100]
 
 
 @pytest.mark.parametrize("same", ["p_tab1/nothing", "p_fig1/loop"])
@@ -272,11 +278,11 @@ def test_a_row_that_is_the_same_as_none_is_told(conf: Path, same: str) -> None:
     path = conf / "sweep" / "p_fig1.yaml"
     path.write_text(path.read_text() + f"  loop: {{same: {same}}}\n")
     with pytest.raises(InputError, match="sweep=p_fig1"):
-        jobs(ask(["sweep=p_fig1"], conf))
+        jobs(read_request(["sweep=p_fig1"], conf))
 
 
 def test_rows_and_seeds_are_picked(conf: Path) -> None:
-    found = jobs(ask(["sweep=p_tab1", "rows=ours,base", "seed=3,5"], conf))
+    found = jobs(read_request(["sweep=p_tab1", "rows=ours,base", "seed=3,5"], conf))
     assert [(job.row, job.seed) for job in found] == [("ours", 3), ("base", 3), ("ours", 5), ("base", 5)]
 
 
@@ -298,11 +304,11 @@ def test_rows_and_seeds_are_picked(conf: Path) -> None:
 )
 def test_what_cannot_be_asked_is_told(conf: Path, arguments: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        jobs(ask(arguments, conf))
+        jobs(read_request(arguments, conf))
 
 
 def test_lists_are_one_value(conf: Path) -> None:
-    assert ask(["sweep=p_tab1", "env.levels=[1,2]", "env.files={train: a, seen: b}"], conf).extra == (
+    assert read_request(["sweep=p_tab1", "env.levels=[1,2]", "env.files={train: a, seen: b}"], conf).extra == (
         "env.levels=[1,2]",
         "env.files={train: a, seen: b}",
     )
@@ -313,20 +319,23 @@ def test_what_is_said_of_training_does_not_reach_a_row_that_trains_nothing(conf:
     path.write_text(path.read_text().replace("{label: Base,", "{label: Base, trains: false,"))
     training = ["iterations=3", "update.learning_rate=1e-3", "loss.clip_high=0.3", "allocator=trace"]
     both = ["env.horizon=4", "rollout.sampling.temperature=0.7", "trainer.accelerator=gpu"]
-    plain = job_of(ask(["sweep=p_tab1"], conf), "base", 0)
-    assert job_of(ask(["sweep=p_tab1", *training], conf), "base", 0) == plain
-    trained = job_of(ask(["sweep=p_tab1", *training], conf), "ours", 0)
+    plain = job_of(read_request(["sweep=p_tab1"], conf), "base", 0)
+    assert job_of(read_request(["sweep=p_tab1", *training], conf), "base", 0) == plain
+    trained = job_of(read_request(["sweep=p_tab1", *training], conf), "ours", 0)
     assert set(training) < set(trained.overrides) and trained.name != "p/tab1/ours"
-    changed = job_of(ask(["sweep=p_tab1", *training, *both], conf), "base", 0)
+    changed = job_of(read_request(["sweep=p_tab1", *training, *both], conf), "base", 0)
     assert set(both) < set(changed.overrides) and not set(training) & set(changed.overrides)
-    assert "rollout.states_of=1" in job_of(ask(["sweep=p_tab1", "rollout.states_of=1"], conf), "base", 0).overrides
+    assert (
+        "rollout.states_of=1"
+        in job_of(read_request(["sweep=p_tab1", "rollout.states_of=1"], conf), "base", 0).overrides
+    )
 
 
 def test_a_row_that_trains_nothing_has_no_iterations_whatever_its_scale_sets(conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
     rows = "  still: {trains: false, overrides: method=grpo iterations=2}\ndirections:"
     path.write_text(path.read_text().replace("directions:", rows))
-    still, ours = (job_of(ask(["sweep=p_tab1"], conf), row, 0).overrides for row in ("still", "ours"))
+    still, ours = (job_of(read_request(["sweep=p_tab1"], conf), row, 0).overrides for row in ("still", "ours"))
     assert [item for item in still if item.startswith("iterations")][-1] == "iterations=0"
     assert "iterations=0" not in ours
 

@@ -18,7 +18,7 @@ from turnwise_study.entries import Entry, as_json, counted, distinct_claims, rea
 from turnwise_study.entry_figures import by_update, during_figure, entry_figures
 from turnwise_study.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
 from turnwise_study.run_metrics import RunMetrics
-from turnwise_study.sweeps.jobs import ask, job_of, jobs
+from turnwise_study.sweeps.jobs import job_of, jobs, read_request
 from turnwise_study.sweeps.sweep_file import comparison
 from turnwise_study.tables import to_markdown
 
@@ -201,7 +201,7 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     outputs = tmp_path / "outputs"
 
     def entry():
-        return read_entry(ask(["sweep=p_tab1"], conf), [outputs])
+        return read_entry(read_request(["sweep=p_tab1"], conf), [outputs])
 
     assert entry().verdict == "not_run"
     assert counted([entry()]) == {
@@ -231,7 +231,7 @@ def test_entries_that_show_the_same_runs_are_counted_once_and_so_are_their_claim
     (conf / "sweep" / "p_fig1.yaml").write_text(f"{shown}{rows}directions: {{in_domain.after: [ours > base]}}\n")
     save(tmp_path / "outputs/p/tab1/base/seed0", [0] * 40)
     save(tmp_path / "outputs/p/tab1/ours/seed0", [2] * 30 + [0] * 10)
-    found = [read_entry(ask([f"sweep={name}"], conf), [tmp_path / "outputs"]) for name in ("p_tab1", "p_fig1")]
+    found = [read_entry(read_request([f"sweep={name}"], conf), [tmp_path / "outputs"]) for name in ("p_tab1", "p_fig1")]
     assert [entry.verdict for entry in found] == ["holds", "holds"]
     assert (counted(found)["P"]["holds"], counted(found)["P"]["one_seed"]) == (1, 1)
     assert [(one.claim.text, one.verdict) for one in distinct_claims(found)] == [("ours > base", "holds")]
@@ -243,7 +243,7 @@ def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> 
     sweep = conf / "sweep" / "p_tab1.yaml"
     sweep.write_text(sweep.read_text() + "also: {in_domain.after: [base > ours]}\n")
     save_both(tmp_path / "outputs")
-    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    found = read_entry(read_request(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert [(d.verdict, d.claim.ours) for d in found.decisions] == [
         ("holds", False),
         ("not_run", False),
@@ -262,14 +262,14 @@ def test_a_claim_is_asked_at_its_own_scale_alone(tmp_path: Path, conf: Path) -> 
     save_both(tmp_path / "outputs")
 
     def decision(scale: str) -> Decision:
-        asked = replace(ask(["sweep=p_tab1"], conf), scale=scale)  # type: ignore[arg-type]
-        entry = read_entry(asked, [tmp_path / "outputs"])
+        request = replace(read_request(["sweep=p_tab1"], conf), scale=scale)  # type: ignore[arg-type]
+        entry = read_entry(request, [tmp_path / "outputs"])
         return next(d for d in entry.decisions if d.claim.at)
 
     told = decision("tiny")
     assert (told.verdict, told.cannot, told.why) == ("not_run", True, "a claim only for scale=paper")
     assert decision("paper").why != "a claim only for scale=paper"
-    entry = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    entry = read_entry(read_request(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert entry.verdict == "holds"  # it is left out
 
 
@@ -277,8 +277,8 @@ def test_a_claim_that_waits_leaves_an_entry_open(tmp_path: Path, conf: Path) -> 
     path = conf / "sweep" / "p_tab1.yaml"
     path.write_text(path.read_text().replace(", needs: {tiny: one size is shipped}", ""))
     save_both(tmp_path / "outputs", (0,), 40)
-    asked = ask(["sweep=p_tab1"], conf)
-    found = read_entry(asked, [tmp_path / "outputs"])
+    request = read_request(["sweep=p_tab1"], conf)
+    found = read_entry(request, [tmp_path / "outputs"])
     assert [d.verdict for d in found.decisions] == ["holds", "not_run"]
     assert found.verdict == "undecided"
     assert entry_verdict([]) == "not_run"
@@ -290,7 +290,7 @@ def test_a_verdict_on_one_seed_is_marked(tmp_path: Path, conf: Path) -> None:
 
     def entry():
         places = [tmp_path / "outputs"]
-        return read_entry(ask(["sweep=p_tab1"], conf), places)
+        return read_entry(read_request(["sweep=p_tab1"], conf), places)
 
     save(tmp_path / "outputs/p/tab1/base/seed0", [0] * 40)
     for seed in range(3):
@@ -319,7 +319,7 @@ def test_what_is_never_trained_needs_one_seed(tmp_path: Path, conf: Path) -> Non
     path = conf / "sweep" / "p_tab1.yaml"
     path.write_text(path.read_text().replace("overrides: method=", "trains: false, overrides: method="))
     save_both(tmp_path / "outputs", (0,), 40)
-    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    found = read_entry(read_request(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert (found.decisions[0].verdict, found.decisions[0].one_seed) == ("holds", False)
 
 
@@ -336,7 +336,7 @@ def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path, name: st
     save_both(tmp_path / "outputs", (0, 1), 40)
     folder = tmp_path / "outputs/p/tab1/ours/seed0"
     (folder / name).write_text(line)
-    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    found = read_entry(read_request(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert sorted(found.rows["ours"]) == [1] and sorted(found.rows["base"]) == [0, 1]
     (note,) = found.notes
     assert note.startswith(f"left out: {folder / name}:1: ")
@@ -351,7 +351,7 @@ def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, con
         save(folder, [2] * 4)
         result = json.loads((folder / "result.json").read_text())
         (folder / "result.json").write_text(json.dumps({**result, "cpu_seconds": 4.0, **more}))
-    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    found = read_entry(read_request(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     text = to_markdown(entry_tables(found))
     assert "| Ours | 0 | 100 | 0 | - | 4 | 40 | 3 | 7 | - |" in text
     assert "| Base | 0 | 100 | 0 | - | 4 | - | - | - | - |" in text
@@ -384,7 +384,7 @@ def pilot(tmp_path: Path, seed: int, *spread: float) -> None:
 
 
 def entry(tmp_path: Path, pilot_conf: Path, name: str = "p_tab1") -> Entry:
-    return read_entry(ask([f"sweep={name}"], pilot_conf), [tmp_path / "outputs"])
+    return read_entry(read_request([f"sweep={name}"], pilot_conf), [tmp_path / "outputs"])
 
 
 def test_a_claim_waits_for_its_precondition_and_falls_with_it(tmp_path: Path, pilot_conf: Path) -> None:
@@ -447,16 +447,16 @@ def test_another_sweep_shares_a_precondition_and_its_pilot_runs(tmp_path: Path, 
 
 
 def test_pilot_runs_are_other_runs_on_the_tasks_of_development(pilot_conf: Path) -> None:
-    asked = ask(["sweep=p_tab1", "pilots=true"], pilot_conf)
-    found = jobs(asked)
+    request = read_request(["sweep=p_tab1", "pilots=true"], pilot_conf)
+    found = jobs(request)
     assert [(job.row, job.seed, job.name) for job in found] == [
         ("ours", 100, "pilot/p/tab1/ours"),
         ("ours", 101, "pilot/p/tab1/ours"),
     ]
     assert all("eval.seed=0" in job.overrides for job in found)
-    assert "eval.seed=0" not in job_of(ask(["sweep=p_tab1"], pilot_conf), "ours", 0).overrides
+    assert "eval.seed=0" not in job_of(read_request(["sweep=p_tab1"], pilot_conf), "ours", 0).overrides
     with pytest.raises(InputError, match="pilots=true"):
-        ask(["sweep=p_tab1", "pilots=true", "seed=1"], pilot_conf)
+        read_request(["sweep=p_tab1", "pilots=true", "seed=1"], pilot_conf)
 
 
 @pytest.mark.parametrize(
@@ -474,7 +474,7 @@ def test_a_precondition_that_leads_nowhere_is_refused(pilot_conf: Path, change: 
     path = pilot_conf / "sweep" / "p_tab1.yaml"
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(InputError, match=place):
-        ask(["sweep=p_tab1"], pilot_conf)
+        read_request(["sweep=p_tab1"], pilot_conf)
 
 
 def test_a_precondition_may_be_of_the_claims_on_one_metric(tmp_path: Path, pilot_conf: Path) -> None:
@@ -491,7 +491,7 @@ def test_a_precondition_may_be_of_the_claims_on_one_metric(tmp_path: Path, pilot
 def test_pilot_runs_may_leave_out_what_no_precondition_reads(pilot_conf: Path) -> None:
     path = pilot_conf / "sweep" / "p_tab1.yaml"
     path.write_text(path.read_text().replace("[100, 101]", "[100], overrides: eval.tasks=2 iterations=1"))
-    (job,) = jobs(ask(["sweep=p_tab1", "pilots=true"], pilot_conf))
+    (job,) = jobs(read_request(["sweep=p_tab1", "pilots=true"], pilot_conf))
     assert job.overrides[-5:-2] == ("eval.tasks=2", "iterations=1", "eval.seed=0")
 
 
@@ -522,8 +522,8 @@ def drawn(tmp_path: Path) -> Entry:
             result = {"method": "m", "env": "e", "scale": "tiny", "seed": seed}
             result["in_domain"] = {"base": 30.0, "after": score}
             (folder / "result.json").write_text(json.dumps(result))
-    asked = ask(["sweep=p_tab1"], tmp_path / "conf")
-    return read_entry(asked, [tmp_path / "outputs"])
+    request = read_request(["sweep=p_tab1"], tmp_path / "conf")
+    return read_entry(request, [tmp_path / "outputs"])
 
 
 def test_our_numbers_are_drawn_beside_the_papers(drawn: Entry) -> None:

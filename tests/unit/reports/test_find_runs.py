@@ -19,7 +19,7 @@ from turnwise_study.comparison import collect, run_table
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables
 from turnwise_study.run_metrics import RESULT, read_metric, values
-from turnwise_study.sweeps.jobs import Asked
+from turnwise_study.sweeps.jobs import SweepRequest
 from turnwise_study.sweeps.sweep_file import read_sweep
 from turnwise_study.tables import to_markdown
 
@@ -100,7 +100,7 @@ def test_the_table_by_hand(runs):
 
 
 def beside(sweep, place):
-    return read_entry(Asked(read_sweep(sweep), sweep.parents[1]), [place])
+    return read_entry(SweepRequest(read_sweep(sweep), sweep.parents[1]), [place])
 
 
 def test_tables_beside_the_paper(runs, sweep):
@@ -224,20 +224,20 @@ def refused(script, capsys, *words: str) -> str:
 
 
 def test_seeds_and_folders_that_are_not_there_are_told(script, two_seeds, tmp_path, capsys, monkeypatch):
-    asked = ("sweep=pivotrl_tab4", "rows=full")
-    assert "seed=99" in refused(script, capsys, *asked, f"outputs={two_seeds}", "seed=99")
-    assert "nothere" in refused(script, capsys, *asked, f"outputs={two_seeds},{tmp_path / 'nothere'}")
+    request = ("sweep=pivotrl_tab4", "rows=full")
+    assert "seed=99" in refused(script, capsys, *request, f"outputs={two_seeds}", "seed=99")
+    assert "nothere" in refused(script, capsys, *request, f"outputs={two_seeds},{tmp_path / 'nothere'}")
     monkeypatch.chdir(tmp_path / "outputs")
-    assert f"{tmp_path}/outputs/outputs" in refused(script, capsys, *asked)
+    assert f"{tmp_path}/outputs/outputs" in refused(script, capsys, *request)
 
 
 def test_a_seed_beside_one_that_is_there_is_told_too(script, make, tmp_path, capsys):
     folder = tmp_path / "outputs" / "pivotrl" / "tab1" / "pivotrl_swe" / "seed0"
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps(make.result(name="pivotrl/tab1/pivotrl_swe")))
-    asked = ("sweep=pivotrl_tab1", "rows=pivotrl_swe", f"outputs={tmp_path / 'outputs'}")
-    assert "seed=7" in refused(script, capsys, *asked, "seed=0,7")
-    assert script.main([*asked, "seed=0", "--json"]) == 0
+    request = ("sweep=pivotrl_tab1", "rows=pivotrl_swe", f"outputs={tmp_path / 'outputs'}")
+    assert "seed=7" in refused(script, capsys, *request, "seed=0,7")
+    assert script.main([*request, "seed=0", "--json"]) == 0
     *_, entry, counts = capsys.readouterr().out.splitlines()
     assert json.loads(counts)["PivotRL"] | {"one_seed": 0} == {
         **dict.fromkeys(("holds", "fails", "undecided", "untestable", "one_seed"), 0),

@@ -12,7 +12,7 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.methods.states import task_starts
 from turnwise.models.policy import load_policy
-from turnwise.rollouts.episodes import Answers, Episodes, Openings, run_to_end
+from turnwise.rollouts.episodes import EnvironmentCalls, Episodes, Openings, run_to_end
 from turnwise.rollouts.player import Player
 from turnwise.shipped import tiny_path
 from turnwise.types import RolloutTree, State, Task, Turn
@@ -44,7 +44,7 @@ def starts(environment: Any, count: int, seed: int = 0, actions: tuple[str, ...]
 
 def after(episodes: Episodes, task: Task, actions: tuple[str, ...]) -> Any:
     """Makes an episode in this thread."""
-    return run_to_end(episodes.after(task, actions, partial(Answers(0, None).call, False)))
+    return run_to_end(episodes.after(task, actions, partial(EnvironmentCalls(0, None).call, False)))
 
 
 def rollouts(tree: RolloutTree) -> list[list[tuple[list[int], str]]]:

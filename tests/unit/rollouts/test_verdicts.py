@@ -16,7 +16,7 @@ from turnwise.data.turns_in_context import TurnInContext, steps_of
 from turnwise.judges.judge import Candidate
 from turnwise.judges.offline import OfflineJudge
 from turnwise.methods.awpo import Graded
-from turnwise.rollouts.episodes import Answers, Episodes
+from turnwise.rollouts.episodes import EnvironmentCalls, Episodes
 from turnwise.rollouts.verdicts import Anchored, JudgedReward, Verdicts, candidate, similarity
 from turnwise.types import Pivot, RolloutTree, State, Task, ToolCall, Trajectory, Turn
 from turnwise_worlds.household import HouseholdEnv
@@ -100,10 +100,10 @@ def test_verdicts_of_a_dialogue_are_written_on_the_turn_and_ask_no_environment()
     state = State("d#t0", Task("", "d", "train", {"tools": TOOLS}), (1,), expert=BOOK)
     turns = [Turn(-1, [1], [0.0], text, truncated=cut) for text, cut in ((BOOK, False), (BOOK, True), (NOTE, False))]
     for turn in turns:
-        asyncio.run(verdicts.judge(state, turn, Answers(0, None), False))
+        asyncio.run(verdicts.judge(state, turn, EnvironmentCalls(0, None), False))
     assert [(turn.info["functional"], turn.info["strict"]) for turn in turns] == [(1.0, 1.0), (0.0, 0.0), (0.0, 0.0)]
     with pytest.raises(ValueError, match="d#t1"):
-        asyncio.run(verdicts.judge(State("d#t1", state.task, (1,)), turns[0], Answers(0, None), False))
+        asyncio.run(verdicts.judge(State("d#t1", state.task, (1,)), turns[0], EnvironmentCalls(0, None), False))
 
 
 # -- episodes ----------------------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from turnwise.runs.kept_runs import finished, keep
 from turnwise.runs.result_file import read_result
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables, summary_table
-from turnwise_study.gates.report import Settings, asked_of, gate_report
+from turnwise_study.gates.report import Settings, gate_report, gate_settings
 from turnwise_study.run_metrics import RunMetrics
-from turnwise_study.sweeps.jobs import ask, played
+from turnwise_study.sweeps.jobs import played, read_request
 from turnwise_study.tables import to_markdown
 
 # -- keep results ------------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_own_runs_of_a_row_come_before_kept_ones(tmp_path: Path) -> None:
     assert not keep(finished([tmp_path / "made"]), tmp_path / "made", kept)[1]
 
     def entry():
-        return read_entry(ask(["sweep=p_tab1"], conf), [own, kept])
+        return read_entry(read_request(["sweep=p_tab1"], conf), [own, kept])
 
     assert entry().verdict == "holds"
     told = to_markdown(entry_tables(entry()))
@@ -296,7 +296,12 @@ def test_a_report_takes_the_step_and_the_threshold_of_the_gated_runs(tmp_path: P
     ):
         save(tmp_path / name / "seed3", 30)
         (tmp_path / name / "seed3" / "config.yaml").write_text(f"gate: {gate}\n")
-    assert [asked_of(tmp_path / name) for name in ("paper", "earlier", "another", "none")] == [{}, {"k": 5}, {}, {}]
+    assert [gate_settings(tmp_path / name) for name in ("paper", "earlier", "another", "none")] == [
+        {},
+        {"k": 5},
+        {},
+        {},
+    ]
 
 
 def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> None:
@@ -309,7 +314,7 @@ def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> No
     (conf / "sweep" / "p_tab8.yaml").write_text(table + "directions: {'t8/{}/n': [look > 1]}\n")
 
     def entry():
-        return read_entry(ask(["sweep=p_tab8"], conf), [outputs])
+        return read_entry(read_request(["sweep=p_tab8"], conf), [outputs])
 
     assert entry().verdict == "not_run"
     assert "python train.py sweep=p_tab8" in to_markdown(entry_tables(entry()))
@@ -332,8 +337,8 @@ def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> No
         in told
     )
     assert "Hash of the configuration of each row's first seed: never `hash0`." in told
-    asked, places = ask(["sweep=p_tab8"], conf), [outputs]
-    checked = read_entry(asked, places, lambda job: "hash0")
+    request, places = read_request(["sweep=p_tab8"], conf), [outputs]
+    checked = read_entry(request, places, lambda job: "hash0")
     assert [(one.row, one.seed, one.kept) for one in checked.changed] == [("never", 1, "hash1")]
     (outputs / "p/groups/never/seed1").rename(outputs / "p/groups/never/seed1.old-1")  # put aside
     unfinished = save(outputs / "p/groups/never/seed2", 10)
@@ -386,8 +391,8 @@ def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_pa
     )
 
     def entry():
-        asked = ask(["sweep=p_fig5"], conf)
-        return read_entry(asked, [outputs, results])
+        request = read_request(["sweep=p_fig5"], conf)
+        return read_entry(request, [outputs, results])
 
     record_groups(outputs / "p/fig5/begin", 0, [1] * 3)  # what others start from is no arm
     assert entry().verdict == "not_run" and entry().groups is None
@@ -406,8 +411,8 @@ def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_pa
     for arm in (results / "p/fig5/few", outputs / "p/fig5/many"):
         assert f"python scripts/gate_report.py data={arm}" in told
     assert found.groups.seeds("few") == [0] and len(found.results) == 2
-    asked = ask(["sweep=p_fig5", "rows=few"], conf)
-    assert played(asked) is asked  # its rows are what runs
+    request = read_request(["sweep=p_fig5", "rows=few"], conf)
+    assert played(request) is request  # its rows are what runs
 
 
 def test_no_file_has_no_lines(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from turnwise.methods.pivotrl import Exact, Functional
 from turnwise.methods.reward import ToolCalls
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.episodes import Answers, Episodes
+from turnwise.rollouts.episodes import EnvironmentCalls, Episodes
 from turnwise.rollouts.verdicts import Verdicts
 from turnwise.runs.json_lines import each_line
 from turnwise.training.group_metrics import (
@@ -147,7 +147,7 @@ def test_an_action_that_was_cut_off_is_paid_nothing_and_counted():
     tree.turns = [Turn(-1, [1], [0.0], action, truncated=cut) for cut in (False, True, False, True)]
     verdicts = Verdicts(Episodes(env))
     for turn in tree.turns:
-        asyncio.run(verdicts.judge(tree.state, turn, Answers(0, None), False))
+        asyncio.run(verdicts.judge(tree.state, turn, EnvironmentCalls(0, None), False))
     for reward in (Functional(), Exact()):
         assert reward(tree)["total"] == [1.0, 0.0, 1.0, 0.0]
         metrics = verifier_metrics(count_verdicts(experience(tree, reward=reward)))

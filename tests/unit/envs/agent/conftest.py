@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from turnwise_worlds.agent import AgentEnv, Desk
+from turnwise_worlds.agent import AgentEnv, RequestQueue
 from turnwise_worlds.sandbox.sandbox import Limits
 from turnwise_worlds.workspace import Box
 
@@ -41,15 +41,15 @@ open("score.txt", "w").write(str(answers.count("yes") / 3))
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[Desk, str]]:
-    """A desk, and the address at which its gateway answers."""
-    desk = Desk()
+def served() -> Iterator[tuple[RequestQueue, str]]:
+    """A queue of requests, and the address at which its gateway answers."""
+    requests = RequestQueue()
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    desk.serve(listener)
-    yield desk, f"http://127.0.0.1:{port}/v1"
-    desk.end()
-    desk.close()
+    requests.serve(listener)
+    yield requests, f"http://127.0.0.1:{port}/v1"
+    requests.end()
+    requests.close()
 
 
 @pytest.fixture

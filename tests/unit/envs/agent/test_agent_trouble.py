@@ -12,7 +12,7 @@ import pytest
 
 from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
-from turnwise.rollouts.episodes import Answers
+from turnwise.rollouts.episodes import EnvironmentCalls
 from turnwise_worlds.agent import AgentEnv
 from turnwise_worlds.sandbox.sandbox import Limits
 from turnwise_worlds.workspace import Box
@@ -86,7 +86,7 @@ open("score.txt", "w").write("1")
 def test_a_program_that_waits_is_ended_with_its_step(agent: Make) -> None:
     env = agent("ask([{'role': 'user', 'content': 'a'}])\nimport time; time.sleep(60)")
     session = env.reset(env.tasks("train", 1)[0])
-    answers = Answers(2, 1.0)
+    answers = EnvironmentCalls(2, 1.0)
     begun = answers.start(partial(session.step, "x"), session)
     began = time.monotonic()
     with pytest.raises(EnvironmentFault):

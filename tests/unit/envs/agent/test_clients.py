@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from turnwise_worlds.agent import Conversation, Desk, continuation, spoken
+from turnwise_worlds.agent import Conversation, RequestQueue, continuation, spoken
 
 TOOL = {
     "name": "add",
@@ -23,18 +23,18 @@ TWO = f'I add.\n{CALL}\n<tool_call>{{"name": "add", "arguments": {{"a": 3, "b": 
 
 
 @pytest.fixture
-def client(served: tuple[Desk, str]) -> OpenAI:
-    desk, address = served
-    return OpenAI(api_key=desk.token, base_url=address, max_retries=0, timeout=20)
+def client(served: tuple[RequestQueue, str]) -> OpenAI:
+    requests, address = served
+    return OpenAI(api_key=requests.token, base_url=address, max_retries=0, timeout=20)
 
 
-def replies(desk: Desk, *texts: str) -> list[Conversation]:
+def replies(requests: RequestQueue, *texts: str) -> list[Conversation]:
     """Answers the next requests with these texts, in a thread; returns the list of what was asked."""
     asked: list[Conversation] = []
 
     def answer() -> None:
         for number, text in enumerate(texts):
-            request = desk.next()
+            request = requests.next()
             assert request is not None
             asked.append(request.conversation)
             request.answer(spoken(text, request.conversation.tools, "hermes", number))
@@ -68,7 +68,7 @@ LOOPS: dict[str, Callable[[OpenAI], Any]] = {
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_loop_of_tools_is_one_conversation(served: tuple[Desk, str], client: OpenAI, loop: str) -> None:
+def test_a_loop_of_tools_is_one_conversation(served: tuple[RequestQueue, str], client: OpenAI, loop: str) -> None:
     """Each request continues the one before: tokens are appended for the answers of the tools alone."""
     asked = replies(served[0], TWO, CALL, "It is 3.")
     found = LOOPS[loop](client)
@@ -89,7 +89,7 @@ def test_a_loop_of_tools_is_one_conversation(served: tuple[Desk, str], client: O
     assert found[2]["content"] == "I add."
 
 
-def test_a_call_that_cannot_be_read_is_text(served: tuple[Desk, str], client: OpenAI) -> None:
+def test_a_call_that_cannot_be_read_is_text(served: tuple[RequestQueue, str], client: OpenAI) -> None:
     broken = '<tool_call>{"name": "add"</tool_call>'
     asked = replies(served[0], broken)
     reply = client.chat.completions.create(model="x", messages=[{"role": "user", "content": "?"}], tools=[NESTED])  # type: ignore[list-item]
@@ -120,11 +120,11 @@ def test_what_the_policy_cannot_give_is_refused(client: OpenAI, more: dict[str, 
         client.chat.completions.create(**{"model": "x", "messages": [{"role": "user", "content": "?"}]} | more)
 
 
-def test_another_token_is_refused_and_so_is_an_ended_episode(served: tuple[Desk, str], client: OpenAI) -> None:
-    desk, address = served
+def test_another_token_is_refused_and_so_is_an_ended_episode(served: tuple[RequestQueue, str], client: OpenAI) -> None:
+    requests, address = served
     with pytest.raises(openai.AuthenticationError):
         OpenAI(api_key="another", base_url=address, max_retries=0).chat.completions.create(model="x", messages=[])
-    threading.Timer(0.2, desk.end).start()
+    threading.Timer(0.2, requests.end).start()
     for _ in range(2):  # one waits while the episode ends, the other comes after
         with pytest.raises(openai.APIStatusError) as refused:
             client.chat.completions.create(model="x", messages=[{"role": "user", "content": "?"}])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 
 from turnwise.methods.gate import MIXED, Never, Predicted, mixed_probability
-from turnwise.methods.selective import Divergence, Either, Signal, Taken, certain, distance_bounds
+from turnwise.methods.selective import ActionPrefix, Divergence, Either, Signal, certain, distance_bounds
 from turnwise.training.frozen_buffer import Shadow
 from turnwise.types import RolloutTree, State, Task, Turn
 
@@ -183,17 +183,17 @@ def test_it_is_the_share_of_mixed_outcomes_among_all(success: list[float]) -> No
 # -- distance bounds ---------------------------------------------------------------------------------------------------
 
 STEP = 5  # 1 - 4/5 is not 1/5 in floating point
-known = st.builds(Taken, st.lists(st.sampled_from("ab"), max_size=STEP).map(tuple), st.booleans())
+known = st.builds(ActionPrefix, st.lists(st.sampled_from("ab"), max_size=STEP).map(tuple), st.booleans())
 
 
-def endings(taken: Taken) -> list[tuple[str, ...]]:
+def endings(taken: ActionPrefix) -> list[tuple[str, ...]]:
     """All that a rollout's first actions may still become; another letter than those known is among them."""
     left = STEP - len(taken.actions) if taken.more else 0
     return [(*taken.actions, *more) for count in range(left + 1) for more in itertools.product("abc", repeat=count)]
 
 
 @given(known, known)
-def test_no_ending_leaves_the_bounds(one: Taken, other: Taken) -> None:
+def test_no_ending_leaves_the_bounds(one: ActionPrefix, other: ActionPrefix) -> None:
     low, high = distance_bounds(one, other, STEP)
     found = [Levenshtein.normalized_distance(a, b) for a in endings(one)[:200] for b in endings(other)[-200:]]
     assert low <= min(found) and max(found) <= high  # exactly: a gate may decide at the bound itself
