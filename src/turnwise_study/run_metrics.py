@@ -1,4 +1,4 @@
-"""Finds runs and reads their metrics."""
+"""Finds the folders of runs, and reads any metric of a run, over seeds, with its label."""
 
 from __future__ import annotations
 

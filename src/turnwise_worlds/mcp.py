@@ -34,7 +34,7 @@ _SLACK = 10.0  # seconds after the MCP client's own time limit until this module
 _ENDING = 8.0  # seconds for which the end of the program waits for the servers
 
 
-class Connection:
+class McpConnection:
     """A connection to the server of an environment, which starts a server of its own over stdio."""
 
     def __init__(self, env: McpEnv) -> None:
@@ -83,7 +83,7 @@ class Connection:
         return EnvironmentFault(f"the MCP server {what} ({why}); the end of its log: {workers.tail(self._log, 4)}")
 
 
-_open: set[Connection] = set()  # connections whose servers may still run
+_open: set[McpConnection] = set()  # connections whose servers may still run
 os.register_at_fork(after_in_child=_open.clear)  # a fork must not end a server of its parent
 
 
@@ -175,7 +175,7 @@ class McpEpisode:
 
     def __init__(self, env: McpEnv, task: Task) -> None:
         self.env, self.task, self.problem, self.form = env, task, problem_of(task), env.format
-        self._connection: Connection | None = None
+        self._connection: McpConnection | None = None
 
     @property
     def tools(self) -> Tools:
@@ -222,7 +222,7 @@ class McpEpisode:
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
         if self._connection is None:
-            self._connection = Connection(self.env)
+            self._connection = McpConnection(self.env)
         return self._connection.ask(lambda client: call_tool(client, name, arguments), f"the call of {name}")
 
 
@@ -266,7 +266,7 @@ class McpEnv(ReplayedEnv):
         """The tools that the policy may call. The first use asks the server."""
         if find_spec("mcp") is None:
             raise InputError("env=mcp needs the package mcp, which is not installed here; `make mcp` installs it")
-        connection = Connection(self)
+        connection = McpConnection(self)
         tools = connection.ask(list_tools, "the list of its tools")
         connection.close()
         for name, tool in tools.items():

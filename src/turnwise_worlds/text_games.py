@@ -1,5 +1,5 @@
-"""Text games, whose action is one command: the plain text of a reply, or the command after ``Action:`` in a ReAct reply
-of a chat model (Selective Rollout, arXiv:2605.05802, App. F).
+"""The base classes of text games, whose action is one command: the plain text of a reply, or the command after ``Action:``
+in a ReAct reply of a chat model (Selective Rollout, arXiv:2605.05802, App. F).
 """
 
 from __future__ import annotations

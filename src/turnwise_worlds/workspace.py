@@ -1,4 +1,6 @@
-"""Commands in the sandbox, and the base classes of the environments in which the policy works on a folder there."""
+"""The base classes of environments in which the policy works on a folder (workspace) in the sandbox, and its commands, whose
+results are cached.
+"""
 
 from __future__ import annotations
 

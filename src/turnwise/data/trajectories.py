@@ -1,4 +1,4 @@
-"""Reads and writes files of expert trajectories: JSON lines, one JSON array or Parquet, one trajectory per record:
+"""Reads, checks and writes files of expert trajectories: JSON lines, one JSON array or Parquet, one trajectory per record.
 
 {"id": "...", "messages": [{"role": "user", "content": "..."}, ...], "tools": [...],
  "task": {"env": "household", "id": "train/000123", "split": "train", "data": {...}}, "success": true}

@@ -1,4 +1,4 @@
-"""Splits a dialogue of K assistant turns into K single-step instances (AWPO, arXiv:2512.19126, section 4.1).
+"""Splits a dialogue into its assistant turns, each with the messages before it (AWPO, arXiv:2512.19126, section 4.1).
 
 An instance, also called a step, is one assistant turn with the messages before it. Verifiers and judges read these
 messages. The tokens of a turn are in the :class:`turnwise.types.State` with the turn's id (``states.expert_turns``).

@@ -1,5 +1,4 @@
-"""Evaluates a policy on held-out tasks of its environment, and on out-of-domain skills that it may forget during
-training.
+"""Plays held-out tasks and out-of-domain suites with a policy, and draws tasks that no earlier evaluation has shown.
 
 The user chooses settings while looking at results on the tasks of seed 0, so a final evaluation needs other tasks.
 Another seed alone does not give other tasks if an environment has few of them: with ``env=search``, four in ten

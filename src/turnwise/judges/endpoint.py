@@ -1,5 +1,5 @@
-"""Asks a model at an OpenAI-compatible chat endpoint and keeps its answers (tau2's simulated user uses this too), and
-implements the judge that gets its scores from such a model.
+"""The judge that is a language model at an OpenAI-compatible endpoint, and the client and cache that it shares with tau2's
+simulated user.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The interface of an allocator, which decides how many rollouts start where, and allocators that no method file has:
-the same number everywhere, TreePO in the form of TRACE's experiments (arXiv:2606.11119, App. E.5), and PCL
-(arXiv:2510.01135), which samples the prompts whose predicted success is nearest one half.
+"""Allocators, which decide how many rollouts start where: the interface, the same number everywhere, TreePO and PCL.
+
+TreePO has the form of TRACE's experiments (arXiv:2606.11119, App. E.5). PCL (arXiv:2510.01135) samples the prompts whose
+predicted success is nearest one half.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""A method as an object of a notebook. Its fields are the symbols of its paper, each one the value of a key of
-``conf/``; ``conf/method/NAME.yaml`` composes the parts, and has the last word about what a method is.
+"""A method as an object of a notebook (``tw.PivotRL(k=8)``): its fields are the symbols of its paper.
+
+Each field is the value of a key of ``conf/``; ``conf/method/NAME.yaml`` composes the parts, and has the last word about
+what a method is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Selective Rollout (arXiv:2605.05802) is group-relative REINFORCE with a gate. After K = 10 turns the gate stops a
+"""Selective Rollout (arXiv:2605.05802): a gate stops groups whose rollouts begin alike; its signals and their distance.
+
+It is group-relative REINFORCE with a gate. After K = 10 turns the gate stops a
 group whose rollouts have taken nearly the same actions (d_10 < 0.12). The environment is that of grpo, because the gate
 needs episodes of more than 10 turns; an update has 16 groups of 8 rollouts. The temperature is 0.1, because at higher
 temperatures the rollouts of the shipped policy differ too much for the gate to stop a group. Scales for large models

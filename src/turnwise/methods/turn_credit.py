@@ -1,6 +1,7 @@
-"""Advantage rules for the rewards of single turns: prime-rl's ``turn_credit``, rewards-to-go, MT-GRPO
-(arXiv:2505.11821), GiGPO (arXiv:2505.10978), which compares a step with steps taken in the same state, generalised
-advantages over turns (Turn-PPO, arXiv:2512.17008), and information gain (IGPO, arXiv:2510.14967).
+"""Advantage rules for the rewards of single turns: turn credit and rewards-to-go, MT-GRPO, GiGPO and IGPO.
+
+Turn credit is prime-rl's ``turn_credit``. GiGPO (arXiv:2505.10978) compares a step with steps taken in the same state,
+IGPO (arXiv:2510.14967) rewards information gain, and MT-GRPO (arXiv:2505.11821) mixes the turn's reward with the outcome.
 
 In all of them, a turn that several leaves share receives the sum of the leaves' advantages
 (:func:`turnwise.methods.credit.spread`), a tree that a gate stopped is never trained on, and leaves whose environment

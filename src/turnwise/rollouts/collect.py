@@ -1,4 +1,4 @@
-"""Collects the experience (rollouts, rewards, credit) of one iteration, with one loop for all methods.
+"""One iteration, with one loop for all methods: states, rollouts, rewards, credit, packed updates.
 
 states    = select(iteration)               the states at which the policy acts
 trees     = play(states)                    samples rollouts, decides where to branch and when to stop

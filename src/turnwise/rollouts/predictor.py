@@ -1,6 +1,7 @@
-"""Values of histories. The predictor of success (TRACE Eqs. 17-19) is a critic that is trained online on finished trees,
-with measures of how good its predictions are. The other value is the policy's probability of a task's true answer (for
-IGPO, arXiv:2510.14967).
+"""Values of histories: the predictor of success, a critic trained online, and the policy's probability of the true answer.
+
+The predictor (TRACE Eqs. 17-19) learns from finished trees, and measures how good its predictions are. The probability of
+a task's true answer is for IGPO (arXiv:2510.14967).
 """
 
 from __future__ import annotations
@@ -241,8 +242,10 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
             rho, p = spearmanr(values, means)
             metrics |= {f"spearman_{name}": float(rho), f"spearman_{name}_p": float(p)}
         shares = {
-            f"captured_{name}": captured(Anchor(spread(p.value), spread(p.target.mean)) for p in group),
-            f"captured_{name}_best": captured(Anchor(spread(p.target.mean), spread(p.target.mean)) for p in group),
+            f"captured_{name}": captured(Anchor(uncertainty(p.value), uncertainty(p.target.mean)) for p in group),
+            f"captured_{name}_best": captured(
+                Anchor(uncertainty(p.target.mean), uncertainty(p.target.mean)) for p in group
+            ),
         }
         metrics |= {key: share for key, share in shares.items() if share is not None}
     errors: dict[str, list[float]] = defaultdict(list)
@@ -251,7 +254,7 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
     return metrics | {f"mse_depth/{name}": sum(group) / len(group) for name, group in errors.items()}
 
 
-def spread(success: float) -> float:
+def uncertainty(success: float) -> float:
     return success * (1 - success)
 
 

@@ -1,4 +1,4 @@
-"""Verdicts on the policy's actions, from three sources.
+"""Verdicts on the policy's actions: by the demonstrated reply, by the environment, and as scores of a judge.
 
 A demonstrated reply judges a reply in dialogues without an environment. The environment judges a single action without
 a step, as in PivotRL's local rollouts (arXiv:2603.21383). A judge, such as a language model, scores every rollout while

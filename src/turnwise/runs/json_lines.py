@@ -26,19 +26,23 @@ def json_object(line: str | bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
+def parsed_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
+    """Yields number (from 1), text and JSON object of each line, None in place of what is no object; nothing without a file."""
+    if path.exists():
+        with path.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                yield number, line, json_object(line)
+
+
 def each_line(path: Path) -> Iterator[dict[str, Any]]:
     """Yields the records of a JSON-lines file. Lines that are not JSON objects or lack the key ``iteration`` are skipped
     with a warning; a killed run may leave its last line incomplete.
     """
-    if not path.exists():
-        return
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            row = json_object(line)
-            if row is not None and "iteration" in row:
-                yield row
-            elif line.endswith(b"\n"):
-                logger.warning("%s:%d: this line is damaged and is left out", path, number)
+    for number, line, row in parsed_lines(path):
+        if row is not None and "iteration" in row:
+            yield row
+        elif line.endswith(b"\n"):
+            logger.warning("%s:%d: this line is damaged and is left out", path, number)
 
 
 def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -48,18 +52,28 @@ def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         InputError: the file cannot be read, or a line is not a JSON object.
     """
-    if not path.exists():
-        return
     try:
-        with path.open(encoding="utf-8") as stream:
-            for number, line in enumerate(stream, 1):
-                if (row := json_object(line)) is not None:
-                    yield f"{path}:{number}", row
-                elif line.strip():
-                    why = "remove it if it is incomplete, or repeat the run"
-                    raise InputError(f"{path}:{number}: this line is not a JSON object; {why}")
-    except (OSError, UnicodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error}); restore the file") from error
+        for number, line, row in parsed_lines(path):
+            if row is not None:
+                yield f"{path}:{number}", row
+            elif line.strip():
+                why = "remove it if it is incomplete, or repeat the run"
+                raise InputError(f"{path}:{number}: this line is not a JSON object; {why}")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error}); restore the file") from error
+
+
+def noted_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+    """Yields each record of a file. Unreadable lines are counted in a note."""
+    torn = 0
+    for _, line, row in parsed_lines(path):
+        if row is not None:
+            yield row
+        torn += row is None and bool(line.strip())
+    if torn:
+        notes.append(
+            f"{path.name}: {torn} unreadable line{'s' * (torn > 1)} left out; an interrupted run may write such a line."
+        )
 
 
 def cut_lines(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> None:
@@ -68,3 +82,9 @@ def cut_lines(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> None:
         return
     with atomic_write(path) as part, part.open("w", encoding="utf-8") as stream:
         stream.writelines(json.dumps(row) + "\n" for row in each_line(path) if keep(row))
+
+
+def raw_lines(paths: Sequence[Path]) -> Iterator[bytes]:
+    for path in paths:
+        with path.open("rb") as stream:
+            yield from stream

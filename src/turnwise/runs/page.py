@@ -24,8 +24,8 @@ from rich.text import Text
 from turnwise.console import Terminal
 from turnwise.files import atomic_write
 from turnwise.runs.figures import run_figures
-from turnwise.runs.json_lines import json_object
-from turnwise.runs.read_run import RunFiles, json_lines, lines, read_run
+from turnwise.runs.json_lines import json_object, noted_lines, raw_lines
+from turnwise.runs.read_run import RunFiles, read_run
 from turnwise.runs.result_file import Comparison, InDomain, Result
 from turnwise.text import count, duration, interval, nats, percent, plain, signed
 
@@ -216,7 +216,7 @@ def replies_said(run: RunFiles, most: int = 12) -> list[dict[str, Any]]:
     after, with whether each is accepted.
     """
     files = [run.folder / "evaluation" / f"{name}.jsonl" for name in ("base", "after")]
-    read = [json_lines(file, run.notes) for file in files]
+    read = [noted_lines(file, run.notes) for file in files]
     base, after = ({row["reply"]: row for row in rows if row.get("reply")} for rows in read)
     rows = [
         {
@@ -286,10 +286,10 @@ def recorded_trees(folder: Path) -> tuple[list[dict[str, Any]], int]:
     trees. Of too many trees, a part is returned, evenly spaced over training. Unreadable trees are left out.
     """
     paths = sorted((folder / "rollouts").glob("*.jsonl"))
-    size, total = sum(path.stat().st_size for path in paths), sum(1 for _ in lines(paths))
+    size, total = sum(path.stat().st_size for path in paths), sum(1 for _ in raw_lines(paths))
     wanted = set(_spread(total, total if size <= CHARACTERS else total * CHARACTERS // size))
     trees = []
-    for number, line in enumerate(lines(paths)):
+    for number, line in enumerate(raw_lines(paths)):
         if number in wanted:
             try:
                 trees.append(_tree(json_object(line) or {}))

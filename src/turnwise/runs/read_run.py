@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from turnwise.files import parse_yaml
 from turnwise.methods.states import STD_TOLERANCE
 from turnwise.runs.archive import opened
-from turnwise.runs.json_lines import json_object
+from turnwise.runs.json_lines import noted_lines
 from turnwise.runs.result_file import Result, ResultError, read_result
 
 
@@ -64,7 +63,7 @@ def read_run(folder: Path | str) -> RunFiles:
         run.config = dict(parse_yaml(run.config_text))
     except (OSError, ValueError, TypeError) as error:
         run.notes.append(f"config.yaml: the configuration cannot be read ({type(error).__name__}).")
-    for row in json_lines(folder / "metrics.jsonl", run.notes):
+    for row in noted_lines(folder / "metrics.jsonl", run.notes):
         iteration = row.get("iteration")
         if not isinstance(iteration, int):
             continue
@@ -73,20 +72,6 @@ def read_run(folder: Path | str) -> RunFiles:
                 run.metrics.setdefault(key, {})[iteration] = float(value)  # a later line replaces an earlier one
     run.profile = _profile(folder / "profile.parquet", run.notes)
     return run
-
-
-def json_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields each record of a file. Unreadable lines are counted in a note."""
-    torn = 0
-    for line in lines([path]) if path.is_file() else ():
-        row = json_object(line)
-        if row is not None:
-            yield row
-        torn += row is None and bool(line.strip())
-    if torn:
-        notes.append(
-            f"{path.name}: {torn} unreadable line{'s' * (torn > 1)} left out; an interrupted run may write such a line."
-        )
 
 
 def _profile(path: Path, notes: list[str]) -> Profile | None:
@@ -105,9 +90,3 @@ def _profile(path: Path, notes: list[str]) -> Profile | None:
         return None
     mean, variance, kept = (table[name].to_numpy() for name in ("mean", "variance", "kept"))
     return Profile(mean, variance, kept.astype(bool), max(len(r.as_py() or ()) for r in first["rewards"]))
-
-
-def lines(paths: Sequence[Path]) -> Iterator[bytes]:
-    for path in paths:
-        with path.open("rb") as stream:
-            yield from stream

@@ -1,5 +1,5 @@
-"""Callbacks that watch training: how far the engine's log-probs of sampled tokens are from the trainer's, the cosine between
-the gradients for the outcome reward and for the mixed reward, and iterations from which the policy learns nothing.
+"""Callbacks that watch training: log-probs of engine and trainer that differ, the cosine of two rewards' gradients, and
+iterations from which the policy learns nothing.
 """
 
 from __future__ import annotations

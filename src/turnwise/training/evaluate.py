@@ -1,5 +1,5 @@
-"""Evaluates a policy on held-out tasks, out-of-domain suites and held-out dialogues, before, during and after training.
-A finished evaluation is a file, which is read again and not repeated.
+"""The evaluations of a run before, during and after training: what each measures, its file, and the base policy's, which
+runs share. A finished evaluation is read again and not repeated.
 """
 
 from __future__ import annotations

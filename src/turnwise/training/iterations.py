@@ -1,4 +1,4 @@
-"""Collects the rollouts of each iteration, which the current policy or an earlier policy samples.
+"""The iterations of a run as Lightning's data: each collects its rollouts, or up to ``rollout.staleness`` further ones ahead.
 
 With ``rollout.staleness=k``, up to k further iterations are sampled while the policy is trained: iteration i is trained
 on rollouts of policy max(0, i - k). A checkpoint has the trained weights of the policies that sample for the iterations

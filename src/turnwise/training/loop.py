@@ -1,6 +1,4 @@
-"""Runs a configuration: builds the parts, reads the candidate states, evaluates the base policy, chooses states,
-trains, evaluates the trained policy, exports its weights, and writes the result and the report.
-"""
+"""Runs a configuration from start to end: builds the parts, evaluates, chooses states, trains, evaluates, writes the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of questions and pages, the scores of answers, and the search for pages: BM25, or a retrieval server."""
+"""Reads files of questions and pages, scores answers, and searches for pages with BM25 or a retrieval server."""
 
 from __future__ import annotations
 
@@ -101,9 +101,11 @@ def _question(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
     if "supporting_facts" in record and "context" in record:
         return _hotpot(record)
     if "golden_answers" in record:
-        return _made("flashrag", record["question"], [str(one) for one in _value(record["golden_answers"])], ()), []
+        return _checked_question(
+            "flashrag", record["question"], [str(one) for one in _value(record["golden_answers"])], ()
+        ), []
     if "Question" in record and "Answer" in record:
-        return _made("bamboogle", record["Question"], [record["Answer"]], ()), []
+        return _checked_question("bamboogle", record["Question"], [record["Answer"]], ()), []
     raise KeyError(
         f"none of the keys paragraphs, supporting_facts, golden_answers, Question; got {sorted(map(str, record))}"
     )
@@ -120,7 +122,7 @@ def _hotpot(record: Mapping[str, Any]) -> tuple[Question, list[Page]]:
         at = int(number) if 0 <= int(number) < len(sentences) else 0
         evidence.append((title, sentences[at]))
     kind = str(record.get("type") or "hotpot")
-    return _made(kind, record["question"], [record["answer"]], evidence), list(pages.values())
+    return _checked_question(kind, record["question"], [record["answer"]], evidence), list(pages.values())
 
 
 def _musique(record: Mapping[str, Any]) -> tuple[Question, list[Page]]:
@@ -130,10 +132,10 @@ def _musique(record: Mapping[str, Any]) -> tuple[Question, list[Page]]:
     used = [int(i) for i in steps if i is not None] or [int(p["idx"]) for p in paragraphs if p.get("is_supporting")]
     evidence = [(pages[i].title, pages[i].text) for i in used]
     answers = [record["answer"], *(_value(record.get("answer_aliases")) or ())]
-    return _made(f"hop{len(used)}", record["question"], answers, evidence), list(pages.values())
+    return _checked_question(f"hop{len(used)}", record["question"], answers, evidence), list(pages.values())
 
 
-def _made(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]) -> Question:
+def _checked_question(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]) -> Question:
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"the question must be text, got {text!r}")
     if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
