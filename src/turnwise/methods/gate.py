@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -101,18 +101,6 @@ class Gate:
     def looks_at(self, step: int) -> bool:
         """Returns whether rollouts wait after ``step`` turns for the gate's decision (``engine.schedule=free``)."""
         return False
-
-    def early(self, tree: RolloutTree, step: int, behind: Collection[int]) -> bool | None:
-        """Returns the decision at ``step`` if it is certain before all rollouts from the root have reached ``step``,
-        else None.
-
-        Args:
-            tree: a tree in which at least one rollout has taken ``step`` turns and goes on.
-            step: the step at which the gate decides.
-            behind: the last turn of each rollout that has not reached ``step`` (-1 if the rollout has taken no turn
-                yet). The decision must hold whatever these rollouts do, unless their environment fails.
-        """
-        return None
 
     def at_end(self, tree: RolloutTree) -> bool:
         """Returns whether to drop a tree that was not stopped and whose rollouts from the root have all ended."""

@@ -39,16 +39,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import fmean
-from typing import Annotated, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from annotated_types import Ge, Interval
-from rapidfuzz.distance import Levenshtein, Prefix
+from rapidfuzz.distance import Levenshtein
 
-from turnwise.methods.gate import AtStep, Prefixes, noted, symbol
+from turnwise.methods.gate import AtStep, Prefixes
 from turnwise.methods.method import Method, key
 from turnwise.types import GateDecision, RolloutTree
 
@@ -135,55 +135,6 @@ def _unique(items: Sequence[Hashable]) -> float:
     return len(set(items)) / len(items)
 
 
-class ActionPrefix(NamedTuple):
-    """The actions of a rollout in its first ``step`` turns. ``more`` says whether the rollout may still take another
-    action within these turns.
-    """
-
-    actions: Sequence[str]
-    more: bool
-
-
-def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: float) -> bool | None:
-    """Returns whether d_K (mean edit distance of the first K actions) will be below the threshold, or None if the
-    answer still depends on the unfinished rollouts in ``behind``. K is ``step``.
-
-    The arguments are those of :meth:`turnwise.methods.gate.Gate.early`. If the result is True, the decision is
-    recorded in ``tree.looks`` with the greatest d_K that the tree could still reach.
-    """
-    last = [turn for turn in behind if turn >= 0]
-    done = [leaf for leaf in tree.valid_leaves() if leaf not in last]
-    group = [
-        ActionPrefix([symbol(tree.turns[turn].text) for turn in tree.path(leaf)[:step]], more)
-        for leaves, more in ((done, False), (last, True))
-        for leaf in leaves
-    ] + [ActionPrefix([], True)] * (len(behind) - len(last))
-    if len(done) < 2:  # if all unfinished rollouts fail, fewer than two are left, and a distance needs two
-        return None
-    bounds = [distance_bounds(one, other, step) for one, other in combinations(group, 2)]
-    low, high = (fmean(side) for side in zip(*bounds, strict=True))
-    if high < threshold:
-        return noted(tree, GateDecision(step, {DISTANCE: high}, True))
-    return False if low >= threshold else None
-
-
-def distance_bounds(one: ActionPrefix, other: ActionPrefix, step: int) -> tuple[float, float]:
-    """Returns the least and the greatest Levenshtein distance that the action sequences of two rollouts can have after
-    ``step`` turns, divided by the length of the longer sequence.
-
-    The least distance follows from the known actions: any alignment of the two sequences reaches the end of the known
-    actions of one rollout, and the cost of the alignment up to there is a lower bound. The greatest distance assumes
-    that all actions after the common prefix differ.
-    """
-    a, b = one.actions, other.actions
-    if not one.more and not other.more:
-        exact = Levenshtein.normalized_distance(a, b)
-        return exact, exact
-    paid = [Levenshtein.distance(a, b[:end]) for end in range(len(b) + 1) if one.more]
-    paid += [Levenshtein.distance(a[:end], b) for end in range(len(a) + 1) if other.more]
-    return min(paid) / step, (step - Prefix.similarity(a, b)) / step  # rounded only once, as exact distances are
-
-
 @dataclass(frozen=True, slots=True)
 class Divergence(AtStep):
     """Stops a tree at step K (after ``k`` turns) if d_K < d_L (arXiv:2605.05802, Eq. 2). d_K is the mean edit distance
@@ -200,9 +151,6 @@ class Divergence(AtStep):
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         distance = prefix_edit_distance(group)
         return GateDecision(self.k, {DISTANCE: distance}, distance < self.threshold)
-
-    def early(self, tree: RolloutTree, step: int, behind: Collection[int]) -> bool | None:
-        return certain(tree, step, behind, self.threshold)
 
 
 @dataclass(frozen=True, slots=True)

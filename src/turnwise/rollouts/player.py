@@ -72,7 +72,6 @@ class Group:
     tree: RolloutTree
     count: int  # number of rollouts that start at the root, which are called the first rollouts
     asked: int = 0  # the last step (turns since the root) at which the gate was asked
-    past: int = 0  # the last step at which ``Gate.early`` decided to continue, so that no rollout waits there
     _held: dict[Branch, asyncio.Future[None]] = field(default_factory=dict)
     _going: dict[Branch, asyncio.Task[None]] = field(default_factory=dict)
     _first: bool = True  # whether the first rollouts are running; a gate compares only first rollouts
@@ -115,11 +114,6 @@ class Group:
             self.asked += 1
             self.tree.stopped = self.playing.gate(self.tree, self.asked)
         step = max(reached, default=0)
-        if self._holds(step):
-            behind = [other.parent for other in self._going if other.reached < step]
-            decided = self.playing.gate.early(self.tree, step, behind)
-            self.tree.stopped = bool(decided)
-            self.past = step if decided is False else self.past
         if not self._holds(step):
             held, self._held = self._held, {}
             for waits in held.values():
@@ -134,7 +128,7 @@ class Group:
         meanwhile might be wasted. With the schedule ``rounds`` all rollouts wait for the slowest one anyway.
         """
         waits = self._first and not self.tree.stopped and not self.playing.schedule.repeats
-        return waits and step > max(self.asked, self.past) and self.playing.gate.looks_at(step)
+        return waits and step > self.asked and self.playing.gate.looks_at(step)
 
     async def _all(self, branches: Sequence[Branch]) -> None:
         if self.playing.local:
