@@ -106,7 +106,6 @@ def make_env(name: str = "household", *settings: str) -> World:
 
 
 def states(policy: Policy, world: World, count: int, of: Literal["tasks", "expert"] = "tasks") -> Sequence[State]:
-    """Returns the starts of ``count`` training tasks, or the expert turns of ``count`` demonstrations."""
     words = (
         ("states=task_starts", f"states.count={count}")
         if of == "tasks"

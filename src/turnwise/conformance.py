@@ -286,7 +286,6 @@ def _(mask: Callable[..., Any]) -> None:
 
 
 def faults(kind: str, function: Callable[..., Any]) -> dict[str, str]:
-    """Returns the names of the cases of a kind that the function fails, with what is wrong."""
     faults_of = {}
     for each in CASES[kind]:
         try:

@@ -154,9 +154,7 @@ class Environment(Protocol):
 
 @runtime_checkable
 class Demonstrates(Protocol):
-    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert on the task and returns the expert's trajectory."""
-        ...
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory: ...
 
 
 @runtime_checkable

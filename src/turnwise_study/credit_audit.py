@@ -163,7 +163,6 @@ def trials_for(error: float) -> int:
 
 
 def state_after(path: RolloutTree, turns: int) -> State:
-    """The state of a path (a tree without branches) after its first turns."""
     state, actions = path.state, tuple(turn.text for turn in path.turns[:turns])
     ids = tuple(path.history(turns - 1))
     return replace(state, id=f"{state.id}+{turns}", ids=ids, actions=state.actions + actions, turn=state.turn + turns)

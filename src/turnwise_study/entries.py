@@ -177,7 +177,6 @@ def _changed(entry: Entry, hash_of: HashOf) -> Iterator[Changed]:
 
 
 def paper_entries(paper: str, conf: Path, places: Sequence[Path], scale: str = "tiny") -> list[Entry]:
-    """An entry for every table and figure of a paper (:func:`read_entry`)."""
     names = [name for name in sweep_names(conf) if find_sweep(name, conf).paper == paper]
     if not names:
         raise InputError(f"paper={paper}: this paper is unknown; conf/sweep/ has the papers")

@@ -286,7 +286,6 @@ def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[fl
 
 
 def _around(cfg: DictConfig, known: Lengths) -> Tokens:
-    """The tokens of profiles and evaluations."""
     path, number = Path(cfg.data.file or ""), int(cfg.data.trajectories)
     if path.is_file() and path.suffix != ".parquet":
         with path.open("rb") as stream:

@@ -226,7 +226,6 @@ Runs = Mapping[int, RunMetrics]
 
 
 def values(runs: Runs, metric: str) -> dict[int, float]:
-    """Seed -> value of a metric, for the runs that have it."""
     by_seed = {seed: run.value(metric) for seed, run in sorted(runs.items())}
     return {seed: value for seed, value in by_seed.items() if value is not None}
 

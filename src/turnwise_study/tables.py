@@ -72,7 +72,6 @@ def show(tables: Sequence[Table], console: Console) -> None:
 
 
 def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
-    """The tables as Markdown, each with a heading and its notes, and ``lines`` at the end."""
     parts = []
     for table in tables:
         align = ["---", *["---:"] * (len(table.headers) - 1)]

@@ -107,7 +107,6 @@ async def list_tools(client: Any) -> dict[str, Mapping[str, Any]]:
 
 
 async def call_tool(client: Any, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-    """Returns the text of a tool's result, and whether the tool failed."""
     from mcp import MCPError
     from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 

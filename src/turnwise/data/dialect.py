@@ -110,7 +110,6 @@ class Dialect:
 
 
 def uses_tools(trajectory: Trajectory) -> bool:
-    """Returns whether a conversation lists tools, contains tool calls, or contains messages from tools."""
     return bool(trajectory.tools) or any(m.get("tool_calls") or m["role"] == "tool" for m in trajectory.messages)
 
 

@@ -130,7 +130,6 @@ def _text(content: Any, where: str) -> str:
 
 
 def _calls(text: str, where: str) -> list[dict[str, Any]]:
-    """``tool_calls`` of a JSON text that is one call or a list of calls."""
     try:
         value, end = decode_json(text, 0)
         if text[end:].strip():

@@ -139,7 +139,6 @@ def _speak(messages: list[dict[str, Any]], key: str, text: str) -> None:
 
 
 def _text(content: Any, where: str) -> str:
-    """The text of an item's ``content``, which is a text or a list of parts with texts."""
     if isinstance(content, str):
         return content
     parts: Sequence[Any] = content if isinstance(content, list) else [None]

@@ -45,7 +45,6 @@ are the tool definitions that the policy saw. Only a format that writes all valu
 
 
 def checked_call(name: Any, arguments: Any) -> ToolCall:
-    """Returns a tool call after checking that its name is text and its arguments are a JSON object."""
     _check_name(name, "the name of a tool")
     if not isinstance(arguments, Mapping):
         raise ToolCallError(f"the arguments of {name!r} must be an object, got {type(arguments).__name__}")

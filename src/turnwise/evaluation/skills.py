@@ -252,7 +252,6 @@ def question(rng: Random) -> tuple[str, str, str, list[str]]:
 
 
 def options(rng: Random, right: str, wrong: list[str]) -> tuple[str, str]:
-    """The options in random order, each after its letter, and the letter of the right one."""
     words = [right, *wrong]
     rng.shuffle(words)
     listed = " ".join(f"{letter} {word}" for letter, word in zip(_LETTERS, words, strict=True))

@@ -117,7 +117,6 @@ class Items:
     views: dict[str, Tensor] = field(default_factory=dict)  # name -> other advantages (K,), for diagnostics
 
     def map(self, act: Callable[[Tensor], Tensor]) -> Items:
-        """Returns the items with ``act`` applied to every tensor."""
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "views"}
         changed: dict[str, Any] = {name: value if value is None else act(value) for name, value in columns.items()}
         return Items(**changed, views={name: act(value) for name, value in self.views.items()})

@@ -424,7 +424,6 @@ class Playing:
         return lambda sample: self.answers.start(partial(session.step, self.player.chat.decode(sample.ids)), session)
 
     def _in_threads(self, state: State) -> bool:
-        """Whether the functions of the state's environment run in threads."""
         return self.answers.threads > 0 and bool(state.task.env) and waits(self.player.environment, state.task)
 
 

@@ -169,7 +169,6 @@ def _tokens(config: Any) -> Tokens:
 
 
 def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: int = LAST) -> list[Sample]:
-    """Samples the five turns of the probe's tree with an engine."""
     trunk, seen = tokens
     a = engine.open(trunk)
     b = engine.fork(a)

@@ -127,7 +127,6 @@ def write_pages(folder: Path | str) -> Path:
 
 
 def write_report(run: RunFiles) -> Path:
-    """Writes ``report.html`` into the run's folder, and returns its path."""
     path = run.folder / "report.html"
     write_page(path, report(run))
     return path

@@ -256,26 +256,25 @@ class UserFile:
         draws = {number: draw for number, draw in enumerate(self.draws) if draw is not None}
         if not self.data.held_out or not draws:
             return []
-        order = sorted(draws, key=lambda number: (draws[number], number))
-        drawn = sum(draw < self.data.held_out for draw in draws.values())
-        wanted = max(min(FLOOR, max(1, len(draws) // PART)), min(drawn, len(draws) // 2))
-        most = len(draws) - self.only_dialogues
-        end = min(wanted, most)
-        while 0 < end < len(draws) and draws[order[end]] == draws[order[end - 1]]:
-            end += 1  # dialogues that begin alike stay together
-        if end > most:  # nothing would be left to train on, so those that begin as the last one are trained on
-            end = next(place for place, number in enumerate(order) if draws[number] == draws[order[-1]])
-        if not end:
+        wanted = sum(draw < self.data.held_out for draw in draws.values())
+        wanted = max(min(FLOOR, max(1, len(draws) // PART)), min(wanted, len(draws) // 2))
+        alike: dict[float, list[int]] = {}  # dialogues that begin alike stay together
+        for number in sorted(draws, key=lambda number: (draws[number], number)):
+            alike.setdefault(draws[number], []).append(number)
+        held: list[int] = []
+        for numbers in [*alike.values()][: len(alike) - self.only_dialogues]:  # something must be left to train on
+            held += numbers if len(held) < wanted else []
+        if not held:
             raise InputError(
                 f"{self.data.file}: its dialogues all begin alike and cannot be both trained on and held out; add other "
                 "dialogues, or set data.held_out=0"
             )
-        if end > max(wanted, len(draws) // 2):
+        if len(held) > max(wanted, len(draws) // 2):
             raise InputError(
                 f"{self.data.file}: so many dialogues begin alike that data.held_out={self.data.held_out} would hold out "
-                f"{end} of {len(draws)}; set data.held_out=0, or add other dialogues"
+                f"{len(held)} of {len(draws)}; set data.held_out=0, or add other dialogues"
             )
-        return order[:end]
+        return held
 
     def measured(self, states: Sequence[State], steps: Mapping[str, TurnInContext]) -> HeldOut:
         """Returns the held-out dialogues with these states. ``steps`` maps state ids to demonstrated turns."""

@@ -129,7 +129,6 @@ def _listed(value: object) -> list[int]:
 
 
 def read_buffer(path: Path, states: Sequence[State], distributed: DistributedContext) -> Frozen | None:
-    """Returns the buffer at ``path``, or None if there is no readable buffer of these states."""
     with suppress(OSError, EOFError, ValueError, zlib.error):
         cost, _, content = gzip.decompress(path.read_bytes()).partition(b"\n")
         trees = _TREES.validate_python(json.loads(content))

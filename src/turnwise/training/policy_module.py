@@ -185,7 +185,6 @@ class PolicyModule(LightningModule):
         return batch
 
     def _add_gradients(self, update: Update) -> list[dict[str, Mean | Max]]:
-        """Adds the gradients of the whole update to the parameters and returns the metrics of each micro-batch."""
         while True:
             try:
                 # Without autocast, the inputs of a LoRA layer must have the dtype of its weights, so PEFT casts them.

@@ -222,7 +222,6 @@ _CUTS = ("cut", "tp", "fp", "precision", "recall")
 
 
 def gate_tables(report: Node) -> list[Table]:
-    """The tables of a report, numbered as in the paper."""
     k, peak = report["settings"]["k"], report["peak"]
     left_out = "".join(f"; {count} groups {reason} left out" for reason, count in report["left_out"].items())
     notes = [f"{report['zero_variance']} of {report['groups']} groups have equal rewards{left_out}."]

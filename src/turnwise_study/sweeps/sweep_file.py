@@ -226,7 +226,6 @@ class Sweep(Part):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Name of a row -> its label, or its name if the row has no label."""
         return {name: row.label or name for name, row in self.rows.items()}
 
     def claims(self, metric: str) -> list[Comparison]:
@@ -251,7 +250,7 @@ class Sweep(Part):
         return least if least is None or difference <= 0 else min(least, difference)
 
     def missing(self, row: Row, scale: Scale, keys: Collection[str] = ()) -> str | None:
-        """Returns why a row cannot run at a scale, or None if it can. ``given`` holds the keys on the command line."""
+        """Returns why a row cannot run at a scale, or None if it can. ``keys`` holds the keys on the command line."""
         reason = row.needs.get(scale) or self.needs.get(scale)
         if row.overrides is None and row.same is None:
             return reason or "this row of the paper has no run in this project (docs/cluster.md#what-no-step-brings)"

@@ -134,7 +134,6 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_request(text: str) -> ToolCall:
-    """Returns the only call in a text such as ``API-Request: [Name(key='value')]``."""
     match = re.search(r"\[\w+\(.*\)\]", text, re.DOTALL)
     try:
         calls = bfcl_python(match[0]).calls if match else ()

@@ -60,8 +60,6 @@ State = Callable[[random.Random, Names], Drawn]
 
 
 def _also(state: State, **draws: Callable[[random.Random, Names, Mapping[str, Any]], Any]) -> State:
-    """Draws further values after the state."""
-
     def more(rng: random.Random, names: Names) -> Drawn:
         config, values = state(rng, names)
         for name, draw in draws.items():

@@ -284,7 +284,6 @@ class World:
         self._inside: dict[tuple[int, int], str] = {}
 
     def contents(self, receptacle: int, mask: int, is_open: bool) -> str:
-        """Returns the text that the agent reads at a receptacle. ``mask`` is a bit mask of the objects inside."""
         name = self.receptacles[receptacle]
         if self.openable >> receptacle & 1:
             if not is_open:

@@ -38,8 +38,6 @@ class Interpreter(Sandboxed):
     """
 
     def run(self, before: tuple[str, ...], code: str) -> CallResult:
-        """Runs the snippet ``code`` in the Python state after the snippets in ``before``."""
-
         def snippet() -> CallResult:
             sandbox = self.open()
             with faults():

@@ -189,7 +189,6 @@ class QuestionExpert(Expert[Q]):
 
 
 def malformed(session: QuestionSession, action: str, short: str) -> str:
-    """Returns a reply that is not a valid call: ``action`` without its closing tag, or ``short`` for short calls."""
     return action.replace("</tool_call>", "").strip() if isinstance(session.calls, Hermes) else short
 
 

@@ -158,7 +158,6 @@ class Table:
         self._texts: dict[str, str] = {}
 
     def text(self, key: str) -> str | None:
-        """Returns the record with this key as text, or None if there is no such record."""
         if key in self.records and key not in self._texts:
             self._texts[key] = text_of(self.records[key])
         return self._texts.get(key)
