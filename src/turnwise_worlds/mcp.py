@@ -151,7 +151,7 @@ class Problem(Row, extra="forbid"):
 
 
 def same(text: str, expected: str) -> bool:
-    """Returns whether two texts are equal as JSON or else, if one of them is not JSON, in their words."""
+    """Whether two texts are equal as JSON values; if one of them is no JSON, whether they have the same words."""
     try:
         return same_value(json.loads(text), json.loads(expected))
     except (ValueError, RecursionError):

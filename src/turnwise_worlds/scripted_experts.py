@@ -62,8 +62,9 @@ class Chances:
 class Expert(ABC, Generic[S]):
     """A scripted expert that knows the solution and acts in one episode. The seed chooses between equally good actions.
 
-    With ``chances`` it is clumsy: it errs with these probabilities. For each field of them, such as ``stray``, the
-    method ``_stray`` returns the mistake as an action, or None if it is impossible now.
+    With ``chances`` it is clumsy: each field of them, such as ``stray``, is the probability of a kind of mistake. The
+    expert has a method for each kind, such as ``_stray``, which returns the mistake as an action, or None if it is
+    impossible now.
     """
 
     chances: Chances | None = None

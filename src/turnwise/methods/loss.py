@@ -196,7 +196,7 @@ def _length(batch: LossInputs) -> Tensor:
 
 
 def _tokens(batch: LossInputs, segment_K: Tensor) -> Tensor:
-    """Tokens of the batch in each token's segment, shape (K,)."""
+    """The number of tokens of the batch in each token's segment, shape (K,)."""
     return segment_sum(batch.weight_K.new_ones(len(batch.weight_K)), segment_K)
 
 

@@ -40,7 +40,7 @@ def exact(answer: str, references: Sequence[str]) -> bool:
 
 
 def f1(answer: str, reference: str) -> float:
-    """The harmonic mean of precision and recall of the words; 0 if one of two different texts is yes, no or noanswer."""
+    """The harmonic mean of precision and recall of the words; 0 if the texts differ and one is only yes, no or noanswer."""
     answered, wanted = normalise(answer), normalise(reference)
     if answered != wanted and (answered in _CLOSED or wanted in _CLOSED):
         return 0.0

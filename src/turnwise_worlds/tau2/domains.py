@@ -109,7 +109,7 @@ def toolbox(domain: str) -> Toolbox:
 
 
 def opener(domain: str) -> Callable[[], Any]:
-    """Returns the function that puts a domain's databases into the current store and returns what runs its tools."""
+    """A function that loads a domain's databases into the current store and returns the object that runs its tools."""
     open_database: Callable[[], Any] = of_package(*_OPENERS[domain])
     return open_database
 
