@@ -9,7 +9,7 @@ python scripts/report.py outputs/pivotrl/seed0 --rebuild
 python scripts/report.py sweep=pivotrl_tab4            the runs of `python train.py sweep=pivotrl_tab4`, and the paper's claims
 python scripts/report.py sweep=pivotrl_tab4 --markdown table4.md --html table4.html --figure table4.svg
 python scripts/report.py sweep=pivotrl_tab4 rows=full,sft seed=0 outputs=results
-python scripts/report.py summary --json                one line of JSON for each entry, then the verdicts by paper
+python scripts/report.py summary paper=awpo
 
 keys of the last two forms:
   scale=tiny|paper   only runs of this scale (default tiny)
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -40,7 +39,7 @@ from turnwise.runs.archive import opened
 from turnwise.runs.figures import Figure, standalone
 from turnwise.runs.page import write_page, write_pages
 from turnwise_study.comparison import collect, provenance, run_table
-from turnwise_study.entries import as_json, counted, read_entry
+from turnwise_study.entries import read_entry
 from turnwise_study.entry_figures import entry_figures
 from turnwise_study.entry_tables import entry_tables, summary_table
 from turnwise_study.run_metrics import folders_of
@@ -78,13 +77,12 @@ def parser() -> argparse.ArgumentParser:
     add("--figure", type=Path, metavar="FILE", help="sweep: write the figures to FILE, FILE-2, ... as SVG")
     add("--rebuild", action="store_true", help="folders: also write the report.html of every run again")
     add("--brief", action="store_true", help="summary: write no tables of single entries to the files")
-    add("--json", action="store_true", help="sweep and summary: print a line of JSON for each entry, and the verdicts")
     return parser
 
 
 def compare(args: argparse.Namespace, command: str) -> None:
     """Compares the runs of some folders side by side."""
-    refuse_strangers(args, ("brief", "json", "figure"), "folders")
+    refuse_strangers(args, ("brief", "figure"), "folders")
     for folder in folders_of(args.words) if args.rebuild else ():
         print(f"Report: {write_pages(folder)}")
     found = collect(args.words)
@@ -124,8 +122,6 @@ def directions(args: argparse.Namespace, command: str) -> None:
     lines = provenance([result for entry in entries for result in entry.results], command)
     figures = entry_figures(entries[0]) if not whole and (args.figure or args.html) else []
     save(args, "The papers' tables and figures" if whole else requests[0].sweep.title, tables, lines, figures)
-    for found in (*map(as_json, entries), counted(entries)) if args.json else ():
-        print(json.dumps(found))
 
 
 def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -230,41 +230,3 @@ def distinct_claims(entries: Sequence[Entry]) -> list[Decision]:
                 key = (one.metric, side(one.claim.above), side(one.claim.below), one.claim.margin)
                 claims.setdefault(key, one)
     return list(claims.values())
-
-
-def as_json(entry: Entry) -> dict[str, Any]:
-    sweep, groups = entry.request.sweep, entry.groups
-    rows = {
-        name: {"seeds": sorted(runs), "config_hash": runs[min(runs)].result.config_hash}
-        for name, runs in entry.rows.items()
-        if runs
-    }
-    return {
-        "sweep": sweep.name,
-        "paper": sweep.paper,
-        "entry": sweep.entry,
-        "scale": entry.request.scale,
-        "verdict": entry.verdict,
-        "one_seed": entry.one_seed,
-        "claims": [_claim(one) for one in entry.decisions],
-        "preconditions": [
-            {"precondition": one.name}
-            | one.bound.model_dump(include={"says", "metric", "low", "high", "paper"})
-            | {name: getattr(one, name) for name in ("value", "values", "seeds", "runs", "true")}
-            for one in entry.findings
-        ],
-        "rows": rows or {name: {"config_hash": known} for name, known in (groups.hashes if groups else {}).items()},
-        "changed": [asdict(one) | {"folder": str(one.folder)} for one in entry.changed],
-        "left_out": [note.removeprefix("left out: ") for note in entry.notes],
-    }
-
-
-def _claim(one: Decision) -> dict[str, Any]:
-    facts = {name: getattr(one, name) for name in ("one_seed", "by_seed", "seeds", "tasks", "why", "turns")}
-    claim = {"claim": one.claim.text, "ours": one.claim.ours, "seeds_of": dict(one.sides), **facts, **_decided(one)}
-    return {**claim, "other_decoding": one.beside and _decided(one.beside)}
-
-
-def _decided(one: Decision) -> dict[str, Any]:
-    ends = None if one.low is None or one.high is None else [one.low, one.high]
-    return {"metric": one.metric, "verdict": one.verdict, "difference": one.difference, "ci95": ends}
