@@ -12,7 +12,7 @@ from typing import Any
 _LOCAL_REWARDS = {"Exact", "Functional", "Graded", "ToolCalls"}
 _GROUP_RULES = {"GroupAdvantage", "Awpo", "GiGPO", "MTGRPO", "TurnCredit", "MonteCarlo"}
 _PREDICTED = {"Trace", "Pcl"}  # allocators that need a predictor
-_JUDGED = {"Awpo", "Gdpo"}  # advantage rules that read a judge's reward
+_JUDGED = {"Awpo"}  # advantage rules that read a judge's reward
 _DEMONSTRATED = {"ExpertTurns", "Pivots"}  # states that have a demonstrated action
 
 
@@ -87,15 +87,14 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
     # predictors and allocators
     *[(lambda s, part=part, names=names: s[part] in names and not s["predictor"],
        f"{part}={{{part}!}}: it needs a predictor of success, but predictor is null; set predictor=tiny")
-      for part, names in (("allocator", _PREDICTED), ("gate", {"Predicted"}), ("advantage", {"TurnGae"}))],
-    (lambda s: s["advantage"] in ("TurnGae", "Igpo") and s["rollout.turns"] == 1,
+      for part, names in (("allocator", _PREDICTED), ("gate", {"Predicted"}))],
+    (lambda s: s["advantage"] == "Igpo" and s["rollout.turns"] == 1,
      "advantage={advantage!}: with rollout.turns=1 there are no turns to divide credit among; set rollout.turns=null"),
     (lambda s: s["allocator"] in _PREDICTED and s["advantage.zero_variance"] == "refill",
      "advantage.zero_variance: allocator={allocator!} spends its budget before a refill; set it to drop or keep"),
     *[(lambda s, allocator=allocator, key=key: s["rollout.turns"] == 1 and s["allocator"] == allocator and (s[key] or 0) > 0,
        f"{key}: with rollout.turns=1 no rollout has a later turn to branch at; set {key}=0, or rollout.turns=null")
-      for allocator, key in (("Trace", "allocator.expansion"), ("TreePO", "allocator.branches"),
-                             ("Entropy", "allocator.branches"))],
+      for allocator, key in (("Trace", "allocator.expansion"), ("TreePO", "allocator.branches"))],
     (lambda s: s["allocator"] == "Pcl" and s["allocator.prompts"] > s["rollout.states"],
      "allocator.prompts: {allocator.prompts} cannot be chosen from rollout.states={rollout.states}; set twice as many states"),
     (lambda s: s["reward"] == "Graded" and s["predictor.reward_max"] < 2,
