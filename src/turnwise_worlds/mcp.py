@@ -26,7 +26,7 @@ from turnwise.types import Message, Task
 from turnwise_worlds import workers
 from turnwise_worlds.data_files import Row, read_tasks
 from turnwise_worlds.replayed_episodes import ReplayedEnv, ReplayedSession
-from turnwise_worlds.tool_environment import Shown, Tools, answered, opened, refusal, templated
+from turnwise_worlds.tool_environment import Shown, Tools, answer_messages, opening_messages, refusal, templated
 from turnwise_worlds.workspace import cut
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ class McpEpisode:
         return self.env.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        return opened(self.env.system, self.env.tools, self.form, self.problem.prompt)
+        return opening_messages(self.env.system, self.env.tools, self.form, self.problem.prompt)
 
     def act(self, text: str) -> Step:
         """Makes the calls in a reply in order. A reply without calls ends the episode."""
@@ -205,7 +205,7 @@ class McpEpisode:
             self._connection.close()
 
     def _told(self, results: list[str], admissible: bool) -> Step:
-        return Step("\n".join(results), info={"admissible": admissible}, messages=answered(results, self.form))
+        return Step("\n".join(results), info={"admissible": admissible}, messages=answer_messages(results, self.form))
 
     def _shown(self, name: str, arguments: Mapping[str, Any]) -> str:
         text, failed = self._call(name, arguments)

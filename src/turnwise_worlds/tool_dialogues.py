@@ -22,7 +22,7 @@ from turnwise.data.toolcalls import CLOSE_THINKING, OPEN_THINKING, Format
 from turnwise.env import Quality, Session, Step, Verifier, check_open
 from turnwise.types import Message, Task, ToolCall, Trajectory
 from turnwise_worlds.scripted_experts import Chances, LastTasks, ScriptedEnv
-from turnwise_worlds.tool_environment import Tools, answered, played, read_calls, templated
+from turnwise_worlds.tool_environment import Tools, answer_messages, played_trajectory, read_calls, templated
 
 W = TypeVar("W", bound="World")
 
@@ -222,7 +222,7 @@ class DialogueSession(Session):
         if self.turns >= self.horizon and not self.done:
             self.fault, self.done = STOPPED, True
         info = {"user_turn": self.turn, "fault": self.fault}
-        return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
+        return Step(observation, float(self.won), self.done, self.won, info, answer_messages(results, self.form))
 
     def _next(self) -> str:
         self.fault = self.reference.fault(self.turn, self.world, self.seen, bool(self.made))
@@ -440,7 +440,9 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
     def play(self, session: DialogueSession, quality: Quality, seed: int) -> Trajectory:
         rng = random.Random(f"{seed}/{session.task.id}")
         errs = (self.mistakes, self.muddle) if quality == "clumsy" else ()
-        return played(session, replies(session, self.closing, self.thinks, rng, *errs), session.form, quality, seed)
+        return played_trajectory(
+            session, replies(session, self.closing, self.thinks, rng, *errs), session.form, quality, seed
+        )
 
     def accepts(self, session: DialogueSession, action: str, expert: str) -> bool:
         if session.done:

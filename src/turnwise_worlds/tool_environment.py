@@ -160,7 +160,9 @@ def templated(form: Format) -> bool:
     return form != "bfcl_python"
 
 
-def opened(system: str, tools: Sequence[Mapping[str, Any]], form: Format, user: str, how: str = HOW) -> list[Message]:
+def opening_messages(
+    system: str, tools: Sequence[Mapping[str, Any]], form: Format, user: str, how: str = HOW
+) -> list[Message]:
     """Returns a system message, left out if it is empty, and a user message. If the chat template does not write the
     tools, the system message lists them, with ``how`` to call them.
     """
@@ -170,7 +172,7 @@ def opened(system: str, tools: Sequence[Mapping[str, Any]], form: Format, user: 
     return [*messages, {"role": "user", "content": user}]
 
 
-def said(
+def call_message(
     calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, Any]] = (), thought: str = ""
 ) -> Message:
     """Returns an assistant message with an expert's calls. They are text in ``bfcl_python``, if one does not fit
@@ -184,12 +186,12 @@ def said(
     return {"role": "assistant", "content": "", "tool_calls": made}
 
 
-def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
+def answer_messages(results: Sequence[str], form: Format) -> tuple[Message, ...]:
     """Returns one ``tool`` message for each answer. For ``bfcl_python`` a user message holds the answers instead."""
     return tuple({"role": "tool", "content": result} for result in results) if templated(form) else ()
 
 
-def played(
+def played_trajectory(
     session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format, quality: Quality, seed: int
 ) -> Trajectory:
     """Plays an expert's pairs (tool calls, text). The text is the thought before the calls, or without calls the reply."""
@@ -197,7 +199,9 @@ def played(
     for calls, text in replies:
         if session.done:
             break
-        messages.append(said(calls, form, tools_of(session), text) if calls else {"role": "assistant", "content": text})
+        messages.append(
+            call_message(calls, form, tools_of(session), text) if calls else {"role": "assistant", "content": text}
+        )
         step = session.step(text + write_calls(calls, form) if calls else text)
         if step.messages:
             messages += step.messages

@@ -34,7 +34,7 @@ from turnwise_worlds.tau2.domains import (
 )
 from turnwise_worlds.tau2.session import ENDING, EndpointUser, Reference, ScriptedUser, Tau2Session, User, asks, missing
 from turnwise_worlds.tool_dialogues import Mistakes, Reply, mistake
-from turnwise_worlds.tool_environment import played, read_calls
+from turnwise_worlds.tool_environment import played_trajectory, read_calls
 
 _IDENTIFIERS = ("_id", "_ids", "flight_number")  # parameters with these endings take their values from a database
 _PHONE_CHECKS = (  # calls that check the customer's phone, the most informative calls first
@@ -429,7 +429,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
     def play(self, session: Tau2Session, quality: Quality, seed: int) -> Trajectory:
         rng = random.Random(f"{seed}/{session.task.id}")
         replies = good(session) if quality == "good" else clumsy(session, rng, self.mistakes)
-        return played(session, replies, self.format, quality, seed)
+        return played_trajectory(session, replies, self.format, quality, seed)
 
     def accepts(self, session: Tau2Session, action: str, expert: str) -> bool:
         return accepts(session, action, expert)

@@ -25,7 +25,7 @@ from turnwise_worlds.tau2.domains import (
     of_package,
     policy,
 )
-from turnwise_worlds.tool_environment import Tools, answered, opened, refusal, templated
+from turnwise_worlds.tool_environment import Tools, answer_messages, opening_messages, refusal, templated
 
 STOP, TRANSFERRED = "###STOP###", "###TRANSFER###"
 ENDS = (STOP, TRANSFERRED, "###OUT-OF-SCOPE###")  # the benchmark's markers for the end of a conversation
@@ -349,7 +349,7 @@ class Tau2Session(Session):
         if self.rules:
             system.append(f"<policy>\n{policy(problem.domain)}\n</policy>")
         user = self.shown[0] if not problem.solo else f"<ticket>\n{problem.ticket}\n</ticket>"
-        return opened("\n\n".join(system), problem.tools, self.form, user)
+        return opening_messages("\n\n".join(system), problem.tools, self.form, user)
 
     def read(self, action: str) -> Reply:
         reply = PARSERS[self.form](action, self.reference.problem.tools)
@@ -386,7 +386,7 @@ class Tau2Session(Session):
         if self.turns >= self.horizon and not self.done:
             self.fault, self.done = UNFINISHED, True
         info = {"domain": self.reference.problem.domain, "fault": self.fault}
-        return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
+        return Step(observation, float(self.won), self.done, self.won, info, answer_messages(results, self.form))
 
     def _say(self, text: str) -> str:
         assert self.talk is not None  # in solo mode ``read`` refuses replies without calls
