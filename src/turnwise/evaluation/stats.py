@@ -235,11 +235,6 @@ class Reply:
     said: str = ""  # text of the policy's greedy reply
 
 
-def reply_of(row: Mapping[str, Any]) -> Reply:
-    verdicts = {name: tuple((float(f), float(s)) for f, s in row[name]) for name in ("sampled", "greedy")}
-    return Reply(**{**row, "tools": tuple(row["tools"]), **verdicts})
-
-
 Counted = Mapping[str, tuple[float, float]]
 """A mapping from the id of each dialogue to two numbers: what the dialogue adds to the numerator and to the denominator
 of a ratio over all dialogues.

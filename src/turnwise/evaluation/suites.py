@@ -188,7 +188,7 @@ def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message])
         for turn in path:
             conversation.append({"role": "assistant", "content": turn.text})
             conversation.append({"role": turn.info.get("role", "user"), "content": turn.observation})
-        won = path[-1].info.get("score", path[-1].info.get("won", False))
+        won = float(path[-1].info.get("score", path[-1].info.get("won", False)))
         subset = re.sub(r"[^\w-]+", "_", task.subset)  # made safe for use in names of metrics
         episodes.append(Episode(task.split, task.id, mode, attempt, won, len(path), conversation, subset))
     return episodes

@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from pydantic import TypeAdapter
 
 from turnwise.engines.engine import Sampling
 from turnwise.env import EnvironmentFault
 from turnwise.evaluation.base_divergence import Divergence, General, general_answers
 from turnwise.evaluation.skills import SKILLS
-from turnwise.evaluation.stats import Reply, reply_of
+from turnwise.evaluation.stats import Reply
 from turnwise.evaluation.suites import (
     Answer,
     Episode,
@@ -207,35 +208,26 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
 
 
+KINDS: Mapping[str, type] = {"episodes": Episode, "answers": Answer, "replies": Reply, "general": Divergence}
+_ROWS = TypeAdapter(list[Episode | Answer | Reply | Divergence])
+
+
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
-    rows: list[Any] = [*evaluation.episodes, *evaluation.answers, *evaluation.replies, *evaluation.general]
+    rows = [row for name in KINDS for row in getattr(evaluation, name)]
     with atomic_write(path) as part:
         part.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
 
 
 def read_evaluation(path: Path) -> Evaluation | None:
     try:
-        return load_evaluation(path)
+        text = path.read_text(encoding="utf-8")
+        rows = _ROWS.validate_python([json.loads(line) for line in text.splitlines()])
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, RecursionError):  # the file is not JSON, or it has other keys
+    except (ValueError, RecursionError):  # the file is not JSON, or it has other keys
         logger.warning("%s is damaged; the evaluation is repeated", path)
         return None
-
-
-def load_evaluation(path: Path) -> Evaluation:
-    evaluation = Evaluation()
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if "reply" in row:
-            evaluation.replies.append(reply_of(row))
-        elif "question" in row:
-            evaluation.general.append(Divergence(**row))
-        elif "suite" in row:
-            evaluation.answers.append(Answer(**row))
-        else:
-            evaluation.episodes.append(Episode(**row))
-    return evaluation
+    return Evaluation(**{name: [row for row in rows if isinstance(row, kind)] for name, kind in KINDS.items()})
 
 
 # -- replies in held-out dialogues -------------------------------------------------------------------------------------
