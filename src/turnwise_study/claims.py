@@ -15,7 +15,7 @@ from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_diffe
 from turnwise_study.gates.report import number_in, sweep_report
 from turnwise_study.gates.statistics import Bounded, difference
 from turnwise_study.run_metrics import Runs, is_change, metrics_by_seed, values
-from turnwise_study.sweeps.jobs import SweepRequest, job_of, of_pilots
+from turnwise_study.sweeps.jobs import SweepRequest, job_of, pilot_request
 from turnwise_study.sweeps.sweep_file import Comparison, Precondition, find_sweep
 
 Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
@@ -269,7 +269,7 @@ def measure(request: SweepRequest, name: str, places: Sequence[Path], notes: lis
                 f"that sweep={there} defines itself, without same"
             )
     owner = replace(owner, rows=None, seeds=None)
-    source = owner if bound.of_runs else of_pilots(owner)
+    source = owner if bound.of_runs else pilot_request(owner)
     finding = Finding(name, bound, needed, label=owner.sweep.labels[bound.row])
     if owner.sweep.gate_report:
         return _of_groups(finding, source, places, notes)

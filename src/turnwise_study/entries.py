@@ -24,7 +24,7 @@ from turnwise_study.claims import (
 )
 from turnwise_study.gates.report import SweepReport, sweep_report
 from turnwise_study.run_metrics import Runs, metrics_by_seed, other_decoding, values
-from turnwise_study.sweeps.jobs import Job, SweepRequest, job_of, picked, played, read_request
+from turnwise_study.sweeps.jobs import Job, SweepRequest, job_of, read_request, request_of_runs, rows_of
 from turnwise_study.sweeps.sweep_file import find_sweep, origin, sweep_names
 
 HashOf = Callable[[Job], str]
@@ -103,7 +103,7 @@ def read_entry(request: SweepRequest, places: Sequence[Path], hash_of: HashOf | 
     rows: dict[str, Runs] = {}
     cannot: dict[str, str] = {}
     found_at: dict[str, Path] = {}
-    for row in picked(request):
+    for row in rows_of(request):
         wanted = [] if sweep.gate_report else [job_of(request, row, seed) for seed in request.seeds or sweep.seeds]
         with_runs = ((place, runs) for place in places if (runs := metrics_by_seed(wanted, place, notes)))
         found_at[row], rows[row] = next(with_runs, (places[0], {}))
@@ -158,7 +158,7 @@ def _decisions(entry: Entry, cannot: Mapping[str, str]) -> list[Decision]:
 
 
 def _changed(entry: Entry, hash_of: HashOf) -> Iterator[Changed]:
-    request, source = entry.request, played(entry.request)
+    request, source = entry.request, request_of_runs(entry.request)
     runs = [
         (job_of(request, row, n), run.folder, run.result) for row, of in entry.rows.items() for n, run in of.items()
     ]

@@ -23,7 +23,7 @@ from turnwise.runs.result_file import Result, read_result
 from turnwise_study.gates import tables
 from turnwise_study.gates.groups import read_arms, read_recorded, recordings
 from turnwise_study.gates.statistics import Bounded
-from turnwise_study.sweeps.jobs import SweepRequest, job_of, picked, played
+from turnwise_study.sweeps.jobs import SweepRequest, job_of, request_of_runs, rows_of
 from turnwise_study.tables import Table
 
 COMMAND = "python scripts/gate_report.py"
@@ -156,11 +156,11 @@ def sweep_report(request: SweepRequest, places: Sequence[Path]) -> SweepReport |
     exists, those of its row ``gated``, whose gate then sets K and the threshold. A sweep that names itself has one
     report for each row.
     """
-    source = played(request)
+    source = request_of_runs(request)
     if source is request:
         # a row from whose policy another starts may be an SFT run, which records demonstrations
         starts = {made.begins(request.scale) for made in request.sweep.rows.values()}
-        arms = tuple(arm for row in picked(request) if row not in starts and (arm := _arm(request, row, places)))
+        arms = tuple(arm for row in rows_of(request) if row not in starts and (arm := _arm(request, row, places)))
         if not arms:
             return None
         each = [_report_on((arm.folder,), _written((arm,))) for arm in arms]

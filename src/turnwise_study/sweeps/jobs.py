@@ -73,7 +73,7 @@ def read_request(arguments: Sequence[str], folder: Path) -> SweepRequest:
         tuple(extra),
         "--dry-run" in arguments,
     )
-    return of_pilots(request) if pilots == "true" else request
+    return pilot_request(request) if pilots == "true" else request
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,14 @@ class SweepRequest:
     seeds: tuple[int, ...] | None = None  # None: the sweep's seeds
     extra: tuple[str, ...] = ()  # overrides, which every row gets that accepts them
     dry: bool = False
-    pilot: tuple[str, ...] = ()  # overrides of pilot runs; not empty if pilot runs are requested (:func:`of_pilots`)
+    pilot: tuple[str, ...] = ()  # overrides of pilot runs (:func:`pilot_request`); empty: no pilot runs
 
     @property
     def fresh(self) -> bool:
         return "fresh=true" in (item.lower() for item in self.extra)
 
 
-def played(request: SweepRequest) -> SweepRequest:
+def request_of_runs(request: SweepRequest) -> SweepRequest:
     """The request for the runs that a sweep shows: its own runs, or those of the sweep in ``gate_report``."""
     source = request.sweep.gate_report
     return (
@@ -104,7 +104,7 @@ def played(request: SweepRequest) -> SweepRequest:
     )
 
 
-def of_pilots(request: SweepRequest) -> SweepRequest:
+def pilot_request(request: SweepRequest) -> SweepRequest:
     """The request for the pilot runs of a sweep: of the rows that preconditions name, and of the rows from whose
     weights these start, with names that begin with ``pilot/``, and on the tasks of ``eval.seed=0``, because settings
     may be chosen by their results.
@@ -131,7 +131,7 @@ def of_pilots(request: SweepRequest) -> SweepRequest:
     )
 
 
-def picked(request: SweepRequest) -> tuple[str, ...]:
+def rows_of(request: SweepRequest) -> tuple[str, ...]:
     sweep = request.sweep
     rows = request.rows or tuple(sweep.rows)
     for row in rows:
@@ -186,7 +186,7 @@ class Job:
 
 def jobs(request: SweepRequest) -> list[Job]:
     """Every requested run of a sweep, one seed of all rows after the other, so that a complete table is there early."""
-    sweep, rows = request.sweep, picked(request)
+    sweep, rows = request.sweep, rows_of(request)
     by_name: dict[tuple[str, int], Job] = {}
     for seed in request.seeds or sweep.seeds:
         for row in rows:

@@ -30,7 +30,7 @@ from turnwise.files import atomic_write
 from turnwise.runs.result_file import ResultError, read_result
 from turnwise.runs.run_folder import config_hash, hash_of, is_first, read_record
 from turnwise.text import plain
-from turnwise_study.sweeps.jobs import Job, SweepRequest, jobs, played
+from turnwise_study.sweeps.jobs import Job, SweepRequest, jobs, request_of_runs
 
 State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cannot run"]
 
@@ -150,7 +150,7 @@ def run_sweep(request: SweepRequest, compose: Compose, launch: Launch, console: 
     of overrides, without Hydra's own settings. ``launch`` executes one run for each list of overrides, here or on
     another machine; a run that fails must not stop the others.
     """
-    request = played(request)
+    request = request_of_runs(request)
     sweep = request.sweep
     wanted = jobs(request)
     configs = checked(wanted, request, compose)

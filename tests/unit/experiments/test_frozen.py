@@ -16,7 +16,7 @@ import yaml
 
 from turnwise.runs.archive import opened
 from turnwise.runs.result_file import Result, read_result
-from turnwise_study.sweeps.jobs import jobs, of_pilots, played, read_request
+from turnwise_study.sweeps.jobs import jobs, pilot_request, read_request, request_of_runs
 from turnwise_study.sweeps.sweep_file import Sweep, find_sweep, origin, sweep_names
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +40,7 @@ def runs_of(name: str, pilot: bool) -> Iterator[tuple[str, Result]]:
     request = read_request([f"sweep={name}"], CONF)
     if pilot and request.sweep.pilots is None:
         return
-    request = played(of_pilots(request) if pilot else request)
+    request = request_of_runs(pilot_request(request) if pilot else request)
     for job in jobs(request):
         folder = RESULTS / job.name / f"seed{job.seed}"
         if job.cannot is None and (folder / "result.json").exists():

@@ -17,7 +17,7 @@ from turnwise.runs.kept_runs import finished
 from turnwise.runs.result_file import Result, read_result
 from turnwise.runs.run_folder import config_hash
 from turnwise_study.run_metrics import RunMetrics
-from turnwise_study.sweeps.jobs import SweepRequest, job_of, jobs, of_pilots, played, read_request
+from turnwise_study.sweeps.jobs import SweepRequest, job_of, jobs, pilot_request, read_request, request_of_runs
 from turnwise_study.sweeps.run_sweep import RowHashes
 from turnwise_study.sweeps.sweep_file import SCALES, find_sweep, sweep_names
 
@@ -162,7 +162,7 @@ def test_every_kept_run_is_of_the_configuration_that_its_row_is_now() -> None:
     every = [
         read_request(arguments, CONF) for arguments in [*([f"sweep={name}"] for name in sweep_names(CONF)), *BESIDE]
     ]
-    every += [played(of_pilots(request)) for request in every if request.sweep.pilots is not None]
+    every += [request_of_runs(pilot_request(request)) for request in every if request.sweep.pilots is not None]
     for request in every:
         for job in jobs(request):
             folder = RESULTS / job.name / f"seed{job.seed}"

@@ -19,7 +19,7 @@ from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables, summary_table
 from turnwise_study.gates.report import Settings, gate_report, gate_settings
 from turnwise_study.run_metrics import RunMetrics
-from turnwise_study.sweeps.jobs import played, read_request
+from turnwise_study.sweeps.jobs import read_request, request_of_runs
 from turnwise_study.tables import to_markdown
 
 # -- keep results ------------------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_pa
         assert f"python scripts/gate_report.py data={arm}" in told
     assert found.groups.seeds("few") == [0] and len(found.results) == 2
     request = read_request(["sweep=p_fig5", "rows=few"], conf)
-    assert played(request) is request  # its rows are what runs
+    assert request_of_runs(request) is request  # its rows are what runs
 
 
 def test_no_file_has_no_lines(tmp_path: Path) -> None:
