@@ -130,7 +130,7 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
         yield DistributedContext()
         return
     where = alone.strategy.cluster_environment
-    if where is not None and not where.creates_processes_externally and _in_multirun():
+    if where is not None and not where.creates_processes_externally and in_multirun():
         raise InputError(
             "trainer.devices: this command starts many runs, but the other processes of a run repeat its command; add "
             "hydra/launcher=slurm_8gpu, which starts all processes of a run, or start one run at a time"
@@ -155,7 +155,7 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
         dist.destroy_process_group()
 
 
-def _in_multirun() -> bool:
+def in_multirun() -> bool:
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 

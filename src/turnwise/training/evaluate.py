@@ -221,7 +221,7 @@ def save_evaluation(path: Path, evaluation: Evaluation) -> None:
 def read_evaluation(path: Path) -> Evaluation | None:
     try:
         text = path.read_text(encoding="utf-8")
-        rows = _ROWS.validate_python([json.loads(line) for line in text.splitlines()])
+        rows: list[Any] = _ROWS.validate_python([json.loads(line) for line in text.splitlines()])
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):  # the file is not JSON, or it has other keys

@@ -24,7 +24,7 @@ from turnwise.console import Terminal
 from turnwise.errors import InputError
 from turnwise.runs.result_file import ResultError, read_result
 from turnwise.text import plain
-from turnwise.training.distributed import _in_multirun
+from turnwise.training.distributed import in_multirun
 
 if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder
@@ -210,5 +210,5 @@ def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:
 def label_of(name: str, seed: int) -> str:
     """Returns the label at the start of each log line of this run. Empty unless several runs share the terminal."""
     # the basic launcher runs one run after the other
-    alone = not _in_multirun() or "basic_launcher" in str(HydraConfig.get().launcher._target_)
+    alone = not in_multirun() or "basic_launcher" in str(HydraConfig.get().launcher._target_)
     return "" if alone else f"{name}/seed{seed}"
