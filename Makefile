@@ -106,7 +106,7 @@ test-slurm: $(VENV)/.dev ## jobs of a Slurm of one node that the test starts (ap
 	$(BIN)/python -m pytest tests/conformance/test_slurm.py $(ARGS)
 
 # What CUDA brings beside .venv may be missing: the parts that need it say so. DRY=cpu installs nothing more.
-gpu: $(VENV)/.dev $(VENV)/.bfcl ## all that needs a device, in thirty minutes on one (DRY=cpu: tiny, on a CPU); ARGS="parts=attention,update_4b"
+gpu: $(VENV)/.dev $(VENV)/.bfcl ## all that needs a device, in thirty minutes on one (DRY=cpu: tiny, on a CPU); ARGS="parts=tests,update_4b"
 	@test "$(DRY)" = cpu || $(MAKE) --no-print-directory .venv-vllm/.done || echo "make gpu: no vLLM; what needs it is left out" >&2
 	$(BIN)/python benchmarks/gpu.py $(if $(DRY),dry=$(DRY)) $(ARGS)
 

@@ -1,7 +1,7 @@
 """Runs all tests and benchmarks that need a device, the most valuable first, and saves the results (`make gpu`).
 
 python benchmarks/gpu.py                              all parts, on CUDA
-python benchmarks/gpu.py parts=attention,update_4b    only these parts
+python benchmarks/gpu.py parts=tests,update_4b        only these parts
 python benchmarks/gpu.py dry=cpu                      the same code with tiny shapes on a CPU
 python benchmarks/gpu.py again=true out=FOLDER        also finished parts, in another folder
 python benchmarks/gpu.py tests                        only the tests that are marked gpu
@@ -87,7 +87,6 @@ FEW = "eval.tasks=4 eval.attempts=1 eval.items=1 eval.every=0 logger.wandb=null"
 DRY_RUN = f"{FEW} iterations=1 data.trajectories=20 rollout.trajectories=null rollout.states=4 states.keep=all"
 PARTS: dict[str, tuple[int, str, str, str]] = {
     "tests": (100, "gpu.py", "tests", "tests"),
-    "attention": (150, "attention.py", BF16, f"{DRY} --lengths 160 320 --rounds 1"),
     "update_0_6b": (
         150,
         "update.py",
@@ -321,9 +320,7 @@ def page(outcomes: Sequence[Outcome]) -> str:
         if outcome.reason:
             blocks.append(f"{outcome.status.capitalize()}: {outcome.reason}.")
         kind = outcome.result.get("benchmark")
-        if kind == "attention":
-            blocks.append(plans(outcome.result["rows"]))
-        elif "contenders" in outcome.result:
+        if "contenders" in outcome.result:
             blocks.append(contenders(outcome.result))
         elif kind == "by_name":
             blocks.append(by_name([outcome.result]))
@@ -340,10 +337,6 @@ def headline(outcome: Outcome) -> str:
         return outcome.reason
     if kind == "tests":
         return f"{found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped"
-    if kind == "attention":
-        return (
-            f"blocks no slower than a dense mask from {found['threshold']} on; in use from {found['threshold_in_use']}"
-        )
     if kind == "by_name":
         return ", ".join(f"{method} {row['seconds']:.0f} s" for method, row in found["methods"].items())
     return ", ".join(f"{key[2:]} {value:.3g}x" for key, value in found.items() if key.startswith("x_") and value)
@@ -372,20 +365,6 @@ def contenders(found: dict[str, Any]) -> str:
     )
     notes += "Apart: the largest difference between the peer's gradient and ours, divided by the peer's largest entry."
     return markdown(["", "seconds", "tokens a second", "utilisation", "peak MiB", "apart"], rows) + "\n\n" + notes
-
-
-def plans(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns milliseconds and MiB of every attention plan for each length and tree."""
-    names = [name for name in ("dense", "blocks", "runs") if any(name in row for row in rows)]
-    keys = [(name, key) for key in ("ms", "mib") for name in names]
-
-    def cell(values: dict[str, Any], key: str) -> str:
-        return f"{values[key]:,.4g}" if values.get(key) is not None else "failed" if "failed" in values else ""
-
-    cells = [[row["tree"], f"{row['length']:,}", *(cell(row.get(name, {}), key) for name, key in keys)] for row in rows]
-    apart = max((row[name]["apart"] for row in rows for name in names if row.get(name, {}).get("apart")), default=0)
-    header = ["tree", "tokens", *(f"{name}, {'ms' if key == 'ms' else 'MiB'}" for name, key in keys)]
-    return markdown(header, cells) + f"\n\nThe outputs differ from those with a dense mask by {apart:.2g} at most."
 
 
 if __name__ == "__main__":

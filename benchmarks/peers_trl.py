@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -157,15 +156,3 @@ class Loss:
     def __call__(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         loss: torch.Tensor = self.trainer._compute_loss(self.trainer.model, inputs)
         return loss
-
-
-def single_turn_trainer(
-    model: Any, prompts: Sequence[str], reward: Callable[..., list[float]], sampling: Sampling, group: int, **more: Any
-) -> GRPOTrainer:
-    """Returns TRL's whole trainer on single-turn prompts, which are given as rendered text."""
-    rows = [{"prompt": prompt, "number": number} for number, prompt in enumerate(prompts)]
-    tokenizer = action_tokenizer()
-    config = trainer_config(sampling, 1, group, max_completion_length=sampling.max_tokens, **more)
-    return GRPOTrainer(
-        model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, reward_funcs=reward
-    )

@@ -85,16 +85,13 @@ def test_the_contract_suite_passes_the_pages_world(mine: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-def test_the_rule_and_the_gate_by_hand(mine: Path) -> None:
-    cfg = composed("method=grpo", "env=thermostat", "advantage=fading", "gate=unanimous", "gate.k=2")
-    rule, gate = build(cfg, "advantage"), build(cfg, "gate")
+def test_the_rule_by_hand(mine: Path) -> None:
+    rule = build(composed("method=grpo", "env=thermostat", "advantage=fading"), "advantage")
     task = Task("thermostat", "train/0", "train", {"now": 19, "asked": 20})
     texts = [(-1, "warmer"), (0, "warmer"), (1, "done"), (-1, "warmer"), (3, "warmer")]
     tree = RolloutTree(State("s", task, (1,)), [Turn(parent, [1], [0.0], text) for parent, text in texts])
-    credit = rule(tree, {"total": [1.0, 0.0]})
-    assert credit.advantage == pytest.approx([1, 0.75, 0.5, -1, -0.5], abs=1e-4)
+    assert rule(tree, {"total": [1.0, 0.0]}).advantage == pytest.approx([1, 0.75, 0.5, -1, -0.5], abs=1e-4)
     assert rule(tree, {"total": [1.0, 1.0]}).weight == [0] * 5
-    assert gate(tree, 2) and tree.looks[0].values == {"different": 1.0}
 
 
 def test_the_world_does_what_its_text_says(mine: Path) -> None:
@@ -109,10 +106,9 @@ def test_the_world_does_what_its_text_says(mine: Path) -> None:
     assert not {t.data["asked"] for t in world.tasks("train", 99)} & {t.data["asked"] for t in world.tasks("seen", 99)}
 
 
-def test_the_reward_and_the_allocator_by_hand(mine: Path) -> None:
-    """Two rollouts from the root: a win in two turns, a loss in one; then one whose world failed."""
-    cfg = composed("env=thermostat", "reward=brief", "reward.cost=0.1", "allocator=doubters", "allocator.first=2")
-    reward, allocator = build(cfg, "reward"), build(cfg, "allocator")
+def test_the_reward_by_hand(mine: Path) -> None:
+    """Two rollouts from the root: a win in two turns, a loss in one; then the same, whose world failed."""
+    reward = build(composed("env=thermostat", "reward=brief", "reward.cost=0.1"), "reward")
     task = Task("thermostat", "train/0", "train", {"now": 19, "asked": 20})
     turns = [
         Turn(-1, [1], [0.0]),
@@ -121,8 +117,5 @@ def test_the_reward_and_the_allocator_by_hand(mine: Path) -> None:
     ]
     tree = RolloutTree(State("s", task, (1,)), turns)
     assert reward(tree) == {"won": [1, 0], "turns": [2, 1], "total": [pytest.approx(0.8), pytest.approx(-0.1)]}
-    assert allocator([tree.state] * 2) == [2, 2]
-    assert allocator.expand([tree]) == [{-1: 4}]
     tree.invalid = {2}
     assert math.isnan(reward(tree)["total"][1])
-    assert allocator.expand([tree]) == [{}]
