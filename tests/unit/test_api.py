@@ -50,13 +50,6 @@ def test_a_loss_of_a_notebook_is_the_runs(policy: tw.Policy, world: tw.World) ->
         torch.testing.assert_close(each.detach(), batch.items.old_logprob_K, atol=1e-4, rtol=0)
 
 
-def test_an_update_that_teaches_nothing_has_no_loss(policy: tw.Policy, world: tw.World) -> None:
-    (tree,) = tw.play(policy, world, tw.states(policy, world, 1), group_size=2)
-    update = tw.pack([tree], [tw.credit.group(tree, {"total": [0.0] * 2}, zero_variance="drop")])
-    with pytest.raises(InputError, match="equal"):
-        tw.loss.clipped(policy.logprobs(update), update)
-
-
 def test_plain_functions_by_hand() -> None:
     assert group_advantages([1.0, 0.0, 0.0, 1.0], eps=0.0) == [1.0, -1.0, -1.0, 1.0]
     assert group_advantages([2.0, 0.0, 1.0], scale=False) == [1.0, -1.0, 0.0]
@@ -87,11 +80,6 @@ def test_what_is_no_part_is_refused(parts: dict, policy: tw.Policy, world: tw.Wo
     with pytest.raises(InputError, match=next(iter(parts))):
         tw.train(tw.GRPO(), policy, world, out=tmp_path / "run", **parts)
     assert not (tmp_path / "run").exists()
-
-
-def test_play_refuses_words_that_it_would_not_read(policy: tw.Policy, world: tw.World) -> None:
-    with pytest.raises(InputError, match=r"allocator=\.\.\."):
-        tw.play(policy, world, [], "allocator=treepo")
 
 
 def test_nothing_slow_is_imported_until_it_is_used() -> None:

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from turnwise.console import Terminal
 from turnwise.daemon_threads import DaemonThreads
-from turnwise.files import append, atomic_write, no_room, parse_json
+from turnwise.files import append, atomic_write, no_room
 from turnwise.text import plain, said
 from turnwise.training.checkpoints import AtomicCheckpointIO
 from turnwise.training.progress import Phases
@@ -101,11 +101,6 @@ KEY = "k-7Q2m_left.right+9"
 MARKUP = "[/red] [/INST] [bold]loud[/bold] :smiley: [link=http://x]y[/link]"
 
 
-def test_control_characters_are_escaped_and_lines_stay_lines() -> None:
-    assert plain("a\tb\nc\x1b[2Jd\r\x07\x9b\u202e\ud800é") == "a\tb\nc\\x1b[2Jd\\r\\x07\\x9b\\u202e\\ud800é"
-    assert plain("x" * 30, most=10).startswith("x" * 10 + "...") and "30" in plain("x" * 30, most=10)
-
-
 @pytest.mark.parametrize("text", [MARKUP, "\x1b]0;title\x07", "\ud800", "[/"])
 def test_data_neither_formats_nor_stops_a_terminal(text: str) -> None:
     """In lines, table cells, titles, headers and the progress bar; a real stream has to encode it."""
@@ -149,14 +144,6 @@ def test_no_key_of_what_a_server_says(body: str) -> None:
         shown = said(answer, KEY)
         assert KEY not in shown and KEY[::-1] not in shown and "another-token" not in shown
         assert KEY[:8] not in shown and base64.b64encode(b"another-token")[:12].decode() not in shown
-
-
-@pytest.mark.parametrize(
-    "text", ['"\\ud800"', '{"a": ["\\udc00x"]}', "NaN", "[" * 100_000, "{", b'"\xed\xa0\x80"', b"\xff"]
-)
-def test_json_that_could_not_be_written_again_is_refused(text: str | bytes) -> None:
-    with pytest.raises(ValueError, match=r"surrogate|JSON|deeply|codec|Expecting"):
-        parse_json(text)
 
 
 # -- daemon threads ----------------------------------------------------------------------------------------------------

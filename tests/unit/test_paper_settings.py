@@ -144,24 +144,6 @@ def test_a_row_trains_on_the_papers_tasks_and_not_on_the_tiny_scales_few(name: s
     assert at_paper(name).states.count == least
 
 
-def test_a_reply_of_mathematics_is_not_cut_at_the_length_of_a_search() -> None:
-    assert all(
-        at_paper(f"trace_tab4/{row}_8b").rollout.sampling.max_tokens == 8192 for row in ("react", "grpo", "trace")
-    )
-
-
-def test_what_a_scale_sets_for_an_option_leaves_other_options_alone() -> None:
-    """A group that the command line chooses, and a value that it gives, stand."""
-    trees = compose_config(["method=trace", "scale=paper_trace", "allocator=treepo", "predictor=none"], CONF, read=READ)
-    check_config(trees)
-    assert trees.predictor is None and trees.rollout.states == 256
-    given = compose_config(
-        ["method=trace", "scale=paper_trace", "predictor.epochs=3", "env.horizon=9"], CONF, read=READ
-    )
-    assert given.predictor.epochs == 3 and given.env.horizon == 9
-    assert compose_config(["method=trace"], CONF, read=READ).predictor.layers == 1
-
-
 def test_what_a_scale_sets_belongs_to_an_option_that_exists() -> None:
     request, options = (CONF / "train.yaml").read_text(), group_options(CONF)
     found = [group.split("/")[1:] for group in options if group.startswith("at/")]
@@ -169,12 +151,6 @@ def test_what_a_scale_sets_belongs_to_an_option_that_exists() -> None:
     for group, scale in found:
         assert f"- optional at/{group}: ${{scale}}/${{{group}}}" in request
         assert scale in options["scale"] and set(options[f"at/{group}/{scale}"]) <= set(options[group])
-
-
-def test_the_predictor_of_a_scale_is_that_of_its_file() -> None:
-    short = compose_config(["method=trace", "scale=paper_trace"], CONF, read=READ)
-    whole = compose_config(["method=trace", "scale=paper_trace", "predictor=qwen3_0_6b"], CONF, read=READ)
-    assert short.predictor == whole.predictor
 
 
 # -- methods by name ---------------------------------------------------------------------------------------------------
@@ -213,12 +189,6 @@ def test_a_method_alone_acts_in_an_environment_that_its_policy_knows(method: str
     assert cfg.name == method
 
 
-@pytest.mark.parametrize("method", ["awpo", "toolrl", "mixed"])
-def test_methods_that_read_calls_have_experts_that_think_and_no_fixed_format(method: str) -> None:
-    cfg = composed(f"method={method}")
-    assert cfg.env.thinks is True and cfg.reward.format is None
-
-
 @pytest.mark.parametrize(
     ("overrides", "env", "base", "thinks"),
     [
@@ -237,9 +207,3 @@ def test_methods_that_read_calls_have_experts_that_think_and_no_fixed_format(met
 def test_what_the_command_line_names_wins(overrides: list[str], env: str, base: str, thinks: bool | None) -> None:
     cfg = composed(*overrides)
     assert (world(cfg), cfg.base, cfg.env.get("thinks")) == (env, base, thinks)
-
-
-def test_a_model_and_dialogues_of_ones_own_pass() -> None:
-    cfg = composed("method=awpo", "policy.model=/my/model", "data.file=my.jsonl")
-    assert (cfg.policy.model, cfg.data.file, cfg.reward.format) == ("/my/model", "my.jsonl", None)
-    assert cfg.rollout.sampling.max_tokens == 256  # a chat model's action, because there is no file to measure

@@ -8,7 +8,7 @@ import pytest
 
 from turnwise.console import until_stopped
 from turnwise.errors import InputError
-from turnwise.programs import options, program
+from turnwise.programs import program
 
 # -- programs ----------------------------------------------------------------------------------------------------------
 
@@ -53,19 +53,6 @@ def test_the_arguments_are_those_of_the_command_line(monkeypatch):
         return len(arguments)
 
     assert main() == 1 and main(("b", "c")) == 2
-
-
-def test_the_help_of_a_program_without_options(capsys):
-    @program("Does it.")
-    def main(arguments):
-        raise AssertionError
-
-    assert (main([]), main(["b=1", "-h"])) == (2, 0)
-    assert capsys.readouterr().out == "Does it.\nDoes it.\n"
-
-
-def test_the_help_keeps_the_lines_of_the_docstring():
-    assert "one\n\n  two" in options("one\n\n  two").format_help()
 
 
 # -- console -----------------------------------------------------------------------------------------------------------

@@ -90,8 +90,3 @@ def test_a_part_lists_every_parameter_so_that_the_command_line_can_set_it(file: 
             parameters = inspect.signature(get_object(node["_target_"])).parameters.values()
             given_later = {p.name for p in parameters if p.default is p.empty and node.get("_partial_")}
             assert {p.name for p in parameters} - given_later <= node.keys(), node["_target_"]
-
-
-@pytest.mark.parametrize("launcher", [f.rpartition("/")[2] for f in FILES if f.startswith("hydra/launcher/")])
-def test_launchers_keep_to_submitits_schema(launcher: str) -> None:
-    compose_config([f"hydra/launcher={launcher}"], CONF, read=READ)

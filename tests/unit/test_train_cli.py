@@ -75,12 +75,6 @@ def test_the_runs_of_a_multirun_go_on_after_one_that_fails(tmp_path: Path) -> No
     assert "Traceback" not in run.stderr + run.stdout
 
 
-def test_developers_get_the_traceback(tmp_path: Path) -> None:
-    run = train("method=pivtorl", cwd=tmp_path, HYDRA_FULL_ERROR="1")
-    assert run.returncode == 1
-    assert "Traceback" in run.stderr
-
-
 def test_a_finished_run_says_where_its_report_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with claim(compose_config(["method=sft"], ROOT / "conf")) as folder:
@@ -132,28 +126,6 @@ def test_check_makes_every_check_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("config.yaml")) and not list(tmp_path.rglob("result.json"))
 
 
-def test_a_dry_run_names_the_files_that_are_missing(tmp_path: Path) -> None:
-    run = train("sweep=pivotrl_tab4", "rows=sft,base", "data.file=none.jsonl", "--dry-run", cwd=tmp_path)
-    assert run.returncode == 2 and "row sft: data.file=none.jsonl" in run.stderr
-
-
-def test_a_fault_in_a_file_of_the_user_is_one_line_with_its_place(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("from turnwise_worlds.household import *\n\n\nclass Env(HouseholdEnv):\n"
-                                      "    def tasks(self, split, count, seed=0):\n        return self.nothing\n")  # fmt: skip
-    run = train("method=grpo", "env._target_=mine.Env", "name=x", cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert run.returncode == 1 and f"{tmp_path / 'mine.py'}:6" in run.stderr and "Traceback" not in run.stderr
-    (tmp_path / "mine.py").write_text("\nnothing()\n")
-    run = train("method=grpo", "env._target_=mine.Env", "name=x", cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert run.returncode == 2 and f"{tmp_path / 'mine.py'}:2" in run.stderr and "Traceback" not in run.stderr
-
-
-def test_help_says_what_can_be_chosen(tmp_path: Path) -> None:
-    run = train("--help", cwd=tmp_path)
-    assert run.returncode == 0
-    assert "loss: clipped, corrected, nll" in run.stdout and "at/" not in run.stdout
-    assert "python train.py method=pivotrl" in run.stdout
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -169,12 +141,6 @@ def test_a_secret_is_neither_shown_nor_written(tmp_path: Path, arguments: list[s
     assert run.returncode == 2
     assert "hunter2" not in run.stdout + run.stderr and "Traceback" not in run.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_that_ended_without_samples_goes_on_in_its_own_folder(tmp_path: Path) -> None:
-    """Its message asks for the same command with this word more."""
-    done = train("method=grpo", "seed=1", "update.allow_empty=true", "--cfg", "job", "--resolve", cwd=tmp_path)
-    assert "out: outputs/grpo/seed1" in done.stdout, done.stderr
 
 
 def test_ctrl_c_is_one_line_however_often_it_is_pressed(tmp_path: Path) -> None:

@@ -82,20 +82,6 @@ def test_what_is_set_wins_and_the_others_are_told_with_their_reasons() -> None:
     assert "iterations" in keys
 
 
-@pytest.mark.parametrize("set_", ["rollout.states=0", "rollout.states=abc", "data.held_out=x", "policy.model=null"])
-def test_a_wrong_value_is_reported_by_its_own_key(set_: str) -> None:
-    with pytest.raises(ValueError, match=set_.partition("=")[0].replace(".", r"\.")):
-        composed(f"method=sft policy.model=Qwen/Qwen3-4B {set_}")
-
-
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [("Qwen/Qwen3-0.6B", 6e8), ("Qwen/Qwen3-30B-A3B", 3e10), ("a/SmolLM2-135M-Instruct", 1.35e8), ("a/M-8x7B", 5.6e10)],
-)
-def test_a_name_tells_the_size(name: str, size: float) -> None:
-    assert size_of(name)[0] == pytest.approx(size)
-
-
 def test_a_folder_tells_the_size_and_a_tiny_model_trains_as_the_shipped_ones(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"torch_dtype": "float32"}')
     (tmp_path / "model.safetensors").write_bytes(b"0" * 4_000_000)

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
-from turnwise.config.overrides import build_alone, explain, refuse_misuse, refuse_overrides
+from turnwise.config.overrides import explain, refuse_misuse, refuse_overrides
 from turnwise.config.schema import ConfigError, compose_config
 
 ROOT = Path(__file__).parents[3]
@@ -290,12 +290,6 @@ def test_the_ways_out_are_open(line: str) -> None:
     assert mistakes(line) == []
 
 
-def test_values_of_several_runs_are_no_mistake() -> None:
-    error = MissingConfigException("", missing_cfg_file="method/pivtorl")
-    (mistake,) = explain(error, ["-m", "seed=0,1", "method=pivtorl"], CONF).mistakes
-    assert "did you mean 'pivotrl'" in mistake
-
-
 def test_a_launcher_that_is_not_installed_says_what_to_install() -> None:
     error = MissingConfigException("", missing_cfg_file="hydra/launcher/submitit_slurm")
     (mistake,) = explain(error, ["-m", "seed=0,1", "hydra/launcher=slurm_8gpu"], CONF).mistakes
@@ -317,23 +311,11 @@ def test_a_secret_of_the_environment_is_found(monkeypatch: pytest.MonkeyPatch) -
     assert mistake.startswith("judge.client.url: ") and SECRET not in mistake
 
 
-def test_a_part_of_torch_is_checked_once_torch_is_loaded() -> None:
-    import turnwise.engines.lanes  # noqa: F401
-
-    assert [mistake.partition(":")[0] for mistake in mistakes("+engine.batch=3")] == ["engine.batch"]
-
-
 def test_a_part_in_a_list_is_checked() -> None:
     part = {"_target_": "turnwise.methods.gate.Never", "x": 1, False: 1}
     with pytest.raises(ConfigError) as refused:
         check_config(OmegaConf.create({"data": [{"deep": part}]}))
     assert [mistake.partition(":")[0] for mistake in refused.value.mistakes] == ["data.0.deep.x", "data.0.deep.False"]
-
-
-@pytest.mark.parametrize("override", ["env.level=none", "env.subsets=[]"])
-def test_a_part_alone_is_checked_too(override: str) -> None:
-    with pytest.raises(ConfigError):
-        build_alone("env", ["env=bfcl", override], CONF)
 
 
 @pytest.mark.parametrize("preset", ["defaults:\n  - override /states: pivtos\n", "sed: 3\n", "seed: abc\n"])

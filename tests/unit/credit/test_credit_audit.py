@@ -14,7 +14,6 @@ from turnwise.methods.allocate import Uniform
 from turnwise.methods.credit import GroupAdvantage
 from turnwise.types import RolloutTree, Turn
 from turnwise_study.credit_audit import (
-    RULES,
     AuditedTurn,
     Truth,
     Worth,
@@ -136,12 +135,3 @@ def test_intervals_and_p_values_of_two_values() -> None:
     assert turn.p_value() == pytest.approx(chi2_contingency([[56, 14], [48, 32]], correction=False).pvalue)
     assert AuditedTurn(path, 0, Worth(1, 0), Worth(19, 20)).p_value() == 0
     assert AuditedTurn(path, 0, Worth(0, 0), Worth(0, 20)).p_value() == 1
-
-
-def test_every_rule_has_a_score() -> None:
-    player = player_of(CorridorEnv(horizon=6, density=0.6))
-    parts = [audit(player, paths_of(player, 3), RULES, seed, turns=2, error=0.2, replicates=2) for seed in (0, 1)]
-    truth, credits, tokens = joined(parts)
-    assert len(credits) == len(RULES) >= 12 and set(tokens) == set(RULES)
-    assert all(credit.shape == (12, 2) and np.isfinite(credit).all() for credit in credits.values())
-    assert len(np.unique(truth.task_T)) == 6

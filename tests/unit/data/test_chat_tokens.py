@@ -62,23 +62,6 @@ def test_chatml_by_hand(build_byte_level):
     assert chat.stop_ids == (chat.end_id,) == (tokenizer.convert_tokens_to_ids("<|im_end|>"),)
 
 
-def test_spaces_of_the_template_around_an_action_are_part_of_it(build_byte_level):
-    tokenizer = build_byte_level("inst")
-    chat = ChatTokens(tokenizer)
-    assert read(tokenizer, chat.action("look")) == " look </s>"
-    assert chat.decode(chat.action("look")) == "look"
-    assert read(tokenizer, chat.bridge({"role": "user", "content": "v"}, truncated=True)) == " </s>[INST] v [/INST]"
-
-
-def test_eos_ends_a_turn_that_the_template_closes_with_plain_text(build):
-    tokenizer = build("plain")
-    chat = ChatTokens(tokenizer)
-    assert chat.end_id == tokenizer.eos_token_id
-    spine = chat.spines(EPISODE)[0]
-    for (start, _), at in zip(spine.turns, (2, 4)):
-        assert read(tokenizer, spine.ids[:start]).replace(tokenizer.eos_token, "") == rendered(tokenizer, EPISODE[:at])
-
-
 text = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=12).map(str.strip)
 spoken = st.one_of(text, st.just("go to desk 1\nlook"), st.just("Ünïcode 漢字")).filter(
     lambda t: t and "<" not in t and t == t.strip()
@@ -156,13 +139,6 @@ def test_a_template_that_drops_past_reasoning_splits_the_trajectory(build_byte_l
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         chat.spines(messages)  # said once
-
-
-def test_without_reasoning_the_same_template_keeps_history_and_adds_no_empty_thought(build_byte_level):
-    tokenizer = build_byte_level("qwen3")
-    chat = ChatTokens(tokenizer)
-    assert read(tokenizer, chat.action("look")) == "look<|im_end|>"
-    assert len(chat.spines(EPISODE)) == 1
 
 
 def test_thinking_switched_off_puts_an_empty_thought_into_the_prompt_only(build_byte_level):

@@ -157,21 +157,6 @@ def test_hermes():
     assert found.tools == (WEATHER,)
 
 
-def test_tools_one_a_line_and_answers_in_a_user_turn():
-    lines = "\n".join(json.dumps(tool) for tool in (WEATHER, {"name": "flat", "parameters": {"type": "object"}}))
-    record = {
-        "messages": [
-            {"role": "system", "content": f"# Tools\n<tools>\n{lines}\n</tools>"},
-            {"role": "user", "content": "?"},
-            {"role": "assistant", "content": '<tool_call>\n{"name": "flat", "arguments": {}}\n</tool_call>'},
-            {"role": "user", "content": "<tool_response>\nx\n</tool_response>"},
-        ]
-    }
-    found = converted(record, "x:1")
-    assert roles(found) == ["user", "assistant", "tool"]
-    assert [tool["function"]["name"] for tool in found.tools] == ["weather", "flat"]
-
-
 def test_a_record_of_ours_is_left_as_its_world_reads_it():
     text = '<tool_call>\n{"name": "weather", "arguments": {"town": "Ulm"}}\n</tool_call>'
     messages = [HERMES[0], HERMES[1], {"from": "gpt", "value": text}]

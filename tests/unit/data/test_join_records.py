@@ -12,7 +12,6 @@ import pyarrow.parquet
 import pytest
 
 from turnwise_worlds.data_files import read_data_file
-from turnwise_worlds.math.problems import read_problems
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "join_records.py"
 Run = Callable[..., tuple[int, str, str]]
@@ -50,13 +49,6 @@ def test_records_of_every_format_stand_in_order_as_they_were(run: Run, tmp_path:
     assert [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] == expected
     assert [record for _, record in read_data_file(out, "x")] == expected
     assert "Köln" in out.read_text(encoding="utf-8")
-
-
-def test_a_data_set_can_be_named(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
-    (tmp_path / "b.jsonl").write_text('{"problem": "1 + 2", "answer": "3", "subject": "sums"}\n')
-    assert run(f"aime24={tmp_path / 'a.jsonl'}", tmp_path / "b.jsonl", "--out", tmp_path / "out.jsonl")[0] == 0
-    assert [problem.kind for problem in read_problems(tmp_path / "out.jsonl", "x")] == ["aime24", "sums"]
 
 
 @pytest.mark.parametrize(

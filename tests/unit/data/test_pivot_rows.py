@@ -32,8 +32,6 @@ ROW: dict[str, Any] = {
     "expected_action": {"type": "function_call", "name": "rain", "arguments": '{"town": "Ulm"}'},
     "agent_ref": {"type": "responses_api_agents", "name": "an_agent"},
 }
-MESSAGE = {"type": "message", "content": "It rains."}
-CALL = ROW["expected_action"]
 GONE = object()
 
 BREAKS: list[tuple[str, str, Any]] = [
@@ -131,14 +129,6 @@ def test_what_the_policy_wrote_between_two_observations_is_one_assistant_message
         },
     )
     assert found.tools[0] == {"type": "function", "function": {"name": "town"}}
-
-
-def test_instructions_and_messages_are_read() -> None:
-    spoken = changed("expected_action", MESSAGE)
-    spoken["responses_create_params"]["instructions"] = "Be brief."
-    found = parse_trajectory(spoken, "rows.jsonl:1")
-    assert found.messages[0] == {"role": "system", "content": "Be brief."}
-    assert found.messages[-1] == {"role": "assistant", "content": "It rains."}
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
-import pytest
-
-from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens, Spine
+from turnwise.data.chat_tokens import ChatTokens
+from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.data.trajectories import parse_trajectory
 from turnwise.data.turns_in_context import TurnInContext, steps_of
 from turnwise.methods.states import expert_turns
-from turnwise.types import ToolCall, Trajectory
+from turnwise.types import ToolCall
 
 # -- steps -------------------------------------------------------------------------------------------------------------
 
@@ -60,33 +58,7 @@ def test_a_step_is_the_state_of_the_same_id() -> None:
         assert list(state.ids) == chat.prompt(step.prompt, step.tools)
 
 
-def test_a_call_that_is_none_is_named() -> None:
-    broken = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}
-    with pytest.raises(ValueError, match="d#t0"):
-        steps_of(Trajectory("d", ({"role": "user", "content": "u"}, broken)))
-
-
 # -- reasoning ---------------------------------------------------------------------------------------------------------
 
 
-THOUGHT = "<think>\nThe desk first.\n</think>\n\ngo to desk 1"
-TALK = [
-    {"role": "user", "content": "task"},
-    {"role": "assistant", "content": THOUGHT},
-    {"role": "user", "content": "You see a mug 1."},
-    {"role": "assistant", "content": "<think>\nNow the mug.\n</think>\n\ntake mug 1"},
-    {"role": "user", "content": "Taken."},
-    {"role": "assistant", "content": "look"},
-]
 DROPS, KEEPS = "qwen3", "chatml"  # what each template does with thoughts of earlier turns
-
-
-@pytest.mark.parametrize("template", [DROPS, KEEPS])
-def test_the_last_reply_alone_has_the_history_of_the_whole_trajectory(build_byte_level, template):
-    chat = ChatTokens(build_byte_level(template))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        last = chat.spines(TALK)[-1]
-    assert chat.reply(TALK) == Spine(last.ids, last.turns[-1:])
-    with pytest.raises(ChatTemplateError):
-        chat.reply(TALK[:1])

@@ -22,7 +22,6 @@ from turnwise.data.toolcalls import (
     Reply,
     ToolCallError,
     bfcl_python,
-    hermes,
     llama_json,
     qwen_xml,
 )
@@ -75,17 +74,6 @@ calls = st.builds(ToolCall, names, st.dictionaries(names, values, max_size=3))
 
 
 @EACH_FORMAT
-def test_a_call_by_hand(name: str) -> None:
-    assert PARSERS[name](EXAMPLES[name]) == Reply("", "", (CALL,))
-
-
-@EACH_FORMAT
-def test_prose_is_no_call(name: str) -> None:
-    assert PARSERS[name]("It is 7 degrees in Paris.") == Reply("", "It is 7 degrees in Paris.", ())
-    assert PARSERS[name]("") == Reply("", "", ())
-
-
-@EACH_FORMAT
 def test_calls_in_the_thinking_are_no_calls(name: str) -> None:
     example = EXAMPLES[name]
     assert PARSERS[name](f"<think>\nmaybe {example}\n</think>\n\n{example}") == Reply(f"maybe {example}", "", (CALL,))
@@ -100,19 +88,6 @@ def test_calls_in_the_thinking_are_no_calls(name: str) -> None:
 @patient(25)
 def test_what_is_written_is_read(name: str, calls: list[ToolCall]) -> None:
     assert PARSERS[name](RENDER[name](calls)).calls == tuple(calls)
-
-
-def test_prose_stands_around_hermes_and_xml_calls() -> None:
-    for name, parse in (("hermes", hermes), ("qwen_xml", qwen_xml)):
-        example = EXAMPLES[name]
-        assert parse(f"First this. {example}\nThen that. {example}") == Reply(
-            "", "First this. Then that.", (CALL, CALL)
-        )
-
-
-def test_a_tag_inside_a_text_argument_closes_nothing() -> None:
-    text = '<tool_call>{"name": "say", "arguments": {"x": "</tool_call><tool_call>"}}</tool_call>'
-    assert hermes(text).calls == (ToolCall("say", {"x": "</tool_call><tool_call>"}),)
 
 
 def test_xml_values_take_their_type_from_the_schema() -> None:
@@ -322,15 +297,6 @@ def test_the_format_is_the_one_that_reads_the_templates_calls_back(
     family: str, template: str | None, form: str | None
 ) -> None:
     assert format_of(chat_of(family, template)) == form
-
-
-@pytest.mark.parametrize(
-    ("family", "system", "tools"),
-    [("qwen2", False, False), ("llama", False, False), ("mistral", False, True), ("gemma", True, True)],
-)
-def test_what_a_template_loses_is_known(family: str, system: bool, tools: bool) -> None:
-    dialect = dialect_of(chat_of(family))
-    assert (bool(dialect.lost_system), bool(dialect.lost_tools)) == (system, tools)
 
 
 @pytest.mark.parametrize("family", sorted(bookings.FAMILIES))

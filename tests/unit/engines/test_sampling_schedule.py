@@ -57,10 +57,6 @@ def test_a_round_begins_when_every_rollout_waits_and_keeps_their_order() -> None
     assert played(Rounds) == ([[10, 11, 12], [10, 11, 12], [12]], [3, 3, 1])
 
 
-def test_an_eager_batch_waits_for_no_environment() -> None:
-    assert played(Eager) == ([[10, 11, 12], [11, 12], [12], [10]], [3, 2, 1, 1])
-
-
 def test_an_action_does_not_wait_for_a_group_that_asks_in_the_same_tick() -> None:
     async def play() -> list[str]:
         order: list[str] = []

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from turnwise.errors import InputError
 from turnwise.types import Task
 from turnwise_worlds.alfworld import AlfworldEnvironment, MissingEngineError
 from turnwise_worlds.alfworld.environment import OfficialGames
@@ -43,15 +42,3 @@ def test_missing_games_say_how_to_get_them(tmp_path):
     (tmp_path / "train" / "game.tw-pddl").write_text('{"solvable":\n tru}')
     with pytest.raises(ValueError, match=r"game\.tw-pddl:2: broken JSON"):
         games.tasks("train", 1, 0)
-
-
-def test_without_a_folder_of_games_nothing_is_played():
-    with pytest.raises(InputError, match=r"env\.games"):
-        AlfworldEnvironment()
-
-
-def test_a_task_of_another_environment_is_refused(tmp_path):
-    (tmp_path / "train").mkdir()
-    environment = AlfworldEnvironment(games=tmp_path, horizon=7, workers=3, timeout=4.0, python="somewhere")
-    with pytest.raises(ValueError, match="household"):
-        environment.reset(Task("household", "train/0", "train"))

@@ -9,8 +9,7 @@ from turnwise.env import Environment
 from turnwise_worlds.browse import BrowseEnv
 from turnwise_worlds.math import MathEnv
 from turnwise_worlds.search import SearchEnv
-from turnwise_worlds.software import SoftwareEnv
-from turnwise_worlds.tool_environment import Boxed
+from turnwise_worlds.tools import Boxed
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Alma Irving"}}\n</tool_call>'
 
@@ -42,11 +41,6 @@ def test_episodes_end_with_text_and_no_answering_tool_is_shown(env: Environment)
         assert trajectory.success and "\\boxed{" in system and '"answer"' not in system
         replies = [str(m["content"]) for m in trajectory.messages if m["role"] == "assistant"]
         assert replies[-1].startswith("\\boxed{") and all("<tool_call>" in reply for reply in replies[:-1])
-
-
-def test_an_environment_without_answers_refuses_it() -> None:
-    with pytest.raises(ValueError, match="boxed"):
-        SoftwareEnv(calls="boxed")
 
 
 def test_a_partly_right_answer_scores_its_f1() -> None:

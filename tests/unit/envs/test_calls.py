@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.data.tool_schema import make_tool
-from turnwise.data.toolcalls import ToolCallError
 from turnwise.types import ToolCall
 from turnwise_worlds.tool_environment import Hermes, Short
 
@@ -41,9 +39,3 @@ def test_short_forms_are_read_as_they_were_written(path: str, line: int, text: s
         assert short.read(short.write(call)) == call
     assert bare.write(ToolCall("open", {"path": path})) == path
     assert bare.read(f" {path}\n") == ToolCall("open", {"path": path})
-
-
-def test_the_text_alone_is_the_argument_of_the_only_tool() -> None:
-    assert bare.read("<think>hm</think> open x").arguments == {"path": "open x"}
-    with pytest.raises(ToolCallError, match="open takes path"):
-        bare.read(" \n")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnwise.types import Task
 from turnwise_worlds.household import HouseholdEnv
-from turnwise_worlds.mixture import Mixture, order, shares
+from turnwise_worlds.mixture import Mixture, shares
 from turnwise_worlds.search import SearchEnv
 
 
@@ -35,14 +32,6 @@ def test_shares_by_hand() -> None:
     assert shares([5], 3) == [3]
 
 
-def test_order_by_hand() -> None:
-    """Lags after each step, in quarters: [1, 2, 1], then [2, 0, 2], [-1, 2, 3] and [0, 4, 0]; 3 is the most there may be."""
-    assert order([1, 2, 1]) == [1, 0, 2, 1]
-    assert order([2, 2]) == [0, 1, 0, 1]
-    assert order([0, 3]) == [1, 1, 1]
-    assert order([]) == order([0, 0]) == []
-
-
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=7), st.integers(0, 300))
 @example([0.1] * 7, 7)
 def test_shares_are_within_one_task_and_leave_none_out(weights: list[float], count: int) -> None:
@@ -50,17 +39,6 @@ def test_shares_are_within_one_task_and_leave_none_out(weights: list[float], cou
     assert sum(found) == count
     for weight, number in zip(weights, found, strict=True):
         assert abs(number - count * weight / sum(weights)) < 1 + 1e-9
-
-
-@given(st.lists(st.integers(0, 12), min_size=2, max_size=8))
-@example([1, 1, 1, 12, 12])
-def test_every_beginning_is_balanced(counts: list[int]) -> None:
-    found, total = order(counts), sum(counts)
-    assert [found.count(place) for place in range(len(counts))] == counts
-    most = 1 - Fraction(1, 2 * len(counts) - 2)
-    for step in range(1, total + 1):
-        for place, count in enumerate(counts):
-            assert abs(found[:step].count(place) - Fraction(step * count, total)) <= most
 
 
 def test_tasks_are_dealt_by_weight_and_named_by_world() -> None:
@@ -75,20 +53,6 @@ def test_tasks_are_dealt_by_weight_and_named_by_world() -> None:
     }
     assert tasks == mixture({"search": 2}).tasks("train", 6, seed=3) != env.tasks("train", 6, seed=4)
     assert names(env.tasks("unseen", 1)) == ["search"]  # 2/3 of one task is more than 1/3 of it
-
-
-class Few(HouseholdEnv):
-    """A world with two tasks."""
-
-    name = "few"
-
-    def tasks(self, split: str, count: int, seed: int = 0) -> list[Task]:
-        return [replace(task, env="few") for task in super().tasks(split, min(count, 2), seed)]
-
-
-def test_a_world_with_fewer_tasks_than_its_share_gives_what_it_has() -> None:
-    env = Mixture({"few": Few(), "household": HouseholdEnv()})
-    assert names(env.tasks("seen", 8)) == ["household", "few", "household", "household", "few", "household"]
 
 
 # -- delegation --------------------------------------------------------------------------------------------------------
@@ -110,6 +74,3 @@ def test_each_world_plays_and_judges_its_own_under_its_own_limit() -> None:
             turns += 1
         assert turns == alone.horizon
     assert env.same("go  to bed", "go to bed") and not env.same("go to bed", "go to sink")
-
-
-# -- what cannot be --------------------------------------------------------------------------------------------------------

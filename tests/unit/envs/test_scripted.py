@@ -48,14 +48,6 @@ def test_the_file_holds_the_experts_episodes(tmp_path):
     assert [t.success for t in read] == [t.success for t in shown]
 
 
-def test_the_same_setting_reads_the_file_that_is_there(tmp_path):
-    first = expert_file(HouseholdEnv(), 4, tmp_path)
-    stamp = first.stat().st_mtime_ns
-    assert expert_file(HouseholdEnv(), 4, tmp_path) == first
-    assert first.stat().st_mtime_ns == stamp
-    assert sorted(tmp_path.iterdir()) == [first]
-
-
 def test_whatever_changes_the_episodes_changes_the_name(tmp_path):
     env = HouseholdEnv()
     paths = [

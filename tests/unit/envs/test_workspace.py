@@ -15,7 +15,7 @@ from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.math import MathEnv
 from turnwise_worlds.sandbox import sandbox as bubblewrap
 from turnwise_worlds.sandbox.folder_value import tree_of
-from turnwise_worlds.sandbox.sandbox import Limits, SandboxFault
+from turnwise_worlds.sandbox.sandbox import SandboxFault
 from turnwise_worlds.software import SoftwareEnv
 from turnwise_worlds.terminal import TerminalEnv
 from turnwise_worlds.workspace import Box
@@ -33,26 +33,6 @@ def test_threads_that_ask_the_same_share_one_answer(box: Box) -> None:
         apart = list(pool.map(lambda i: box.run(f"echo {i} > here", {}), range(8)))
     assert len({id(result) for result in same}) == 1
     assert [tree["here"].content for _, tree in apart] == [f"{i}\n".encode() for i in range(8)]  # type: ignore[union-attr]
-
-
-def test_what_a_limit_ended_is_tried_again() -> None:
-    box = Box(limits=Limits(seconds=0.5))
-    assert box.run("sleep 5", {})[0].stopped == "time"
-    assert not box._results
-
-
-def test_what_is_evicted_while_it_is_computed_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace, "CACHED_BYTES", workspace.ENTRY + 10)
-    box = Box()
-
-    def slow() -> str:
-        for key in ("others", "more"):  # the second one evicts both the first and the place of the slow call
-            box._once(key, lambda: "", lambda value: 10)
-        box._once("slow", lambda: "again", lambda value: 10)
-        return "slow"
-
-    assert box._once("slow", slow, lambda value: 5) == "slow"
-    assert box._held == sum(held for _, held in box._results.values()) == workspace.ENTRY + 5
 
 
 def test_a_fault_of_the_sandbox_is_one_of_the_world(monkeypatch: pytest.MonkeyPatch) -> None:

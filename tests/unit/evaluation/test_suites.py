@@ -9,21 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from tests.configuration_files import READ
 
-from turnwise.config.check import check_config
-from turnwise.config.schema import build, compose_config
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.errors import InputError
 from turnwise.evaluation.base_divergence import General, counted, general_answers
 from turnwise.evaluation.stats import pooled
-from turnwise.evaluation.suites import Answer, Evaluation, fresh_tasks, play_suite
+from turnwise.evaluation.suites import fresh_tasks, play_suite
 from turnwise.models.policy import load_policy
 from turnwise.rollouts.player import Player
 from turnwise.shipped import ASSETS, tiny_path
-from turnwise.training.result import out_of_domain
 from turnwise.types import Task
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.search import SearchEnv
@@ -45,12 +41,6 @@ def test_questions_of_another_seed_are_none_of_the_first(split: str) -> None:
     assert not set(_data(first)) & set(_data(found))
 
 
-def test_seed_0_draws_what_the_environment_draws() -> None:
-    environment = HouseholdEnv()
-    assert list(fresh_tasks(environment, "seen", 5, 0)) == list(environment.tasks("seen", 5, 0))
-    assert list(fresh_tasks(environment, "unseen", 0, 3)) == []
-
-
 def test_tasks_are_compared_by_what_they_hold() -> None:
     """The same task under another id is not fresh."""
     base = [Task("e", f"a/{i}", "seen", {"n": i}) for i in range(4)]
@@ -62,9 +52,6 @@ def test_tasks_are_compared_by_what_they_hold() -> None:
 
 
 # -- suites ------------------------------------------------------------------------------------------------------------
-
-
-CONF = Path(__file__).parents[3] / "conf"
 
 
 def test_a_suite_is_played_greedily_beside_the_environment_of_the_run() -> None:
@@ -79,23 +66,6 @@ def test_a_suite_is_played_greedily_beside_the_environment_of_the_run() -> None:
     assert first == again and player.environment is world and player.tally.turns == 0
     assert [answer.item for answer in first] == [f"chores/{task.id}" for task in suite.tasks("seen", 3)]
     assert all(answer.suite == "chores" and answer.score in (0, 1) and answer.answer for answer in first)
-
-
-def test_only_items_of_both_sides_are_compared() -> None:
-    def told(**scores: float) -> Evaluation:
-        return Evaluation(answers=[Answer("chores", item, score, "", "", "") for item, score in scores.items()])
-
-    found = out_of_domain(told(a=1, b=0, c=1), told(b=1, c=1, d=0))
-    assert (found["base"], found["after"], found["items"]) == ({"chores": 50.0}, {"chores": 100.0}, {"chores": 2})
-    assert out_of_domain(told(a=1), told(b=1)) == {}
-
-
-@pytest.mark.extra("reasoning_gym")
-@pytest.mark.parametrize("name", ["aiw", "gcd"])
-def test_the_suites_of_reasoning_are_environments(name: str) -> None:
-    cfg = compose_config(["method=grpo", "eval=reasoning"], CONF, read=READ)
-    check_config(cfg)
-    assert [task.subset for task in build(cfg, "eval").suites[name].tasks("seen", 4)] == [name] * 4
 
 
 # -- general -----------------------------------------------------------------------------------------------------------

@@ -128,14 +128,6 @@ def test_a_row_starts_from_a_row_with_runs(bench: Bench, starts: str) -> None:
         read_request(["sweep=p_tab1"], bench.conf)
 
 
-def test_a_programs_error_keeps_its_traceback(bench: Bench) -> None:
-    bench.failing = {"base0": ZeroDivisionError("by hand")}
-    with pytest.raises(RowsFailed, match="ZeroDivisionError: by hand"):
-        bench("rows=base", "seed=0")
-    text = error_file(bench.root / "p/tab1/base/seed0").read_text()
-    assert text.startswith("ZeroDivisionError: by hand\n\nTraceback")
-
-
 def test_an_interrupted_sweep_goes_on_with_what_is_missing(bench: Bench) -> None:
     bench.failing = {"ours0": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
@@ -195,19 +187,6 @@ def test_every_row_is_checked_before_any_runs(bench: Bench) -> None:
         bench()
     assert sum("clip_hihg" in mistake for mistake in caught.value.mistakes) == 1  # told once for both seeds
     assert bench.launched == []
-
-
-def test_an_entry_that_is_read_from_groups_runs_the_sweep_that_records_them(bench: Bench) -> None:
-    folder = bench.conf / "sweep"
-    text = (folder / "p_tab1.yaml").read_text()
-    (folder / "p_groups.yaml").write_text(text)
-    (folder / "p_tab1.yaml").write_text(text + "gate_report: p_groups\n")
-    request = read_request(["sweep=p_tab1", "rows=ours", "seed=0"], bench.conf)
-    found = run_sweep(request, bench.compose, bench.launch, Terminal(file=bench.out, width=200))
-    assert {one.job.name.rsplit("/", 1)[0] for one in found} == {
-        "p/groups"
-    }  # all of its rows: ours names one of the table
-    assert len(found) > 1 and bench.launched
 
 
 def test_the_error_of_a_row_does_not_keep_what_its_run_held(tmp_path: Path) -> None:

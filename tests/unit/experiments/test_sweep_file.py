@@ -47,13 +47,6 @@ def test_a_bad_claim_is_told(text: str) -> None:
         comparison(text, ROWS)
 
 
-def test_words_in_a_string_are_a_list(conf: Path) -> None:
-    sweep = find_sweep("p_tab1", conf)
-    assert sweep.rows["base"].overrides == ("method=sft", "iterations=0")
-    assert sweep.shared("tiny") == ("scale=tiny",)
-    assert sweep.shared("paper") == ("scale=paper_p",)
-
-
 def test_what_is_missing_and_what_gives_it(conf: Path) -> None:
     sweep = find_sweep("p_tab1", conf)
     assert sweep.missing(sweep.rows["ours"], "paper") is None
@@ -76,13 +69,6 @@ def test_a_file_of_several_sweeps_has_a_key_for_each(conf: Path) -> None:
     assert find_sweep("q_tab1", conf)  # the mistake is in another one
     with pytest.raises(InputError, match=r"q\.yaml: the sweep q_fig1 .*\n.*nothing"):
         find_sweep("q_fig1", conf)
-
-
-def test_a_wrong_name_is_told_with_the_right_one(conf: Path) -> None:
-    with pytest.raises(InputError, match="did you mean 'p_tab1'"):
-        find_sweep("p_tab2", conf)
-    with pytest.raises(InputError, match="the sweeps are p_fig1, p_tab1"):
-        find_sweep("zzz", conf)
 
 
 @pytest.mark.parametrize(
@@ -117,20 +103,6 @@ def test_what_is_no_sweep_is_told(tmp_path: Path, text: str, words: str) -> None
         read_sweep(tmp_path / "bad.yaml")
     with pytest.raises(InputError, match="conf/sweep"):
         read_sweep(tmp_path / "none.yaml")
-
-
-def test_a_column_may_be_another_metric_at_one_scale(tmp_path: Path) -> None:
-    path = tmp_path / "p_tab1.yaml"
-    text = (
-        "paper: P\nentry: Table 1\ntitle: T\ncolumns: {a: in_domain.after, b: null}\nrows: {x: {overrides: seed=0}}\n"
-    )
-    path.write_text(text + "columns_at: {paper: {b: ood.after}}\n")
-    sweep = read_sweep(path)
-    assert sweep.of_scale("tiny").columns == {"a": "in_domain.after", "b": None}
-    assert sweep.of_scale("paper").columns == {"a": "in_domain.after", "b": "ood.after"}
-    path.write_text(text + "columns_at: {paper: {c: ood.after}}\n")
-    with pytest.raises(InputError, match=r"columns_at\.paper: there is no 'c'"):
-        read_sweep(path)
 
 
 def test_the_least_advantage_is_no_more_than_the_papers(tmp_path: Path) -> None:
@@ -244,22 +216,6 @@ def test_a_row_starts_from_one_that_started_from_another(conf: Path) -> None:
     assert job_of(paper, "last", 0).begin == "policy.start='outputs/p/tab1/then/scale-paper/seed${seed}/adapter'"
 
 
-def test_a_row_may_start_at_one_scale_from_the_runs_of_another_file(conf: Path) -> None:
-    path = conf / "sweep" / "p_fig1.yaml"
-    path.write_text(
-        path.read_text() + "  start: {same: p_tab1/ours}\n  after: {overrides: method=grpo, starts_at: {tiny: start}}\n"
-    )
-    tiny, paper = (
-        job_of(read_request(["sweep=p_fig1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper")
-    )
-    assert tiny.starts == "p/tab1/ours" and tiny.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
-    assert paper.starts is paper.begin is None
-    assert [job.name for job in jobs(read_request(["sweep=p_fig1", "rows=start,after", "seed=0"], conf))] == [
-        "p/tab1/ours",
-        "p/fig1/after",
-    ]
-
-
 def test_all_seeds_may_start_from_one_run(conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
     after = "  after: {overrides: method=grpo, starts: ours}\ndirections:"
@@ -271,14 +227,6 @@ def test_all_seeds_may_start_from_one_run(conf: Path) -> None:
     other = conf / "sweep" / "p_fig1.yaml"
     other.write_text(other.read_text() + "  start: {same: p_tab1/ours}\n")
     assert [job.seed for job in jobs(read_request(["sweep=p_fig1", "rows=start", "seed=0,1"], conf))] == [100]
-
-
-@pytest.mark.parametrize("same", ["p_tab1/nothing", "p_fig1/loop"])
-def test_a_row_that_is_the_same_as_none_is_told(conf: Path, same: str) -> None:
-    path = conf / "sweep" / "p_fig1.yaml"
-    path.write_text(path.read_text() + f"  loop: {{same: {same}}}\n")
-    with pytest.raises(InputError, match="sweep=p_fig1"):
-        jobs(read_request(["sweep=p_fig1"], conf))
 
 
 def test_rows_and_seeds_are_picked(conf: Path) -> None:
@@ -305,13 +253,6 @@ def test_rows_and_seeds_are_picked(conf: Path) -> None:
 def test_what_cannot_be_asked_is_told(conf: Path, arguments: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         jobs(read_request(arguments, conf))
-
-
-def test_lists_are_one_value(conf: Path) -> None:
-    assert read_request(["sweep=p_tab1", "env.levels=[1,2]", "env.files={train: a, seen: b}"], conf).extra == (
-        "env.levels=[1,2]",
-        "env.files={train: a, seen: b}",
-    )
 
 
 def test_what_is_said_of_training_does_not_reach_a_row_that_trains_nothing(conf: Path) -> None:

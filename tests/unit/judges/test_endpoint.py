@@ -45,23 +45,6 @@ def start(code: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_the_first_answer_stands(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "deep" / "cache.sqlite")
-    assert cache.get("k") is None
-    assert cache.put("k", "m", {"score": 0.5}) == {"score": 0.5}
-    assert cache.put("k", "m", {"score": 1.0}) == {"score": 0.5}
-    cache.close()
-    again = Cache(tmp_path / "deep" / "cache.sqlite")
-    assert again.get("k") == {"score": 0.5}
-
-
-def test_a_cache_that_fails_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache = Cache(tmp_path / "cache.sqlite")
-    cache.close()
-    assert cache.put("k", "m", {"score": 0.5}) == {"score": 0.5} and cache.get("k") is None
-    assert caplog.text.count("the cache cannot be used now") == 1
-
-
 def test_nothing_that_was_stored_is_lost_to_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite"
     for _ in range(2):  # the second process finds what the first one left

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from turnwise.judges.judge import (
-    PREFIX,
     AnswerError,
     Candidate,
-    fenced,
     load_rubric,
     neutral,
     question,
@@ -23,9 +19,6 @@ from turnwise.judges.offline import OfflineJudge, dimensions, grade
 from turnwise.types import ToolCall
 
 # -- prompts and answers -----------------------------------------------------------------------------------------------
-
-
-HOSTILE = st.text() | st.text(alphabet="<>|[]/INSTsbeos_ \n\r\x0b\u2028\u200b\uff5cBEGINEND reply0a")
 
 
 @pytest.mark.parametrize(
@@ -92,15 +85,6 @@ def test_a_question_holds_the_rubric_and_every_section(candidate: Callable[..., 
         assert content.split(f"<<<BEGIN {name} c0de>>>\n")[1].split(f"\n<<<END {name} c0de>>>")[0].startswith(line)
 
 
-@given(HOSTILE, st.text(alphabet="0123456789abcdef", min_size=16, max_size=16))
-def test_every_line_of_the_text_carries_the_prefix(text: str, code: str) -> None:
-    lines = fenced("reply", text, code).splitlines()  # which knows the exotic line ends too
-    assert lines[0] == f"<<<BEGIN reply {code}>>>"
-    assert lines[-1] == f"<<<END reply {code}>>>"
-    assert len(lines) >= 3
-    assert all(line.startswith(PREFIX) for line in lines[1:-1])
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -151,11 +135,6 @@ def reply(candidate: Make) -> Make:
     return make
 
 
-def test_the_reference_itself_is_perfect(reply: Make) -> None:
-    assert dimensions(reply()) == dict.fromkeys(DIMENSIONS, 1.0)
-    assert OfflineJudge().score(reply()) == 1.0
-
-
 @pytest.mark.parametrize(
     ("changes", "expected", "score"),
     [
@@ -196,15 +175,6 @@ def test_grades_worked_by_hand(
     by_hand = {name: value for name, value in zip(DIMENSIONS, expected, strict=True) if value is not None}
     assert dimensions(reply(**changes)) == pytest.approx(by_hand)
     assert grade(reply(**changes)) == pytest.approx(score)
-
-
-def test_repeated_tools_are_matched_one_to_one(reply: Make) -> None:
-    ulm, bonn = FIND, ToolCall("find", {"town": "Bonn"})
-    swapped = reply(calls=(bonn, ulm), reference_calls=(ulm, bonn))
-    assert dimensions(swapped)["parameters"] == 1.0
-    twice = reply(calls=(ulm, ulm), reference_calls=(ulm, bonn))
-    assert dimensions(twice)["parameters"] == pytest.approx(0.5)
-    assert dimensions(twice)["conduct"] == pytest.approx(0.5)
 
 
 def scores(replies: list[Candidate], **settings: int) -> list[float]:

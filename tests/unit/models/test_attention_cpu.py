@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.random_models import against_paths, small_config, small_model
+from tests.unit.random_models import small_config, small_model
 from torch import Tensor
 
 from turnwise.models.attention import PackedTree, Rules, use_tree_attention
@@ -46,16 +46,6 @@ def test_pieces_hold_every_ancestor_once_and_nothing_else(
     place = torch.arange(len(end))
     ancestor = (place[None] <= place[:, None]) & (place[:, None] < torch.tensor(end)[None])
     assert torch.equal(seen, ancestor.long())
-
-
-def test_no_mask_over_the_whole_sequence_stands_in_memory() -> None:
-    trie = Trie()
-    trunk = trie.add(range(3000))
-    for first in range(20):
-        trie.add([5000 + first, *range(100)], trunk[-1])
-    end = [int(e) for e in trie.layout().end_S]
-    masks = sum(p.mask.numel() for p in pieces_of(end) if p.mask is not None)
-    assert masks <= 20 * 128**2 < len(end) ** 2 / 50
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -171,12 +161,6 @@ def test_longrope_is_the_models_own_on_paths_of_its_side() -> None:
     for bound in (FIRST, None):
         model = use_tree_attention(long_phi(), longest=bound)
         torch.testing.assert_close(model(short).logits, own_short, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("longest", [FIRST, 4 * FIRST])
-def test_trees_of_longrope_are_exact(longest: int) -> None:
-    found = against_paths(use_tree_attention(long_phi(), longest))
-    assert found.exact, found
 
 
 def test_dynamic_scaling_is_refused_where_it_would_change() -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.unit.random_models import small_config, small_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from turnwise.methods.loss import segment_sum
 from turnwise.models.attention import backbone
 from turnwise.models.logprobs import Head, selected_logprobs_and_entropy
 
@@ -20,14 +19,6 @@ from turnwise.models.logprobs import Head, selected_logprobs_and_entropy
 def plain(hidden, weight, targets, temperature):
     logs = torch.log_softmax(hidden @ weight.T / temperature, -1)
     return logs.gather(-1, targets[..., None]).squeeze(-1), -(logs.exp() * logs).sum(-1)
-
-
-def test_segment_sum_gives_each_token_its_segments_sum() -> None:
-    values = torch.tensor([1.0, 2.0, 4.0, 8.0], requires_grad=True)
-    sums = segment_sum(values, torch.tensor([7, -1, 7, 3]))
-    assert sums.tolist() == [5, 2, 5, 8]
-    (sums * torch.tensor([1.0, 10.0, 100.0, 1000.0])).sum().backward()
-    assert values.grad.tolist() == [101, 10, 101, 1000]
 
 
 def test_logprob_and_entropy_by_hand() -> None:
@@ -122,15 +113,6 @@ def test_logits_are_the_models_own(kind: str) -> None:
     torch.testing.assert_close(head(hidden), model(ids, use_cache=False).logits[0], rtol=1e-5, atol=1e-5)
 
 
-def test_logits_of_packed_weights_are_the_models_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.models.fast_llama.PACKED", (0, 1 << 30))
-    model, hidden = small_model(small_config("llama")), torch.randn(20, 64)
-    packed, plain = Head(model, copies=1), Head(model)
-    with torch.inference_mode():
-        assert packed._packed is not None and plain._packed is None
-        torch.testing.assert_close(packed(hidden), plain(hidden), rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("entropy", [False, True])
 def test_chosen_logprobs_of_a_scaled_and_capped_head_learn(entropy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnwise.models.logprobs.CHUNK", 7)  # parts of unlike length
@@ -149,12 +131,3 @@ def test_chosen_logprobs_of_a_scaled_and_capped_head_learn(entropy: bool, monkey
         torch.testing.assert_close(entropies, -(logs.exp() * logs).sum(-1))
     else:
         assert entropies is None
-
-
-def test_the_weights_are_read_at_every_call() -> None:
-    model = small_model(small_config("granite", logits_scaling=8.0))
-    head, hidden = Head(model), torch.randn(2, 64)
-    before = head(hidden)
-    with torch.no_grad():
-        head.weight.mul_(2)
-    torch.testing.assert_close(head(hidden), 2 * before)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 import zipfile
-from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from shutil import copytree
@@ -13,22 +11,17 @@ from shutil import copytree
 import pytest
 import torch
 from scripts.recipes.smollm2 import GGUF, main
-from scripts.recipes.tiny.__main__ import measure
-from scripts.recipes.tiny.documents import Document, encode, micro_batches, office_names, simulated_names
-from scripts.recipes.tiny.mixtures import MIXTURES, Household, ToolWorlds, thinking
+from scripts.recipes.tiny.documents import encode, office_names, simulated_names
+from scripts.recipes.tiny.mixtures import MIXTURES, Household, ToolWorlds
 from scripts.recipes.tiny.model import make_model
 from scripts.recipes.tiny.settings import Recipe
-from scripts.recipes.tiny.training import Threads, Training, batch_loss, batches, draw_pool, orthogonalise
-from tests.configuration_files import READ
+from scripts.recipes.tiny.training import Threads, Training, batch_loss, draw_pool
 from transformers import AutoTokenizer
 
-from turnwise.config.schema import compose_config
-from turnwise.errors import InputError
 from turnwise.evaluation.skills import SKILLS, Item, items, stream
-from turnwise.shipped import ASSETS, WORLDS, tiny_path, weights_of
-from turnwise_worlds.apibank.office import HELD_OUT, TRAINING, OfficeTasks
-from turnwise_worlds.bfcl import generated_tasks
-from turnwise_worlds.bfcl.generated_tasks import TinyTasks
+from turnwise.shipped import ASSETS, WORLDS, tiny_path
+from turnwise_worlds.apibank.office import OfficeTasks
+from turnwise_worlds.bfcl.requests import TinyTasks
 from turnwise_worlds.household.environment import HouseholdEnv
 
 # -- recipe ------------------------------------------------------------------------------------------------------------
@@ -52,13 +45,6 @@ def test_only_the_answer_and_its_end_have_full_weight(tokenizer):
     assert set(document.weights) == {0.25, 1.0}
 
 
-def test_micro_batches_hold_every_document_once_and_sort_by_length():
-    documents = [Document([0] * n, [1.0] * n) for n in (9, 1, 5, 7, 3, 5)]
-    parts = micro_batches(documents, 3)
-    lengths = [[len(d.ids) for d in part] for part in parts]
-    assert lengths == [[1, 3, 5, 5], [7], [9]]  # 30 tokens: a part closes when 10, then 20 have passed
-
-
 @pytest.mark.parametrize("pool", [0, 1])  # of imitation, of reading
 def test_threads_give_the_gradient_of_the_weighted_mean(tokenizer, pool):
     model = make_model(RECIPE, tokenizer)
@@ -72,31 +58,6 @@ def test_threads_give_the_gradient_of_the_weighted_mean(tokenizer, pool):
     assert loss == pytest.approx(float(whole.detach()), rel=1e-5)
     for parameter, other in zip(model.parameters(), threaded, strict=True):
         assert torch.allclose(parameter.grad, other, atol=1e-6)
-
-
-@pytest.mark.slow  # it starts two interpreters
-def test_documents_do_not_depend_on_who_draws_them_or_on_where_a_run_is_taken_up(tokenizer):
-    wanted = [step for number in range(3) for step in draw_pool(MIXTURE, tokenizer, RECIPE, number)]
-    assert list(batches(MIXTURE, tokenizer, RECIPE, 3, workers=2)) == wanted[3:]
-
-
-def test_orthogonalised_matrices_keep_their_directions():
-    torch.manual_seed(0)
-    left, right = torch.linalg.qr(torch.randn(3, 6, 4))[0], torch.linalg.qr(torch.randn(3, 4, 4))[0]
-    moved = orthogonalise(left @ torch.diag(torch.tensor([3.0, 2.0, 1.0, 0.5])) @ right)
-    core = left.mT @ moved @ right.mT  # diagonal where the singular vectors are kept
-    assert torch.allclose(core, torch.diag_embed(torch.diagonal(core, dim1=1, dim2=2)), atol=1e-3)
-    assert torch.all((torch.linalg.svdvals(moved) > 0.6) & (torch.linalg.svdvals(moved) < 1.3))
-
-
-def test_a_random_policy_wins_nothing_and_every_measure_is_reported(tokenizer):
-    model = make_model(RECIPE, tokenizer)
-    found = measure(model, tokenizer, {"household": ENV}, tasks=3, items=2, max_tokens=24)
-    assert set(found) == {"worlds", "skills"} and set(found["skills"]) == set(SKILLS)
-    for mode in ("greedy", "sampled"):
-        there = found["worlds"]["household"][mode]
-        assert (there["success"], there["turns"]) == (0, 3)
-    assert model.training and model.config._attn_implementation == "sdpa"  # training goes on as before
 
 
 @pytest.mark.slow  # each start draws its documents in a process of its own
@@ -165,16 +126,6 @@ def test_splits_share_no_key_and_no_prompt(name):
     assert not {i.prompt for i in train} & {i.prompt for i in test}
 
 
-@pytest.mark.parametrize("name", SKILLS)
-def test_items_are_different_seeded_and_scored_by_their_reference(name):
-    skill, found = SKILLS[name], items(name, "test", 200, seed=3)
-    assert len({i.prompt for i in found}) == 200
-    assert found == items(name, "test", 200, seed=3) != items(name, "test", 200, seed=4)
-    assert all(skill.score(i.reference, i) == 1.0 for i in found)
-    assert all(skill.score("", i) == 0.0 for i in found)
-    assert all(skill.score(i.reference + " quux", i) < 1.0 for i in found if name != "arithmetic")
-
-
 def _item(name: str, reference: str, **data) -> Item:
     return Item(name, "?", reference, data=data)
 
@@ -225,15 +176,8 @@ def test_a_package_with_other_weights_is_refused(tmp_path: Path, capsys: pytest.
         assert not out.exists()
 
 
-def test_missing_weights_name_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="make smollm2"):
-        weights_of("smollm2")
-
-
 # -- toolworlds --------------------------------------------------------------------------------------------------------
 
-CONF = Path(__file__).parents[3] / "conf"
 LIGHT = ToolWorlds(worlds=("apibank", "search"))  # neither a sandbox nor an extra
 
 
@@ -243,41 +187,6 @@ def test_the_same_numbers_give_the_same_documents_worlds_in_equal_shares(shipped
     assert documents[0] == documents[1] != documents[2] and len(documents[0]) == 8
     asked = ["Answer the question" in shipped_tokenizer.decode(document.ids) for document in documents[0]]
     assert asked == [False] * 4 + [True] * 4
-
-
-def test_the_thinking_mixture_thinks_before_each_reply(shipped_tokenizer):
-    light = replace(thinking(), worlds=("apibank",))
-    texts = [shipped_tokenizer.decode(d.ids) for d in light.demonstrations(shipped_tokenizer, 8, 5, True, 0.1)]
-    assert texts and all(text.count("assistant\n") == text.count("assistant\n<think>left: ") for text in texts)
-    assert not any(
-        "<think>" in shipped_tokenizer.decode(d.ids) for d in LIGHT.demonstrations(shipped_tokenizer, 8, 5, True, 0.1)
-    )
-
-
-def test_made_up_names_are_never_held_out_ones():
-    rng = random.Random(0)
-    held = asdict(generated_tasks.HELD_OUT)
-    drawn = [(simulated_names(rng), office_names(rng)) for _ in range(300)]
-    assert not any(set(values) & set(held[kind]) for made, _ in drawn for kind, values in asdict(made).items())
-    assert not any(set(values) & set(HELD_OUT[kind]) for _, made in drawn for kind, values in made.items())
-    assert len({name for made, _ in drawn for name in made.people}) > 400
-    assert set(drawn[0][1]) == set(TRAINING) == set(HELD_OUT)
-
-
-def test_tasks_of_made_up_names_are_solved_by_the_expert():
-    from turnwise_worlds.apibank import ApiBankEnv
-
-    env = ApiBankEnv()
-    env.source = OfficeTasks(names=office_names)
-    assert all(env.demonstrate(task, quality="clumsy").success for task in env.tasks("train", 30, 2))
-
-
-def test_the_base_names_policy_and_predictor():
-    cfg = compose_config(["env=apibank", "base=tiny_tools"], CONF, read=READ)
-    assert cfg.policy.model == "tiny_tools" and cfg.rollout.sampling.max_tokens == ToolWorlds().max_tokens
-    other = compose_config(["base=tiny_tools", "policy=qwen3_4b", "predictor=tiny"], CONF, read=READ)
-    assert (other.policy.model, other.predictor.model) == ("Qwen/Qwen3-4B", "tiny_tools")
-    assert compose_config(["env=apibank"], CONF, read=READ).policy.model == "tiny_tools"
 
 
 def test_a_base_was_trained_on_the_worlds_of_its_mixture():

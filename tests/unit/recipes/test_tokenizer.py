@@ -37,12 +37,6 @@ def test_every_household_text_comes_back_and_has_no_split_word():
             )
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.text(max_size=40))
-def test_any_text_comes_back(text):
-    assert TOKENIZER.decode(ids(text)) == text
-
-
 TEXTS = st.text(alphabet="ab 1\n\t.é", max_size=8)
 
 
@@ -80,22 +74,3 @@ def test_a_longer_conversation_starts_with_the_shorter_one(messages, with_tools)
         assert whole.startswith(render(messages[:k], tools=tools))
         if messages[k]["role"] == "assistant":
             assert whole.startswith(render(messages[:k], tools=tools, add_generation_prompt=True))
-
-
-def test_the_assistant_text_stands_verbatim():
-    text = "<think>\nhm\n</think>\n\n go to desk 1 "
-    messages = [
-        {"role": "user", "content": "u"},
-        {"role": "assistant", "content": text},
-        {"role": "user", "content": "v"},
-    ]
-    assert f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>user\nv<|im_end|>\n" in render(messages)
-
-
-def test_tools_and_calls_are_written_as_qwen_writes_them():
-    text = render(
-        [{"role": "system", "content": "s"}, {"role": "assistant", "content": "", "tool_calls": [CALL]}], tools=TOOLS
-    )
-    assert text.startswith("<|im_start|>system\ns\n\n# Tools\n\n") and text.count("<|im_start|>system") == 1
-    assert '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "é"}}\n</tool_call><|im_end|>\n' in text
-    assert "<tool_response>\n3\n</tool_response>" in render([{"role": "tool", "content": "3"}])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.runs.figures import standalone
 from turnwise.runs.result_file import read_result
-from turnwise_study.claims import Decision, decide, decide_gate, entry_verdict, settled
-from turnwise_study.entries import Entry, counted, distinct_claims, read_entry
-from turnwise_study.entry_figures import by_update, during_figure, entry_figures
+from turnwise_study.claims import Decision, decide, decide_gate, settled
+from turnwise_study.entries import Entry, as_json, counted, distinct_claims, read_entry
 from turnwise_study.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
-from turnwise_study.run_metrics import RunMetrics
-from turnwise_study.sweeps.jobs import job_of, jobs, read_request
+from turnwise_study.figures import by_update, during_figure
+from turnwise_study.runs import RunMetrics
+from turnwise_study.sweeps.jobs import ask, job_of, jobs
 from turnwise_study.sweeps.sweep_file import comparison
 from turnwise_study.tables import to_markdown
 
@@ -273,17 +271,6 @@ def test_a_claim_is_asked_at_its_own_scale_alone(tmp_path: Path, conf: Path) -> 
     assert entry.verdict == "holds"  # it is left out
 
 
-def test_a_claim_that_waits_leaves_an_entry_open(tmp_path: Path, conf: Path) -> None:
-    path = conf / "sweep" / "p_tab1.yaml"
-    path.write_text(path.read_text().replace(", needs: {tiny: one size is shipped}", ""))
-    save_both(tmp_path / "outputs", (0,), 40)
-    request = read_request(["sweep=p_tab1"], conf)
-    found = read_entry(request, [tmp_path / "outputs"])
-    assert [d.verdict for d in found.decisions] == ["holds", "not_run"]
-    assert found.verdict == "undecided"
-    assert entry_verdict([]) == "not_run"
-
-
 def test_a_verdict_on_one_seed_is_marked(tmp_path: Path, conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
     path.write_text(path.read_text().replace("[ours > base, big > ours]", "[ours > base, ours < base]"))
@@ -310,14 +297,6 @@ def test_a_verdict_on_one_seed_is_marked(tmp_path: Path, conf: Path) -> None:
         save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
     text = to_markdown([summary_table([entry()]), *entry_tables(entry())])
     assert "| fails | 1 holds, 1 fails | 6 |" in text and "| 0, 1, 2 | 40 | holds |" in text
-
-
-def test_what_is_never_trained_needs_one_seed(tmp_path: Path, conf: Path) -> None:
-    path = conf / "sweep" / "p_tab1.yaml"
-    path.write_text(path.read_text().replace("overrides: method=", "trains: false, overrides: method="))
-    save_both(tmp_path / "outputs", (0,), 40)
-    found = read_entry(read_request(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
-    assert (found.decisions[0].verdict, found.decisions[0].one_seed) == ("holds", False)
 
 
 @pytest.mark.parametrize(
@@ -400,15 +379,6 @@ def test_a_claim_waits_for_its_precondition_and_falls_with_it(tmp_path: Path, pi
     assert (found.findings[0].value, found.findings[0].seeds) == (pytest.approx(0.3), (100, 101))
 
 
-def test_an_untestable_claim_needs_no_runs_and_one_without_a_model_stays_not_run(
-    tmp_path: Path, pilot_conf: Path
-) -> None:
-    pilot(tmp_path, 100, 0.1)
-    found = entry(tmp_path, pilot_conf)
-    assert [d.verdict for d in found.decisions] == ["untestable", "not_run"]
-    assert found.verdict == "untestable"
-
-
 def test_what_can_be_tested_decides_an_entry(tmp_path: Path, pilot_conf: Path) -> None:
     path = pilot_conf / "sweep" / "p_tab1.yaml"
     text = path.read_text().replace("[ours > base, big > ours]", "[ours > base, base > 90]")
@@ -474,62 +444,7 @@ def test_a_precondition_that_leads_nowhere_is_refused(pilot_conf: Path, change: 
         read_request(["sweep=p_tab1"], pilot_conf)
 
 
-def test_a_precondition_may_be_of_the_claims_on_one_metric(tmp_path: Path, pilot_conf: Path) -> None:
-    path = pilot_conf / "sweep" / "p_tab1.yaml"
-    text = path.read_text().replace("in_domain.after: [ours > base, big > ours]", "in_domain.after: [ours > base]")
-    text = text.replace("directions:", "directions:\n  rollout_turns: [ours > base]")
-    path.write_text(text.replace("row: ours,", "row: ours, metrics: [in_domain.after],"))
-    save_both(tmp_path / "outputs")
-    pilot(tmp_path, 100, 0.1)
-    found = {decision.metric: decision.verdict for decision in entry(tmp_path, pilot_conf).decisions}
-    assert found == {"rollout_turns": "undecided", "in_domain.after": "untestable"}
-
-
-def test_pilot_runs_may_leave_out_what_no_precondition_reads(pilot_conf: Path) -> None:
-    path = pilot_conf / "sweep" / "p_tab1.yaml"
-    path.write_text(path.read_text().replace("[100, 101]", "[100], overrides: eval.tasks=2 iterations=1"))
-    (job,) = jobs(read_request(["sweep=p_tab1", "pilots=true"], pilot_conf))
-    assert job.overrides[-5:-2] == ("eval.tasks=2", "iterations=1", "eval.seed=0")
-
-
 # -- entry figures -----------------------------------------------------------------------------------------------------
-
-FIGURES = """
-paper: P
-entry: Table 1
-title: P Table 1
-columns: {score: in_domain.after, other: null}
-rows:
-  base: {label: Base, overrides: method=sft iterations=0, numbers: {score: 10}}
-  ours: {label: Ours & more, overrides: method=pivotrl, numbers: {score: 20, other: 3}}
-  late: {label: Not run, overrides: method=grpo, numbers: {score: 15}}
-  bare: {label: Without numbers, overrides: method=local}
-directions: {in_domain.after: [ours > base], in_domain.delta: [ours > 0]}
-"""
-
-
-@pytest.fixture
-def drawn(tmp_path: Path) -> Entry:
-    (tmp_path / "conf" / "sweep").mkdir(parents=True)
-    (tmp_path / "conf" / "sweep" / "p_tab1.yaml").write_text(FIGURES)
-    for row, scores in (("base", [30.0]), ("ours", [50.0, 60.0, 70.0])):
-        for seed, score in enumerate(scores):
-            folder = tmp_path / f"outputs/p/tab1/{row}/seed{seed}"
-            folder.mkdir(parents=True)
-            result = {"method": "m", "env": "e", "scale": "tiny", "seed": seed}
-            result["in_domain"] = {"base": 30.0, "after": score}
-            (folder / "result.json").write_text(json.dumps(result))
-    request = read_request(["sweep=p_tab1"], tmp_path / "conf")
-    return read_entry(request, [tmp_path / "outputs"])
-
-
-def test_our_numbers_are_drawn_beside_the_papers(drawn: Entry) -> None:
-    after, delta = entry_figures(drawn)
-    root = ET.fromstring(standalone(after))
-    texts = " ".join(element.text or "" for element in root.iter() if element.tag.endswith("text"))
-    assert all(name in texts for name in ("Base", "Ours & more", "Not run", "paper, score"))
-    assert "Without numbers" not in texts and "paper" not in delta.alt
-    assert "Ours & more 60.0" in after.alt and "Base 30.0" in after.alt  # means over seeds
 
 
 def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = False) -> RunMetrics:

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from turnwise.errors import InputError
-from turnwise.runs.kept_runs import keep
 from turnwise.runs.result_file import Result
 from turnwise_study.comparison import collect, run_table
 from turnwise_study.entries import read_entry
@@ -207,14 +206,6 @@ def test_markdown_page_and_reports(script, two_seeds, tmp_path, capsys):
     assert notes.read_text() == text
 
 
-@pytest.mark.slow
-def test_the_page_of_a_kept_run_is_made_again(script, tmp_path, make, capsys):
-    keep([make.write_run(tmp_path / "outputs" / "r" / "seed0", states=20)], tmp_path / "outputs", tmp_path / "kept")
-    place = tmp_path / "kept" / "r" / "seed0"
-    assert script.main([str(place), "--rebuild"]) == 0
-    assert (place / "report.html").is_file()
-
-
 def refused(script, capsys, *words: str) -> str:
     """What is said of a command line that ends with 2; one line, and no table."""
     assert script.main(list(words)) == 2
@@ -229,18 +220,6 @@ def test_seeds_and_folders_that_are_not_there_are_told(script, two_seeds, tmp_pa
     assert "nothere" in refused(script, capsys, *request, f"outputs={two_seeds},{tmp_path / 'nothere'}")
     monkeypatch.chdir(tmp_path / "outputs")
     assert f"{tmp_path}/outputs/outputs" in refused(script, capsys, *request)
-
-
-def test_a_seed_beside_one_that_is_there_is_told_too(script, make, tmp_path, capsys):
-    folder = tmp_path / "outputs" / "pivotrl" / "tab1" / "pivotrl_swe" / "seed0"
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps(make.result(name="pivotrl/tab1/pivotrl_swe")))
-    request = ("sweep=pivotrl_tab1", "rows=pivotrl_swe", f"outputs={tmp_path / 'outputs'}")
-    assert "seed=7" in refused(script, capsys, *request, "seed=0,7")
-    assert script.main([*request, "seed=0"]) == 0
-    assert "seed 0 (`9f2c41d7a0b3`, now" in " ".join(
-        capsys.readouterr().out.split()
-    )  # the hash of a run that was made up
 
 
 def test_a_summary_of_one_paper(script, capsys, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ from tests.unit.reports.chromium import Page, launched
 from tests.unit.reports.conftest import deep_tree, local_tree, write_run
 
 from turnwise.runs import page as run_page
-from turnwise.runs.page import recorded_trees, write_browser, write_pages
-from turnwise.runs.read_run import read_run
+from turnwise.runs.page import recorded_trees, write_pages
 
 pytestmark = pytest.mark.slow
 TREES = 1_250  # of eight rollouts
@@ -136,16 +134,3 @@ def test_a_page_holds_trees_evenly_spaced_where_they_are_too_many(tmp_path: Path
     found, again = recorded_trees(run)
     assert again == total == 160 and len(found) in (39, 40)
     assert found[0] == everything[0] and found[-1] == everything[-1]
-
-
-def test_torn_lines_and_runs_without_trees(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "seed0")
-    assert write_browser(read_run(run)) is not None
-    trees, total = recorded_trees(run)
-    with (run / "rollouts" / "0039.jsonl").open("a") as stream:
-        stream.write('{"state": {"task": "t"}, "turns": [{"text": NaN}]}\n[1]\n')
-        stream.write('{"state": {"messages": [1]}, "turns": []}\n{"state": {}, "turns": [], "looks": [{}]}\n{"torn')
-    again, more = recorded_trees(run)
-    assert more == total + 5 and [tree["task"] for tree in again] == [tree["task"] for tree in trees] + ["t"]
-    shutil.rmtree(run / "rollouts")
-    assert write_browser(read_run(run)) is None

@@ -10,12 +10,12 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from huggingface_hub import HfApi
 
-from turnwise.runs.figures import success
-from turnwise.runs.page import clip, report, write_report
-from turnwise.runs.read_run import read_run
+from turnwise.errors import InputError
+from turnwise.runs.page import report, write_report
+from turnwise.runs.run_files import read_run
+from turnwise_study.publish import card_of, policy_folder, push
 
 # -- run report --------------------------------------------------------------------------------------------------------
 
@@ -139,45 +139,6 @@ def test_a_run_that_left_less_gets_a_shorter_page(run_folder, tmp_path, missing)
     assert ("Mean rewards of the profiled turns" in page.said) == ("profile.parquet" not in missing)
 
 
-HELD_OUT = {0: (10.5, 1.5), 8: (20.0, 2.5), 16: (44.5, 3.5)}  # iteration -> replies accepted and the same, %
-
-
-def test_the_curve_of_a_run_on_dialogues_is_that_of_its_held_out_replies(make, tmp_path):
-    folder = make.write_run(tmp_path / "own", states=20)
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    rows = [row for row in rows if row["phase"] != "eval"] + [
-        {"iteration": i, "phase": "eval", "eval/held_out/functional": accepted, "eval/held_out/strict": same}
-        for i, (accepted, same) in HELD_OUT.items()
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = json.loads((folder / "result.json").read_text())
-    change = {"base": 10.5, "after": 44.5, "delta": 34.0, "delta_ci95": [12.25, 55.75]}
-    nll = {"base": 2.5, "after": 1.125, "delta": -1.375, "delta_ci95": [-1.625, -1.0625]}
-    replies = {"replies": 1234, "functional": change, "strict": change, "nll": nll}
-    result["in_domain"] = change | {"tasks": 1234, "decoding": "sampled"}
-    result["held_out"] = replies | {"dialogues": 200}
-    (folder / "result.json").write_text(json.dumps(result))
-    (folder / "evaluation").mkdir(exist_ok=True)
-    (folder / "evaluation" / "after.jsonl").write_text('{"reply": "torn')
-    figure = success(read_run(folder))
-    assert figure is not None
-    for before, after in zip(HELD_OUT[0], HELD_OUT[16], strict=True):
-        assert f"from {before} to {after}" in figure.alt
-    text = write_report(read_run(folder)).read_text(encoding="utf-8")
-    assert figure.svg in text and "after.jsonl: 1 unreadable line left out" in text
-
-
-@given(st.text(max_size=300), st.integers(30, 200))
-def test_clip_keeps_both_ends(text, limit):
-    shown = clip(text, limit)
-    if len(text) <= limit:
-        assert shown == text
-    else:
-        assert shown.startswith(text[: limit // 2])
-        assert shown.endswith(text[-(limit // 4) :])
-        assert f"{len(text) - limit * 2 // 3 - limit // 3:,} characters left out" in shown
-
-
 # -- read run ----------------------------------------------------------------------------------------------------------
 
 
@@ -229,8 +190,43 @@ def test_replies_of_held_out_dialogues_are_paired_and_the_changed_ones_shown_fir
     assert not any(f"shown {name}" in said for name in ("unsaid", "before"))
 
 
-def test_an_unreadable_profile_is_a_note(tmp_path):
-    (tmp_path / "profile.parquet").write_bytes(b"PAR1 torn")
-    run = read_run(tmp_path)
-    assert run.profile is None
-    assert any("profile.parquet: this file cannot be read" in note for note in run.notes)
+# -- publish -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["/home/someone/secret/base", "../someone/secret/base", "someone/base"])
+def run(request: pytest.FixtureRequest, tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "someone/base").mkdir(parents=True)
+    folder = make.write_run(tmp_path / "outputs" / "pivotrl" / "seed0")
+    (folder / "config.yaml").write_text(f"policy: {{model: {request.param}}}\nseed: 0\nmethod: pivotrl\n")
+    (folder / "adapter").mkdir()
+    named = {"base_model_name_or_path": request.param, "r": 16}
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(named))
+    (folder / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
+    (folder / "adapter" / "optimizer.pt").write_bytes(b"not sent")
+    (folder / "adapter" / "stolen_config.json").symlink_to(folder / "config.yaml")
+    return folder
+
+
+def test_the_policy_is_sent_with_a_card_and_without_paths(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: dict[str, bytes] = {}
+
+    def upload(api: HfApi, *, repo_id: str, folder_path: str, commit_message: str) -> str:
+        sent.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()})
+        return f"https://hub/{repo_id}"
+
+    monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: None)
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    card = card_of(run, "apache-2.0")
+    assert push(run, "me/policy", card, "token") == "https://hub/me/policy"
+    assert set(sent) == {"README.md", "adapter_config.json", "adapter_model.safetensors"}
+    assert json.loads(sent["adapter_config.json"]) == {"base_model_name_or_path": "base", "r": 16}
+    assert not any(b"someone" in content for content in sent.values())
+    assert card.data.license == "apache-2.0" and b"license: apache-2.0" in sent["README.md"]
+    (run / "config.yaml").write_text("policy: {model: Qwen/Qwen3-0.6B}\nseed: 0\nmethod: pivotrl\n")
+    assert card_of(run).data.base_model == "Qwen/Qwen3-0.6B"
+
+
+def test_a_run_without_a_policy_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        policy_folder(tmp_path)

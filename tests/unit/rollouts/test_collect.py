@@ -62,13 +62,6 @@ def test_each_step_trains_on_its_part_of_the_trees_with_the_credit_of_the_whole(
     assert taught.count(0.0) == last.count(0.0) == 2  # "same" was drawn last
 
 
-def test_a_part_without_trees_is_an_update_of_nothing() -> None:
-    nothing = replace(collector(["same"], [], GroupAdvantage(zero_variance="refill"), refills=0), steps=2)
-    experience = nothing.collect(0)
-    assert not experience.trees
-    assert [(update.batches, update.counts.tokens) for update in nothing.updates(experience)] == [([], 0), ([], 0)]
-
-
 def test_a_refilled_batch_is_credited_as_one() -> None:
     rule = Awpo(eps=0.0, difficulty=False, zero_variance="refill")
     found = collector(["same", "hard"], ["hard", "other"], rule).collect(0)

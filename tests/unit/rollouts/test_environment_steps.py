@@ -9,12 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.rollouts.playing import World, player_in, policy, shown, starts
+from tests.unit.rollouts.playing import World, player_in, shown, starts
 
 from turnwise.env import TRIES, EnvironmentFault, tried
 from turnwise.errors import InputError
@@ -23,11 +22,10 @@ from turnwise.methods.credit import GroupAdvantage
 from turnwise.methods.gate import Never
 from turnwise.methods.reward import Outcome
 from turnwise.rollouts.collect import Collector
-from turnwise.rollouts.episodes import Openings, guarded
+from turnwise.rollouts.environment_steps import guarded
 from turnwise.rollouts.player import Player
 from turnwise.training.candidates import expert_file
 from turnwise_worlds.household import HouseholdEnv
-from turnwise_worlds.mixture import Mixture
 
 # -- faults ------------------------------------------------------------------------------------------------------------
 
@@ -44,30 +42,6 @@ def hang():
             time.sleep(0.001)
         except Exception:
             continue
-
-
-def test_a_hang_that_swallows_exceptions_ends_too():
-    began = time.monotonic()
-    with pytest.raises(EnvironmentFault), guarded(0.05):
-        hang()
-    assert time.monotonic() - began < 20
-
-
-def test_another_thread_has_no_limit_and_the_same_faults():
-    found = []
-
-    def work():
-        try:
-            with guarded(0.01):
-                time.sleep(0.05)
-                raise ZeroDivisionError("a bug of the world")
-        except EnvironmentFault as fault:
-            found.append(str(fault))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found == ["ZeroDivisionError: a bug of the world"]
 
 
 def test_openings_and_demonstrations_are_tried_again(tmp_path):
@@ -93,24 +67,6 @@ def test_openings_and_demonstrations_are_tried_again(tmp_path):
     failed: list[str] = []
     path = expert_file(Once(), 2, tmp_path)
     assert len(path.read_text().splitlines()) == 2 and len(failed) == 1
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_an_opening_that_hangs_ends_and_names_the_task(threads):
-    over = threading.Event()
-
-    class Hanging(HouseholdEnv):
-        waits = True
-
-        def reset(self, task):
-            over.wait(30)
-            raise KeyError
-
-    opening = Openings(Hanging(), None, threads, seconds=0.05)
-    (task,) = HouseholdEnv().tasks("train", 1)
-    with pytest.raises(EnvironmentFault, match=task.id):
-        opening(task)
-    over.set()
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------
@@ -160,29 +116,6 @@ def test_the_trees_are_the_same_and_come_sooner():
     assert shown(serial) == shown(threaded)
     assert (alone.most, many.most > 6, many.most <= 12) == (1, True, True)
     assert alone.steps == many.steps > 12
-
-
-class Quiet(Waiting):
-    """Its tasks say another name."""
-
-    waits = False
-
-    def __init__(self):
-        super().__init__()
-        self.name = "quiet"
-
-    def tasks(self, split, count, seed=0):
-        return [replace(task, env="quiet") for task in self.inner.tasks(split, count, seed)]
-
-    def reset(self, task):
-        return super().reset(replace(task, env="household"))
-
-
-def test_of_a_mixture_the_worlds_that_wait_are_stepped_in_threads():
-    waiting, quiet = Waiting(), Quiet()
-    played(Mixture({"household": waiting, "quiet": quiet}), environment_threads=12)
-    assert waiting.most > 1 and waiting.steps > 12
-    assert quiet.most == 1 and quiet.steps > 12
 
 
 def test_faults_and_silence_in_threads_are_faults_of_the_world():
@@ -292,16 +225,6 @@ def test_a_rollout_whose_world_failed_is_played_again_from_its_anchor():
     assert [path for path in paths if path in texts(tree)] == [paths[0], *paths[2:]]
 
 
-@pytest.mark.parametrize("wrong", [raises, dies])
-def test_a_world_that_always_fails_ends_no_run_and_pays_nothing(wrong):
-    playing = failing(wrong, "always", retries=1)
-    experience = collected(playing)
-    (rewards,), (credit,) = experience.rewards, experience.credits
-    assert (playing.tally.faults, playing.tally.retries) == (4, 4)
-    assert all(map(math.isnan, rewards["total"]))
-    assert not any(credit.weight)
-
-
 @pytest.mark.parametrize("part", ["accepts", "same"])
 def test_a_verifier_that_fails_is_a_fault_too(part):
     playing = failing(raises, at=0, max_turns=1)
@@ -360,32 +283,6 @@ def test_episodes_are_begun_together_and_go_on_as_one_after_the_other(actions):
     _, serial = begun(Slow(1), 0, actions)
     assert shown(threaded) == shown(serial)
     assert env.resets == env.meeting.parties
-
-
-def test_a_task_that_cannot_be_reset_is_a_fault_of_its_rollouts_alone():
-    broken = HouseholdEnv().tasks("train", TASKS)[1].id
-    for threads in (0, 5):
-        player, trees = begun(Slow(1, broken), threads)
-        assert player.tally.faults == EACH
-        assert [bool(tree.turns) for tree in trees] == [True, False, True]
-
-
-def test_of_a_mixture_only_the_waiting_world_is_opened_in_threads():
-    names: set[str] = set()
-
-    class Quiet(HouseholdEnv):
-        name = "quiet"
-
-        def tasks(self, split: str, count: int, seed: int = 0) -> Any:
-            return [replace(task, env="quiet") for task in super().tasks(split, count, seed)]
-
-        def reset(self, task: Any) -> Any:
-            names.add(threading.current_thread().name)
-            return super().reset(task)
-
-    env = Mixture({"household": Slow(2), "quiet": Quiet()})
-    Openings(env, policy()[1], threads=4).read(env.tasks("train", 4))
-    assert names == {threading.current_thread().name}
 
 
 def test_experts_run_together_and_write_the_same_file(tmp_path: Path):

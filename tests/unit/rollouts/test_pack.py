@@ -283,16 +283,6 @@ def test_training_gives_sampled_tokens_the_log_probs_that_the_engine_gave(
     torch.testing.assert_close(inputs.logprobs_K.detach(), inputs.old_logprobs_K, rtol=1e-5, atol=1e-4)
 
 
-def test_sharing_saves_tokens_and_merging_can_be_switched_off() -> None:
-    rng = random.Random(4)
-    trees = local_groups(rng)
-    credits = credit_of(trees, rng)
-    merged, padded = pack(trees, credits), pack(trees, credits, merge=False)
-    assert merged.counts == padded.counts
-    assert merged.path_tokens == padded.path_tokens == padded.stored_tokens + 0
-    assert merged.stored_tokens < 0.4 * merged.path_tokens
-
-
 def test_a_tree_worked_by_hand() -> None:
     """Root 1 2; actions 3 (then observed 4) and 3 5: tokens stand depth first, 3 is shared, three items are trained."""
     tree = RolloutTree(State("s", TASK, (1, 2)))
@@ -365,17 +355,6 @@ def test_demonstrations_train_each_turn_once(make_model: MakeModel) -> None:
 
 
 # -- pack rows ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("state", "rows"), [(1, [20]), (12, [20]), (16, [24]), (20, [40]), (64, [84, 84])])
-def test_a_long_state_is_not_repeated_for_every_action(state: int, rows: list[int]) -> None:
-    """Rows of 20. Beside 16 tokens stood 4 actions of one token and now up to 16, beside 20 or 64 one and now 20."""
-    actions = {1: 19, 12: 8, 16: 8, 20: 20, 64: 40}[state]
-    turns = [Turn(-1, [100 + i], [-1.0]) for i in range(actions)]
-    tree = RolloutTree(State("s", TASK, tuple(range(state))), turns)
-    update = pack([tree], [Credit([1.0] * actions, [1.0] * actions)], row_tokens=20, batch_tokens=20)
-    assert sorted(int(batch.ids_BS.shape[1]) for batch in update.batches) == rows
-    assert update.counts.turns == actions
 
 
 @pytest.mark.parametrize("row_tokens", [2048, 12])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.rollouts.playing import Session, World, engine_of, player_in, rollouts, starts
+from tests.unit.rollouts.playing import engine_of, player_in, rollouts, starts
 
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.methods.allocate import TreePO, Uniform
@@ -24,10 +22,8 @@ from turnwise.methods.states import expert_turns
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.episodes import Openings
 from turnwise.rollouts.player import Branch, Player
-from turnwise.training.group_metrics import reward_metrics
-from turnwise.training.recorder import tree_record
+from turnwise.training.recorder import reward_metrics
 from turnwise.types import RolloutTree, State, Task, Turn
-from turnwise_study.gates.groups import read_recorded
 from turnwise_worlds.household import HouseholdEnv
 
 # -- seeds -------------------------------------------------------------------------------------------------------------
@@ -197,45 +193,6 @@ def test_every_single_reply_is_told_when_it_ends_and_draws_stay_the_same() -> No
     assert told == []  # an episode's end is the world's to say
 
 
-# -- a bound on live rollouts ------------------------------------------------------------------------------------------
-
-
-class Counted(World):
-    """The household, which counts the episodes that have begun to act and have not ended."""
-
-    def __init__(self, together: int | None) -> None:
-        super().__init__(HouseholdEnv(horizon=HORIZON))
-        self.together, self.live, self.most = together, set[int](), 0
-
-    def step(self, session: Session, action: str) -> Any:
-        self.live.add(id(session))
-        self.most = max(self.most, len(self.live))
-        step = session.inner.step(action)
-        if step.done:
-            self.live.discard(id(session))
-        return step
-
-
-@pytest.mark.parametrize("schedule", ["rounds", "free"])
-@pytest.mark.parametrize(
-    ("allocator", "gate"),
-    [(Uniform(3), Never()), (Uniform(3), Divergence(k=2, threshold=0.5)), (TreePO(roots=3, branches=1), Never())],
-    ids=["groups", "a gate", "branches"],
-)
-def test_a_bound_on_live_rollouts_changes_no_draw(schedule: Any, allocator: Any, gate: Gate) -> None:
-    """Groups of three with room for seven: two groups are live at once. Without a bound all four are."""
-    found, most = [], []
-    for together in (None, 7, 1):
-        env = Counted(together)
-        trees = player_in(env, schedule, max_tokens=16).play(starts(env, 4, seed=5), allocator, gate, "k")
-        found.append([(tree.stopped, rollouts(tree)) for tree in trees])
-        most.append(env.most)
-    # batches of another size round differently, which may change a draw at a near tie of one tree
-    assert sum(len({str(tree) for tree in same}) > 1 for same in zip(*found, strict=True)) <= 1
-    if isinstance(allocator, Uniform) and isinstance(gate, Never):  # other episodes are left in the middle
-        assert most[0] > 7 >= most[1] > 3 == most[2]
-
-
 # -- branches ----------------------------------------------------------------------------------------------------------
 
 
@@ -298,16 +255,6 @@ def test_a_tree_branches_when_its_own_rollouts_have_ended_and_not_later(
         assert len(tree.leaves()) == 2 + 4
 
 
-def test_draws_do_not_depend_on_what_shares_the_batch(six_turns: Player, demonstrated: list[State]) -> None:
-    together = six_turns.play(demonstrated, TreePO(roots=2), Never(), "k")
-    backwards = six_turns.play(demonstrated[::-1], TreePO(roots=2), Never(), "k")[::-1]
-    for i, state in enumerate(demonstrated):
-        alone = six_turns.play([state], TreePO(roots=2), Never(), "k")[0]
-        assert told(alone) == told(together[i]) == told(backwards[i])
-    other = six_turns.play(demonstrated, TreePO(roots=2), Never(), "another key")
-    assert [told(tree) for tree in other] != [told(tree) for tree in together]
-
-
 def test_a_branch_continues_the_history_of_its_turn(six_turns: Player, demonstrated: list[State]) -> None:
     """The world's answers along every path are those of an episode that takes its actions from the task's start."""
     tree = six_turns.play(demonstrated[2:], TreePO(roots=2), Never(), "k")[0]
@@ -315,23 +262,6 @@ def test_a_branch_continues_the_history_of_its_turn(six_turns: Player, demonstra
         session = six_turns.environment.reset(tree.state.task)
         for turn in tree.path(leaf):
             assert session.step(tree.turns[turn].text).observation == tree.turns[turn].observation
-
-
-@dataclass(frozen=True)
-class StopAfterOne(Gate):
-    """A gate that cuts one named tree at once."""
-
-    name: str
-
-    def __call__(self, tree: RolloutTree, step: int) -> bool:
-        return tree.state.id == self.name
-
-
-def test_a_stopped_tree_is_not_expanded(six_turns: Player, demonstrated: list[State]) -> None:
-    allocator = Watched(roots=2)
-    trees = six_turns.play(demonstrated, allocator, StopAfterOne(demonstrated[1].id), "k")
-    assert [names for names, _ in allocator.seen] == [{demonstrated[0].id}, {demonstrated[2].id}]
-    assert trees[1].stopped and len(trees[1].turns) == 2
 
 
 # -- a gate with and without which the draws are the same --------------------------------------------------------------
@@ -388,19 +318,6 @@ def test_the_first_steps_of_both_arms_are_identical(arms: Any) -> None:
             assert_same(without, with_gate, SIX)
 
 
-def test_groups_that_are_over_by_the_step_are_played_alike_and_leave_the_update(
-    gated_player: Player, arms: Any
-) -> None:
-    free, _, whole, _, _ = arms
-    kept, turns = play(gated_player, Divergence(k=SIX, threshold=1.0))
-    gone, same = play(gated_player, Divergence(k=SIX, threshold=1.0, over=True))
-    assert turns == same == whole and not any(tree.stopped for tree in kept)
-    for without, with_gate in zip(free, gone, strict=True):
-        assert with_gate.stopped == (with_gate.looks[0].values[DISTANCE] < 1.0) and len(with_gate.looks) == 1
-        assert_same(without, with_gate, SIX)
-    assert any(tree.stopped for tree in gone)
-
-
 def collector(trees: list[RolloutTree], zero_variance: str) -> Collector:
     by_id = {tree.state.id: tree for tree in trees}
     return Collector(
@@ -422,20 +339,3 @@ def test_a_stopped_group_trains_nothing_keeps_its_place_and_is_counted(arms: Any
     if zero_variance != "refill":
         rewards = [rewards["total"] for i, rewards in enumerate(experience.rewards) if i != cut]
         assert metrics["train/reward_mean"] == pytest.approx(sum(map(sum, rewards)) / (GROUP * len(rewards)))
-
-
-def test_a_recorded_buffer_says_what_the_gate_saw(arms: Any, tmp_path: Path) -> None:
-    free, gated, whole, _, _ = arms
-    path = tmp_path / "train.jsonl"
-    for trees, expected in ((free, len(free)), (gated, len(free) - 1)):
-        experience = collector(trees, "keep").collect(0)
-        rows = [tree_record(0, lambda state: [], experience, i) for i in range(len(trees))]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        buffer = read_recorded([path], [K], SIX)
-        assert len(buffer.groups) == expected
-        kept = [i for i, tree in enumerate(trees) if not tree.stopped]
-        seen = [gated[i].looks[0].values[DISTANCE] for i in kept]
-        assert buffer.values(K, DISTANCE).tolist() == pytest.approx(seen)
-        if trees is free:
-            assert buffer.turns.sum() == whole
-            assert all(group.kind for group in buffer.groups)

@@ -12,14 +12,12 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.runs.archive import opened, write_archive
-from turnwise.runs.json_lines import checked_lines
-from turnwise.runs.kept_runs import finished, keep
-from turnwise.runs.result_file import read_result
+from turnwise.runs.result_file import finished, keep, read_result
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables, summary_table
-from turnwise_study.gates.report import Settings, gate_report, gate_settings
-from turnwise_study.run_metrics import RunMetrics
-from turnwise_study.sweeps.jobs import read_request, request_of_runs
+from turnwise_study.gates.report import Settings, gate_report
+from turnwise_study.runs import RunMetrics
+from turnwise_study.sweeps.jobs import ask, played
 from turnwise_study.tables import to_markdown
 
 # -- keep results ------------------------------------------------------------------------------------------------------
@@ -152,13 +150,6 @@ def test_a_damaged_archive_is_refused_with_its_name(tmp_path: Path) -> None:
     assert [path.name for path in opened(tmp_path / "results" / "r").iterdir()] == [".unpacked"]
 
 
-def test_an_archive_that_cannot_be_unpacked_is_one_message(tmp_path: Path) -> None:
-    write_archive(tmp_path / "r", {"a": b"x"})
-    (tmp_path / ".r.lock").mkdir()
-    with pytest.raises(InputError, match=r"r\.runs\.parquet: .*writable"):
-        opened(tmp_path / "r")
-
-
 def test_a_killed_replacement_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_archive(tmp_path / "r", {"a": b"old"})
     opened(tmp_path / "r")
@@ -287,76 +278,6 @@ def test_groups_are_kept_without_texts_where_all_of_them_were_recorded_and_say_t
     assert said[0] == said[1] and said[0]["groups"] == 2 and said[0]["zero_variance"] == 1
 
 
-def test_a_report_takes_the_step_and_the_threshold_of_the_gated_runs(tmp_path: Path) -> None:
-    divergence = "turnwise.methods.selective.Divergence"
-    for name, gate in (
-        ("paper", f"{{_target_: {divergence}, k: 10, threshold: 0.12}}"),
-        ("earlier", f"{{_target_: {divergence}, k: 5, threshold: 0.12, over: false}}"),
-        ("another", "{_target_: turnwise.methods.selective.Signal, k: 20, threshold: 0.01}"),
-    ):
-        save(tmp_path / name / "seed3", 30)
-        (tmp_path / name / "seed3" / "config.yaml").write_text(f"gate: {gate}\n")
-    assert [gate_settings(tmp_path / name) for name in ("paper", "earlier", "another", "none")] == [
-        {},
-        {"k": 5},
-        {},
-        {},
-    ]
-
-
-def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> None:
-    conf, outputs = tmp_path / "conf", tmp_path / "outputs"
-    (conf / "sweep").mkdir(parents=True)
-    (conf / "sweep" / "p_groups.yaml").write_text(
-        SWEEP.replace("base:", "never:").replace("ours:", "gated:").partition("directions")[0]
-    )
-    table = "paper: P\nentry: T\ntitle: T\ncolumns: {n: 't8/{}/n'}\nrows: {look: {}}\ngate_report: p_groups\n"
-    (conf / "sweep" / "p_tab8.yaml").write_text(table + "directions: {'t8/{}/n': [look > 1]}\n")
-
-    def entry():
-        return read_entry(read_request(["sweep=p_tab8"], conf), [outputs])
-
-    assert entry().verdict == "not_run"
-    assert "python train.py sweep=p_tab8" in to_markdown(entry_tables(entry()))
-    for seed in (0, 1):
-        run = save(outputs / f"p/groups/never/seed{seed}", 10)
-        (run / "rollouts").mkdir()
-        turns = [
-            {"parent": i - 1 if i % 12 else -1, "text": f"{i % 7}", "observation": f"{i}", "tokens": 1}
-            for i in range(24)
-        ]
-        row = json.loads(groups("a")) | {"turns": turns}
-        (run / "rollouts" / "train.jsonl").write_text(json.dumps(row) + "\n")
-        result = json.loads((run / "result.json").read_text()) | {"seed": seed, "config_hash": f"hash{seed}"}
-        (run / "result.json").write_text(json.dumps(result))
-    found = entry()
-    assert found.gates is not None and found.gates["groups"] == 2 and len(found.results) == 2
-    told = to_markdown(entry_tables(found))
-    assert (
-        f"2 recorded groups of rollouts (commit 0123456789ab) with: python scripts/gate_report.py data={outputs}/p/groups/never."
-        in told
-    )
-    assert "Hash of the configuration of each row's first seed: never `hash0`." in told
-    request, places = read_request(["sweep=p_tab8"], conf), [outputs]
-    checked = read_entry(request, places, lambda job: "hash0")
-    assert [(one.row, one.seed, one.kept) for one in checked.changed] == [("never", 1, "hash1")]
-    (outputs / "p/groups/never/seed1").rename(outputs / "p/groups/never/seed1.old-1")  # put aside
-    unfinished = save(outputs / "p/groups/never/seed2", 10)
-    (unfinished / "rollouts").mkdir()
-    (unfinished / "rollouts" / "train.jsonl").write_text('{"torn')
-    (unfinished / "result.json").unlink()
-    gates = entry().gates
-    assert gates is not None and gates["groups"] == 1
-    (outputs / "p/groups/never/seed0/rollouts/train.jsonl").write_text('{"torn')
-    (outputs / "p/groups/never/seed0/result.json").write_text(
-        (outputs / "p/groups/never/seed0/result.json").read_text().replace("0123456789ab", "1123456789ab")
-    )
-    broken = entry()
-    assert (
-        broken.verdict == "not_run" and "train.jsonl:1" in broken.notes[0]
-    )  # the others of a summary are told all the same
-
-
 def record_groups(folder: Path, seed: int, distances: Sequence[int]) -> None:
     """A finished run that recorded a group for each number: two rollouts of twelve turns that part after so many of them.
 
@@ -411,9 +332,5 @@ def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_pa
     for arm in (results / "p/fig5/few", outputs / "p/fig5/many"):
         assert f"python scripts/gate_report.py data={arm}" in told
     assert found.groups.seeds("few") == [0] and len(found.results) == 2
-    request = read_request(["sweep=p_fig5", "rows=few"], conf)
-    assert request_of_runs(request) is request  # its rows are what runs
-
-
-def test_no_file_has_no_lines(tmp_path: Path) -> None:
-    assert list(checked_lines(tmp_path / "rows.jsonl")) == []
+    asked = ask(["sweep=p_fig5", "rows=few"], conf)
+    assert played(asked) is asked  # its rows are what runs

@@ -15,7 +15,7 @@ from tests.configuration_files import READ
 
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise.errors import InputError
-from turnwise.runs.run_folder import claim, config_hash, differences
+from turnwise.runs.run_folder import claim, config_hash
 
 # -- run folder --------------------------------------------------------------------------------------------------------
 
@@ -84,19 +84,6 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(tmp_path: Pa
     assert (out / "config.yaml").read_text() == recorded
 
 
-def test_a_part_that_came_or_went_is_a_difference(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    trained(config(out))
-    with (
-        pytest.raises(ConfigError, match=r"judge\.model: not set in the other run, m in this run"),
-        claim(config(out, judge={"model": "m"})),
-    ):
-        pass
-    assert differences({"a": {"b": 1}, "c": None}, {"a": {}, "c": {}}) == [
-        "a.b: 1 in the other run, not set in this run"
-    ]
-
-
 def test_names_paths_and_loggers_are_no_other_configuration(tmp_path: Path) -> None:
     shown = {
         "name": "b",
@@ -121,23 +108,6 @@ def test_fresh_puts_the_old_run_aside_and_loses_nothing(tmp_path: Path) -> None:
         "run.old-1": "0",
         "run.old-2": "1",
     }
-
-
-def test_a_requeued_job_goes_on_though_its_command_says_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "run"
-    for restarts, resumed in ((None, False), ("0", False), ("1", True), ("2", True)):
-        if restarts is not None:
-            monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
-        with claim(config(out, fresh=True)) as folder:
-            assert folder.resumed == resumed
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.old-1"]
-
-
-def test_checkpoints_of_nobody_knows_which_run_are_not_resumed(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(ConfigError, match=r"checkpoints .*config.yaml.*remove"), claim(config(tmp_path)):
-        pass
-    assert not (tmp_path / "config.yaml").exists()
 
 
 def test_what_a_killed_start_was_writing_is_cleared_away(tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from turnwise.errors import Stopped
-from turnwise.methods.gate import Never
-from turnwise.methods.selective import Divergence
-from turnwise.training.diagnostics import IN_A_ROW, Health, likely_cause
+from turnwise.training.diagnostics import IN_A_ROW, Health
 from turnwise.training.recorder import Recorder
 
 GOOD = {"train/samples": 8.0, "train/groups": 4.0, "train/reward_mean": 0.4, "train/reward_std": 0.3}
@@ -74,29 +72,3 @@ def test_a_correction_that_leaves_most_out_is_told_though_only_the_update_measur
         watch.recorder.on_train_epoch_end(trainer, module)
         watch.on_train_epoch_end(trainer, module)
     assert list(watch.warnings) == ["masked"] and len(told) == 1
-
-
-@pytest.mark.parametrize(
-    ("metrics", "named"),
-    [
-        ({"train/groups": 0.0}, "states"),
-        ({"train/groups": 4.0, "train/groups_cut": 4.0}, "gate.threshold"),
-        ({"train/groups": 4.0, "train/truncated": 1.0}, "rollout.sampling.max_tokens"),
-        ({"train/groups": 4.0, "train/readable": 0.0}, "reward.format"),
-        ({"train/groups": 4.0, "train/reward_mean": 0.0}, "policy.start"),
-        ({"train/groups": 4.0, "train/reward_mean": 1.0}, "rollout.sampling.temperature"),
-        ({"train/groups": 4.0, "train/groups_solved": 4.0, "train/reward_mean": 1.0}, "data.file"),
-        ({"train/groups": 4.0, "train/groups_solved": 3.0, "train/reward_mean": 0.9}, "rollout.sampling.temperature"),
-        ({"train/groups": 0.0, "train/groups_refilled": 6.0, "train/groups_solved": 6.0}, "data.file"),
-    ],
-)
-def test_the_likely_cause_names_the_key_that_changes_it(metrics: dict[str, float], named: str) -> None:
-    assert named in likely_cause(metrics)
-
-
-def test_a_result_tells_of_a_gate_only_where_one_is_in_force(tmp_path: Path, told: list[str]) -> None:
-    watch = health(tmp_path, told)
-    assert watch.closing(Never()) == watch.closing(None) == {}
-    watch.check(0, EMPTY)
-    found = watch.closing(Divergence())
-    assert found["warnings"] == list(watch.warnings.values()) and found["gate"]["cut"] == 0

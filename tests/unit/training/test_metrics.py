@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from turnwise.methods.pivotrl import Exact, Functional
 from turnwise.methods.reward import ToolCalls
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.episodes import EnvironmentCalls, Episodes
-from turnwise.rollouts.verdicts import Verdicts
-from turnwise.runs.json_lines import each_line
-from turnwise.training.group_metrics import (
+from turnwise.rollouts.environment_steps import Answers
+from turnwise.rollouts.verdicts import Episodes, Verdicts
+from turnwise.training.recorder import (
     GATE,
     branch_metrics,
     branches,
@@ -48,11 +45,6 @@ def test_a_rollout_costs_one_and_a_continuation_one_half() -> None:
     assert trajectories(grown()) == 2 + 3 / 2
     assert trajectories(tree_of(-1, -1, -1, 0, 1, 2)) == 3
     assert trajectories(tree_of()) == 0
-
-
-def test_branches_are_placed_in_the_rollout_that_they_left() -> None:
-    assert branches(grown()) == [(1, 1 / 3), (2, 2 / 3), (2, 2 / 3)]
-    assert branches(tree_of(-1, -1, 0, 1)) == []
 
 
 def test_contrast_counts_leaves_below_branched_turns() -> None:
@@ -96,16 +88,6 @@ def test_metrics_of_a_collection() -> None:
     assert metrics["branch/depth"] == pytest.approx(5 / 3)
     assert metrics["branch/position"] == pytest.approx(5 / 9)
     assert "branch/depth" not in branch_metrics(Experience([flat], rewards[1:], []))
-
-
-def test_a_predictors_share_of_an_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder(tmp_path, None)
-    monkeypatch.setattr(time, "monotonic", lambda: recorder._update_began + 3.0)  # of the updates
-    predicting = {"predictor_score": 1.0, "predictor_learn": 2.0}  # the first lies in the rollouts' time
-    for seconds in ({"rollout": 5.0} | predicting, {"rollout": 5.0}):
-        recorder.last = {f"seconds/{name}": value for name, value in seconds.items()}
-        recorder.on_train_epoch_end(SimpleNamespace(current_epoch=0), SimpleNamespace(last_metrics={}))
-    assert [row.get("predictor/share") for row in each_line(tmp_path / "metrics.jsonl")] == [3 / 10, None]
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
@@ -154,18 +136,6 @@ def test_an_action_that_was_cut_off_is_paid_nothing_and_counted():
         assert metrics["verifier/truncated"] == metrics["verifier/accepted"] == 1 / 2
     called = RolloutTree(State("d", Task("", "t", "train"), (1,), expert="no call"), tree.turns)
     assert verifier_metrics(count_verdicts(experience(called, reward=ToolCalls())))["verifier/truncated"] == 1 / 2
-
-
-def test_a_failed_world_judges_nothing():
-    broken = local("household", (1.0, 1.0), (0.0, 0.0), invalid={1})
-    broken.turns[1].info.clear()
-    assert count_verdicts(experience(broken)) == {
-        "household/judged": 1,
-        "household/accepted": 1,
-        "household/exact": 1,
-        "household/missed": 0,
-        "household/truncated": 0,
-    }
 
 
 # -- gate savings ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +18,16 @@ from turnwise.data.turns_in_context import steps_of
 from turnwise.engines.engine import Sampling
 from turnwise.errors import InputError
 from turnwise.methods.awpo import Graded
-from turnwise.methods.pivotrl import Exact
-from turnwise.methods.reward import ToolCalls
 from turnwise.methods.states import expert_turns
 from turnwise.models.policy import load_policy
 from turnwise.training.build_run import call_format, in_format
 from turnwise.training.candidates import HeldOut, UserFile, check_readable
 from turnwise.training.evaluate import negative_log_likelihood, sampled_replies
+from turnwise.training.parts import call_format
 from turnwise.types import RolloutTree, State, Task, Turn
 from turnwise_worlds.apibank import ApiBankEnv
-from turnwise_worlds.household import HouseholdEnv
 
 # -- the format of calls -----------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Several:
-    """An environment that is made of others."""
-
-    parts: dict[str, Any] = field(default_factory=dict)
 
 
 def states(*experts: str) -> list[State]:
@@ -50,20 +40,6 @@ def test_the_environments_own_format_counts_where_its_experts_wrote() -> None:
     assert call_format("qwen_xml", ApiBankEnv(), from_file=False) == "qwen_xml"
 
 
-def test_parts_of_a_mixture_must_agree() -> None:
-    pair = {"apibank": ApiBankEnv(), "household": HouseholdEnv()}
-    assert call_format(None, Several(pair), from_file=False) == "bfcl_python"
-    with pytest.raises(InputError, match=r"reward\.format.*hermes"):
-        call_format(None, Several({**pair, "other": ApiBankEnv(format="hermes")}), from_file=False)
-
-
-def test_only_a_reward_that_was_given_no_format_is_filled_in() -> None:
-    assert in_format(Graded(None), "llama_json") == Graded("llama_json")
-    assert in_format(ToolCalls(None, exact=True), "hermes") == ToolCalls("hermes", exact=True)
-    assert in_format(Graded("qwen_xml"), "hermes") == Graded("qwen_xml")
-    assert in_format(Exact(), "hermes") == Exact() and in_format(None, "hermes") is None
-
-
 def test_demonstrations_of_another_format_are_refused_with_the_one_that_reads_them() -> None:
     python = states("[find(name='a')]", "[book(id=3)]")
     with pytest.raises(InputError, match=r"reward\.format=hermes.*reward\.format=bfcl_python"):
@@ -71,15 +47,7 @@ def test_demonstrations_of_another_format_are_refused_with_the_one_that_reads_th
     check_readable(Graded("bfcl_python"), python)
 
 
-def test_demonstrations_of_no_format_are_refused_with_an_environment_that_has_calls() -> None:
-    with pytest.raises(InputError, match=r"env=apibank"):
-        check_readable(ToolCalls("hermes"), states("go to desk 1", "take pen 1"))
-
-
 # -- dialogues ---------------------------------------------------------------------------------------------------------
-
-
-ROOT = Path(__file__).parents[3]
 
 
 def read(
@@ -139,26 +107,6 @@ def test_dialogues_that_begin_alike_stand_on_one_side(tmp_path: Path) -> None:
     names = [trajectories(own)[number].id.partition("-")[0] for number in range(len(own.demonstrations))]
     assert 8 <= len(held) < len(records) / 2
     assert not {names[i] for i in held} & {names[i] for i in range(len(names)) if i not in held}
-
-
-def test_copies_of_a_dialogue_stand_on_one_side(tmp_path: Path) -> None:
-    records = bookings.dialogues(12)
-    copies = [record | {"id": f"{record['id']}-{copy}"} for record in records for copy in range(3)]
-    own, _ = read(bookings.write(tmp_path / "copies.jsonl", copies))
-    said = [str(trajectories(own)[number].messages) for number in range(36)]
-    held = own.held_out()
-    assert len(held) >= 8
-    assert not {said[number] for number in held} & {said[number] for number in set(range(36)).difference(held)}
-    two, _ = read(bookings.write(tmp_path / "two.jsonl", [record | {"id": f"{record['id']}-{copy}"}
-                                                         for record in records[:2] for copy in range(3)]))  # fmt: skip
-    assert len(two.held_out()) == 3
-    same, _ = read(bookings.write(tmp_path / "same.jsonl", [records[0] | {"id": str(copy)} for copy in range(9)]))
-    with pytest.raises(InputError, match=r"data\.held_out"):
-        same.held_out()
-    most = [*records[:5], *(records[6] | {"id": str(copy)} for copy in range(95))]
-    alike, _ = read(bookings.write(tmp_path / "alike.jsonl", most))
-    with pytest.raises(InputError, match=r"alike\.jsonl.* of 100; set data\.held_out=0"):
-        alike.held_out()
 
 
 def test_nothing_is_held_out_where_that_was_asked_for_and_one_dialogue_is_refused(tmp_path: Path) -> None:

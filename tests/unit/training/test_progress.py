@@ -75,16 +75,6 @@ def test_wandb_gets_the_configuration_the_metrics_and_the_result(
     run.finish.assert_called_once_with(exit_code=0)
 
 
-def test_the_variable_is_stronger_than_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    logged(config(tmp_path / "run", "logger.wandb.offline=false"))
-    wandb.teardown()  # W&B's process has then written all
-    assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
-    monkeypatch.setenv("WANDB_MODE", "online")
-    with pytest.raises(InputError, match="WANDB_API_KEY"), started(config(tmp_path / "other"), True, pytest.fail):
-        pass
-
-
 def test_online_without_a_key_is_refused_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     cfg = config(tmp_path / "run", "logger.wandb.offline=false")

@@ -19,7 +19,8 @@ from turnwise.training import evaluate
 from turnwise.training.build_run import Settings
 from turnwise.training.candidates import short_prompts
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.evaluate import Measure, save_evaluation
+from turnwise.training.evaluate import Measure
+from turnwise.training.parts import Settings
 from turnwise.training.result import by_subset, in_domain, summary
 from turnwise.types import RolloutTree, State, Task, Turn
 
@@ -141,31 +142,3 @@ def _clean_code(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_whatever_changes_the_evaluation_changes_the_key(override: str) -> None:
     assert key(override) != key() is not None
-
-
-@pytest.mark.parametrize("override", ["eval.every=3", "update.learning_rate=0.5", "seed=9"])
-def test_what_does_not_change_it_leaves_the_key(override: str) -> None:
-    assert key(override) == key()
-
-
-@pytest.mark.parametrize(("rank", "known"), [(1, ()), (0, ("own",)), (0, ("own", "shared")), (0, ("shared",)), (0, ())])
-def test_the_key_is_made_once_and_only_where_the_run_has_no_evaluation(monkeypatch, tmp_path, rank, known):
-    """Each process asks once for the evaluation, which the processes make together."""
-    measure, made, asked = object.__new__(Measure), [], []
-    measure.settings = SimpleNamespace(folder=tmp_path / "run", cache=tmp_path)
-    measure.distributed, measure.candidates = DistributedContext(rank, 2), SimpleNamespace(held_out=None)
-    measure.policy = SimpleNamespace(source="base")
-    monkeypatch.setattr(evaluate, "base_key", lambda *_: made.append(1) or "key")
-    evaluation, own, shared = played(x=[1]), tmp_path / "run/evaluation/base.jsonl", tmp_path / "base-key.jsonl"
-    for name, path in {"own": own, "shared": shared}.items():
-        if name in known:
-            save_evaluation(path, evaluation)
-    monkeypatch.setattr(Measure, "named", lambda self, name: asked.append(name) or evaluation)
-    assert measure.base(None) is evaluation and asked == ["base"]
-    assert len(made) == (rank == 0 and "own" not in known)
-    assert own.exists() == bool(known) and shared.exists() == (rank == 0 and known != ("own",))
-
-
-def test_changed_code_uses_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "commit", lambda: "abc+")
-    assert key() is None

@@ -264,15 +264,6 @@ def test_it_is_what_it_was_and_then_again_what_it_is() -> None:
     assert (module.model.weight.item(), module.version) == (2.0, 4)
 
 
-def test_what_was_never_told_stays_as_it_is() -> None:
-    module = module_at(1.0, 3)
-    with module.become(None):
-        assert (module.model.weight.item(), module.version) == (1.0, 3)
-    checkpoint = {"state_dict": module.state_dict()}
-    module.on_save_checkpoint(checkpoint)
-    assert "earlier" not in checkpoint
-
-
 def test_a_checkpoint_knows_both() -> None:
     module = module_at(1.0, 3)
     module.earlier = [module.remembered()]

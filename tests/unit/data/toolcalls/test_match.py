@@ -78,16 +78,6 @@ def test_what_is_written_is_read_back(calls: list[ToolCall], form: Any) -> None:
     assert list(PARSERS[form](write_calls(calls, form)).calls) == calls
 
 
-def test_tags_are_written_and_read_back() -> None:
-    calls = [call("weather", city="a\nb", days=2), call("weather", city="1")]
-    assert list(PARSERS["qwen_xml"](write_calls(calls, "qwen_xml"), [TOOL]).calls) == calls
-
-
-def test_prose_is_not_written_as_calls() -> None:
-    with pytest.raises(ValueError, match="no call to write"):
-        write_calls([], "hermes")
-
-
 @given(calls=CALLS, seed=st.randoms(use_true_random=False))
 def test_an_order_is_never_missed_and_a_loss_always_is(calls: list[ToolCall], seed: Any) -> None:
     made = calls[:]

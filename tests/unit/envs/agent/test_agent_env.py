@@ -132,12 +132,6 @@ open("truth.txt", "w").write("43")
     assert not env.reset(task_).step("43").won
 
 
-@pytest.mark.parametrize("key", ["files", "hidden"])
-def test_a_file_outside_of_the_folder_is_refused_when_the_tasks_are_read(agent: Make, key: str) -> None:
-    with pytest.raises(InputError, match=rf"tasks\.jsonl:1: {key}.*'\.\./x'"):
-        agent("", json.dumps({"id": "a", key: {"../x": "1"}}))
-
-
 def test_nothing_but_the_gateway_can_be_reached(agent: Make) -> None:
     """Not the host's servers, not the world, not the host's abstract sockets, and no other kind of socket is made."""
     program = """

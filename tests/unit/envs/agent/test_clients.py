@@ -89,16 +89,6 @@ def test_a_loop_of_tools_is_one_conversation(served: tuple[RequestQueue, str], c
     assert found[2]["content"] == "I add."
 
 
-def test_a_call_that_cannot_be_read_is_text(served: tuple[RequestQueue, str], client: OpenAI) -> None:
-    broken = '<tool_call>{"name": "add"</tool_call>'
-    asked = replies(served[0], broken)
-    reply = client.chat.completions.create(model="x", messages=[{"role": "user", "content": "?"}], tools=[NESTED])  # type: ignore[list-item]
-    assert reply.choices[0].message.content == broken
-    assert reply.choices[0].finish_reason == "stop"
-    assert not reply.choices[0].message.tool_calls
-    assert asked[0].stream is False
-
-
 @pytest.mark.parametrize(
     "more",
     [

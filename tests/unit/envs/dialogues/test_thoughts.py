@@ -19,23 +19,6 @@ def said(trajectory):
     return [m["content"] for m in trajectory.messages if m["role"] == "assistant"]
 
 
-def test_a_plan_is_what_is_left_in_order():
-    env = ApiBankEnv(levels=(3,), thinks=True)
-    trajectory = env.demonstrate(env.tasks("train", 1)[0])
-    calls = trajectory.task.data["turns"][0]["calls"]
-    names = [call["name"] for call in calls]
-    rationales = [step.rationale for step in steps_of(trajectory)]
-    assert len(names) == 4
-    assert rationales == [f"left: {', '.join(names[i:])}" for i in range(4)] + ["left: nothing"]
-
-
-def test_thoughts_apart_the_good_expert_does_the_same():
-    plain, thinks = ApiBankEnv(), ApiBankEnv(thinks=True)
-    for task in plain.tasks("train", 12):
-        bare = [split_thinking(text)[1] for text in said(thinks.demonstrate(task))]
-        assert bare == said(plain.demonstrate(task))
-
-
 def test_the_verifier_reads_no_thoughts():
     env = ApiBankEnv(thinks=True)
     task = env.tasks("train", 1)[0]

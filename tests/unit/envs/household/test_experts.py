@@ -41,12 +41,3 @@ def test_experts_mention_only_what_they_have_seen():
             if message["role"] == "assistant":
                 assert set(NAME.findall(message["content"])) <= set(NAME.findall(read)), message
             read += message["content"] + "\n"
-
-
-def test_success_is_told_truthfully_where_the_horizon_comes_first():
-    env = HouseholdEnv(horizon=4)
-    shown = [env.demonstrate(task, "good") for task in env.tasks("train", 60)]
-    assert {t.success for t in shown} == {True, False}
-    for trajectory in shown:
-        assert len(actions(trajectory)) <= 4
-        assert env.replay(trajectory.task, actions(trajectory)).won == trajectory.success

@@ -128,27 +128,6 @@ def test_in_real_rooms_the_best_action_shortens_it_by_one_and_none_by_more(seed,
     assert min(after) == now - 1
 
 
-def test_counts_by_hand(env, scene):
-    task = scene(
-        "pick_heat_then_place_in_recep",
-        {"egg 1": "fridge 1", "mug 1": "countertop 1", "pot 1": "stoveburner 1"},
-        ["countertop 1", "fridge 1", "garbagecan 1", "microwave 1", "stoveburner 1"],
-        "egg",
-        "garbagecan",
-    )
-    session = env.reset(task)
-    assert remaining(session) == 7  # go, open, take; go, heat; go, move
-    session.step("go to stoveburner 1")
-    assert remaining(session) == 7
-    session.step("take pot 1 from stoveburner 1")
-    assert remaining(session) == 8  # put it down here, or in the fridge
-    session.step("go to fridge 1")
-    assert remaining(session) == 7  # open, move pot, take egg, ...
-    session.step("open fridge 1")
-    session.step("move pot 1 to fridge 1")
-    assert remaining(session) == 5
-
-
 def test_a_known_aim_uses_only_what_was_observed(env, scene):
     task = scene(
         "pick_two_obj_and_place",

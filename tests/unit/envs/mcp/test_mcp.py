@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from tests.unit.envs.demonstrations import Replayed, check_forks
 from tests.unit.envs.hostile import check_hostile
 
 from turnwise.env import EnvironmentFault
-from turnwise.errors import InputError
 from turnwise.types import Task
 from turnwise_worlds.mcp import McpEnv
 from turnwise_worlds.replayed_episodes import ReplayDiffersError
@@ -58,20 +56,6 @@ def odd(what: str):
     raise ValueError(what)
 if __name__ == "__main__":
     server.run(*sys.argv[1:2], **({"port": int(sys.argv[2])} if sys.argv[2:] else {}))
-"""
-
-
-SLOW = """
-import asyncio
-from mcp.server.mcpserver import MCPServer
-server = MCPServer("slow", log_level="CRITICAL")
-box = []
-@server.tool(structured_output=False)
-async def put(thing: str, wait: float = 0):
-    await asyncio.sleep(wait)
-    box.append(thing)
-    return str(box)
-server.run()
 """
 
 
@@ -122,32 +106,6 @@ def test_forks_are_independent_and_hostile_actions_do_no_harm(script: Path) -> N
     assert check_hostile(env, tasks, actions, 4) == []
 
 
-def test_a_closed_parent_and_a_call_under_way_change_no_other_episode(tmp_path: Path) -> None:
-    script = tmp_path / "slow.py"
-    script.write_text(SLOW)
-    env = served(["python", str(script)])
-    parent = env.reset(task())
-    parent.step(call("put", thing="a"))
-    fork = parent.fork()
-    fork.step(call("put", thing="b"))
-    parent.close()
-    assert fork.step(call("put", thing="c")).observation == "['a', 'b', 'c']"
-    failed: list[bool] = []
-
-    def step() -> None:
-        with pytest.raises(EnvironmentFault):
-            fork.step(call("put", thing="late", wait=30))
-        failed.append(True)
-
-    late = threading.Thread(target=step)
-    late.start()
-    time.sleep(0.3)
-    fork.close()
-    late.join(20)
-    assert not late.is_alive() and failed
-    assert env.reset(task()).step(call("put", thing="new")).observation == "['new']"
-
-
 @pytest.mark.slow
 def test_a_server_that_ignores_the_end_of_its_input_ends_with_the_program(script: Path) -> None:
     program = f"""
@@ -162,35 +120,6 @@ def test_a_server_that_ignores_the_end_of_its_input_ends_with_the_program(script
     )
     assert done.stdout.strip() == b"1"
     assert not _running(Path(f"{script}-orphan"))
-
-
-def test_tools_may_be_hidden_but_serve_the_check(script: Path) -> None:
-    env = counter(script, tools=["add"])
-    session = env.reset(task(answer=None, check={"name": "seen", "result": '{"count": 2.0}'}))
-    assert "Error" in session.step("seen()").observation
-    session.step(call("add", number=2))
-    assert session.fork().step("done").won
-    session.step("add()")
-    assert session.step("done").done and not session.won
-    wrong = env.reset(task(check={"name": "odd", "arguments": {"what": "error"}, "result": "1"}))
-    with pytest.raises(InputError, match="train/x: check"):
-        wrong.step("3")
-    with pytest.raises(InputError, match=r"env\.tools: .*'subtract'"):
-        counter(script, tools=["subtract"]).reset(task())
-
-
-def test_results_of_all_kinds_become_text(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNWISE_TEST", "passed")
-    env = counter(script, variables=["TURNWISE_TEST"])
-    session = env.reset(task())
-    assert session.step("[add(number=2), add()]").observation == "2\n3"
-    assert '"count": 3' in session.step("seen()").observation
-    assert session.step(call("odd", what="picture")).observation == "seen\n[image]"
-    assert session.step(call("odd", what="variable")).observation == "passed"
-    assert session.step(call("odd", what="error")).observation.startswith("Error")
-    assert "must be integer" in session.step(call("add", number="one")).observation
-    assert not env.accepts(session, "add(number=1)", "add(number=2)") and env.accepts(session, "3.", "3")
-    assert session.step("3").won
 
 
 def test_the_verifier_accepts_equal_calls_and_refuses_others(script: Path) -> None:

@@ -22,11 +22,6 @@ def test_bm25_puts_the_page_of_that_title_first_and_shows_nothing_where_no_word_
     assert find("zebra", 3) == () == find("the of", 3) == find("\x00 \ud800", 3)
 
 
-def test_equal_scores_come_in_the_order_of_the_pages() -> None:
-    find = Bm25(Pages(Page(f"Twin {letter}", ("same words",)) for letter in "gfedcbaxyz"))
-    assert [page.title[-1] for page in find("twin", 4)] == list("gfed")
-
-
 def test_bm25s_is_loaded_when_pages_are_searched() -> None:
     """It loads a compiler: a second of CPU time, which a configuration that is refused need not wait for."""
     program = "import sys; import turnwise_worlds.search.environment; assert 'bm25s' not in sys.modules"

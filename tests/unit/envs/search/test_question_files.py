@@ -13,7 +13,7 @@ import pytest
 from turnwise.errors import InputError
 from turnwise_worlds.browse import BrowseEnv
 from turnwise_worlds.search import SearchEnv
-from turnwise_worlds.search.retrieval import read_pages, read_questions
+from turnwise_worlds.search.retrieval import read_questions
 
 HOTPOT = {
     "_id": "5a8b",
@@ -127,10 +127,3 @@ def test_bamboogle_and_flashrag_bring_no_pages_and_need_a_corpus(tmp_path: Path)
     assert session.step("search stark").observation == "[1] Stark Motors: Jo Stark founded it."
     assert not env.accepts(session, "search motors", "search Stark Motors")
     assert env.accepts(session, "answer joe", "answer Jo")
-
-
-def test_pages_are_read_from_contents_too(tmp_path: Path) -> None:
-    path = write(tmp_path / "c.jsonl", {"id": 1, "contents": '"Comet"\nA body of ice.'})
-    assert read_pages(path, "corpus")[0].title == "Comet"
-    with pytest.raises(InputError, match=r"d\.jsonl:1: .* title and text, .*contents"):
-        read_pages(write(tmp_path / "d.jsonl", {"id": 1, "text": "x"}), "corpus")

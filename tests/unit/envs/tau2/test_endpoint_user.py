@@ -92,15 +92,6 @@ def test_the_model_is_told_its_part_and_ends_the_conversation(server, make, task
     assert others[-1]["content"] == "Goodbye." and "amelia_davis_8890" not in json.dumps(others)  # no call is shown
 
 
-def test_a_conversation_that_is_played_again_asks_nothing(server, make, task):
-    _, asked, answers = server
-    answers += ["Hi.", "Yes."]
-    first = make().reset(task("airline", "39"))
-    said = [first.opening()[-1], first.step("Who are you?").observation]
-    again = make().reset(task("airline", "39"))
-    assert said == [again.opening()[-1], again.fork().step("Who are you?").observation] and len(asked) == 2
-
-
 def test_a_user_that_does_not_answer_is_a_fault_and_nothing_is_kept(server, make, task):
     _, _, answers = server
     env = make()
@@ -110,16 +101,6 @@ def test_a_user_that_does_not_answer_is_a_fault_and_nothing_is_kept(server, make
             env.reset(task("airline", "39"))
     answers[:] = ["Hi."]
     assert env.reset(task("airline", "39")).opening()[-1]["content"] == "Hi."
-
-
-def test_a_message_is_accepted_where_the_expert_writes_one_too(server, make, task):
-    _, asked, answers = server
-    answers += ["Hi."]
-    env = make()
-    session = env.reset(task("airline", "39"))
-    assert env.accepts(session, "Who are you?", "Could you tell me your name?")
-    assert not env.accepts(session, "Who are you?", "get_user_details(user_id='amelia_davis_8890')")
-    assert len(asked) == 1  # a verifier asks no model
 
 
 def test_first_messages_are_asked_for_together_and_replies_are_waited_for_in_threads(server, make, task):

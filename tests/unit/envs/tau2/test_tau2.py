@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
 from tests.unit.envs.demonstrations import as_written
-from transformers import AutoTokenizer
 
-from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.toolcalls import write_calls
-from turnwise.env import tools_of
-from turnwise.shipped import ASSETS
-from turnwise.types import ToolCall
-from turnwise_worlds.tau2 import Tau2Env
 from turnwise_worlds.tau2 import world as package
-from turnwise_worlds.tau2.domains import problem_of
-from turnwise_worlds.tau2.session import Reference
 
 ASK = "Could you tell me who you are, and everything else that I should know?"
 CANCEL = "cancel_pending_order(order_id='#W8268610', reason='no longer needed')"
@@ -120,40 +110,3 @@ def test_a_ticket_is_worked_on_alone_and_ended_by_a_call(world, task):
     step = play(session, "transfer_to_human_agents(summary='locked SIM')", "done()")
     assert step.won and step.reward == 1
     assert play(twin, "done()").info["fault"] == "action_missing"
-
-
-@needs_it
-def test_calls_in_one_reply_are_answered_one_by_one(task):
-    env = Tau2Env()
-    session = env.reset(task("retail", "59"))
-    calls = [ToolCall("get_order_details", {"order_id": name}) for name in ("#W2702727", "#W8268610")]
-    step = session.step("Let me see. " + write_calls(calls, "hermes"))
-    assert [json.loads(str(message["content"]))["order_id"] for message in step.shown] == ["#W2702727", "#W8268610"]
-    assert session.said == ()  # the benchmark's user reads nothing that stands beside a call
-
-
-@needs_it
-def test_other_references_are_played_again_when_they_are_needed(task):
-    env = Tau2Env(domains=["retail"], kept=1)
-    first = env.reset(task("retail", "59")).reference
-    assert env.reset(task("retail", "59")).reference is first
-    env.reset(task("retail", "3"))
-    again = env.reset(task("retail", "59")).reference
-    assert again is not first and again.goal == first.goal == Reference.of(problem_of("retail", "59")).goal
-
-
-@needs_it
-@pytest.mark.parametrize(("domain", "name"), [("retail", "59"), ("telecom", TICKET)])
-def test_rollout_and_demonstration_have_the_same_tokens(task, domain, name):
-    chat = ChatTokens(AutoTokenizer.from_pretrained(ASSETS))
-    env = Tau2Env(rules=False)
-    shown = env.demonstrate(task(domain, name), "clumsy")
-    spine, session = chat.spines(shown.messages, shown.tools)[0], env.reset(task(domain, name))
-    ids = chat.prompt(session.opening(), tools_of(session))
-    for start, stop in spine.turns:
-        action = list(spine.ids[start:stop])
-        assert ids == list(spine.ids[:start])
-        step = session.step(chat.decode(action))
-        if not step.done:
-            ids += action + chat.bridge(step.shown)
-    assert session.won

@@ -41,19 +41,6 @@ def test_it_begins_with_the_reason_and_tells_what_it_is_asked_for(talk):
     assert again.last == "I have told you all that I know. Please go on." and again.idle == 1
 
 
-def test_a_fact_is_told_once(talk):
-    first = answer(talk, "Which refund?")
-    assert first.last == "I prefer a refund to my gift card." and "refund" not in answer(first, "Which refund?").last
-
-
-def test_it_agrees_only_where_it_is_asked_to(talk):
-    assert answer(talk, "Shall I return the lamp?").agreed
-    assert answer(talk, "Do you confirm?").last == "Yes, please."
-    for message in ("I will proceed.", "Which lamp?"):
-        assert not answer(talk, message).agreed
-    assert answer(answer(talk, "Shall I?"), "Which lamp?").agreed  # and does not take it back
-
-
 def test_it_ends_when_all_is_done_and_after_a_transfer(talk):
     assert answer(talk, "Done.", satisfied=True).messages[-1][1] == STOP
     assert answer(talk, "Please hold on.", transferred=True).messages[-1][1] == TRANSFERRED

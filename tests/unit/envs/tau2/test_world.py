@@ -15,7 +15,6 @@ from turnwise_worlds.tau2.domains import DOMAINS, World, pristine, toolbox
 pytestmark = pytest.mark.extra("tau2")
 USER = "yusuf_rossi_9620"
 HOME = {"address1": "1 Elm St", "address2": "", "city": "Rome", "state": "NY", "country": "USA", "zip": "13440"}
-REFUEL = ToolCall("refuel_data", {"customer_id": "C1001", "line_id": "L1002", "gb_amount": 1.5})
 
 
 def call(world, name, **arguments):
@@ -71,22 +70,6 @@ def test_a_database_that_cannot_be_used_is_a_fault_and_no_answer(monkeypatch):
             call(world, name)
 
 
-def test_a_bill_that_a_call_draws_up_has_the_same_number_in_every_replay():
-    seen = []
-    for _ in range(2):
-        world = World.fresh("telecom")
-        database = world.store.get("TelecomAgentTools:TelecomAgentTools:db")
-        database.bills = [bill for bill in database.bills if bill.status != "Draft"]  # else that one gets the charge
-        known = {bill.bill_id for bill in database.bills}
-        for customer in database.customers:
-            customer.bill_ids = [name for name in customer.bill_ids if name in known]
-        assert world.call(REFUEL).startswith('{"message"')
-        (drawn,) = [bill for bill in database.bills if bill.bill_id not in known]
-        assert drawn.bill_id in next(each for each in database.customers if each.customer_id == "C1001").bill_ids
-        seen.append((drawn.bill_id, world.call(ToolCall("get_bills_for_customer", {"customer_id": "C1001"}))))
-    assert seen[0] == seen[1]
-
-
 def test_a_broken_vpn_is_broken_in_one_episode_only():
     """The original breaks the default that later connections use, and the default is shared within an episode."""
     world = World.fresh("telecom")
@@ -101,17 +84,6 @@ def test_a_broken_vpn_is_broken_in_one_episode_only():
     fresh = World.fresh("telecom")
     call(fresh, "connect_vpn")
     assert "EXCELLENT" in call(fresh, "check_vpn_status")
-
-
-def test_the_phone_learns_at_once_what_the_company_changed():
-    world = World.fresh("telecom")
-    world.store.get("TelecomUserTools:TelecomUserTools:db").surroundings.phone_number = "555-123-2002"
-    world.opened()
-    call(world, "enable_roaming", customer_id="C1001", line_id="L1002")
-    before = world.state()
-    call(world, "check_status_bar")
-    assert world.state() == before
-    assert before["TelecomUserTools:TelecomUserTools:db"]["surroundings"]["roaming_allowed"]
 
 
 def test_episodes_in_threads_answer_as_one_after_the_other(world):

@@ -118,11 +118,6 @@ def test_a_model_judges_what_is_not_similar_and_is_asked_once(box: Box, tmp_path
     judge.close()
 
 
-def test_without_a_judge_the_run_says_so(box: Box, caplog: pytest.LogCaptureFixture) -> None:
-    TerminalEnv(verifier="similarity", box=box).ready()
-    assert "env.judge" in caplog.text
-
-
 def test_of_equal_commands_one_is_a_candidate() -> None:
     env = TerminalEnv("full")
     write = env._calls.write

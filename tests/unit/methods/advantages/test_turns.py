@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.methods.advantages.trees import flat, tree_of, trees
+from tests.unit.methods.advantages.trees import flat, trees
 
 from turnwise.errors import InputError
 from turnwise.methods.credit import BatchAdvantage
@@ -171,14 +171,6 @@ def test_mt_grpo_agrees_with_its_definition(drawn, form, weight) -> None:
     assert rule(tree, {"total": total}).advantage == pytest.approx(mt_grpo_brute(tree, total, form, weight), abs=1e-9)
 
 
-@settings(deadline=None)
-@given(trees(), st.floats(-5, 5))
-def test_the_naive_form_does_not_see_an_offset_of_the_rewards_of_turns(drawn, offset) -> None:
-    tree, total = drawn
-    plain, moved = MTGRPO(eps=0.0), MTGRPO(eps=0.0, turn_offset=offset)
-    assert moved(tree, {"total": total}).advantage == pytest.approx(plain(tree, {"total": total}).advantage, abs=1e-6)
-
-
 def gradients(form: str, stop: float, pays: float, won: tuple[float, float]) -> tuple[float, float]:
     """(expected estimate, true gradient) of E[return] by the logit of stopping, over all pairs of rollouts of a small world.
 
@@ -205,12 +197,6 @@ def gradients(form: str, stop: float, pays: float, won: tuple[float, float]) -> 
 def test_the_unbiased_form_has_the_true_gradient_as_its_mean(stop, pays, won) -> None:
     estimate, true = gradients("unbiased", stop, pays, won)
     assert estimate == pytest.approx(true, abs=1e-5)
-
-
-def test_the_naive_form_does_not_see_what_going_on_is_worth() -> None:
-    # all that going on brings is its own payment: nobody who goes on differs from another, and who stops is not asked
-    estimate, true = gradients("naive", 0.5, 1.0, (0.0, 0.0))
-    assert true == -0.25 and estimate == 0
 
 
 # -- turn credit -------------------------------------------------------------------------------------------------------
@@ -242,24 +228,6 @@ def test_to_go_by_hand() -> None:
     paid = TurnCredit(form="to_go", gamma=1.0, eps=0.0)(flat(2, 2, paid=[[0.5, 0.5], [0, 0]]), {"total": [1.0, 0.0]})
     std = math.sqrt((25 + 1 + 9 + 9) / 64 / 4)
     assert paid.advantage == pytest.approx([5 / 8 / std, 1 / 8 / std, -3 / 8 / std, -3 / 8 / std])
-
-
-def test_turn_credit_pays_the_worlds_verdict() -> None:
-    tree = flat(3)
-    for turn, admissible in zip(tree.turns, (False, True, True), strict=True):
-        turn.info["admissible"] = admissible
-    out = TurnCredit(gamma=0.0, turn_reward="admissible")(tree, {"total": [1.0]})
-    assert out.advantage == pytest.approx([-1 / 3, 2 / 3, -1 / 3])
-    # as a cost: the first turn's 1 is its own, and nothing tells the others apart
-    cost = TurnCredit(gamma=0.0, turn_reward="admissible", turn_offset=-1.0)(tree, {"total": [1.0]})
-    assert cost.advantage == pytest.approx([-2 / 3, 1 / 3, 1 / 3])
-    assert isinstance(TurnCredit(), BatchAdvantage)
-    told = TurnCredit(turn_reward="admissible").over([tree], [{"total": [1.0]}], {}).metrics
-    assert told == {"turns_paid": 1.0}
-    assert TurnCredit(turn_offset=-1).over([tree], [{"total": [1.0]}], {}).metrics == {"turns_paid": 1.0}
-    assert TurnCredit().over([tree], [{"total": [1.0]}], {}).metrics == {"turns_paid": 0.0}
-    with pytest.raises(ValueError, match=r"names the key 'valid'"):
-        TurnCredit(turn_reward="valid")(tree, {"total": [1.0]})
 
 
 def turn_credit_brute(tree: RolloutTree, total: list[float], form: str, gamma: float, beta: float) -> list[float]:
@@ -297,21 +265,3 @@ def test_turn_credit_agrees_with_its_definition(drawn, form, gamma, beta) -> Non
     assert rule(tree, {"total": total}).advantage == pytest.approx(
         turn_credit_brute(tree, total, form, gamma, beta), abs=1e-9
     )
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(-2, 2), min_size=1, max_size=9), st.floats(0, 1), st.floats(-2, 2))
-def test_smeared_credit_moves_within_a_rollout_alone(payments, gamma, shift) -> None:
-    tree = tree_of(*range(-1, len(payments) - 1), paid=payments)
-    for i, turn in enumerate(tree.turns):
-        turn.action_ids = [1] * (1 + i % 3)
-    out = TurnCredit(gamma=gamma, zero_variance="keep")(tree, {"total": [shift]})
-    moved = [a * len(turn.action_ids) for a, turn in zip(out.advantage, tree.turns, strict=True)]
-    assert sum(moved) == pytest.approx(0, abs=1e-9)
-    assert sum(smeared(payments, gamma)) == pytest.approx(sum(payments), abs=1e-9)
-
-
-@pytest.mark.parametrize("options", [{"turn_reward": "admissible"}, {"turn_offset": 0.5}])
-def test_the_sum_to_go_takes_no_other_payments(options) -> None:
-    with pytest.raises(ValueError, match=next(iter(options))):
-        TurnCredit(form="to_go", **options)

@@ -140,13 +140,3 @@ def test_eq_15_by_hand() -> None:
 def test_budgets_that_cannot_be_spent_are_named(values, budget) -> None:
     with pytest.raises(ValueError, match=f"budget {budget} cannot be spent on {len(values)} prompts"):
         root_allocation(values, budget)
-
-
-@pytest.mark.parametrize(("values", "found"), [([0.5, 1.2], "index 1 is 1.2"), ([float("nan")], "index 0 is nan")])
-def test_what_is_no_probability_is_named(values, found) -> None:
-    with pytest.raises(ValueError, match=f"values must be a list of probabilities.*{found}"):
-        root_allocation(values, 2)
-    with pytest.raises(ValueError, match=f"same must be a list of probabilities.*{found}"):
-        prefix_allocation(values, 2)
-    with pytest.raises(ValueError, match="budget 1 cannot be spent on 0 prefixes"):
-        prefix_allocation([], 1)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
-from turnwise.methods.allocate import Pcl, TreePO, Uniform
+from turnwise.methods.allocate import Pcl, TreePO
 from turnwise.methods.trace import Trace
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
@@ -48,12 +46,6 @@ def test_roots_are_spent_where_outcomes_are_mixed() -> None:
     # b's gains are 1/4, 1/4, 1/4, 1/8, 1/16, 1/32 and c's 0.09 three times: 4 + 2 is worth 0.875 + 0.18
     assert allocator([state("a"), state("b"), state("c")]) == [0, 4, 2]
     assert allocator([]) == []
-
-
-def test_uniform_roots_reach_as_many_states_as_the_budget() -> None:
-    allocator = Trace(told(0.1), paid, budget=9, root="uniform", group_size=4)
-    assert allocator([state(name) for name in "abc"]) == [5, 4, 0]
-    assert allocator([state("a")]) == [9]
 
 
 def test_prefixes_are_branched_where_the_outcome_may_turn() -> None:
@@ -117,20 +109,3 @@ def test_pcl_plays_the_prompts_nearest_one_half() -> None:
     allocator = Pcl(value, prompts=2, group_size=8)
     assert allocator([state(name) for name in "abc"]) == [0, 8, 8]
     assert allocator.expand([TWO]) == [{}]
-
-
-def test_rewards_beyond_one_are_refused() -> None:
-    WON["c"] = [2.0, 0.0]
-    with pytest.raises(ValueError, match="rewards must be a list of probabilities"):
-        Trace(told(*[0.5] * 6), paid).expand([tree("c", -1, -1, 0, 1, 2)])
-
-
-# -- uniform -----------------------------------------------------------------------------------------------------------
-
-
-def test_same_count_everywhere_and_no_expansion() -> None:
-    states = [State(id=str(i), task=Task("toy", "train/0", "train"), ids=(1,)) for i in range(3)]
-    allocator = Uniform(group_size=4)
-    assert allocator(states) == [4, 4, 4]
-    assert allocator([]) == []
-    assert allocator.expand([RolloutTree(states[0], [Turn(-1, [1], [-1.0])])] * 2) == [{}, {}]

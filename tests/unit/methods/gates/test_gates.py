@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.methods.gate import MIXED, Never, Predicted, mixed_probability
-from turnwise.methods.selective import Divergence, Either, Signal
+from turnwise.methods.selective import Divergence, Either, RandomCut, Signal, certain
 from turnwise.training.frozen_buffer import Shadow
 from turnwise.types import RolloutTree, Turn
 
@@ -73,24 +73,6 @@ def test_rollouts_of_a_failed_world_are_not_compared(grow: Grow) -> None:
     assert not alone.looks
 
 
-def test_what_rollouts_did_beyond_the_step_is_not_compared(grow: Grow) -> None:
-    """One rollout is at turn three; another has gone on to turn five, and a third has ended there since."""
-    later = grow(["abc", "abcxy", "abcz"], 5)
-    last = next(turn for turn in later.turns if turn.text == "c" and turn.done)
-    last.observation_ids, last.done = [7], False  # the first goes on, and has no fourth turn yet
-    assert Divergence(k=3, threshold=0.1)(later, 3)
-    Signal("termination_fraction", k=3, threshold=0.1, below=False)(later, 3)
-    assert [look.values for look in later.looks] == [{"prefix_edit_distance_mean": 0.0}, {"termination_fraction": 0.0}]
-
-
-def test_rollouts_that_branched_below_the_root_are_not_compared(grow: Grow) -> None:
-    tree = grow(ALIKE, 2)
-    tree.turns += [Turn(0, [1], [-1.0], "c", [7]), Turn(0, [1], [-1.0], "c", [7])]
-    tree.turns.append(Turn(len(tree.turns) - 1, [1], [-1.0], "d", [7]))
-    assert not Divergence(k=3)(tree, 3)
-    assert not tree.looks
-
-
 def test_any_signal_stops_below_or_above(grow: Grow) -> None:
     ending = ["abcd", "abcd", "abc", "ab"]  # half of it is over after three turns
     assert Signal("termination_fraction", k=3, threshold=0.5, below=False)(grow(ending, 3), 3)
@@ -109,12 +91,17 @@ def test_either_clause_stops(grow: Grow) -> None:
     assert not gate(grow(APART, 3), 3)
 
 
-@given(st.lists(st.text("ab", min_size=1, max_size=6), min_size=2, max_size=9), st.integers(1, 4))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_second_clause_stops_no_group_of_less_than_ten_at_its_default(
-    grow: Grow, rollouts: list[str], k: int
-) -> None:
-    assert Either(k=k)(grow(rollouts, k), k) == Divergence(k=k)(grow(rollouts, k), k)
+def test_random_cuts_are_named_by_seed_state_and_version(grow: Grow) -> None:
+    gate = RandomCut(share=0.3, k=3)
+
+    def cuts(gate: RandomCut, version: int) -> list[bool]:
+        return [gate(grow(APART, 3, f"s{i}", version), 3) for i in range(400)]
+
+    first = cuts(gate, 0)
+    assert first == cuts(gate, 0)
+    assert 90 < sum(first) < 150
+    assert first != cuts(gate, 1) != cuts(RandomCut(share=0.3, k=3, seed=1), 1)
+    assert not any(cuts(RandomCut(share=0, k=3), 0)) and all(cuts(RandomCut(share=1, k=3), 0))
 
 
 # -- predicted ---------------------------------------------------------------------------------------------------------
@@ -139,16 +126,6 @@ def test_what_has_ended_counts_with_its_reward_and_what_runs_with_its_prediction
     assert stops(grow(["abc", "axyz", "auvw"], 3), 3)
 
 
-def test_invalid_rollouts_and_other_steps_are_left_out(grow: Grow) -> None:
-    tree = grow(["abcd", "axyz", "auvw"], 3)
-    tree.invalid.add(next(i for i, turn in enumerate(tree.turns) if turn.text == "v"))
-    judged = gate({"b": 0.5, "x": 0.5}, [0.0, 0.0, 0.0], k=3, threshold=0.0)
-    judged(tree, 3)
-    assert tree.looks[0].values[MIXED] == pytest.approx(0.5)
-    early = grow(["abcd", "axyz"], 2)
-    assert not gate({}, [0.0, 0.0], k=3, threshold=1.0)(early, 2) and early.looks == []
-
-
 def test_one_group_in_ten_is_played_on_so_that_the_predictor_goes_on_learning(grow: Grow) -> None:
     def stopped(version: int, **settings: float | None) -> list[bool]:
         judged = gate({}, [0.0, 0.0], k=3, threshold=1.0, **settings)
@@ -157,12 +134,6 @@ def test_one_group_in_ten_is_played_on_so_that_the_predictor_goes_on_learning(gr
     assert all(stopped(0, spared=None)) and not any(stopped(0, spared=1.0))
     assert 20 < stopped(0).count(False) < 60
     assert stopped(0) == stopped(0) != stopped(1)
-
-
-def test_a_rollout_beyond_the_step_counts_with_what_was_predicted_there(grow: Grow) -> None:
-    tree = grow(["abcde", "axyz"], 5)  # the second has ended at its fourth turn, the first is at its fifth
-    gate({"b": 0.5, "x": 0.25}, [0.0, 1.0], k=3, threshold=0.0)(tree, 3)
-    assert tree.looks[0].values[MIXED] == pytest.approx(1 - 0.5 * 0.25 - 0.5 * 0.75)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
@@ -176,3 +147,51 @@ def test_it_is_the_share_of_mixed_outcomes_among_all(success: list[float]) -> No
             chance *= v if end else 1 - v
         total += chance * (0 < sum(ends) < len(ends))
     assert mixed_probability(success) == pytest.approx(total, abs=1e-9)
+
+
+# -- distance bounds ---------------------------------------------------------------------------------------------------
+
+
+def grown(rollouts: list[str], step: int) -> tuple[RolloutTree, list[int]]:
+    """A tree of these rollouts, an action a letter, and the last turns of those that have not taken ``step``."""
+    tree = RolloutTree(State("s", Task("world", "t", "train"), ()), version=0)
+    behind = []
+    for actions in rollouts:
+        parent = -1
+        for action in actions:
+            tree.turns.append(Turn(parent, [0], [0.0], action, observation_ids=[1]))
+            parent = len(tree.turns) - 1
+        if len(actions) < step:
+            behind.append(parent)
+    return tree, behind
+
+
+def test_what_is_certain_by_hand() -> None:
+    # Six pairs: those of abcd with abcd and with abcd are 0, each with the one that has taken abc at most 1/4: 3/24 = 0.125.
+    tree, behind = grown(["abcd", "abcd", "abcd", "abc"], 4)
+    assert Divergence(4, 0.12).early(tree, 4, behind) is None and not tree.looks
+    assert Divergence(4, 0.126).early(tree, 4, behind) is True
+    assert [(look.step, look.stop, list(look.values.values())) for look in tree.looks] == [(4, True, [0.125])]
+    # One pair of three is at 1, and the third rollout has not begun: at least 1/3.
+    tree, behind = grown(["aaaa", "bbbb", ""], 4)
+    assert behind == [-1]
+    assert Divergence(4, 0.33).early(tree, 4, behind) is False
+    assert Divergence(4, 0.34).early(tree, 4, behind) is None and not tree.looks
+    # Seven pairs of 28 may still be at 1/5 each: at most 0.05, which is not below 0.05. If the slowest rollout ends so,
+    # the gate keeps the group.
+    tree, behind = grown([*["abcde"] * 7, "abcd"], 5)
+    assert Divergence(5, 0.05).early(tree, 5, behind) is None
+    assert not Divergence(5, 0.05)(grown([*["abcde"] * 7, "abcdx"], 5)[0], 5)
+    # A single rollout that has come so far is no group yet: the others may fail.
+    tree, behind = grown(["abcd", "abc"], 4)
+    assert certain(tree, 4, behind, 1.0) is None
+
+
+@given(st.lists(st.text("ab", min_size=3, max_size=3), min_size=2, max_size=5), st.data())
+def test_a_decision_that_is_certain_is_the_decision(rollouts: list[str], data: st.DataObject) -> None:
+    threshold = data.draw(st.floats(0.01, 0.99))
+    taken = [rollout[: data.draw(st.integers(0, 3))] if place else rollout for place, rollout in enumerate(rollouts)]
+    gate = Divergence(3, threshold)
+    tree, behind = grown(taken, 3)
+    early, whole = gate.early(tree, 3, behind), gate(grown(rollouts, 3)[0], 3)
+    assert early is None or early == whole

@@ -69,20 +69,6 @@ def test_signals_are_shares_and_do_not_know_the_order_of_the_rollouts(rollouts: 
         assert {n: s(group(list(other), step)) for n, s in SIGNALS.items()} == pytest.approx(values)
 
 
-@given(st.text("abc", min_size=2, max_size=9), st.integers(2, 6), st.integers(1, 8))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_identical_rollouts_do_not_diverge(rollout: str, size: int, step: int) -> None:
-    alike = group([rollout] * size, step)
-    for signal in (prefix_edit_distance, action_bigram_jaccard, action_entropy):
-        assert signal(alike) == 0
-    for signal in (unique_prefix_ratio, unique_action_ratio, obs_unique_ratio):
-        assert signal(alike) == 1 / size
-
-
-def test_the_text_after_the_step_is_not_read() -> None:
-    assert prefix_edit_distance(group(["abcaaaa", "abcbbbb"], 3)) == 0
-
-
 def test_bigrams_by_hand() -> None:
     # abca: ab bc ca; abcb: ab bc cb; two of four shared: 1 - 2/4
     assert action_bigram_jaccard(group(["abcaz", "abcbz"], 4)) == pytest.approx(0.5)
@@ -107,18 +93,6 @@ def test_entropy_as_in_the_released_table() -> None:
     eight = group([f"{letter}z" for letter in "aaabbcde"], 1)
     assert action_entropy(eight) == pytest.approx(0.7185463540765221)
     assert math.isclose(unique_action_ratio(eight), 0.625)
-
-
-def test_rollouts_that_are_over_share_one_symbol() -> None:
-    over = group(["ab", "cd", "e"], 3)
-    assert (unique_action_ratio(over), obs_unique_ratio(over), action_entropy(over)) == (1 / 3, 1 / 3, 0)
-    assert termination_fraction(over) == 1
-
-
-def test_a_rollout_that_goes_on_after_an_empty_reply_is_not_one_that_has_ended() -> None:
-    actions = [["a", "<think>what now?</think>", "b"], ["a"]]
-    after_two = prefixes(actions, [["x", "", "y"], ["x"]], [False, True], 2)
-    assert unique_action_ratio(after_two) == obs_unique_ratio(after_two) == 1
 
 
 def test_symbols_are_actions_without_reasoning_or_spacing() -> None:

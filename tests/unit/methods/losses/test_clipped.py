@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnwise.methods.loss import Aggregation, Clipped, Counts, LossInputs, Max, Mean, merge_metrics
+from turnwise.methods.loss import Aggregation, Clipped, Counts, LossInputs, Mean, merge_metrics
 from turnwise.methods.sft import Nll
 
 # -- clipped -----------------------------------------------------------------------------------------------------------
@@ -205,32 +205,6 @@ def test_absurd_ratios_leave_finite_gradients(ratio, sign, shift) -> None:
     assert all(math.isfinite(g) for g in grad)
 
 
-@pytest.mark.parametrize(
-    ("loss", "missing"),
-    [
-        (Clipped(), "old_logprobs_K"),
-        (Clipped(), "advantage_K"),
-        (Clipped(kl_beta=0.1), "ref_logprobs_K"),
-        (Clipped(entropy_coef=0.1), "entropy_K"),
-        (Clipped(aggregation="tree_mean_seq_mean_token_mean"), "share_K"),
-    ],
-)
-def test_missing_inputs_are_named(loss, missing) -> None:
-    with pytest.raises(ValueError, match=missing):
-        loss(example(**{missing: None}))
-
-
-def test_shapes_that_differ_are_named() -> None:
-    with pytest.raises(ValueError, match=r"advantage_K has shape \(3,\)"):
-        example(advantage_K=torch.zeros(3))
-
-
-@pytest.mark.parametrize("arguments", [{"aggregation": "constant"}, {"constant_length": 5}])
-def test_a_constant_length_and_its_aggregation_require_each_other(arguments) -> None:
-    with pytest.raises(ValueError, match="constant_length"):
-        Clipped(**arguments)
-
-
 # -- clipped updates ---------------------------------------------------------------------------------------------------
 
 
@@ -264,11 +238,6 @@ def test_sequence_ratio_weights_each_kl_estimate_by_its_tokens_own_ratio() -> No
     batch = example(advantage_K=zero, ref_logprobs_K=reference)
     loss = Clipped(ratio="sequence", kl_beta=1.0, kl_estimator="k1", aggregation="token_mean")
     assert loss(batch).loss.item() == pytest.approx(-(1.5 * 1 + 0.5 * 2 + 1 * 3 + 2 * 4) / 4)
-
-
-def test_metrics_of_micro_batches_merge() -> None:
-    merged = merge_metrics([{"a": Mean(2.0, 4), "m": Max(1.0)}, {"a": Mean(4.0, 2), "m": Max(3.0), "b": Mean(1.0, 1)}])
-    assert {name: metric.value for name, metric in merged.items()} == {"a": 1.0, "m": 3.0, "b": 1.0}
 
 
 LOSSES = [

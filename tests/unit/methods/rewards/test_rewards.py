@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnwise.data.match_calls import same_value
-from turnwise.errors import InputError
 from turnwise.methods.awpo import Graded, execution_score
 from turnwise.methods.pivotrl import Exact, Functional
 from turnwise.methods.reward import Outcome, ToolCalls, check_rewards
@@ -83,12 +82,6 @@ def test_a_missing_verdict_is_named(reward, message) -> None:
         reward(tree_of(turn(won=True, strict=True, functional=True), turn()))
 
 
-@pytest.mark.parametrize("reward", [Exact(), Functional()])
-def test_local_rewards_refuse_deeper_trees(reward) -> None:
-    with pytest.raises(ValueError, match=r"turn 1 follows turn 0.*set reward=outcome"):
-        reward(tree_of(turn(strict=True, functional=True), turn(0, strict=True, functional=True)))
-
-
 # -- toolcalls ---------------------------------------------------------------------------------------------------------
 
 BOTH = "[f(a=1), g()]"
@@ -110,23 +103,12 @@ def test_functional_pays_what_strict_misses() -> None:
     assert ToolCalls("bfcl_python", exact=True)(tree)["total"] == [1.0, 0.0, 0.0, 0.0, 0.0]
 
 
-def test_no_call_is_right_where_none_was_demonstrated() -> None:
-    assert ToolCalls("bfcl_python")(replies("hello", BOTH, expert="bye"))["total"] == [1.0, 0.0]
-
-
 def test_a_cut_off_reply_earns_nothing_and_a_failed_world_no_number() -> None:
     tree = replies(BOTH, BOTH)
     tree.turns[0].truncated = True
     tree.invalid = {1}
     total = ToolCalls("bfcl_python")(tree)["total"]
     assert total[0] == 0 and math.isnan(total[1])
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="no demonstrated calls"):
-        ToolCalls()(replies("x", expert=None))
-    with pytest.raises(InputError, match="d0#t1: the demonstrated action is not in the format hermes"):
-        ToolCalls()(replies("x", expert="<tool_call>"))
 
 
 # -- graded ------------------------------------------------------------------------------------------------------------
@@ -253,31 +235,3 @@ def test_a_group_by_hand() -> None:
     assert rewards["outcome"][:5] == pytest.approx([2, 1 + 2.5 / 4, 1, 0, 1])
     assert rewards["total"] is rewards["outcome"]
     assert all(math.isnan(values[5]) for values in rewards.values())
-
-
-def test_no_call_expected() -> None:
-    rewards = Graded()(graded_replies("It is sunny.", "Sunny!", hermes(WEATHER), "<tool_call>"))
-    assert rewards["outcome"] == [2, 1, 0]
-
-
-def test_thinking_is_not_judged() -> None:
-    rewards = Graded()(graded_replies(hermes(WEATHER), f"<think>{hermes(call('time'))}</think>{hermes(WEATHER)}"))
-    assert rewards["outcome"] == [2]
-
-
-def test_each_format_reads_its_own_demonstrations() -> None:
-    assert Graded("bfcl_python")(graded_replies("[f(a=1)]", "f(a=1)"))["outcome"] == [2]
-    assert Graded("llama_json")(graded_replies('{"name": "f", "parameters": {}}', "no"))["outcome"] == [1]
-
-
-def test_what_cannot_be_judged_is_named() -> None:
-    with pytest.raises(
-        InputError, match=r"dialogue#t2: the demonstrated action is not in the format hermes.*reward.format"
-    ):
-        Graded()(graded_replies("<tool_call>f(a=1)</tool_call>", "a"))
-    with pytest.raises(ValueError, match="no demonstrated calls"):
-        Graded()(graded_replies(None, "a"))
-    tree = graded_replies("a", "b", "c")
-    tree.turns[1].parent = 0
-    with pytest.raises(ValueError, match=r"turn 1 follows turn 0.*reward=graded"):
-        Graded()(tree)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.methods.pivotrl import Pivots
-from turnwise.methods.states import Batches, Profile, Refresh, TaskStarts, expert_turns, task_starts
+from turnwise.methods.states import Batches, Profile, Refresh, expert_turns
 from turnwise.training.profile import summarise
 from turnwise.types import State, Task, Trajectory
 
@@ -48,28 +48,11 @@ def test_what_each_rule_keeps():
     assert kept(lambda_diff=0.01, keep="all") == ["solved", "hopeless", "hard", "easy"]
 
 
-def test_rounding_is_no_disagreement():
-    assert not profile([0.1 + 0.2, 0.3, 0.3]).mixed
-    assert profile([0.3, 0.30001]).mixed
-
-
-def test_a_state_without_a_profile_is_named():
-    with pytest.raises(KeyError, match="1 of 4 states have no profile; the first of them is 'hard'"):
-        Pivots().select(STATES, {name: p for name, p in PROFILES.items() if name != "hard"})
-
-
 def test_summary_by_hand():
     entries, miss_rate = summarise(PROFILES.values())
     assert entries == {"candidates": 4, "without_signal": 0.5, "solved": 0.25, "failed": 0.25}
     assert miss_rate == 5 / 8  # of 8 functional samples (4 + 1 + 3) the strict rule refuses 2 + 1 + 2
     assert summarise([PROFILES["hopeless"]])[1] is None
-
-
-def test_a_profile_judges_the_same_samples_twice():
-    with pytest.raises(ValueError, match="got 2 and 1"):
-        Profile((0.0, 1.0), (0.0,))
-    with pytest.raises(ValueError, match="at least one sample"):
-        Profile((), ())
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -131,25 +114,6 @@ def test_whole_trajectories_share_the_most_and_a_spread_batch_differs_the_most()
     assert all(count % 2 == 0 for counts in pairs for count in counts.values())
 
 
-def test_states_without_a_trajectory_stand_for_themselves():
-    states = [State(f"maze/{i}#t0", TASK, (1,)) for i in range(10)]
-    assert {s.id for s in batch(states, 0, 0, 5)}.isdisjoint({s.id for s in batch(states, 1, 0, 5)})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (([], 0, 0, 4), "no state is left to train on"),
-        ((make(3), -1, 0, 4), "iteration=-1 must be at least 0"),
-        ((make(3), 0, 0, 0), "states_per_batch=0 must be at least 1"),
-        ((make(3), 0, 0, 4, 5), r"from 1 to states_per_batch \(4\), got 5"),
-    ],
-)
-def test_ranges(arguments, said):
-    with pytest.raises(ValueError, match=said):
-        batch(*arguments)
-
-
 def test_a_later_set_begins_with_an_epoch_of_its_own():
     states = make(5, 4, 3, 8)
     later = Batches(states, "7", 4, first=3)  # a seed goes by its name
@@ -199,14 +163,8 @@ def test_turns_count_on_across_the_spines_of_a_split_trajectory():
     assert states[1].ids == tuple(map(ord, "?!"))
 
 
-def test_without_a_task_there_is_no_world_to_play_in():
-    (state,) = expert_turns(Trajectory("t", ()), [spine("?a.", (1, 3))], letters)
-    assert state.task == Task("", "t", "train")
-
-
 # -- refresh -----------------------------------------------------------------------------------------------------------
 
-shares = st.floats(0, 1)
 settings = st.builds(
     Refresh,
     share=st.floats(0.05, 0.95),
@@ -253,35 +211,3 @@ def test_it_fires_once_for_each_decay(refresh, before, length, kept):
     assert iteration > length
     recovered = measured[:iteration] + [before] * 40
     assert fired(refresh, recovered) == [iteration]
-
-
-@given(settings, st.lists(shares, max_size=80))
-def test_gap_and_number_are_kept(refresh, measured):
-    found = fired(refresh, measured)
-    assert len(found) < refresh.most
-    least = max(refresh.gap, 2 * refresh.window)
-    assert all(later - earlier >= least for earlier, later in zip([0, *found], found))
-
-
-def test_the_rule_says_when():
-    assert Pivots().reprofile is None
-    rule = Pivots(refresh=0.7, refresh_window=2, refresh_gap=9, refresh_most=5)
-    assert rule.reprofile == Refresh(0.7, window=2, gap=9, most=5)
-
-
-# -- task starts -------------------------------------------------------------------------------------------------------
-
-TASKS = [Task("maze", f"train/{i}", "train", {"seed": i}) for i in range(3)]
-
-
-def test_a_state_is_the_opening_of_its_task():
-    states = task_starts(TASKS, lambda task: [7, task.data["seed"]])
-    assert [s.id for s in states] == ["maze/train/0#t0", "maze/train/1#t0", "maze/train/2#t0"]
-    assert [s.ids for s in states] == [(7, 0), (7, 1), (7, 2)]
-    assert [s.task for s in states] == TASKS
-    assert all(s.expert is None and s.trajectory is None and s.actions == () and s.turn == 0 for s in states)
-
-
-def test_the_rule_keeps_the_first_ones():
-    states = task_starts(TASKS, lambda task: [1])
-    assert TaskStarts(2).select(states, {}) == states[:2]

@@ -21,7 +21,7 @@ from scipy import stats
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import wilson
 from turnwise.methods.selective import DISTANCE, SIGNALS, TERMINATION
-from turnwise_study.gates.groups import KNOWN, Buffer, Group, read_arms, read_recorded
+from turnwise_study.gates.groups import KNOWN, Buffer, read_arms, read_recorded
 from turnwise_study.gates.report import Settings, gate_report
 from turnwise_study.gates.statistics import counts, difference, intervals, median_row, rank_rows, rank_statistics
 from turnwise_study.gates.tables import (
@@ -79,10 +79,6 @@ def test_the_peak_is_the_greatest_rank_correlation_of_either_sign(make_buffer: M
     assert one == peak
 
 
-def test_a_peak_that_is_not_defined_is_none(make_buffer: Make) -> None:
-    assert peak_row(make_buffer([("all_fail", 0.1, 20)] * 3)) == {"rho": None, "k": None}
-
-
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=4, max_size=30))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_rank_statistics_against_scipy(pairs: list[tuple[int, int]]) -> None:
@@ -98,12 +94,6 @@ def test_rank_statistics_against_scipy(pairs: list[tuple[int, int]]) -> None:
         assert rho == pytest.approx(stats.spearmanr(values, variances).statistic)
     else:
         assert rho is None
-
-
-def test_a_constant_signal_has_no_correlation(make_buffer: Make) -> None:
-    row = signals_table(make_buffer([("mixed", 0.2, 20), ("all_fail", 0.2, 20)]), 20, 0)["5"]
-    assert row["prefix_edit_distance_mean"]["rho"] is None and row["prefix_edit_distance_mean"]["p"] is None
-    assert row["prefix_edit_distance_mean"]["auroc"] == 0.5
 
 
 def test_types_take_the_strongest_correlation(make_buffer: Make) -> None:
@@ -141,13 +131,6 @@ def test_the_interval_of_a_median_lies_between_order_statistics() -> None:
     assert found == [[1, 8], [0.875, 0.875], None]
 
 
-def test_a_kind_with_few_groups_of_a_class_has_no_interval(make_buffer: Make) -> None:
-    rows = [("all_fail", 0.1, 20, "a")] * 2 + [("mixed", 0.2, 20, "a")] * 9
-    assert types_table(make_buffer(rows), 5, 20, 0)["a"]["auroc_ci95"] is None
-    rows += [("all_fail", 0.3, 20, "a")]
-    assert types_table(make_buffer(rows), 5, 20, 0)["a"]["auroc_ci95"] is not None
-
-
 def test_a_signal_beside_the_termination_fraction(make_buffer: Make) -> None:
     buffer = make_buffer([row[:3] for row in _spread(60)])
     table = signals_table(buffer, 400, 0)["5"]
@@ -163,14 +146,6 @@ def test_what_the_method_presupposes_by_hand(make_buffer: Make) -> None:
     # three of five end alike; of the three below 0.12 one is over; 40 of the 200 turns stand before groups that end alike
     assert [found[name] for name in names] == pytest.approx([60, 60, 40, 20])
     assert all(found[f"{name}_ci95"][0] <= found[name] <= found[f"{name}_ci95"][1] for name in names)
-
-
-@pytest.mark.parametrize(
-    ("rewards", "label"),
-    [([0, 0], "all_fail"), ([1, 1], "all_succeed"), ([0, 1], "mixed"), ([0.1 + 0.2, 0.3], "all_succeed")],
-)
-def test_labels_of_rewards(rewards: list[float], label: str) -> None:
-    assert Group(tuple(rewards), 0, {}, {}).label == label
 
 
 @given(st.integers(0, 10_000), st.integers(2, 40), st.booleans())
@@ -222,32 +197,6 @@ def test_newcombes_worked_example() -> None:
     )
 
 
-def test_few_right_cuts_decide_nothing() -> None:
-    uniform = flags((True, 3), (True, 36), (False, 61))
-    row = counts(flags((True, 3), (False, 97)), uniform)
-    assert row["precision"] == 1 and row["over_base_ci95"][0] < 0.1
-    assert counts(flags((True, 1), (False, 99)), uniform)["over_base_ci95"][0] < 0
-
-
-def test_cutting_nothing_or_everything() -> None:
-    uniform = flags((True, 4), (False, 6))
-    assert counts(np.zeros(10, dtype=bool), uniform)["over_base"] is None
-    assert counts(np.ones(10, dtype=bool), uniform)["over_base_ci95"] == [0, 0]
-
-
-def test_its_interval_agrees_with_a_bootstrap_where_many_groups_are_cut() -> None:
-    rng = np.random.default_rng(0)
-    cut = rng.random(800) < 0.3
-    uniform = rng.random(800) < np.where(cut, 0.6, 0.35)
-    drawn = []
-    for _ in range(4000):
-        rows = rng.integers(0, 800, 800)
-        drawn.append(uniform[rows][cut[rows]].mean() - uniform[rows].mean())
-    assert counts(cut, uniform)["over_base_ci95"] == pytest.approx(
-        np.quantile(drawn, [0.025, 0.975]).tolist(), abs=0.01
-    )
-
-
 def ratio(saved: np.ndarray, total: np.ndarray) -> np.ndarray:
     return (saved.sum(-1) / total.sum(-1))[..., None]
 
@@ -269,26 +218,6 @@ def test_against_scipys_paired_bootstrap() -> None:
     assert ours == pytest.approx([theirs.low, theirs.high], abs=3e-3)
 
 
-def test_undefined_resamples_are_left_out() -> None:
-    found = intervals(
-        lambda x: np.stack([np.where(x.sum(-1) > 0, 1.0, np.nan), np.full(x.shape[:-1], np.nan)], -1),
-        [np.array([0.0, 1.0])],
-        200,
-        0,
-    )
-    assert found == [[1.0, 1.0], None]
-    assert intervals(ratio, [np.ones(1), np.ones(1)], 10, 0) == [None]
-
-
-def test_the_numbers_do_not_depend_on_how_many_are_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = [np.arange(13.0), np.arange(13.0) + 2]
-    found = []
-    for chunk in (1, 100, 10**6):
-        monkeypatch.setattr("turnwise_study.gates.statistics.CHUNK", chunk)
-        found.append(intervals(ratio, columns, 101, 5))
-    assert found[0] == found[1] == found[2]
-
-
 def test_arms_by_hand(make_buffer: Make) -> None:
     arms = arms_table(make_buffer(ROWS), 5, 0.12, 0.9, 200, 0)
     assert [arms["divergence"][key] for key in ("cut", "tp", "fp")] == [3, 2, 1]
@@ -304,10 +233,6 @@ def test_arms_by_hand(make_buffer: Make) -> None:
     assert arms["random"]["l2_pct"] == pytest.approx(100 * (0.1 + 0.6 * math.sqrt(0.5)))
     assert arms["divergence"]["below_oracle"] == pytest.approx(0)
     assert arms["divergence"]["over_random"] == pytest.approx(arms["divergence"]["l2_pct"] - arms["random"]["l2_pct"])
-
-
-def test_a_buffer_without_signal_keeps_its_norm(make_buffer: Make) -> None:
-    assert kept_norm(np.array([True, False]), make_buffer([("all_fail", 0.1, 20)] * 2).energies) == 100.0
 
 
 def test_what_random_cuts_keep_is_the_mean_over_all_of_them(make_buffer: Make) -> None:
@@ -358,11 +283,6 @@ def test_a_group_by_hand(tree: Tree, written: Written, tmp_path: Path) -> None:
     assert [group.signals[k][TERMINATION] for k in (2, 3, 5)] == pytest.approx([1 / 3, 1 / 3, 1])
 
 
-def test_steps_beyond_the_longest_rollout_are_dropped(tree: Tree, written: Written, tmp_path: Path) -> None:
-    buffer = read_recorded([written(tmp_path, [tree(["abcd", "abc"], [0, 0])])], [2, 3, 4, 9])
-    assert (buffer.horizon, buffer.steps) == (4, (2, 3))
-
-
 def test_what_does_not_say_how_a_group_ends_is_left_out_and_counted(
     tree: Tree, written: Written, tmp_path: Path
 ) -> None:
@@ -381,11 +301,6 @@ def test_what_does_not_say_how_a_group_ends_is_left_out_and_counted(
     assert sorted(buffer.left_out.values()) == [1, 1, 1, 1]
 
 
-def test_a_failed_rollout_is_not_in_its_group(tree: Tree, written: Written, tmp_path: Path) -> None:
-    (group,) = read_recorded([written(tmp_path, [tree(["abc", "xyz", "abc"], [1, None, 1])])], [2]).groups
-    assert (group.rewards, group.turns, group.label, group.signals[2][DISTANCE]) == ((1, 1), 6, "all_succeed", 0)
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -401,20 +316,6 @@ def test_what_is_refused(tree: Tree, written: Written, tmp_path: Path, rows: lis
     path = written(tmp_path, [tree(*row) if isinstance(row, tuple) else row for row in rows])
     with pytest.raises(InputError, match=message):
         read_recorded([path], [2])
-
-
-@pytest.mark.parametrize("more", [{"looks": [{"values": {}}]}, {"looks": [{"step": 2}]}, {"state": "s0"}])
-def test_a_damaged_key_is_refused_with_its_line(
-    tree: Tree, written: Written, tmp_path: Path, more: dict[str, Any]
-) -> None:
-    path = written(tmp_path, [tree(["abc", "abd"], [0, 1]) | more])
-    with pytest.raises(InputError, match=r"train.jsonl:1: "):
-        read_recorded([path], [2])
-
-
-def test_a_horizon_that_is_too_short(tree: Tree, written: Written, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"horizon=7: a rollout in .* has 8 turns"):
-        read_recorded([written(tmp_path, [tree(["abcdefgh", "b"], [1, 0])])], [2], 7)
 
 
 @pytest.fixture
@@ -479,17 +380,6 @@ def test_a_table_by_hand(make_buffer: Made) -> None:
     assert mine["rho"] == pytest.approx(stats.spearmanr([0.8, 0.9, 0.1, 0.7], [0.25, 0.25, 0, 0]).statistic)
     assert (mine["groups"], mine["zero_variance"]) == (4, 2)
     assert mine["over_d_ci95"][0] <= 0.5 <= mine["over_d_ci95"][1] and theirs["over_d_ci95"] == [0.0, 0.0]
-
-
-def test_the_later_half_is_of_the_iterations(make_buffer: Made) -> None:
-    buffer = looked(make_buffer(LOOKED), [0.8, 0.9, 0.1, 0.7, 0.6], [0, 2, 3, 4, 1])
-    table = looks_table(buffer, 50, 0)["5"]
-    assert (table["all"][DISTANCE]["groups"], table["late"][DISTANCE]["groups"]) == (5, 2)
-
-
-def test_what_is_a_signal_itself_needs_no_table(make_buffer: Made) -> None:
-    assert looks_table(looked(make_buffer(LOOKED), [0.8, 0.9, 0.1, 0.7, 0.6], [0] * 5, DISTANCE), 50, 0) == {}
-    assert looks_table(make_buffer(LOOKED), 50, 0) == {}
 
 
 def test_looks_are_read_from_records(tree: Tree, written: Written, tmp_path: Path) -> None:

@@ -11,24 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from turnwise.models.attention import backbone
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.predictor import (
-    Anchor,
     Critic,
     OnlinePredictor,
     Prediction,
     Target,
     branchable,
     bucket,
-    captured,
     quality,
     read_spines,
-    success_of,
     targets,
 )
 from turnwise.types import RolloutTree
@@ -50,13 +45,6 @@ def experience(grown: Grown, count: int = 24, first: int = 0) -> Experience:
         collected.trees.append(grown(f"s{i}", -1, -1, 0, 1, 0, state=state))  # leaves 2, 3, 4
         collected.rewards.append({"total": [float(won)] * 3})
     return collected
-
-
-def test_before_anything_is_learned_everything_is_worth_one_half(critic: Build, grown: Grown) -> None:
-    online = OnlinePredictor(critic(head=0.0))
-    tree = grown("a", -1, -1, 0, 1)
-    assert online.values([tree, grown("b")]) == [[0.5, 0.5, 0.5, 0.0, 0.0], [0.5]]
-    assert online.values([]) == []
 
 
 def test_it_learns_what_decides(critic: Build, grown: Grown) -> None:
@@ -132,19 +120,6 @@ def test_prefixes_are_a_share_of_what_is_learned(critic: Build, grown: Grown, mo
     assert sizes == [7, 7, 7, 7, 2]
 
 
-@pytest.mark.parametrize(("share", "wanted"), [(0.06, 1), (0.0, 0)])
-def test_few_roots_have_one_prefix_unless_none_are_wanted(
-    critic: Build, grown: Grown, monkeypatch: pytest.MonkeyPatch, share: float, wanted: int
-) -> None:
-    online = OnlinePredictor(critic(), epochs=1, prefix_share=share)
-    turns: list[int] = []
-    monkeypatch.setattr(
-        OnlinePredictor, "_step", lambda self, examples: turns.extend(turn for _, turn, _ in examples) or 0.0
-    )
-    online.learn(0, experience(grown, 4))  # 6 % of 4 are less than half
-    assert sorted(turns) == [-1] * 4 + [0] * wanted
-
-
 def test_micro_batches_do_not_change_the_step(critic: Build, grown: Grown) -> None:
     gradients = []
     for bounds in ({}, {"batch_tokens": 40}):
@@ -217,43 +192,6 @@ def test_failed_worlds_and_stopped_trees_teach_nothing(grown: Grown) -> None:
     assert targets(tree, [math.nan] * 5) == {}
 
 
-def test_rewards_that_no_probability_can_reach_are_named(grown: Grown) -> None:
-    tree = grown("a", -1, -1)
-    with pytest.raises(ValueError, match=r"state 'a': the total reward of leaf 1 is 2.0.*predictor.reward_max=1.0"):
-        success_of(tree, {"total": [0.0, 2.0]})
-    assert success_of(tree, {"total": [0.5, 2.0]}, reward_max=2.0) == [0.25, 1.0]
-    with pytest.raises(ValueError, match=r"leaf 0 is -0\.5"):
-        success_of(tree, {"total": [-0.5, 1.0]})
-    tree.invalid = {1}
-    assert math.isnan(success_of(tree, {"total": [1.0, math.nan]})[1])
-
-
-# -- quality -----------------------------------------------------------------------------------------------------------
-
-anchors = st.lists(st.builds(Anchor, st.floats(0, 0.25), st.floats(0, 0.25)), min_size=1, max_size=20)
-
-
-def test_the_first_half_by_hand() -> None:
-    # 3 anchors, so 1.5 to serve: all of the first, and half of the second
-    ranked = [Anchor(0.1, 0.0), Anchor(0.25, 0.24), Anchor(0.2, 0.16)]
-    assert captured(ranked) == pytest.approx((0.24 + 0.16 / 2) / 0.4)
-    assert captured(ranked, 1.0) == pytest.approx(1)
-    assert captured([Anchor(0.1, 0.0)]) is None and captured([]) is None
-
-
-def test_a_blind_ranking_finds_half() -> None:
-    assert captured([Anchor(0.2, contrast) for contrast in (0.25, 0.0, 0.1)]) == pytest.approx(0.5)
-
-
-@given(anchors, st.floats(0, 1))
-def test_no_ranking_beats_the_contrast_itself_which_beats_a_blind_one(found: list[Anchor], share: float) -> None:
-    best = captured([anchor._replace(rank=anchor.contrast) for anchor in found], share)
-    other = captured(found, share)
-    assert (best is None) == (other is None)
-    if best is not None and other is not None:
-        assert -1e-9 <= other <= best + 1e-9 and share - 1e-9 <= best <= 1 + 1e-9
-
-
 # -- pack histories ----------------------------------------------------------------------------------------------------
 
 
@@ -318,10 +256,3 @@ def test_each_token_is_read_once_and_only_as_far_as_it_is_asked_about(forest: li
     assert one.ids_BS.shape == (1, 9 + 1 + 2 * 7)
     with pytest.raises(ValueError, match=r"state 'd' has no turns \[3\]"):
         read_spines(forest, [[], [], [], [3]], 8192)
-
-
-def test_passes_keep_to_their_bound(forest: list[RolloutTree]) -> None:
-    passes = read_spines(forest, [branchable(tree) for tree in forest], batch_tokens=50)
-    assert len(passes) > 1
-    assert all(histories.ids_BS.numel() <= 50 for histories in passes)
-    assert sum(len(histories.places) for histories in passes) == 12
