@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.watched import outcome, wait_until
-from tests.kill import CONFIGURATIONS, differences, ending, finish, saved, start
+from tests.kill import CONFIGURATIONS, check, differences, ending, finish, saved, start
 
 
 @pytest.mark.slow
@@ -33,3 +33,12 @@ def test_a_signal_stops_a_run_with_a_word_and_loses_nothing(tmp_path: Path) -> N
     finish(overrides, stopped)
     assert not differences(expected, ending(stopped))
     assert json.loads((stopped / "result.json").read_text())["faults"]["evaluations"] == 0
+
+
+# -- kill --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kills"), [("trace", 1), ("staleness", 2)])
+def test_a_killed_run_ends_bit_for_bit_like_another(name: str, kills: int, tmp_path: Path) -> None:
+    check(name, kills, tmp_path)

@@ -7,12 +7,12 @@ from math import comb
 
 import numpy as np
 import pytest
-from scipy.stats import chi2_contingency
+from scipy.stats import binom, chi2_contingency
 from tests.unit.credit.played import exact, paths_of, player_of
 
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.credit import GroupAdvantage
-from turnwise.types import RolloutTree, Turn
+from turnwise.types import RolloutTree, Task, Turn
 from turnwise_study.credit_audit import (
     AuditedTurn,
     Truth,
@@ -26,7 +26,7 @@ from turnwise_study.credit_audit import (
     scores,
     trials_for,
 )
-from turnwise_worlds.corridor import CorridorEnv
+from turnwise_worlds.corridor import CorridorEnv, CorridorSession, after, skilled, value
 
 G = 8
 
@@ -135,3 +135,43 @@ def test_intervals_and_p_values_of_two_values() -> None:
     assert turn.p_value() == pytest.approx(chi2_contingency([[56, 14], [48, 32]], correction=False).pvalue)
     assert AuditedTurn(path, 0, Worth(1, 0), Worth(19, 20)).p_value() == 0
     assert AuditedTurn(path, 0, Worth(0, 0), Worth(0, 20)).p_value() == 1
+
+
+# -- corridor ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("horizon", "density", "noise", "slips", "skill"),
+    [(9, 0.5, 0.2, 1, 0.7), (16, 0.25, 0.0, 0, 0.5), (21, 1.0, 0.9, 6, 0.9), (5, 0.0, 0.3, 0, 0.1)],
+)
+def test_values_are_binomial(horizon: int, density: float, noise: float, slips: int, skill: float) -> None:
+    env = CorridorEnv(horizon, density, noise, slips)
+    forks = round(density * (horizon - 1))
+    for task in env.tasks("train", 3):
+        session, known = env.reset(task), {}
+        policy = skilled(skill)
+        while not session.at_doors:
+            left = sum(map(bool, session.signs[session.room :]))
+            closed = (1 - noise) * binom.cdf(slips - session.wrong, left, 1 - skill)
+            assert value(session, policy, known) == pytest.approx(closed)
+            if session.sign:
+                for way in ("left", "right"):
+                    wrong = session.wrong + (way != session.sign)
+                    q = (1 - noise) * binom.cdf(slips - wrong, left - 1, 1 - skill)
+                    assert value(after(session, way), policy, known) == pytest.approx(q)
+            elif policy(session.view()):
+                assert value(after(session, "on"), policy, known) == pytest.approx(closed)
+            session.step("left")
+        assert len([sign for sign in session.signs if sign]) == forks
+        assert value(after(session, session.unlocked[0]), policy, known) == (session.wrong <= slips)
+
+
+def test_a_turn_that_cannot_be_read_is_lost() -> None:
+    """Two rooms and the doors: three readable turns are needed, the way of the first is right with 3/4 of the rest."""
+    data = {"name": "a", "signs": ["left", ""], "unlocked": ["1", "2"], "slips": 0}
+    session = CorridorSession(Task("corridor", "a", "train", data))
+    policy = {"left": 0.6, "right": 0.2, "?": 0.2}
+    doors = {"1": 0.3, "2": 0.1, "9": 0.5, "": 0.1}
+    v = value(session, lambda text: doors if "doors" in text else policy, {})
+    assert v == pytest.approx(0.6 * 0.8 * 0.4)
+    assert value(after(session, "?"), lambda text: doors if "doors" in text else policy, {}) == 0

@@ -179,17 +179,6 @@ def test_a_row_that_is_the_same_has_the_others_runs(conf: Path) -> None:
     assert job_of(given, "big", 0).cannot is None
 
 
-def test_a_row_may_be_the_same_as_another_one_at_a_scale(conf: Path) -> None:
-    path = conf / "sweep" / "p_fig1.yaml"
-    path.write_text(path.read_text() + "  either: {same: p_tab1/ours, same_at: {paper: p_tab1/base}}\n")
-    tiny, paper = (read_request(["sweep=p_fig1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
-    assert job_of(tiny, "either", 0).name == "p/tab1/ours"
-    assert job_of(paper, "either", 0).name == "p/tab1/base/scale-paper"
-    path.write_text(path.read_text() + "  none: {same_at: {paper: p_tab1/base}}\n")
-    with pytest.raises(InputError, match="there is no `same`"):
-        read_request(["sweep=p_fig1"], conf)
-
-
 def test_a_row_starts_from_what_the_other_leaves(conf: Path) -> None:
     path = conf / "sweep" / "p_tab1.yaml"
     after = "  after: {overrides: method=toolrl, starts: ours}\ndirections:"
@@ -201,32 +190,6 @@ def test_a_row_starts_from_what_the_other_leaves(conf: Path) -> None:
     assert paper.starts == "p/tab1/ours/scale-paper"
     assert paper.begin == "policy.model='outputs/p/tab1/ours/scale-paper/seed${seed}/model'"  # all weights were trained
     assert tiny.begin in tiny.overrides and paper.begin in paper.overrides
-
-
-def test_a_row_starts_from_one_that_started_from_another(conf: Path) -> None:
-    path = conf / "sweep" / "p_tab1.yaml"
-    more = (
-        "  then: {overrides: method=sft, starts_at: {tiny: ours}}\n  last: {overrides: method=toolrl, starts: then}\n"
-    )
-    path.write_text(path.read_text().replace("directions:", f"{more}directions:"))
-    tiny, paper = (read_request(["sweep=p_tab1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
-    assert job_of(tiny, "then", 0).begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
-    assert job_of(tiny, "last", 0).begin == "policy.start='outputs/p/tab1/then/seed${seed}/adapter'"
-    assert job_of(paper, "then", 0).begin is None
-    assert job_of(paper, "last", 0).begin == "policy.start='outputs/p/tab1/then/scale-paper/seed${seed}/adapter'"
-
-
-def test_all_seeds_may_start_from_one_run(conf: Path) -> None:
-    path = conf / "sweep" / "p_tab1.yaml"
-    after = "  after: {overrides: method=grpo, starts: ours}\ndirections:"
-    path.write_text(path.read_text().replace("directions:", after) + "start_seed: 100\n")
-    found = jobs(read_request(["sweep=p_tab1", "rows=ours,after", "seed=0,1"], conf))
-    assert [(job.row, job.seed) for job in found] == [("ours", 100), ("after", 0), ("after", 1)]
-    begins = [(job.begin, job.start_seed) for job in found[1:]]
-    assert begins == [("policy.start='outputs/p/tab1/ours/seed100/adapter'", 100)] * 2
-    other = conf / "sweep" / "p_fig1.yaml"
-    other.write_text(other.read_text() + "  start: {same: p_tab1/ours}\n")
-    assert [job.seed for job in jobs(read_request(["sweep=p_fig1", "rows=start", "seed=0,1"], conf))] == [100]
 
 
 def test_rows_and_seeds_are_picked(conf: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 from turnwise.errors import InputError
 from turnwise.runs.result_file import read_result
 from turnwise_study.claims import Decision, decide, decide_gate, settled
-from turnwise_study.entries import Entry, as_json, counted, distinct_claims, read_entry
+from turnwise_study.entries import Entry, as_json, counted, read_entry
 from turnwise_study.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
-from turnwise_study.figures import by_update, during_figure
+from turnwise_study.figures import by_update
 from turnwise_study.runs import RunMetrics
 from turnwise_study.sweeps.jobs import ask, job_of, jobs
 from turnwise_study.sweeps.sweep_file import comparison
@@ -223,35 +223,6 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     assert "result.json: not JSON" in entry().notes[0]
 
 
-def test_entries_that_show_the_same_runs_are_counted_once_and_so_are_their_claims(tmp_path: Path, conf: Path) -> None:
-    shown = "paper: P\nentry: Figure 1\ntitle: P Figure 1\ncolumns: {score: in_domain.after}\n"
-    rows = "rows: {base: {label: Base, same: p_tab1/base}, ours: {label: Ours, same: p_tab1/ours}}\n"
-    (conf / "sweep" / "p_fig1.yaml").write_text(f"{shown}{rows}directions: {{in_domain.after: [ours > base]}}\n")
-    save(tmp_path / "outputs/p/tab1/base/seed0", [0] * 40)
-    save(tmp_path / "outputs/p/tab1/ours/seed0", [2] * 30 + [0] * 10)
-    found = [read_entry(read_request([f"sweep={name}"], conf), [tmp_path / "outputs"]) for name in ("p_tab1", "p_fig1")]
-    assert [entry.verdict for entry in found] == ["holds", "holds"]
-    assert (counted(found)["P"]["holds"], counted(found)["P"]["one_seed"]) == (1, 1)
-    assert [(one.claim.text, one.verdict) for one in distinct_claims(found)] == [("ours > base", "holds")]
-    notes = " ".join(summary_table(found).notes)
-    assert "Of 1 distinct claims of the papers with an interval, 1 holds (1 of those that hold on one seed" in notes
-
-
-def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> None:
-    sweep = conf / "sweep" / "p_tab1.yaml"
-    sweep.write_text(sweep.read_text() + "also: {in_domain.after: [base > ours]}\n")
-    save_both(tmp_path / "outputs")
-    found = read_entry(read_request(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
-    assert [(d.verdict, d.claim.ours) for d in found.decisions] == [
-        ("holds", False),
-        ("not_run", False),
-        ("fails", True),
-    ]
-    assert found.verdict == "holds"
-    text = to_markdown([summary_table([found]), *entry_tables(found)])
-    assert "| holds | 1 holds, 1 not_run |" in text and "| fails, our claim |" in text
-
-
 def test_a_claim_is_asked_at_its_own_scale_alone(tmp_path: Path, conf: Path) -> None:
     sweep = conf / "sweep" / "p_tab1.yaml"
     sweep.write_text(sweep.read_text().replace("directions:", "directions:\n  ood.after: [ours > 90 at paper]"))
@@ -320,23 +291,6 @@ def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path, name: st
     assert note in to_markdown(entry_tables(found))
 
 
-def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, conf: Path) -> None:
-    profiled = {"seconds": {"rollouts": 5.0, "profile": 7.0}, "profile_turns": 40, "profile_cpu_seconds": 3.0}
-    for row, more in (("base", {"seconds": {"rollouts": 5.0}}), ("ours", profiled)):
-        folder = tmp_path / f"outputs/p/tab1/{row}/seed0"
-        save(folder, [2] * 4)
-        result = json.loads((folder / "result.json").read_text())
-        (folder / "result.json").write_text(json.dumps({**result, "cpu_seconds": 4.0, **more}))
-    found = read_entry(read_request(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
-    text = to_markdown(entry_tables(found))
-    assert "| Ours | 0 | 100 | 0 | - | 4 | 40 | 3 | 7 | - |" in text
-    assert "| Base | 0 | 100 | 0 | - | 4 | - | - | - | - |" in text
-    base, ours = (found.rows[row][0] for row in ("base", "ours"))
-    assert (base.value("sampled_turns"), base.value("sampled_cpu_seconds")) == (100, 4)
-    assert (ours.value("sampled_turns"), ours.value("sampled_cpu_seconds")) == (140, 7)
-    assert ours.value("in_domain.delta / sampled_turns") == pytest.approx(50 / 140)
-
-
 # -- preconditions -----------------------------------------------------------------------------------------------------
 
 WITH = """
@@ -394,25 +348,6 @@ def test_what_can_be_tested_decides_an_entry(tmp_path: Path, pilot_conf: Path) -
     assert found.verdict == "fails"
 
 
-def test_another_sweep_shares_a_precondition_and_its_pilot_runs(tmp_path: Path, pilot_conf: Path) -> None:
-    other = "\n".join(
-        [
-            "paper: P\nentry: Table 2\ntitle: Table 2 of P",
-            "rows: {a: {same: p_tab1/ours}, b: {same: p_tab1/base}}",
-            "directions: {in_domain.after: [a > b]}",
-            "preconditions: {spread: {same: p_tab1/spread, rows: [a]}}",
-        ]
-    )
-    (pilot_conf / "sweep" / "p_tab2.yaml").write_text(other)
-    save_both(tmp_path / "outputs")
-    pilot(tmp_path, 100, 0.1)
-    found = entry(tmp_path, pilot_conf, "p_tab2")
-    assert found.verdict == "untestable" and found.findings[0].label == "Ours"
-    (pilot_conf / "sweep" / "p_tab2.yaml").write_text(other.replace("p_tab1/spread", "p_tab1/spred"))
-    with pytest.raises(InputError, match="spred"):
-        entry(tmp_path, pilot_conf, "p_tab2")
-
-
 def test_pilot_runs_are_other_runs_on_the_tasks_of_development(pilot_conf: Path) -> None:
     request = read_request(["sweep=p_tab1", "pilots=true"], pilot_conf)
     found = jobs(request)
@@ -466,19 +401,3 @@ def test_evaluations_in_order_as_the_mean_over_splits(tmp_path: Path) -> None:
     wanted = {0: 15.0, 4: 40.0}
     assert by_update(run(tmp_path / "a", looks)) == wanted
     assert by_update(run(tmp_path / "b", looks, greedy=True)) == wanted  # the decoding that the result is of
-
-
-def test_lines_are_means_over_seeds_and_panels_hold_the_rows_that_they_name(tmp_path: Path) -> None:
-    rows = {
-        "one": {
-            0: run(tmp_path / "a", {0: (10, 10), 4: (30, 30), 8: (50, 50)}),
-            1: run(tmp_path / "b", {0: (20, 20), 8: (60, 60)}),
-        },
-        "base": {0: run(tmp_path / "c", {0: (5, 5)})},
-        "resumed": {0: run(tmp_path / "d", {4: (5, 5), 8: (9, 9)})},  # nobody knows where it began
-    }
-    labels = {name: name.title() for name in rows}
-    figure = during_figure("T", "k", rows, labels, {"Left": ["one", "resumed"], "None": ["base"]})
-    assert figure is not None and "One 55.0 % at 8" in figure.alt
-    assert ">Left<" in figure.svg and ">None<" not in figure.svg and "Resumed" not in figure.svg
-    assert during_figure("T", "k", {"base": rows["base"]}, labels, {}) is None

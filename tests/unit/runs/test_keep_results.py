@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables, summary_table
 from turnwise_study.gates.report import Settings, gate_report
 from turnwise_study.runs import RunMetrics
-from turnwise_study.sweeps.jobs import ask, played
+from turnwise_study.sweeps.jobs import ask
 from turnwise_study.tables import to_markdown
 
 # -- keep results ------------------------------------------------------------------------------------------------------
@@ -276,61 +275,3 @@ def test_groups_are_kept_without_texts_where_all_of_them_were_recorded_and_say_t
     settings = Settings(k=1, steps=(1, 2), resamples=50)
     said = [{**gate_report(folder, settings), "data": ""} for folder in (run, place)]
     assert said[0] == said[1] and said[0]["groups"] == 2 and said[0]["zero_variance"] == 1
-
-
-def record_groups(folder: Path, seed: int, distances: Sequence[int]) -> None:
-    """A finished run that recorded a group for each number: two rollouts of twelve turns that part after so many of them.
-
-    The second wins in every other group, and the first nowhere.
-    """
-    run = save(folder / f"seed{seed}", 10)
-    (run / "rollouts").mkdir()
-    rows = []
-    for number, parted in enumerate(distances):
-        turns = [
-            {
-                "parent": i - 1 if i % 12 else -1,
-                "text": f"{i % 12}{'x' * (i >= 12 + parted)}",
-                "observation": "",
-                "tokens": 1,
-            }
-            for i in range(24)
-        ]
-        rewards = {"total": [0.0, float(number % 2)]}
-        rows.append(json.dumps(json.loads(groups(f"{number}")) | {"turns": turns, "rewards": rewards}))
-    (run / "rollouts" / "train.jsonl").write_text("\n".join(rows) + "\n")
-
-
-def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_path: Path) -> None:
-    conf, outputs, results = tmp_path / "conf", tmp_path / "outputs", tmp_path / "results"
-    (conf / "sweep").mkdir(parents=True)
-    (conf / "sweep" / "p_fig5.yaml").write_text(
-        "paper: P\nentry: Figure 5\ntitle: Figure 5\nseeds: [0]\ngate_report: p_fig5\n"
-        "columns: {rho: '{}/peak/rho', k: '{}/peak/k'}\n"
-        "rows: {begin: {overrides: a=0}, few: {overrides: a=1, starts: begin}, many: {overrides: a=2}}\n"
-        "directions: {'{}/t7/10/prefix_edit_distance_mean/rho': [few > many]}\n"
-    )
-
-    def entry():
-        request = read_request(["sweep=p_fig5"], conf)
-        return read_entry(request, [outputs, results])
-
-    record_groups(outputs / "p/fig5/begin", 0, [1] * 3)  # what others start from is no arm
-    assert entry().verdict == "not_run" and entry().groups is None
-    # where the odd ones part at once and the even ones never, d_K follows the spread; parted alike, it says nothing
-    record_groups(results / "p/fig5/few", 0, [12, 0] * 10)
-    half = entry()
-    assert half.verdict == "not_run" and half.kept == {str(results): ["few"]}
-    record_groups(outputs / "p/fig5/many", 0, [12, 12, 0, 0] * 5)
-    found = entry()
-    assert found.gates is not None and found.groups is not None and found.gates["groups"] == 40
-    assert found.gates["few"]["peak"]["rho"] == pytest.approx(1)
-    assert found.gates["many"]["peak"]["rho"] == pytest.approx(0, abs=1e-9)
-    (decision,) = found.decisions
-    assert decision.verdict == "holds" and decision.difference == pytest.approx(1)
-    told = to_markdown(entry_tables(found))
-    for arm in (results / "p/fig5/few", outputs / "p/fig5/many"):
-        assert f"python scripts/gate_report.py data={arm}" in told
-    assert found.groups.seeds("few") == [0] and len(found.results) == 2
-    asked = ask(["sweep=p_fig5", "rows=few"], conf)
-    assert played(asked) is asked  # its rows are what runs

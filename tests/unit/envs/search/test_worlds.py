@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from turnwise.env import Environment, Quality
+from turnwise.env import SPLITS, Environment, Quality
 from turnwise.types import Task
 from turnwise_worlds.browse import BrowseEnv, distance
 from turnwise_worlds.search import Mistakes, SearchEnv
-from turnwise_worlds.search.retrieval import f1
+from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Page, Pages, Question
+from turnwise_worlds.search.retrieval import Bm25, f1
 
 
 def actions(env: Environment, task: Task, quality: Quality, seed: int = 0) -> list[str]:
@@ -85,3 +92,106 @@ def test_only_the_exact_answer_wins_and_a_near_one_is_paid_by_its_f1_from_the_fl
         assert (step.reward, step.won, session.won) == (pytest.approx(reward), won, won)
         with pytest.raises(RuntimeError, match="over"):
             session.step("answer again")
+
+
+# -- answer scores -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "expected"),
+    [
+        ("Gita Bauer", "Gita Bauer", 1.0),
+        ("the city of Paris", "Paris", 0.5),  # "the" goes: precision 1/3, recall 1
+        ("Paris", "Paris, France", 2 / 3),  # precision 1, recall 1/2
+        ("red red blue", "red blue blue", 2 / 3),  # words are counted, not looked up
+        ("London", "Paris", 0.0),
+        ("yes it is", "yes", 0.0),  # a closed answer is whole or nothing
+        ("", "Paris", 0.0),
+    ],
+)
+def test_f1_by_hand(answer: str, reference: str, expected: float) -> None:
+    assert f1(answer, reference) == pytest.approx(expected)
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_f1_is_symmetric_and_bounded(a: str, b: str) -> None:
+    assert f1(a, b) == pytest.approx(f1(b, a))
+    assert 0 <= f1(a, b) <= 1 + 1e-12
+
+
+# -- bm25 --------------------------------------------------------------------------------------------------------------
+
+PAGES = [
+    Page("Comet", ("A comet is ice.",)),
+    Page("Stark Motors", ("It made the Comet.",)),
+    Page("Lenbury", ("A town.",)),
+]
+
+
+def test_bm25_puts_the_page_of_that_title_first_and_shows_nothing_where_no_word_fits() -> None:
+    find = Bm25(Pages(PAGES))
+    assert [page.title for page in find("comet", 3)] == ["Comet", "Stark Motors"]
+    assert [page.title for page in find("COMET stark", 1)] == ["Stark Motors"]
+    assert find("zebra", 3) == () == find("the of", 3) == find("\x00 \ud800", 3)
+
+
+def test_bm25s_is_loaded_when_pages_are_searched() -> None:
+    """It loads a compiler: a second of CPU time, which a configuration that is refused need not wait for."""
+    program = "import sys; import turnwise_worlds.search.environment; assert 'bm25s' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# -- encyclopaedia -----------------------------------------------------------------------------------------------------
+
+SMALL = {"tiny": 10, "full": 6}
+
+
+@pytest.fixture(scope="module", params=["tiny", "full"])
+def book(request: pytest.FixtureRequest) -> Encyclopaedia:
+    return Encyclopaedia(request.param, countries=SMALL[request.param])
+
+
+def all_questions(book: Encyclopaedia) -> dict[str, list[Question]]:
+    return {split: book.questions(split, 0) for split in SPLITS}
+
+
+def test_splits_share_no_question_and_unseen_shares_no_page(book: Encyclopaedia) -> None:
+    found = all_questions(book)
+    texts = {split: {q.text for q in questions} for split, questions in found.items()}
+    assert all(len(texts[split]) > 20 for split in SPLITS)
+    assert not texts["train"] & texts["seen"] and not (texts["train"] | texts["seen"]) & texts["unseen"]
+    pages = {split: {title for q in questions for title in q.titles} for split, questions in found.items()}
+    assert not pages["unseen"] & (pages["train"] | pages["seen"])
+    assert pages["seen"] <= {page.title for page in book.pages}
+
+
+def test_evidence_stands_on_its_page_and_leads_from_one_to_the_next(book: Encyclopaedia) -> None:
+    for question in book.questions("train", 0)[:300]:
+        for title, sentence in question.evidence:
+            page = book.pages.named(title)
+            assert page is not None and sentence in page.sentences
+        assert question.titles[0] in question.text
+        if question.kind.startswith("chain"):
+            assert len(question.evidence) == int(question.kind[-1])
+            for (_, sentence), (following, _) in zip(question.evidence, question.evidence[1:], strict=False):
+                assert following in sentence
+            assert question.answers[0] in question.evidence[-1][1]
+        assert question.kind.startswith("chain") == (question.answers[0] not in question.text)
+
+
+def test_comparisons_are_answered_by_the_numbers_of_their_evidence() -> None:
+    book = Encyclopaedia("full", countries=6)
+    least = re.compile(r"earlier|first")
+    checked: Counter[str] = Counter()
+    for question in book.questions("unseen", 0):
+        if question.kind.startswith("chain"):
+            continue
+        numbers = [
+            int(re.findall(r"\d+", sentence)[-1]) for _, sentence in question.evidence if re.search(r"\d", sentence)
+        ]
+        assert len(numbers) == 2
+        named = [question.evidence[0][0], question.evidence[len(question.evidence) // 2][0]]
+        pick = min if least.search(question.text) else max
+        assert question.answers == (named[numbers.index(pick(numbers))],)
+        checked[question.kind] += 1
+    assert checked["comparison"] > 20 and checked["composition"] > 20

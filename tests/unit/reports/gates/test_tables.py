@@ -8,7 +8,6 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,11 @@ from scipy import stats
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import wilson
 from turnwise.methods.selective import DISTANCE, SIGNALS, TERMINATION
-from turnwise_study.gates.groups import KNOWN, Buffer, read_arms, read_recorded
+from turnwise_study.gates.groups import Buffer, read_arms, read_recorded
 from turnwise_study.gates.report import Settings, gate_report
 from turnwise_study.gates.statistics import counts, difference, intervals, median_row, rank_rows, rank_statistics
 from turnwise_study.gates.tables import (
     arms_table,
-    kept_norm,
-    labels_table,
     looks_table,
     peak_row,
     regime_row,
@@ -56,11 +53,6 @@ def test_a_threshold_by_hand(make_buffer: Make) -> None:
     assert (row["safe"], row["raw"]) == pytest.approx((20.0, 30.0))
     assert row["raw_ci95"][0] <= 30 <= row["raw_ci95"][1]
     assert thresholds_table(make_buffer(ROWS), 5, [0.05], 50, 0)["0.05"]["cut"] == 1  # below, not at
-
-
-def test_nothing_cut_has_no_precision(make_buffer: Make) -> None:
-    row = thresholds_table(make_buffer(ROWS), 5, [0.0], 50, 0)["0.00"]
-    assert (row["cut"], row["precision"], row["precision_ci95"], row["recall"], row["raw"]) == (0, None, None, 0, 0)
 
 
 def test_the_peak_is_the_greatest_rank_correlation_of_either_sign(make_buffer: Make) -> None:
@@ -105,14 +97,6 @@ def test_types_take_the_strongest_correlation(make_buffer: Make) -> None:
     assert (table["a"]["best"]["k"], table["a"]["best"]["auroc"]) == (5, 1.0)
     assert table["b"] == {"n": 1, "n_zv": 0, "auroc": None, "auroc_ci95": None, "best": None}
     assert table["median"] == {"auroc": 1.0, "best_auroc": 1.0}
-
-
-def test_labels_have_medians(make_buffer: Make) -> None:
-    table = labels_table(make_buffer(ROWS), 5)
-    assert (table["all_fail"]["n"], table["all_fail"]["median_d"], table["all_fail"]["median_tau"]) == (2, 0.15, 0)
-    assert table["all_succeed"]["median_tau"] == 1
-    nothing = dict.fromkeys(["median_d", "median_tau", "median_d_ci95", "median_tau_ci95"])
-    assert labels_table(make_buffer(ROWS[:1]), 5)["mixed"] == {"n": 0, "k": 5, **nothing}
 
 
 def _spread(rows: int) -> list[tuple[object, ...]]:
@@ -233,18 +217,6 @@ def test_arms_by_hand(make_buffer: Make) -> None:
     assert arms["random"]["l2_pct"] == pytest.approx(100 * (0.1 + 0.6 * math.sqrt(0.5)))
     assert arms["divergence"]["below_oracle"] == pytest.approx(0)
     assert arms["divergence"]["over_random"] == pytest.approx(arms["divergence"]["l2_pct"] - arms["random"]["l2_pct"])
-
-
-def test_what_random_cuts_keep_is_the_mean_over_all_of_them(make_buffer: Make) -> None:
-    rows = [("mixed", 0.05 * i, 20) for i in range(4)] + [("all_fail", 0.05 * i, 20) for i in range(3)]
-    buffer = make_buffer(rows)
-    found = arms_table(buffer, 5, 0.12, 2.0, 50, 0)["random"]
-    norms = []
-    for drawn in combinations(range(len(rows)), found["cut"]):
-        cut = np.zeros(len(rows), dtype=bool)
-        cut[list(drawn)] = True
-        norms.append(kept_norm(cut, buffer.energies))
-    assert found["l2_pct"] == pytest.approx(np.mean(norms))
 
 
 def test_differences_are_resampled_together(make_buffer: Make) -> None:
@@ -396,16 +368,6 @@ def test_looks_are_read_from_records(tree: Tree, written: Written, tmp_path: Pat
     assert report["looks"]["2"]["late"]["mixed_probability"]["auroc"] == 1.0
     assert report["looks"]["2"]["all"]["mixed_probability"]["auroc"] == 0.5
     assert report["looks"]["2"]["all"][DISTANCE]["auroc"] == 0.0
-
-
-def test_rewards_of_what_is_over_are_held_apart_from_what_was_predicted(
-    tree: Tree, written: Written, tmp_path: Path
-) -> None:
-    look = {"step": 2, "values": {"mixed_probability": 0.7}, "stop": False}
-    path = written(tmp_path, [tree(["abcd", "ab", "abd"], [1, 0, 0]) | {"looks": [look]}])
-    (group,) = read_recorded([path], [2]).groups
-    # one is over and lost, two run on: mixed unless both lose
-    assert group.looks == {2: {"mixed_probability": 0.7, KNOWN: pytest.approx(0.75)}}
 
 
 # -- gate report script ------------------------------------------------------------------------------------------------
