@@ -56,9 +56,3 @@ def test_a_step_is_the_state_of_the_same_id() -> None:
     assert [state.id for state in states] == [step.id for step in steps]
     for state, step in zip(states, steps, strict=True):
         assert list(state.ids) == chat.prompt(step.prompt, step.tools)
-
-
-# -- reasoning ---------------------------------------------------------------------------------------------------------
-
-
-DROPS, KEEPS = "qwen3", "chatml"  # what each template does with thoughts of earlier turns

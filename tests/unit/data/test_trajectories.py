@@ -16,7 +16,6 @@ from transformers import AutoTokenizer
 from turnwise.data.chat_tokens import ChatTokens, Demonstrations
 from turnwise.data.read_records import read_records
 from turnwise.data.trajectories import (
-    BadTrajectory,
     each_trajectory,
     read_trajectories,
     write_trajectories,
@@ -200,12 +199,6 @@ def test_parquet(tmp_path):
 
 
 USER, REPLY = {"role": "user", "content": "go"}, {"role": "assistant", "content": "look"}
-GOOD = {"messages": [USER, REPLY]}
-
-
-def problems(path: Path, text: str) -> tuple[BadTrajectory, ...]:
-    path.write_text(f"{json.dumps(GOOD)}\n{text}\n", encoding="utf-8")
-    return read_trajectories(path).problems
 
 
 def test_a_reply_that_goes_on_after_its_end_is_a_problem(tmp_path: Path) -> None:

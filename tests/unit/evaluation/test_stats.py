@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from turnwise.evaluation.stats import (
-    Reply,
     kept_by_corrections,
     mean_interval,
     paired_change,
@@ -127,11 +126,6 @@ def _by_task(scores):
 
 
 # -- replies -----------------------------------------------------------------------------------------------------------
-
-
-def reply(dialogue: str, turn: int, nats: float, tokens: int, good: tuple[float, ...], *tools: str) -> Reply:
-    sampled = tuple((value, 0.0) for value in good)
-    return Reply(f"{dialogue}#t{turn}", dialogue, turn, tools, nats, tokens, sampled, ((1.0, 1.0),))
 
 
 def test_the_interval_resamples_dialogues() -> None:

@@ -144,18 +144,6 @@ def test_the_key_comes_from_the_environment(
 # -- single requests, with engine.schedule=free ---------------------------------------------------------------------
 
 
-def asked(engine: Any, histories: list[list[int]], seeds: list[int]) -> list[list[int]]:
-    async def all_of_them() -> list[Any]:
-        schedule = schedule_of(engine, SAMPLING, lambda count: None)
-        nodes = [engine.open(history) for history in histories]
-        work = [
-            schedule.sample(Request(i, node, seed)) for i, (node, seed) in enumerate(zip(nodes, seeds, strict=True))
-        ]
-        return await asyncio.gather(*work)
-
-    return [action.sample.ids for action in run_to_end(all_of_them())]
-
-
 def test_a_cancelled_request_ends_at_the_server_too(served: ModuleType, make_engine: Make, policy: Any) -> None:
     with served.serve(delay=lambda body: 20.0 if body["prompt"][0] == 9 else 0.0) as server:
         engine = make_engine(server.url)
